@@ -153,13 +153,13 @@ MUTANTS = {
         ("default = list(default) if isinstance(default, tuple) else default", "pass")],
     ("system/storage.py", "system/test_hub.py"): [("and not os.path.lexists(re.split(\"[/@]\", path)[0])", "")],
     ("system/hub.py", "system/test_hub.py system/test_hub_files.py"): [
-        ("revision = match[2] or (output_dir and _recorded(match[1], output_dir))", "revision = match[2]"),
+        ("revision = match[2] or (output_dir and _noted_commit(match[1], output_dir))", "revision = match[2]"),
         ("if _DESCRIPTION.fullmatch(file)]", "]"),
         ("filter(_CONFIGURATION.fullmatch, described)", "described"),
         ("if not os.path.exists(os.path.join(folder, file))}", "}"),
         ("(arrived := _checksum(path, announced)) != announced", "(arrived := announced) != announced"),
         ("record.get(\"lfs_sha256\") or record", "record"),
-        ("finally:\n        _verify(asked, missing)", "finally:\n        pass"),
+        ("finally:\n        _verify(repo, missing)", "finally:\n        pass"),
         ("len(cut[name]) == len(parts) and", ""),
         ('.replace("~parquet", "refs/convert/parquet")', ""),
         ("@functools.cache\ndef _commit", "def _commit")],
@@ -226,7 +226,7 @@ MUTANTS = {
     ("serving/onnx_export.py", "serving/test_export_onnx.py::test_the_files_of_a_version"): [
         ('attributes["epsilon"] = float(epsilon.item())', "pass")],
     ("models/layer_loop.py", "training/test_layer_loop.py"): [
-        ("of_x + tf.gather(of_inputs, turn)", "of_x"),
+        ("x_gradient + tf.gather(inputs_gradient, turn)", "x_gradient"),
         ("tf.gather(record, turn)", "tf.gather(record, 0)")],
     ("models/dropout.py", "training/test_layer_loop.py"): [("words, \"int32\"), scope.turn", "words, \"int32\"), 0")],
 }  # fmt: skip

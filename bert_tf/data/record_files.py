@@ -152,7 +152,7 @@ def features_of(
 
 
 def _kind_of(payload: bytes) -> tuple[str, int | None, bool]:
-    """What a record holds, in words; the pairs of an unmasked one; and whether it says what a word is."""
+    """What a record holds, in words; the pairs of an unmasked one; and whether it marks the beginnings of words."""
     try:
         values = example_bytes.decoded_features(payload)
     except ValueError:

@@ -61,11 +61,11 @@ class TableSettings:
 
     def of_set(self, kind: str) -> "TableSettings":
         """How the file of a set is read: only of the "test" set columns go into predictions."""
-        not_of_it = {"skip_short_rows": False} if kind == "test" else {"copy_columns": ()}
-        return dataclasses.replace(self, **not_of_it)
+        unused = {"skip_short_rows": False} if kind == "test" else {"copy_columns": ()}
+        return dataclasses.replace(self, **unused)
 
     def check_predictions(self, do_predict: bool) -> None:
-        """Refuses what is for predictions where there are none."""
+        """Refuses settings of predictions in a run without any."""
         if self.copy_columns and not do_predict:
             raise ValueError("--copy_columns is for predictions: give --do_predict.")
 
@@ -143,7 +143,7 @@ def _as_they_look(
 
 
 def warn_of_left_out(path: str, rows: Mapping[str, Sequence[int]]) -> None:
-    """Tells which rows of a file were left out. rows: what is true of them -> their lines."""
+    """Warns of rows of a file that were left out. rows: the reason -> their lines."""
     for what, lines in rows.items():
         logging.warning("%s: left out rows that %s: %d, the first in line %d.", path, what, len(lines), lines[0])
 

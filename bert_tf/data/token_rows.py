@@ -95,7 +95,7 @@ class TokenRows:
 
     @property
     def checksum(self) -> str:
-        """Of all that a model is trained on."""
+        """A checksum of all values that a model is trained on."""
         checksum = google_crc32c.Checksum()
         for array in (self.ids, self.offsets, self.second_starts, *(self.labels[name] for name in sorted(self.labels))):
             checksum.update(np.ascontiguousarray(array).tobytes())
@@ -131,7 +131,7 @@ class TokenRows:
         return self.fewest(allowed, programs) if programs else allowed
 
     def fewest(self, allowed: Sequence[int], programs: int) -> list[int]:
-        """Of the lengths allowed the one that holds every row, and another if there are to be two programs."""
+        """The shortest of the allowed lengths that holds every row, and a second one if two programs are wanted."""
         lengths = self.lengths
         longest = padded_length(int(lengths.max()), allowed)
         padding = {short: np.where(lengths <= short, short, longest).sum() for short in allowed if short <= longest}
@@ -153,7 +153,7 @@ class TokenRows:
 
 
 def check_tokenizer(tokenizer) -> None:
-    """Refuses what is no tokenizer, such as a model or the path of one."""
+    """Refuses anything but a tokenizer, such as a model or the path of one."""
     if not isinstance(tokenizer, Tokenizer):
         raise TypeError(f"the tokenizer must be that of the model, bert_tf.read_tokenizer(path), not {tokenizer!r:.80}")
 
@@ -181,11 +181,11 @@ def rows_of_texts(
       lower: lower-case the texts first, whatever the tokenizer does.
     """
     encoded = tokenizer.encode_batch([text.lower() for text in texts] if lower else list(texts))
-    ids, offsets = flatten([tokenizer.build_inputs(own, None, max_seq_length)[0] for own in encoded])
+    ids, offsets = flatten([tokenizer.build_inputs(ids, None, max_seq_length)[0] for ids in encoded])
     watch_unknown(tokenizer, ids)
     longest = max_seq_length - tokenizer.num_special_tokens(pair=False)
     rows = TokenRows(ids, offsets, np.diff(offsets).astype(np.int32), {}, pad_id=tokenizer.pad_id)
-    return rows, sum(len(own) > longest for own in encoded)
+    return rows, sum(len(ids) > longest for ids in encoded)
 
 
 def padded_lengths(max_seq_length: int, whole_step: bool = False) -> list[int]:
@@ -467,7 +467,7 @@ class WindowRows(TokenRows):
     def padded_lengths(
         self, max_seq_length: int, static_padding: bool = False, programs: int | None = None
     ) -> list[int]:
-        """Those of single windows, and several full windows: 2, 3, 4, 6, 8, 12, and so on, to the most there are."""
+        """The lengths of single windows, and numbers of full windows: 2, 3, 4, 6, 8, 12, and so on, up to the most."""
         most = int(self.windows.max())
         if static_padding:
             return [most * self.window_length]

@@ -49,12 +49,12 @@ class TaughtModel:
 
     @property
     def trainable_variables(self) -> list:
-        """Those of the student."""
+        """The student's trainable variables."""
         return self.student.trainable_variables
 
     @property
     def weights(self) -> list:
-        """Those of the student."""
+        """The student's weights."""
         return self.student.weights
 
     def __call__(self, features: dict, training: bool = False) -> dict:
@@ -93,7 +93,7 @@ class DistillationObjective:
         return (1.0 - self.weight) * self.objective.loss(sums, totals) + self.weight * soft
 
     def metrics(self, sums: dict) -> dict:
-        """Those of the task, and `soft_loss`."""
+        """The metrics of the task, and `soft_loss`."""
         soft = self.objective.loss({**sums, "loss_sum": sums["soft_loss_sum"]}, sums)
         return {**self.objective.metrics(sums), "soft_loss": soft}
 
@@ -245,7 +245,7 @@ class TaughtLanguageModel(TaughtModel):
 
     @staticmethod
     def _scoring(model: keras.Model, states, positions, training: bool) -> tuple:
-        """What the scores of the compared tokens are made of: vectors [N, E], table [V, E], bias [V]."""
+        """The factors of the scores of the compared tokens: vectors [N, E], table [V, E], bias [V]."""
         if positions is not None:
             states = gather_positions(states, positions)
         vectors = model.head.transform(states, training=training)

@@ -20,32 +20,32 @@ from bert_tf.models.keras_internals import AutocastScope
 if keras.config.backend() == "tensorflow":  # otherwise layers stay unrolled
     import tensorflow as tf
 
-# What the layer that is traced keeps, or takes from what was kept; None: there is no such layer.
-_kept: contextvars.ContextVar["_Record | _Replay | None"] = contextvars.ContextVar("kept", default=None)
+# Where products of the layer being traced are kept or taken from; None outside of a loop that keeps any.
+_keeper: contextvars.ContextVar["_Record | _Replay | None"] = contextvars.ContextVar("keeper", default=None)
 
 
 class _Record:
-    """Collects what a layer keeps."""
+    """Keeps the products of a layer."""
 
     def __init__(self):
         self.values = []
 
-    def kept(self, function: Callable, *tensors):
+    def product(self, function: Callable, *tensors):
         self.values.append(function(*tensors))
         return self.values[-1]
 
 
 class _Replay:
-    """Gives a layer that is computed again what it kept."""
+    """Returns the products that a layer kept when it is computed again."""
 
     def __init__(self, values: Sequence):
         self._values = iter(values)
 
-    def kept(self, function: Callable, *tensors):
+    def product(self, function: Callable, *tensors):
         value = next(self._values)
 
         @tf.custom_gradient
-        def known(*tensors):
+        def replayed(*tensors):
             def gradient(upstream):
                 with tf.GradientTape() as tape:
                     tape.watch(tensors)
@@ -54,22 +54,22 @@ class _Replay:
 
             return tf.identity(value), gradient
 
-        return known(*tensors)
+        return replayed(*tensors)
 
 
 @contextlib.contextmanager
-def _keeping(values: "_Record | _Replay | None") -> Iterator[None]:
-    token = _kept.set(values)
+def _keeping(keeper: "_Record | _Replay | None") -> Iterator[None]:
+    token = _keeper.set(keeper)
     try:
         yield
     finally:
-        _kept.reset(token)
+        _keeper.reset(token)
 
 
-def kept(function: Callable, *tensors):
+def kept_product(function: Callable, *tensors):
     """function(*tensors), a matrix product; in a loop its result is kept for the backward pass."""
-    values = _kept.get()
-    return function(*tensors) if values is None else values.kept(function, *tensors)
+    keeper = _keeper.get()
+    return function(*tensors) if keeper is None else keeper.product(function, *tensors)
 
 
 def looped(call: Callable, layers: Sequence[keras.Layer], x, training: bool, keep: bool = True) -> tuple:
@@ -96,7 +96,7 @@ class _Loop:
         self.shared = all(layer is self.layer for layer in layers)
 
     def values(self) -> list:
-        """Stacks of the variables, in the dtypes that layers compute with; of layers that share them, they themselves.
+        """Stacks of the variables, in the dtypes that layers compute with; the variables if layers share them.
 
         All vectors of a layer are one, since each stack takes operations of its own.
         """
@@ -141,8 +141,8 @@ class _Loop:
         """The inputs of all layers, the last output, and what the layers keep."""
 
         def body(turn, x, inputs, *records):
-            of_turn = self.values_of(turn, values)
-            y, *new = recording(turn, x, *of_turn) if recording else (self.output_of(turn, x, of_turn, None),)
+            turn_values = self.values_of(turn, values)
+            y, *new = recording(turn, x, *turn_values) if recording else (self.output_of(turn, x, turn_values, None),)
             records = [each.write(turn, value) for each, value in zip(records, new, strict=True)]
             return turn + 1, y, inputs.write(turn, x), *records
 
@@ -161,33 +161,33 @@ class _Loop:
         def run(x, *values):
             inputs, y, *records = self.forward(x, *values, recording=recording)
 
-            def gradient(of_inputs, of_output):
-                return self.backward(of_inputs, of_output, inputs, values, records)
+            def gradient(inputs_gradient, output_gradient):
+                return self.backward(inputs_gradient, output_gradient, inputs, values, records)
 
             return (inputs, y), gradient
 
         return run(x, *values)
 
-    def backward(self, of_inputs, of_output, inputs, values: Sequence, records: Sequence) -> list:
-        """The gradients of x and the values. of_inputs, of_output: those of what `looped` returns."""
+    def backward(self, inputs_gradient, output_gradient, inputs, values: Sequence, records: Sequence) -> list:
+        """The gradients of x and the values. The other gradients are those of the results of `looped`."""
 
         def body(turn, upstream, *gradients):
-            x, of_turn = tf.gather(inputs, turn), self.values_of(turn, values)
+            x, turn_values = tf.gather(inputs, turn), self.values_of(turn, values)
             keeper = _Replay([tf.gather(record, turn) for record in records]) if records else None
             with tf.GradientTape() as tape:
-                tape.watch([x, *of_turn])
-                y = self.output_of(turn, x, of_turn, keeper)
-            of_x, *new = tape.gradient(y, [x, *of_turn], upstream, unconnected_gradients="zero")
+                tape.watch([x, *turn_values])
+                y = self.output_of(turn, x, turn_values, keeper)
+            x_gradient, *new = tape.gradient(y, [x, *turn_values], upstream, unconnected_gradients="zero")
             pairs = zip(gradients, new, strict=True)
             gradients = [total + value if self.shared else total.write(turn, value) for total, value in pairs]
-            return turn - 1, of_x + tf.gather(of_inputs, turn), *gradients
+            return turn - 1, x_gradient + tf.gather(inputs_gradient, turn), *gradients
 
         totals = (tf.zeros_like(value) if self.shared else _rows(self.turns, value[0]) for value in values)
-        start = (tf.constant(self.turns - 1), of_output, *totals)
-        _, of_x, *gradients = tf.while_loop(
+        start = (tf.constant(self.turns - 1), output_gradient, *totals)
+        _, x_gradient, *gradients = tf.while_loop(
             lambda turn, *_: turn >= 0, body, start, parallel_iterations=1, maximum_iterations=self.turns
         )
-        return [of_x, *(each if self.shared else each.stack() for each in gradients)]
+        return [x_gradient, *(each if self.shared else each.stack() for each in gradients)]
 
 
 def _rows(turns: int, like):

@@ -26,7 +26,7 @@ from bert_tf.models.configuration.families import as_config
 from bert_tf.models.configuration.variable_names import ADAPTER_A, ADAPTER_B
 from bert_tf.models.dropout import drop_at, under
 from bert_tf.models.kernels import leading_sizes
-from bert_tf.models.layer_loop import kept
+from bert_tf.models.layer_loop import kept_product
 
 _PACKAGE = "bert_tf"
 
@@ -193,14 +193,14 @@ class Projection(Rebuilt, keras.layers.Layer):
     def _product(self, rows, training: bool):
         kernel = ops.convert_to_tensor(self.kernel)
         if self.lora is None:
-            return kept(ops.matmul, rows, kernel)
+            return kept_product(ops.matmul, rows, kernel)
         if not training:  # the kernel of the model that is saved
             from bert_tf.models import lora
 
             kernel = lora.merged_kernel(kernel, self.lora_a, self.lora_b, self.lora.scale)
             return ops.matmul(rows, ops.cast(kernel, self.compute_dtype))
         kernel, a, b = (ops.cast(x, self.compute_dtype) for x in (kernel, self.lora_a, self.lora_b))
-        return kept(self._adapted, rows, kernel, a, b)
+        return kept_product(self._adapted, rows, kernel, a, b)
 
     def _adapted(self, rows, kernel, a, b):
         return ops.matmul(rows, kernel) + ops.matmul(ops.matmul(rows, a), b) * self.lora.scale
@@ -268,7 +268,7 @@ class Attention(ConfiguredLayer):
         drop = drop_at("self", self.config.attention_probs_dropout_prob, training)
         scores, scale = ops.matmul(query, key), 1.0 / math.sqrt(size)
         weights = kernels.attention_weights(scores, attention_bias, scale, drop, training)  # [B, N, Q, S]
-        context = ops.transpose(kept(ops.matmul, weights, value), (0, 2, 1, 3))  # [B, Q, N, D]
+        context = ops.transpose(kept_product(ops.matmul, weights, value), (0, 2, 1, 3))  # [B, Q, N, D]
         context = ops.reshape(context, (*asking, heads * size))
         rate = self.config.attention_output_dropout_prob
         return self.attention_output(context, read, rate=rate, training=training), weights

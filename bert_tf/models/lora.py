@@ -25,7 +25,7 @@ class Lora:
     """How an encoder is adapted.
 
     Attributes:
-      rank: of the adapters. alpha: is divided by it, so that a learning rate suits several ranks.
+      rank: of the adapters. alpha: is divided by the rank, so that a learning rate suits several ranks.
       train_pooler: whether the pooler is trained itself, as a part of the head.
     """
 
@@ -35,7 +35,7 @@ class Lora:
 
     @property
     def scale(self) -> float:
-        """The factor of A B."""
+        """The factor by which A B is multiplied."""
         return self.alpha / self.rank
 
 
@@ -63,7 +63,6 @@ def merged(weights: Weights) -> Weights:
     """Weights with each adapter added to its kernel; without adapters they are returned as they are.
 
     Moments of the adapters are left out, those of other variables stay.
-
     """
     adapted = adapted_kernels(weights.shapes)
     if not adapted:

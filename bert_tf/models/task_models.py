@@ -189,7 +189,7 @@ class BertForSequenceClassification(ClassifierModel):
 
     @property
     def encoder_inputs(self) -> tuple[str, ...]:
-        """Of windows, those that can have an axis of windows."""
+        """The inputs; in a model of windows, those that can have an axis of windows."""
         return ROW_INPUTS if self.windows else ENCODER_INPUTS
 
     @property
@@ -200,7 +200,7 @@ class BertForSequenceClassification(ClassifierModel):
     tokens_read = 1
 
     def encode_pooled(self, inputs, **arguments):
-        """[B, H]: of a row, or of all windows of a text."""
+        """[B, H]: one vector of each row, or of all windows of a text."""
         if not self.windows:
             return super().encode_pooled(inputs, **arguments)
         if len(ops.convert_to_tensor(inputs["input_ids"]).shape) == 2:  # one window each

@@ -145,7 +145,7 @@ class RobertaDraws:
 
 
 def roberta_predictions(masked_lm_prob: float, max_seq_length: int, whole_words: bool) -> int:
-    """P, where no flag says it: what a row gets at most; of whole words, half as much again, which rows rarely get."""
+    """P, the most predictions of a row, if no flag sets it; for whole words half as many again, rarely reached."""
     return int(masked_lm_prob * max_seq_length * (1.5 if whole_words else 1)) + 1
 
 
@@ -218,7 +218,7 @@ def roberta_draws(rows: Rows, seed: int, step, masking: Masking, first_row=0) ->
 
 
 def electra_predictions(masked_lm_prob: float, max_seq_length: int) -> int:
-    """P, where no flag says it (the original's configure_pretraining.py)."""
+    """P, the most predictions of a row, if no flag sets it (the original's configure_pretraining.py)."""
     return int((masked_lm_prob + 0.005) * max_seq_length)
 
 

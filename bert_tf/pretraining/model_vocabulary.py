@@ -40,7 +40,7 @@ class _Source:
 
     @property
     def is_other(self) -> str:
-        """Of another vocabulary, for messages."""
+        """The end of a message that refuses another vocabulary."""
         return f"is not the vocabulary that the records were made with, {self.vocab_file} ({self.summary})"
 
 

@@ -49,7 +49,7 @@ class _Answers(NamedTuple):
     texts: tf.Tensor
 
     def at(self, positions: tf.Tensor) -> "_Answers":
-        """Those of a list [V] at `positions`, any shape; at V there is none, with the score -inf."""
+        """The answers of a list [V] at `positions`, any shape; at position V no answer, with the score -inf."""
         fillings = (_LOWEST, -1, -1, "")
         return _Answers(
             *(

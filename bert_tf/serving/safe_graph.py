@@ -1,4 +1,4 @@
-"""Which SavedModels can only compute: the check of an export that nobody vouches for.
+"""Which SavedModels can only compute: the check of an export that comes from an untrusted source.
 
 A graph is a program, and TensorFlow has many ways to come from one function to another: calls, functions that
 attributes name, gradients, what objects run when they are made, filled and removed, and a graph optimizer that puts a
@@ -106,7 +106,7 @@ _USER_CLASSES = frozenset(
 
 
 def foreign_parts(graph: meta_graph_pb2.MetaGraphDef) -> dict[str, list[str]]:
-    """What a graph has that exports don't: kind (ops, attributes, ...) -> sorted names; empty if there is nothing."""
+    """The parts of a graph that no export has: kind (ops, attributes, ...) -> sorted names; empty if there are none."""
     parts: dict[str, set[str]] = {}
     for kind, name in _foreign(graph):
         parts.setdefault(kind, set()).add(name)

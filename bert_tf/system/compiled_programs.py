@@ -135,7 +135,7 @@ def _move_new(tmp, folder: str, known: set[str], most: int) -> None:
 
 
 def _checksum(content: bytes) -> bytes:
-    """As a comment of protocol buffers in text form, so that TensorFlow reads a program with it."""
+    """A checksum, as a comment in a protocol buffer's text form, so that TensorFlow still reads the program."""
     return b"# " + hashlib.sha256(content).hexdigest().encode()
 
 

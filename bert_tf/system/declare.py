@@ -133,7 +133,7 @@ def value_of(settings, name: str):
 
 
 def given(settings, names: Collection[str]) -> list[str]:
-    """Those of some settings that are not at their defaults."""
+    """The settings that are not at their defaults."""
     defaults = {field.name: field.default for field in dataclasses.fields(settings)}
     return [name for name in names if getattr(settings, name) != defaults[name]]
 

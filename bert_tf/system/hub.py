@@ -66,22 +66,22 @@ def local(
     for near in difflib.get_close_matches(owner, names_in("."), 1) if rest and not path.startswith(WEB) else ():
         if os.path.exists(f"{near}/{rest}"):
             raise FileNotFoundError(f"{start}: did you mean {near}/{rest}? On the hub: hf://{path}")
-    revision = match[2] or (output_dir and _recorded(match[1], output_dir))
-    with _asking(start, "directory, weight file or checkpoint, and no such model"):
-        asked = _asked("model", match[1], revision, cache_dir)
-        listed = _listed(asked)
+    revision = match[2] or (output_dir and _noted_commit(match[1], output_dir))
+    with _requesting(start, "directory, weight file or checkpoint, and no such model"):
+        repo = _at_commit("model", match[1], revision, cache_dir)
+        listed = _list_files(repo)
         described = [file for file in listed if _DESCRIPTION.fullmatch(file)]
         if len(described) > _MOST_DESCRIPTIONS:
             raise ValueError(f"{start} has {len(described):,} configurations and vocabularies: it is not one model.")
         if check:
-            folder = _fetched(asked, listed, filter(_CONFIGURATION.fullmatch, described), is_silent=True)
+            folder = _fetch(repo, listed, filter(_CONFIGURATION.fullmatch, described), is_silent=True)
             with naming_flag(start), without_logging():
                 check(folder)
-        return _fetched(asked, listed, described + (_weights_in(listed, start) if with_weights else []))
+        return _fetch(repo, listed, described + (_weights_in(listed, start) if with_weights else []))
 
 
-def _asked(kind: str, name: str, revision: str | None, cache_dir: str | None = None) -> dict:
-    """A "model" or "dataset" at a commit, as the library's functions take it."""
+def _at_commit(kind: str, name: str, revision: str | None, cache_dir: str | None = None) -> dict:
+    """A "model" or "dataset" at a commit, as arguments of the library's functions."""
     from huggingface_hub import constants
 
     commit = _commit(kind, name, revision, cache_dir)
@@ -104,59 +104,59 @@ def _commit(kind: str, name: str, revision: str | None, cache_dir: str | None):
             raise error from None
         logging.warning("%s: %s; using the cache.", name, visible(_first_line(error)))
     if not COMMIT.fullmatch(commit.resolved):
-        raise OSError(f"the commit is {commit.resolved!r:.80}, which is none")
+        raise OSError(f"the commit {commit.resolved!r:.80} is not a hash")
     return commit
 
 
-def _folder(asked: dict, *inner: str) -> str:
-    return os.path.join(asked["cache_dir"], f"{asked['repo_type']}s--{asked['repo_id'].replace('/', '--')}", *inner)
+def _folder(repo: dict, *inner: str) -> str:
+    return os.path.join(repo["cache_dir"], f"{repo['repo_type']}s--{repo['repo_id'].replace('/', '--')}", *inner)
 
 
-def _listed(asked: dict) -> dict[str, tuple[int, str]]:
+def _list_files(repo: dict) -> dict[str, tuple[int, str]]:
     """The files of a commit, with their bytes and checksums: SHA-256 of large files, Git's of others, "" without a
     network. The list stays in the cache."""
     from huggingface_hub import errors, get_cached_repo_tree, snapshot_download
 
-    commit = asked["revision"].resolved
+    commit = repo["revision"].resolved
     for _ in range(2):
         try:
-            sizes = {file.path: file.size for file in get_cached_repo_tree(**asked)}
+            sizes = {file.path: file.size for file in get_cached_repo_tree(**repo)}
             sums = {}  # which the function leaves out
-            with contextlib.suppress(FileNotFoundError), open(_folder(asked, "trees", f"{commit}.json"), "rb") as file:
+            with contextlib.suppress(FileNotFoundError), open(_folder(repo, "trees", f"{commit}.json"), "rb") as file:
                 noted = json.load(file)["files"].items()
                 sums = {path: record.get("lfs_sha256") or record["blob_id"] for path, record in noted}
             return {path: (size, sums.get(path, "")) for path, size in sizes.items()}
         except errors.CachedRepoTreeNotFoundError:  # it comes with any file
-            folder = snapshot_download(**asked, allow_patterns=[".gitattributes", "config.json"], tqdm_class=_Silent)
-            _verify(asked, {})
+            folder = snapshot_download(**repo, allow_patterns=[".gitattributes", "config.json"], tqdm_class=_Silent)
+            _verify(repo, {})
     # Without a network: what another program has fetched.
     walk = ((posixpath.relpath(at, folder), names) for at, _, names in os.walk(folder))
     return {posixpath.normpath(posixpath.join(at, file)): (0, "") for at, names in walk for file in names}
 
 
-def _fetched(asked: dict, listed: Mapping[str, tuple[int, str]], files: Iterable[str], is_silent: bool = False) -> str:
+def _fetch(repo: dict, listed: Mapping[str, tuple[int, str]], files: Iterable[str], is_silent: bool = False) -> str:
     """The folder of a commit, once these of its files are there, as the hub announced them."""
     from huggingface_hub import constants, snapshot_download
 
-    folder = _folder(asked, "snapshots", asked["revision"].resolved)
+    folder = _folder(repo, "snapshots", repo["revision"].resolved)
     missing = {file: listed[file] for file in files if not os.path.exists(os.path.join(folder, file))}
     if not missing:
         return folder
     if not is_silent:
         tell = logging.info if logging.level_info() else logging.warning  # nothing comes by surprise
-        what = f"{asked['repo_id']}@{asked['revision']}, commit {asked['revision'].resolved}"
+        what = f"{repo['repo_id']}@{repo['revision']}, commit {repo['revision'].resolved}"
         size = f"{sum(size for size, _ in missing.values()) / 1e6:,.1f} MB in {len(missing)} files"
         tell("Downloading %s: %s from %s to %s.", what, size, constants.ENDPOINT, folder)
     try:
-        snapshot_download(**asked, allow_patterns=[*missing], tqdm_class=_Silent if is_silent else None)
+        snapshot_download(**repo, allow_patterns=[*missing], tqdm_class=_Silent if is_silent else None)
     finally:
-        _verify(asked, missing)
+        _verify(repo, missing)
     return folder
 
 
-def _verify(asked: dict, files: Mapping[str, tuple[int, str]]) -> None:
+def _verify(repo: dict, files: Mapping[str, tuple[int, str]]) -> None:
     """Removes files that are not as the hub announced them, and links that lead out of the folder of the model."""
-    root, folder = os.path.realpath(_folder(asked)), _folder(asked, "snapshots", asked["revision"].resolved)
+    root, folder = os.path.realpath(_folder(repo)), _folder(repo, "snapshots", repo["revision"].resolved)
     roots = (f"{root}/", os.path.join(os.path.dirname(root), "blobs", ""))  # also of what models share
     for path in (os.path.join(at, name) for at, *names in os.walk(folder) for name in itertools.chain(*names)):
         if not os.path.realpath(path).startswith(roots):
@@ -171,7 +171,7 @@ def _verify(asked: dict, files: Mapping[str, tuple[int, str]]) -> None:
 
 
 def _checksum(path: str, announced: str) -> str:
-    """Of the kind that is announced."""
+    """The checksum of a file, of the same kind as the announced one."""
     is_git = len(announced) == 40
     digest = hashlib.sha1(b"blob %d\0" % os.path.getsize(path)) if is_git else hashlib.sha256()
     with open(path, "rb") as file:
@@ -185,7 +185,7 @@ def _weights_in(files: Collection[str], start: str) -> list[str]:
     raise ValueError(f"{start} has no weights in a format that is read here. It has {some(sorted(files))}.")
 
 
-def _recorded(name: str, output_dir: str) -> str | None:
+def _noted_commit(name: str, output_dir: str) -> str | None:
     """The commit of a model that a run in output_dir, or in a folder there, has noted, if any."""
     noted, walk, opened = re.compile(rf'"{re.escape(name)}@({COMMIT.pattern})"'.encode()), os.walk, open
     if "://" in output_dir:  # only TensorFlow opens it
@@ -201,7 +201,7 @@ def _recorded(name: str, output_dir: str) -> str | None:
 
 
 @contextlib.contextmanager
-def _guarded() -> Iterator[None]:
+def _guarding_downloads() -> Iterator[None]:
     """Refuses what huggingface_hub takes: an ETag that is a path and would name a file of the cache, files of another
     commit, lists without an end, and answers that fill the memory when they are decompressed."""
     from huggingface_hub import get_session
@@ -237,12 +237,12 @@ def _guarded() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _asking(start: str, meant: str) -> Iterator[None]:
-    """For requests to the hub. Errors begin with `start`, a name and its flag; `meant` is what it may name."""
+def _requesting(start: str, meant: str) -> Iterator[None]:
+    """For requests to the hub. Errors begin with `start`, a name and its flag; `meant` is what the name may mean."""
     from huggingface_hub import constants
 
     try:
-        with without_logging("httpx2"), _guarded():  # which logs each request
+        with without_logging("httpx2"), _guarding_downloads():  # which logs each request
             yield
     except Exception as error:  # of the library, its own libraries, the network or the disk
         if type(error) is ValueError:  # of this project; what the hub sent may be in it
@@ -288,13 +288,13 @@ def matching(pattern: str) -> dict[str, str]:
         raise ValueError(f"{pattern}: an address on the hub is {HUB}OWNER/NAME/FILE, or {HUB}OWNER/NAME@REVISION/FILE.")
     name, revision, file = parts.groups()
     revision = revision and revision.replace("~parquet", "refs/convert/parquet").replace("%2F", "/")
-    with _asking(pattern, "data set"):
-        asked = _asked("dataset", name, revision)
-        listed = _listed(asked)
+    with _requesting(pattern, "data set"):
+        repo = _at_commit("dataset", name, revision)
+        listed = _list_files(repo)
         if not (paths := _matches(file, [*listed])):
             known = [path for path in listed if not path.startswith(".")]
             raise ValueError(f"{pattern}: no file matches; there are {some(known) or 'none'}")
-        folder = _fetched(asked, listed, paths)
+        folder = _fetch(repo, listed, paths)
     return {pattern[: parts.start(3)] + path: os.path.join(folder, path) for path in sorted(paths)}
 
 

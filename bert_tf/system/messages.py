@@ -128,7 +128,7 @@ def announced(message: str, seconds: float = SLOW_SECONDS) -> Iterator[None]:
 
 
 def without_notes() -> contextlib.AbstractContextManager:
-    """Hides notes of TensorFlow's libraries that bypass its log, unless TF_CPP_MIN_LOG_LEVEL lets notes through."""
+    """Hides notes of TensorFlow's libraries that bypass its log, unless TF_CPP_MIN_LOG_LEVEL shows notes."""
     if _notes_are_shown():
         return contextlib.nullcontext()
     return without_lines(b"I0000 00:00:", b"before absl::InitializeLog() is called")  # log level, still without a date

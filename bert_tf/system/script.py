@@ -114,7 +114,7 @@ def _reader_may_leave() -> Iterator[None]:
 
 
 def _mistake(error: Exception) -> str | None:
-    """What to tell the user of an error of this project's code, the system or memory; None: the program's fault."""
+    """The message for an error that the user, the system or memory caused; None: the program's fault."""
     innermost = os.path.abspath(traceback.extract_tb(error.__traceback__)[-1].filename)
     ours = innermost.startswith(_PACKAGE_FOLDER) or innermost == os.path.abspath(sys.argv[0])
     errors = getattr(sys.modules.get("tensorflow"), "errors", None)  # if that is imported, errors may be its own
@@ -191,7 +191,7 @@ def start_tensorflow(num_virtual_cpus: int | None = None, trains: bool = True, o
 
 @contextlib.contextmanager
 def _made_to_stay() -> Iterator[None]:
-    """Python does not look for garbage in what is made in this context: a quarter of the time of an import, which makes
+    """Python's garbage collector ignores what is made in this context: a quarter of the time of an import, which makes
     hundreds of thousands of objects."""
     enabled = gc.isenabled()
     gc.disable()

@@ -57,7 +57,7 @@ def is_remote(path: str) -> bool:
 
 
 def is_on_hub(path: str) -> bool:
-    """Of a data set's file."""
+    """Whether a path is that of a data set's file on the hub."""
     return path.startswith((HUB, PAGES))
 
 

@@ -135,7 +135,7 @@ class FineTuningTask(abc.ABC):
         return kind.from_pretrained(teacher.path, dtype=dtype, trained=True, **labels)
 
     def num_training_examples(self) -> int:
-        """What an epoch counts."""
+        """The number of examples in an epoch."""
         return len(self.train_rows)
 
     def cost_of_example(self, tokens: float, flops: float, model: keras.Model) -> tuple[float, float]:
@@ -189,7 +189,7 @@ class FineTuningTask(abc.ABC):
         """Writes what is predicted for a test set."""
 
     def is_labelled(self, examples: ExampleSet) -> bool:
-        """Whether it is known what is right for a test set."""
+        """Whether a test set has labels."""
         return "label_ids" in examples.rows.labels
 
     def score_predictions(self, output_dir: str, examples: ExampleSet, outputs, step: int, batch_size: int) -> None:

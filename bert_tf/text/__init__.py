@@ -125,7 +125,7 @@ def _has_sentence_pieces(vocab_file: str) -> bool:
 
 
 def _named(directory: str, default: type[Tokenizer]) -> type[Tokenizer] | None:
-    """The class that tokenizer_class stands for; None if nothing names one."""
+    """The class that tokenizer_class stands for; None if no file names one."""
     name, path = named_class(directory)
     is_xlnet = name == "XLNetTokenizer" and not issubclass(default, FullTokenizer)
     if name and name not in _NAMES_OF_ANY and (name not in _BY_NAME or is_xlnet):

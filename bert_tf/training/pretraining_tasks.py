@@ -117,7 +117,7 @@ class PretrainingTask:
         self.prepare()
 
     def prepare(self) -> None:
-        """Opens what a kind of task has besides; called once, at its end by __init__."""
+        """Opens what only this kind of task reads; called once, at the end of __init__."""
 
     @staticmethod
     def configure(settings: PretrainingSettings, config: BertConfig, config_name: str) -> None:
@@ -133,7 +133,7 @@ class PretrainingTask:
 
     @staticmethod
     def recipe(config: BertConfig) -> Recipe:
-        """Schedule and optimizer, where the settings don't say it."""
+        """Schedule and optimizer where the settings don't give them."""
         return config.pretraining_recipe
 
     @property
@@ -178,12 +178,12 @@ class PretrainingTask:
         return self.settings.init_checkpoint
 
     def trained(self, model: keras.Model, dtype: str):
-        """What stands in the model's place in training and evaluation; to be called in the strategy's scope."""
+        """What is trained and evaluated: the model, or a model around it; to be called in the strategy's scope."""
         return model
 
     @staticmethod
     def default_predictions(settings: PretrainingSettings, config: BertConfig) -> int:
-        """max_predictions_per_seq, where the settings don't say it."""
+        """max_predictions_per_seq if the settings don't give it."""
         if settings.mask_smoothing:  # rows differ in how many they get
             return min(math.ceil(2 * settings.masked_lm_prob * settings.max_seq_length), settings.max_seq_length)
         if mask_rule_of(settings, config) == "roberta":

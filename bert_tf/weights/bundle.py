@@ -254,7 +254,7 @@ def saved_steps(output_dir: str) -> dict[int, str]:
 
 
 def data_files(prefix: str) -> list[str]:
-    """The paths of a checkpoint's files of values: one, or its shards; none if there is no such checkpoint."""
+    """The paths of a checkpoint's files of values: one, or its shards; none if the checkpoint does not exist."""
     return paths_beginning_with(prefix + DATA_SUFFIX[:6])
 
 

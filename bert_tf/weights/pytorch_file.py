@@ -123,7 +123,7 @@ def _fits(tensor: _Tensor, entry: zipfile.ZipInfo, largest: int) -> bool:
 
 class _Unpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str):
-        """What a pickle gets for a name. The functions are new ones each time: it could change what they are."""
+        """What a pickle gets for a name. Functions are made anew each time, since a pickle could change them."""
         match module, name:
             case "collections", "OrderedDict":
                 return collections.OrderedDict

@@ -120,7 +120,7 @@ def renamed(
 
 
 def with_tensors(weights: Weights, tensors: Mapping[str, np.ndarray]) -> Weights:
-    """The weights and some tensors more, which are in memory."""
+    """The weights and more tensors, which are in memory."""
     return dataclasses.replace(
         weights,
         shapes={**weights.shapes, **{name: value.shape for name, value in tensors.items()}},

@@ -143,13 +143,13 @@ class ElectraConfig(BertConfig):
 
     @property
     def recipe(self) -> Recipe:
-        """The original's, which depends on the size (configure_finetuning.py)."""
+        """The original's recipe, which depends on the size (configure_finetuning.py)."""
         large = dataclasses.replace(_ELECTRA_FINE_TUNING, learning_rate=5e-5, layerwise_lr_decay=0.9)
         return _ELECTRA_FINE_TUNING if self.hidden_size < 1024 else large
 
     @property
     def pretraining_recipe(self) -> Recipe:
-        """The original's, which depends on the size (configure_pretraining.py)."""
+        """The original's recipe, which depends on the size (configure_pretraining.py)."""
         small = self.hidden_size <= 256
         return _ELECTRA_PRETRAINING if small else dataclasses.replace(_ELECTRA_PRETRAINING, learning_rate=2e-4)
 
@@ -304,7 +304,7 @@ def config_of_dict(values: Mapping) -> BertConfig:
 
 
 def as_config(config: BertConfig | Mapping) -> BertConfig:
-    """A model's argument of this name, which may be the dict of a saved model."""
+    """The argument `config` of a model, which may be the dict of a saved model."""
     return config_of_dict(config) if isinstance(config, Mapping) else config
 
 

@@ -129,7 +129,7 @@ class HeadConfig:
 
     @property
     def variant(self) -> str | None:
-        """What makes the head another one than the original's, which only this project's format can record."""
+        """How the head differs from the original's, which only this project's format can record."""
         pooling = self.window_pooling
         return f"reads long texts in windows (window_pooling={pooling})" if pooling else None
 
@@ -152,7 +152,7 @@ NO_HEAD = HeadConfig()  # nothing is known about the head
 
 
 def labels_of(labels: Sequence[str] | None, config) -> Sequence[str] | None:
-    """A model's argument of this name; without one those in `config`, see `head_in`."""
+    """The argument `labels` of a model; if it is None, the labels in `config`, see `head_in`."""
     return head_in(config).labels if labels is None else list_of_names(labels, "labels")
 
 
@@ -227,7 +227,7 @@ def order_of(
 
 
 def difference(known: Sequence[str], wanted: Sequence[str]) -> str:
-    """The labels that only one side has: of a model, and here."""
+    """The labels that only the model has, and those that only the data has, as the end of a message."""
     known = spelled_as(known, wanted)
     only = [[name for name in labels if name not in other] for labels, other in ((known, wanted), (wanted, known))]
     if all(only):

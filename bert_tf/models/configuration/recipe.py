@@ -19,7 +19,7 @@ WARMUPS = ("replaces", "multiplies", "precedes", "precedes_from_zero")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OptimizerSettings:
-    """What a recipe says of schedule and optimizer; flags of the fine-tuning scripts. None: as the family's recipe."""
+    """Schedule and optimizer, as flags of the fine-tuning scripts. None: as in the family's recipe."""
 
     learning_rate: float | None = setting(
         5e-5,
@@ -144,7 +144,7 @@ def grid_points(text: str | None) -> list[dict[str, float | int]]:
 
 
 def value_text(value: float | int) -> str:
-    """A value as short as it can be written without becoming another one."""
+    """The shortest text that reads back as the same value."""
     short = f"{value:g}"
     return short if float(short) == value else repr(value)
 

@@ -273,7 +273,7 @@ def _open_electra(weights: Weights) -> Weights:
 
 
 def weights_of_both(weights: Weights) -> Weights:
-    """The weights of generator and discriminator together, under the names there, from what `with_our_names` returned.
+    """The weights of generator and discriminator together, under ELECTRA's names, from `with_our_names`'s result.
 
     Weights of one of the two stay without the other's variables.
     """
@@ -284,7 +284,7 @@ def weights_of_both(weights: Weights) -> Weights:
 
 
 def _in_discriminator(name: str, names: set[str]) -> str | None:
-    """The name here of a variable there; None if it is not the discriminator's."""
+    """This project's name for a variable of ELECTRA's checkpoints; None if it is not the discriminator's."""
     if name.startswith(_TASK):
         last = name.rpartition("/")[2]
         heads = {tuple(other.split("/")[1:3]) for other in names if other.startswith(_TASK)}
@@ -294,7 +294,7 @@ def _in_discriminator(name: str, names: set[str]) -> str | None:
 
 
 def _in_generator(name: str, names: set[str]) -> str | None:
-    """The name here of a variable there; None if it is not the generator's."""
+    """This project's name for a variable of ELECTRA's checkpoints; None if it is not the generator's."""
     for ours, theirs in _MASKED_LM.items():
         if name.startswith(theirs) and (name.endswith("output_bias") == theirs.endswith("output_bias")):
             return ours + name.removeprefix(theirs)
@@ -309,7 +309,7 @@ def _in_generator(name: str, names: set[str]) -> str | None:
 
 
 def _part(weights: Weights, names: Mapping[str, str | None], other: str) -> Weights:
-    """The variables of one part, with their moments. `names`: there -> here."""
+    """The variables of one part, with their moments. `names`: ELECTRA's name -> this project's."""
     used = {}
     for original in weights:
         name = names.get(base_name(original)) if is_model_variable(base_name(original)) else original

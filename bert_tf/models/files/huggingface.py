@@ -107,7 +107,7 @@ def read_head(values: Mapping, source: str, layout: Layout | None = None) -> Hea
 
 
 def architecture_of(names, head: HeadConfig) -> str:
-    """Their class for a BERT with these variables, e.g. BertForPreTraining.
+    """Hugging Face's class for a BERT with these variables, e.g. BertForPreTraining.
 
     The classifiers of sequences, tokens and choices have the same variables; the head says which it is.
     """
@@ -258,7 +258,7 @@ def _reason(name: str, layout: Layout, head_prefix: str, read: Callable, origins
 
 
 def fitted(weights: Weights, config: BertConfig, head: HeadConfig) -> tuple[Weights, list[str]]:
-    """The same model with the variables that their class has, and what was changed, as sentences.
+    """The same model with the variables of its class, and what was changed, as sentences.
 
     A pooler that the class doesn't have is left out. A classifier of one layer becomes two where theirs has two: since
     gelu(x) - gelu(-x) = x, the hidden layer has its scores and their negatives, the output layer takes the difference.
@@ -314,7 +314,7 @@ def save(path: str, weights: Weights, config: BertConfig, head: HeadConfig) -> d
 
 
 def names_there(weights: Weights, config: BertConfig, head: HeadConfig) -> dict[str, str]:
-    """The original's name -> theirs, of all that `save` writes."""
+    """The original's name -> Hugging Face's, of all that `save` writes."""
     layout = dataclasses.replace(LAYOUTS[config.model_type], inner_group_num=config.inner_group_num)
     scope = layout.scope + "."
     regular = (scope.replace(".", "/"), "cls/predictions/transform/", "discriminator_predictions/")

@@ -71,13 +71,13 @@ class Layout:
         return self.config_class.model_type
 
     def renamed(self, name: str) -> str:
-        """The family's name for a name of their BERT."""
+        """The family's name for a name of Hugging Face's BERT."""
         for old, new in self.parts:
             name = name.replace(old, new)
         return name
 
     def name_of(self, name: str, architecture: str | None = None) -> str:
-        """Their name, with the prefix for the encoder, of a variable of a model with this one of `heads`."""
+        """Hugging Face's name, with the encoder's prefix, of a variable of a model with this one of `heads`."""
         if name in self.heads.get(architecture, ()):
             return self.heads[architecture][name]
         if name in FIXED_NAMES:
@@ -125,7 +125,7 @@ _SUMMARY = {"summary_type": "first", "summary_use_proj": True, "summary_activati
 
 
 def _classifier(hidden: str, output: str) -> dict[str, str]:
-    """The variables of a classifier with a hidden layer here -> theirs, by the names of the two layers there."""
+    """Variables of a classifier with a hidden layer -> Hugging Face's names; its two layers are called so there."""
     return {
         "pre_classifier/kernel": f"{hidden}.weight",
         "pre_classifier/bias": f"{hidden}.bias",

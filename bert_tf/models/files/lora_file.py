@@ -43,7 +43,7 @@ def reads_pooler(model: keras.Model) -> bool:
 
 
 def base_checksum(model: keras.Model) -> str:
-    """Of names and values of `base_variables`; reads them all."""
+    """A checksum of the names and values of `base_variables`; reads them all."""
     return initialize.variables_as_weights(model.name, base_variables(model)).checksum
 
 

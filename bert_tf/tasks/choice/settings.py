@@ -31,7 +31,7 @@ class ChoiceSettings(TableSettings, FileSettings):
 
     @property
     def columns(self) -> Columns | None:
-        """Where a file has what; None: it is known by the names of its columns."""
+        """The columns of a file; None: they are known by their names."""
         if not self.context:
             return None
         context, question, label = (plain_name(name or "") for name in (self.context, self.question, self.label))

@@ -76,7 +76,7 @@ class Split:
 
     @property
     def columns(self) -> tuple[Column | None, ...]:
-        """Those of texts and labels."""
+        """The columns of texts and labels."""
         return self.text_a, self.text_b, *(self.label if isinstance(self.label, tuple) else (self.label,))
 
 

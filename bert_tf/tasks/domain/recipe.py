@@ -30,7 +30,7 @@ from bert_tf.training.pretraining_settings import PretrainingSettings
 
 
 def adapt(settings: DomainSettings) -> dict:
-    """Does all that is left to do, and writes the report.
+    """Does all steps that are left, and writes the report.
 
     Returns:
       The content of domain.json: `init_checkpoint`, `model` (the directory to use), `notes` on the losses; `texts`,
@@ -55,7 +55,7 @@ def adapt(settings: DomainSettings) -> dict:
 
 
 class _Job:
-    """What is done with the weights in output_dir, step by step."""
+    """The steps of a run on the weights in output_dir."""
 
     def __init__(self, settings: DomainSettings, start: Start):
         self.settings, self.start = settings, start

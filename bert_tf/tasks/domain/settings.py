@@ -142,7 +142,7 @@ class DomainSettings:
 
 
 def _further(name: str, arguments: tuple[str, ...], taken: set[str], *kinds: type) -> dict:
-    """The settings that a flag for further flags gives; taken: those that it can't."""
+    """The settings in a flag of flags, --pretraining_flag say; taken: those that it must not give."""
     with naming_flag(f"--{name}"):
         given = parsed_flags(arguments, *kinds)
         for flag in given.keys() & taken:

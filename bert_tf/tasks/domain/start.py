@@ -34,7 +34,7 @@ class Start:
 
     @property
     def record_settings(self) -> dict:
-        """Of unmasked records: training draws new masks in each pass, evaluation always the same."""
+        """Settings of unmasked records: training draws new masks in each pass, evaluation always the same."""
         if self.config.detects_replaced_tokens:
             return {"rows": "electra"}
         if not family_of(self.config).has_word_pieces and not self.config.has_pooler:

@@ -44,7 +44,7 @@ class Entries:
 
     @property
     def count(self) -> int:
-        """T."""
+        """T, the number of rows."""
         return int(self.offsets[-1])
 
 
@@ -119,7 +119,7 @@ class _Stream:
         self._file, self.flush = file, file.flush
 
     def write(self, data) -> int:
-        """Bytes written: all."""
+        """Writes all bytes, and returns their number."""
         self._file.write(bytes(data))
         return len(data)
 

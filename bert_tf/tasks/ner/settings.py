@@ -76,7 +76,7 @@ class NerSettings:
 
     @property
     def layout(self) -> Layout:
-        """How a file is to be read."""
+        """How files are read."""
         return Layout(**{field.name: getattr(self, field.name) for field in dataclasses.fields(Layout)})
 
     def check(self, run: FineTuningSettings) -> None:

@@ -34,7 +34,7 @@ class Notation:
     outside: str = OUTSIDE
 
     def parse(self, tag: str) -> tuple[str, str] | None:
-        """The letter, as it is spelled, and the type of a tag; None if it has no such form."""
+        """The letter, as it is spelled, and the type of a tag; None if the tag has another form."""
         letter, separator, type_ = tag.partition(self.separator)
         if self.letter_last:
             type_, separator, letter = tag.rpartition(self.separator)
@@ -42,7 +42,7 @@ class Notation:
         return (letter, type_) if fits else None
 
     def read(self, tag: str) -> str:
-        """A tag of the file, as CoNLL-2003 has it; one of no such form as it is."""
+        """A tag of the file as CoNLL-2003 has it; a tag of another form unchanged."""
         if tag in _OUTSIDE:
             return OUTSIDE
         parts = self.parse(tag)
@@ -75,7 +75,7 @@ def notation_of(tags: Iterable[str]) -> Notation:
 
 
 def standard_tags(tags: Sequence[str]) -> list[str]:
-    """A model's tags as CoNLL-2003 has them; tags of no such form, such as parts of speech, as they are."""
+    """A model's tags as CoNLL-2003 has them; tags of another form, such as parts of speech, unchanged."""
     notation = notation_of(tags)
     fits = [tag in _OUTSIDE or notation.parse(tag) is not None for tag in tags]
     return [notation.read(tag) for tag in tags] if all(fits) else list(tags)

@@ -154,7 +154,7 @@ class NerTask(FineTuningTask):
             logging.warning("%s has %s, but the model was trained on %s.", flag, kinds[given], kinds[learned])
 
     def _labels_to_learn(self, labels: list[str], head: StartingHead | None) -> list[str]:
-        """The tags of the data; of a model that knows these and further ones, all its tags."""
+        """The tags of the data; if the model knows these and more, all of the model's tags."""
         known = spelled_as(standard_tags(head.labels), labels) if head and head.labels else ()
         if not set(labels) < set(known):
             return labels

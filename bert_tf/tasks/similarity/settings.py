@@ -90,7 +90,7 @@ class SimilaritySettings(TableSettings, FileSettings):
 
     @property
     def columns(self) -> Columns | None:
-        """Where a file has what; None: it is known by the names of its columns."""
+        """The columns of a file; None: they are known by their names."""
         names = (self.text_a, self.text_b, self.negative, self.score)
         return Columns(*(name and plain_name(name) for name in names)) if self.text_a else None
 

@@ -185,7 +185,7 @@ def read_squad_examples(
 
 
 def _tell_of_answers(articles: list[dict], skipped: list[dict], total: int) -> None:
-    """Says which training questions have several answers, and which are left out."""
+    """Logs which training questions have several answers, and which are left out."""
     several = sum("guid" in question and len(question.get("answers", ())) > 1 for question in _questions(articles))
     if several:
         logging.info("Of %d questions %d have several answers: the first one of each is trained on.", total, several)

@@ -60,7 +60,7 @@ class QuestionAnsweringSettings:
 
     @classmethod
     def of(cls, values: Mapping) -> "QuestionAnsweringSettings":
-        """Those of the values that are settings."""
+        """The settings among some values."""
         kinds = (WindowSettings, PredictionSettings)
         named = ([field.name for field in dataclasses.fields(kind) if field.name in values] for kind in kinds)
         return cls(*(kind(**{name: values[name] for name in names}) for kind, names in zip(kinds, named, strict=True)))
