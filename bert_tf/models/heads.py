@@ -82,7 +82,7 @@ class Pretrained:
 
     @staticmethod
     def weights_in(weights: Weights) -> Weights:
-        """The weights of a file for such a model, under the names of its variables."""
+        """The weights of a file for a model of this class, under the names of its variables."""
         return weights
 
     @classmethod
@@ -195,7 +195,7 @@ class TaskModel(NamedInputs, Pretrained, Rebuilt, keras.Model):
         return self.bert(select(inputs, self.encoder_inputs), **arguments)
 
     def encode_pooled(self, inputs: dict, **arguments):
-        """The encoder's `pooled_output` alone, so that its last layer is computed for nothing else."""
+        """The encoder's `pooled_output` alone, so that its last layer is computed only for this."""
         nothing = ops.zeros((ops.shape(inputs["input_ids"])[0], 0), "int32")
         return self.encode(inputs, read_positions=nothing, **arguments)["pooled_output"]
 
@@ -412,7 +412,7 @@ class ClassifierModel(TaskModel):
 
     @property
     def hidden_act(self) -> str | None:
-        """The activation of the hidden layer; None: there is no such layer."""
+        """The activation of the hidden layer; None: there is no hidden layer."""
         return None
 
     @property
@@ -430,7 +430,7 @@ class ClassifierModel(TaskModel):
             layer.build((None, self.config.hidden_size))
 
     def read(self, inputs: dict, training: bool):
-        """What is classified: [B, H] of a row, of tokens [B, S, H]."""
+        """The vectors that are classified: [B, H] of rows, [B, S, H] of tokens."""
         return self.encode_pooled(inputs, training=training)
 
     @in_scope

@@ -1,4 +1,4 @@
-"""What a model is given: the names of its inputs, and that ids, positions and labels are in range.
+"""The inputs of a model: their names, and checks that ids, positions and labels are in range.
 
 Hugging Face's names are accepted, too, and unknown names are refused. A value out of range is an error that names the
 input, the value and the range. Otherwise it would mean something else without a word: a lookup takes the first or the
@@ -124,7 +124,7 @@ def as_array(value):
 
 
 def check_shapes(inputs: Mapping) -> None:
-    """Refuses inputs of tokens that would be broadcast to another meaning, and masks that are none."""
+    """Refuses inputs of tokens that would be broadcast to another meaning, and masks of more than 0 and 1."""
     rows, mask = known_shape(inputs["input_ids"]), inputs.get("input_mask")
     if isinstance(mask, np.ndarray) and not np.isin(mask, (0, 1)).all():
         raise ValueError("input_mask must be 1 for tokens and 0 for padding.")
@@ -231,7 +231,7 @@ _KNOWN_AS = {
 
 
 class _AnyDict(type):
-    """Of a dict of losses Keras asks whether it is of the outputs' class."""
+    """Makes every dict an instance of a class: Keras asks whether a dict of losses is of the outputs' class."""
 
     def __instancecheck__(cls, instance) -> bool:
         return isinstance(instance, dict)

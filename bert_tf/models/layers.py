@@ -381,7 +381,7 @@ def drawn_late() -> Iterator[None]:
 
 
 def has_value(variable: keras.Variable) -> None:
-    """Notes that a variable has its value, so that none is drawn."""
+    """Notes that a variable has its value, so that no random one is drawn."""
     if _undrawn is not None:
         _undrawn.pop(id(variable), None)
 

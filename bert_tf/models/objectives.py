@@ -87,7 +87,7 @@ def _prediction_weights(features: dict):
 
 
 def _size(logits):
-    """Of the last axis."""
+    """The size of the last axis."""
     return logits.shape[-1] or ops.shape(logits)[-1]
 
 
@@ -130,7 +130,7 @@ def _known_classes(name: str, logits, labels, weights, kind: tuple[str, str]) ->
 
 
 def sigmoid_cross_entropy(logits, labels):
-    """Of each logit and its label, both float32 of one shape."""
+    """The loss of each logit and its label, both float32 of one shape."""
     return ops.softplus(logits) - logits * labels
 
 
@@ -207,7 +207,7 @@ class ClassificationObjective(SumObjective):
 
     @classmethod
     def of_classes(cls, logits, features: dict, name: str, kind=_CLASS) -> tuple:
-        """The same for logits [B, C] and the labels of this name."""
+        """`values` for logits [B, C] and the labels of this name."""
         labels = ops.reshape(features[name], (-1,))
         losses, right = _known_classes(name, logits, labels, cls.weights(features), kind)
         return losses, {"accuracy": right}
@@ -246,14 +246,14 @@ class ClassificationObjective(SumObjective):
 
 
 class NextSentenceObjective(ClassificationObjective):
-    """The same for next sentence prediction. Outputs: logits [B, 2]. Features: `next_sentence_labels` [B] or [B, 1]."""
+    """Of next sentence prediction. Outputs: logits [B, 2]. Features: `next_sentence_labels` [B] or [B, 1]."""
 
     label_names = ("next_sentence_labels",)
     one_class = True
 
 
 class MultipleChoiceObjective(ClassificationObjective):
-    """The same for one of several choices. Outputs: logits [B, N]. Features: `label_ids` [B], index of the choice."""
+    """Of one of several choices. Outputs: logits [B, N]. Features: `label_ids` [B], index of the choice."""
 
     one_class = True
 

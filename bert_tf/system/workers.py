@@ -91,7 +91,7 @@ _shared: tuple = ()  # in a worker process: arguments that all tasks share
 
 
 def report_progress(amount: float) -> None:
-    """For a task: so much more of its work is done."""
+    """Called by a task: adds to the share of its work that is done."""
     if _report is not None:
         _report(amount)
 

@@ -165,7 +165,7 @@ def resolve_casing(do_lower_case: bool | None, strip_accents: bool | None, *know
 
 
 def lowers_by_pieces(vocab_file: str, tokens: Iterable[str]) -> bool:
-    """Whether text is lower-cased where no file says it, which a warning tells: if no piece has a letter A-Z."""
+    """Whether text is lower-cased if no file says so, with a warning: if no piece has a letter A-Z."""
     cased = any(re.search("[A-Z]", token) for token in tokens if not re.fullmatch(r"\[.*\]|<.*>", token))
     warn_once(
         ("casing", vocab_file),

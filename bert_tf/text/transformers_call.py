@@ -94,7 +94,7 @@ def as_transformers(
     }
     pad_id = tokenizer.vocab.get(tokenizer.pad_token, tokenizer.pad_id)
     fill = {"input_ids": pad_id, "offset_mapping": (0, 0), "word_ids": -1}
-    return Encoding(_as_asked(columns, fill, padding, max_length, tensors))
+    return Encoding(_in_form(columns, fill, padding, max_length, tensors))
 
 
 def encode_plus(tokenizer, text, text_pair=None, *, padding: str | bool = False, **others) -> Encoding:
@@ -133,7 +133,7 @@ def _row(pieces: list[list[tuple]], special: Sequence[Sequence[int]], second_seg
 
 
 def _one_of(meanings: Mapping, name: str, value):
-    """What the value of an argument means; refuses others."""
+    """The meaning of an argument's value; refuses unknown values."""
     if isinstance(value, str | bool | None) and value in meanings:
         return meanings[value]
     raise ValueError(f"{name}={value!r} is not one of {', '.join(map(repr, meanings))}")
@@ -205,8 +205,8 @@ def padded(columns: Mapping[str, Sequence[Sequence]], fill: Mapping, width: int 
     return arrays
 
 
-def _as_asked(columns: dict, fill: Mapping, padding: str | None, max_length: int | None, tensors: str | None) -> dict:
-    """Lists of rows as they are, or arrays or tensors of padded ones."""
+def _in_form(columns: dict, fill: Mapping, padding: str | None, max_length: int | None, tensors: str | None) -> dict:
+    """Lists of rows as they are, or arrays or tensors of padded rows."""
     if padding is None:
         if tensors is None:
             return columns

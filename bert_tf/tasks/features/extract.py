@@ -130,7 +130,7 @@ class EncodedText:
 
     @classmethod
     def of_lines(cls, lines: Iterable[EncodedLine], tokenizer: Tokenizer, pooling: str = "none") -> "EncodedText":
-        """All of these lines, which are read once."""
+        """The text of these lines, which are read once."""
         ids, lengths, seconds = array.array("i"), array.array("q", [0]), array.array("i")
         words, sizes, counts = [], array.array("q", [0]), array.array("q", [0])
         truncated = 0

@@ -58,7 +58,7 @@ class Windows(TokenRows):
 
     @property
     def unique_ids(self) -> np.ndarray:
-        """int64 [n], as the original counts them."""
+        """The ids of windows, int64 [n], as the original counts them."""
         return FIRST_UNIQUE_ID + np.arange(len(self), dtype=np.int64)
 
     def of_examples(self, order: Sequence[int]) -> "Windows":
