@@ -319,7 +319,7 @@ def poison(allowed):
 
 
 def require_inputs(config, inputs: Mapping, ids: str = "input_ids"):
-    """Checks what an encoder, or a model that reads tokens, is given; see `require`.
+    """Checks the inputs of an encoder, or of a model that reads tokens; see `require`.
 
     Args:
       config: of any family.

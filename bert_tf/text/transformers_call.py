@@ -55,7 +55,7 @@ def as_transformers(
     return_offsets_mapping: bool = False,
     return_word_ids: bool = False,
 ) -> Encoding:
-    """What a call gives as soon as one of the arguments from `truncation` on is given; see there.
+    """The result of a call with any of the arguments from `truncation` on.
 
     Returns:
       dict of int32 [B, S]: `input_ids`, `token_type_ids`, `attention_mask`; on request `offset_mapping` [B, S, 2],
