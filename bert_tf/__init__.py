@@ -119,7 +119,7 @@ def _quick_import() -> Iterator[None]:
 
 
 def _instead_of(name: str) -> str | None:
-    """What takes the place of a name of transformers, see docs/from-transformers.md; None: nothing does."""
+    """The replacement of a name of transformers, see docs/from-transformers.md; None: there is none."""
     if name.endswith(("Tokenizer", "TokenizerFast")):
         return "read_tokenizer"
     if name not in _INSTEAD and name.startswith(

@@ -122,7 +122,7 @@ def convert_examples_to_features(
 
 
 class _FeatureTokens:
-    """What the search for answers asks of a tokenizer, for features: they have tokens, but no vocabulary is given."""
+    """The part of a tokenizer that the search for answers needs, for features: tokens without a vocabulary."""
 
     def __init__(self, do_lower_case: bool):
         self._basic_tokenizer = BasicTokenizer(do_lower_case)

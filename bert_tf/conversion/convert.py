@@ -171,7 +171,7 @@ def prepare(
 def _describe(
     files: ModelFiles, vocab_file: str | None, do_lower_case: bool | None, strip_accents: bool | None
 ) -> tuple[ModelFiles, list[str]]:
-    """What goes beside the weights, vocabulary and casing among it, and notes."""
+    """The files beside the weights, among them vocabulary and casing; and notes."""
     config = needed_config(files)
     check_other_vocabulary(vocab_file, files)
     beside = tokenizer_files.read_casing(tokenizer_files.directory_of(vocab_file)) if vocab_file else Casing()
@@ -246,7 +246,7 @@ def _compare_tensors(weights: Weights, path: str, with_optimizer: bool) -> str:
 
 
 def _digest(weights: Weights, name: str) -> tuple:
-    """What tells a tensor's bits from all others', so that two large tensors need not be in memory at once."""
+    """A digest of a tensor's bits, so that two large tensors need not be in memory at once."""
     value, digest = weights[name], hashlib.sha256()
     for block in blocks(value):
         digest.update(block.tobytes())

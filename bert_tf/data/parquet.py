@@ -78,7 +78,7 @@ def _named_classes(schema, path: str) -> dict[str, Callable]:
 
 
 def _namer(feature, all_names: list[str]) -> Callable | None:
-    """What turns a value into one with the names of its classes; None: it has none.
+    """A function that puts names for the numbers of classes in a value; None: it has no classes.
 
     Args:
       feature: of `datasets`, as JSON. all_names: the names are appended to it.

@@ -129,7 +129,7 @@ def _signed(word: int) -> int:
 
 
 def drop_at(name: str, rate: float, training: bool) -> Drop | None:
-    """What drops at a place; None if nothing does."""
+    """The dropout at a place; None if nothing is dropped."""
     if not training or not rate:
         return None
     scope = _scope.get()

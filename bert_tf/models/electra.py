@@ -188,7 +188,7 @@ class ReplacedTokenPretraining(SumObjective):
 
 @dataclasses.dataclass(frozen=True)
 class ReplacedTokenEvaluation(ReplacedTokenPretraining):
-    """The same with `disc_auc`, the area under the ROC curve.
+    """`ReplacedTokenPretraining` with the metric `disc_auc`, the area under the ROC curve.
 
     As TensorFlow 1 computed it, from the rates at 200 thresholds of the probability, which are added up over batches:
     the sums `true_positives` and `false_positives` are [200]. As in the original, padding counts: as tokens that are

@@ -53,7 +53,7 @@ class TextSettings:
 
 
 class Reading:
-    """What one pass over a range shares: settings, counts, the sentence splitter."""
+    """The state of one pass over a range: settings, counts, the sentence splitter."""
 
     def __init__(self, settings: TextSettings, counts: Counts, progress: Progress | None):
         self.settings, self.counts, self.progress = settings, counts, progress

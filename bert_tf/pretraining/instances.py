@@ -87,7 +87,7 @@ def create_instances(
     bar: Callable = progress_bar,
     numpy_rng: np.random.RandomState | None = None,
 ) -> Instances:
-    """What the records of a text hold, of the kind settings.rows, in their final order.
+    """The content of the records of a text, of the kind settings.rows, in their final order.
 
     Pairs: dupe_factor passes over the documents in random order. Sentences are gathered until they fill the target
     length. The first few of them are A; B is the rest or, half of the time and whenever there is no rest, sentences

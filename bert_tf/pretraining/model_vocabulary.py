@@ -141,7 +141,7 @@ def _find(
 
 
 def _source_of(record_files: Mapping[str, Sequence[str]]) -> _Source | None:
-    """What all records were made with; None if nothing says it."""
+    """The vocabulary that all records were made with; None if no summary says it."""
     sources = []
     for path, summary in (pair for files in record_files.values() for pair in summaries_of(files).items()):
         if "vocab_sha256" in summary:

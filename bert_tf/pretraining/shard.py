@@ -95,7 +95,7 @@ class ShardJob:
         return read_tokenizer(records.vocab_file, records.do_lower_case, records.strip_accents, electra)
 
     def store_arguments(self, tokenizer: Tokenizer) -> dict:
-        """What `token_store.tokenize` needs to know beside the text, by the names of its arguments."""
+        """The arguments of `token_store.tokenize` besides the text."""
         arguments = {"separator": tokenizer.sep_id} if self.instances.rows in WITH_SEPARATORS else {}
         if self.records.segmenter or self.records.word_boundaries:
             return {**arguments, "boundaries": WordBoundaries(tokenizer, self.records.segmenter)}

@@ -380,7 +380,7 @@ class ByteBpeWords(_Words):
 
 
 def _ascii_rules(tokenizer: BasicTokenizer) -> tuple[np.ndarray, np.ndarray]:
-    """What the tokenizer makes of each ASCII character: its kind and letter, uint8 [128] (see `word_kernels`)."""
+    """How the tokenizer treats each ASCII character: its kind and letter, uint8 [128] (see `word_kernels`)."""
     kinds, letters = np.zeros(128, np.uint8), np.zeros(128, np.uint8)
     for code in range(128):
         tokens = tokenizer.tokenize(f"x{chr(code)}x")

@@ -258,7 +258,7 @@ def most_context(context: tf.Tensor, inside: tf.Tensor, tokens: tf.Tensor, count
 def in_batches(
     compute: Callable[[tf.Tensor], Sequence[tf.Tensor]], lengths: tf.Tensor, size: int, specs: Sequence[tf.TensorSpec]
 ) -> list[tf.Tensor]:
-    """What `compute` finds for all windows, `size` at a time, which limits the memory that long texts take.
+    """The results of `compute` for all windows, `size` at a time, which limits the memory that long texts take.
 
     Windows of similar length are together, for less padding.
 

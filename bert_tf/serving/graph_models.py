@@ -67,7 +67,7 @@ class ServedModel:
         self.vocab_size, self.mask_id = tokenizer.vocab_size, tokenizer.mask_id
 
     def tracked(self, assets: Sequence[tf.saved_model.Asset] = ()) -> tf.Module:
-        """What a SavedModel of its signatures has to keep: TensorFlow's variables, and the assets.
+        """The objects that a SavedModel of its signatures must keep: TensorFlow's variables, and the assets.
 
         This object itself is none to save: its Keras model could be loaded with Keras alone.
         """

@@ -192,7 +192,7 @@ def _checked(content: bytes) -> set[str]:
 
 
 def _quantized(content: bytes) -> bytes:
-    """The same with the weights of matrix products and of word embeddings in 8 bits."""
+    """The ONNX file with the weights of matrix products and of word embeddings in 8 bits."""
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
     with storage.private_folder() as folder:

@@ -123,7 +123,7 @@ class Answerer:
         return rows
 
     def batch_outputs(self, features: dict):
-        """What is computed of a batch, by `compute` in a graph: the model's outputs."""
+        """The model's outputs for a batch; `compute` runs this in a graph."""
         return self.model(features, training=False)
 
     def compute(self, features: dict[str, np.ndarray]) -> np.ndarray | dict[str, np.ndarray]:

@@ -37,7 +37,7 @@ Settings = TypeVar("Settings")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Declared:
-    """What is declared of a setting beside its name and type.
+    """The declaration of a setting, besides its name and type.
 
     Attributes:
       default: holds where the setting is not given. help: for a reader of --help.

@@ -368,7 +368,7 @@ _FOREIGN = {
 
 
 def foreign_kind(beginning: bytes) -> str | None:
-    """What a file is that begins so, if it is of a known kind that is not text; else None."""
+    """The kind of a file with this beginning, if it is a known one that is not text; else None."""
     if beginning[:1000].removeprefix(b"\xef\xbb\xbf").lstrip().lower().startswith((b"<!doctype html", b"<html")):
         return "an HTML page, perhaps of a failed download; give its text as a text file, or download the file itself"
     return next((kind for magic, kind in _FOREIGN.items() if beginning.startswith(magic)), None)

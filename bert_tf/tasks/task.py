@@ -139,7 +139,7 @@ class FineTuningTask(abc.ABC):
         return len(self.train_rows)
 
     def cost_of_example(self, tokens: float, flops: float, model: keras.Model) -> tuple[float, float]:
-        """What an example costs, for the log: tokens, and model FLOPs of forward and backward.
+        """The cost of an example, for the log: tokens, and model FLOPs of forward and backward.
 
         Args:
           tokens, flops: of a row that the model's encoder reads, which is trained.

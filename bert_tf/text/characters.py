@@ -88,7 +88,7 @@ def is_cjk(char: str) -> bool:
 
 
 def clean(char: str, drop_unassigned: bool = False, separate_cjk: bool = True) -> str | None:
-    """What cleaning makes of a character: None if it is dropped, a space for whitespace, spaces around a CJK one.
+    """The cleaned form of a character: None if it is dropped, a space for whitespace, spaces around a CJK one.
 
     Args:
       drop_unassigned: any category C* counts as control: unassigned, private-use characters and surrogates are dropped

@@ -133,7 +133,7 @@ class GraphNormalizer(tf.Module):
         return Rows(tf.boolean_mask(characters, kept), splits, tf.boolean_mask(origins, kept))
 
     def _expand(self, codes: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """What code points become, capital sigmas undecided, and the place in `codes` that each character is from."""
+        """The code points' replacements, capital sigmas undecided, and the place in `codes` that each is from."""
         entries = self._entries(codes)
         is_same = tf.equal(entries, 0)
         counts = tf.cast(tf.where(is_same, 1, tf.bitwise.bitwise_and(entries - 1, _COUNT)), tf.int64)

@@ -185,7 +185,7 @@ def read_tokenizer_json(path: str, kind: str) -> dict:
 
 
 def library_of(values: Mapping, path: str, added: Iterable[AddedToken], tokenizer: Tokenizer) -> tokenizers.Tokenizer:
-    """What the library makes of the values of a tokenizer.json.
+    """The library's tokenizer from the values of a tokenizer.json.
 
     Args:
       added: instead of its own added tokens. tokenizer: what it will be part of, which names the tokens with a role.

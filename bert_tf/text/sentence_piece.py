@@ -52,7 +52,7 @@ _INSIDE_A_WORD = frozenset(string.ascii_letters) | _SPECIAL_CHARACTERS
 
 
 class _AlbertRows(Tokenizer):
-    """What both tokenizers of ALBERT share, whoever finds the pieces."""
+    """The base of both tokenizers of ALBERT, whichever library finds the pieces."""
 
     cls_token, sep_token, unk_token, mask_token, pad_token = "[CLS]", "[SEP]", "<unk>", "[MASK]", "<pad>"
     begin_tokens, between_tokens, end_tokens, second_segment = ("[CLS]",), ("[SEP]",), ("[SEP]",), 1

@@ -126,7 +126,7 @@ class Tokenizer(abc.ABC):
         """Refuses a vocabulary that would fail later or does not mean what its author thinks."""
 
     def settings(self) -> dict:
-        """What tokenizer_config.json says beside these files, in the terms of Hugging Face."""
+        """The content of tokenizer_config.json beside these files, in Hugging Face's terms."""
         settings = {f"{role}_token": getattr(self, f"{role}_token") for role in ROLES}
         if self.added_tokens:
             described = map(dataclasses.asdict, self.described_tokens)
@@ -173,7 +173,7 @@ class Tokenizer(abc.ABC):
         return [*self.begin_ids, *ids, *self.end_ids] if add_special_tokens else ids
 
     def _each(self, text: str | bytes, between: Callable[[str], Iterable], of_token: str) -> list:
-        """What `between` gives for the parts between added tokens, and an attribute of these tokens."""
+        """The results of `between` for the parts between added tokens, and an attribute of these tokens."""
         values = []
         for part in self.added_tokens.parts(self.as_text(text)):
             values += [getattr(part.token, of_token)] if part.token else between(part.text)

@@ -304,7 +304,7 @@ class WordCache(dict):
 
 
 class WordPieces(Tokenizer):
-    """What tokenizers share whose vocabulary is a list of word pieces, in a vocab.txt, and whose rows are BERT's.
+    """The base of tokenizers whose vocabulary is a list of word pieces, in a vocab.txt, and whose rows are BERT's.
 
     Args:
       vocab_file: see `load_vocab`; ValueError if it has texts and no special token.

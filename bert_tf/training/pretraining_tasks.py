@@ -174,7 +174,7 @@ class PretrainingTask:
         return task_models.BertForPreTraining if self.config.has_pooler else task_models.BertForMaskedLM
 
     def start(self) -> str | Weights | None:
-        """What the model starts from where there is no run to resume; see `loop.restore`."""
+        """The weights that the model starts from without a run to resume; see `loop.restore`."""
         return self.settings.init_checkpoint
 
     def trained(self, model: keras.Model, dtype: str):
@@ -209,7 +209,7 @@ class PretrainingTask:
 
     @property
     def recorded(self) -> dict[str, object]:
-        """What run.json notes besides settings, data and vocabulary, or in the place of a setting."""
+        """The notes in run.json besides settings, data and vocabulary, or instead of a setting."""
         return {"mask_rule": self.masking.mask_rule} if self.masking else {}
 
     # --- labels ------------------------------------------------------------------------------------------------------

@@ -117,7 +117,7 @@ def find_head(run: FineTuningSettings, newest: str | None, layer: str | None) ->
 def adjustment_of(
     start: StartingHead | None, head: HeadConfig, others: Sequence[str] = (), *, trains: bool
 ) -> Adjustment:
-    """What makes the output layer that a run begins with that of its labels.
+    """The change that fits the output layer of the starting weights to the run's labels.
 
     Args:
       head: of the run's models, with what the data says of it; where that is not known yet, only the task is compared.

@@ -34,7 +34,7 @@ BATCHES_OF_A_PROGRAM = 200  # from so many, a program for them saves more time t
 
 
 class State(NamedTuple):
-    """What a step takes over from the one before, besides variables: scalars, the same on every replica.
+    """The values that a step passes to the next, besides variables: scalars, the same on every replica.
 
     step: int64, the number of steps done. failed: whether one was not finite. loss_scale: float32. good_steps: int64,
     the steps since it changed. gradient_norm: the last. sums: name -> sum over the steps of a call, float32.

@@ -24,7 +24,7 @@ DISTILLATION = "Distillation"  # the heading of all that needs a teacher
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TeacherSettings:
-    """What a model learns from a teacher; see `models.distillation`. None means "not given"."""
+    """How a model learns from a teacher; see `models.distillation`. None means "not given"."""
 
     teacher: str | None = setting(
         None,
@@ -67,7 +67,7 @@ class TeacherSettings:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LanguageTeacherSettings(TeacherSettings):
-    """The same in pre-training; the defaults are those of the README of DistilBERT's authors."""
+    """`TeacherSettings` of pre-training; the defaults are those of the README of DistilBERT's authors."""
 
     student_family: str | None = setting(
         None,
@@ -122,7 +122,7 @@ class Teacher:
 
     @functools.cached_property
     def recorded(self) -> dict[str, str]:
-        """What run.json notes besides the path; the first time reads all weights."""
+        """The notes in run.json besides the path; the first call reads all weights."""
         return {TEACHER_CHECKSUM: self.weights.checksum}
 
 

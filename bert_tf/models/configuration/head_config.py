@@ -37,7 +37,7 @@ KEYS_IN_CONFIG = ("architectures", "id2label", "label2id", "problem_type", "lstm
 
 @dataclasses.dataclass(frozen=True)
 class HeadConfig:
-    """What a model's configuration and weights don't show.
+    """The properties of a head that a model's configuration and weights don't show.
 
     An ordinary head has none of the attributes from hidden_act on.
 
@@ -169,7 +169,7 @@ OUTPUT_LAYER = "output_weights"  # of classifiers of texts, words and choices
 
 
 def placeholders(count: int) -> tuple[str, ...]:
-    """What transformers calls the labels of a model whose labels have no names."""
+    """The names that transformers gives to labels without names."""
     return tuple(f"LABEL_{number}" for number in range(count))
 
 

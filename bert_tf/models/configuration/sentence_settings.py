@@ -57,7 +57,7 @@ class SentenceSettings:
         return self.max_seq_length and min(self.max_seq_length, config.max_length)
 
     def prompt(self, name: str | None = None) -> str:
-        """What is put before a text: the prompt of this name, or the default one.
+        """The prompt before a text: that of this name, or the default one.
 
         As in sentence-transformers every directory has "query" and "document", which are empty unless it says more.
         """

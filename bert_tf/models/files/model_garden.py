@@ -243,7 +243,7 @@ def _find_variables(variables: list[_Variable], path: str, scope: str) -> dict[s
 
 
 def _original_name(full_name: str, edges: set[str], scope: str) -> str | None:
-    """What the original calls a variable.
+    """The original's name of a variable.
 
     Args:
       full_name: e.g. "bert_encoder_v2/transformer/layer_0/output/kernel".

@@ -28,7 +28,7 @@ _HUB_SCOPE = "module/"
 
 @dataclasses.dataclass(frozen=True)
 class Format:
-    """What weights of one format are and can hold.
+    """A format of weights, and what it can hold.
 
     Attributes:
       name: its --format value.

@@ -80,7 +80,7 @@ class EncodedExamples(TokenRows):
 
 @dataclasses.dataclass(frozen=True)
 class EncodedWindows(WindowRows, EncodedExamples):
-    """The same where an example is all windows of its text; `truncated`: how many lost their ends all the same."""
+    """`EncodedExamples` of all windows of each text; `truncated`: how many texts lost their ends nevertheless."""
 
 
 def encode_examples(
@@ -290,7 +290,7 @@ def with_best_metric(task: Task, best: str | None, weighted: bool) -> Task:
 
 
 def probabilities(task: Task, logits: np.ndarray) -> np.ndarray:
-    """What a model gives for each label [n, C], float32; for a regression the predicted numbers [n, 1]."""
+    """The probability of each label [n, C], float32; for a regression the predicted numbers [n, 1]."""
     logits = np.asarray(logits, np.float32)
     if task.is_regression:
         return logits

@@ -118,7 +118,7 @@ class DomainSettings:
         return PretrainingSettings(**chosen | recipe | further)
 
     def training(self, steps: int) -> dict:
-        """Of the settings for `pretraining`, those of a training of so many steps."""
+        """The settings for `pretraining` that a training of so many steps needs."""
         return {
             "do_train": True,
             "num_train_steps": steps,

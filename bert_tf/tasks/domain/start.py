@@ -46,7 +46,7 @@ class Start:
 
     @property
     def training_settings(self) -> dict:
-        """Of training and evaluation; ELECTRA and RoBERTa have their authors' number of predictions."""
+        """Settings of training and evaluation; ELECTRA and RoBERTa have their authors' number of predictions."""
         detects = self.config.detects_replaced_tokens
         return {
             **({"objective": "electra"} if detects else {}),

@@ -89,7 +89,7 @@ class ConllFile:
 
 
 def split_of(sentences: Iterable[Sentence], added_tokens: Collection[str] = ()) -> str:
-    """What the words of sentences are, by their lengths: one of `text.characters.SPLITS`. Added tokens don't count."""
+    """What the words are, judged by their lengths: one of `text.characters.SPLITS`. Added tokens don't count."""
     words = {word for sentence in sentences for word in sentence.words} - {*added_tokens}
     if any(len(word) > 1 for word in words):
         return "words"
