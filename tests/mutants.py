@@ -3,8 +3,8 @@
     make mutants                        # all of them
     python tests/mutants.py electra.py  # those whose file or tests have this in their names
 
-A copy of the tree is changed, one place at a time, and the tests run in it. A fault that they do not see is told, and
-the exit code is 1. An old text is there once, and the tests are the fastest that see the fault.
+A copy of the tree is changed, one place at a time, and the tests run in it. A fault that they do not see is reported,
+and the exit code is 1. An old text is there once, and the tests are the fastest that see the fault.
 """
 
 import os
@@ -274,13 +274,13 @@ def main(wanted: list[str]) -> int:
         for number, (file, old, new, tests) in enumerate(chosen, start=1):
             path = tree / "bert_tf" / file
             text = path.read_text()
-            told = f"{file}: {old!r} -> {new!r}"
+            fault = f"{file}: {old!r} -> {new!r}"
             if text.count(old) != 1:
-                problems.append(f"{told}: the old text is there {text.count(old)} times")
+                problems.append(f"{fault}: the old text is there {text.count(old)} times")
             else:
                 path.write_text(text.replace(old, new))
                 if (code := exit_code_of(tests.split())) != 1:
-                    problems.append(f"{told}: " + (f"exit code {code}" if code else f"not seen by {tests}"))
+                    problems.append(f"{fault}: " + (f"exit code {code}" if code else f"not seen by {tests}"))
                 path.write_text(text)
             print(f"{number} of {len(chosen)}, {len(problems)} unseen", flush=True)
     print("\n".join(problems))

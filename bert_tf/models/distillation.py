@@ -200,7 +200,6 @@ class TaughtLanguageModel(TaughtModel):
 
     Args:
       student, teacher: see `TaughtModel`. objective: says what is compared.
-
     """
 
     def __init__(self, student: keras.Model, teacher: keras.Model, objective: LanguageDistillation):
@@ -226,19 +225,20 @@ class TaughtLanguageModel(TaughtModel):
         seen = {name: value for name, value in features.items() if name not in hidden}
         with kernels.fused_inference():
             targets = self.teacher.encode(seen, training=False, read_positions=read)["sequence_output"]
-            theirs = self._scoring(self.teacher, targets, compared_positions, False)
-        targets, *theirs = (ops.stop_gradient(ops.convert_to_tensor(x)) for x in (targets, *theirs))
+            teacher_factors = self._scoring(self.teacher, targets, compared_positions, False)
+        targets, *teacher_factors = (ops.stop_gradient(ops.convert_to_tensor(x)) for x in (targets, *teacher_factors))
         encoded = self.student.encode(features, training=training, read_positions=read)
         states, compared, masked = kernels.shared(encoded["sequence_output"], 3)
         vectors, table, bias = self._scoring(self.student, compared, compared_positions, training)
         table, compared_table = kernels.shared(table, 2)  # and the lookup of the tokens is a third use
         # A custom gradient takes no variables; outside of graphs the bias still is one.
-        ours = [kernels.shared(x, 1)[0] for x in (vectors, compared_table, bias)]
+        student_factors = [kernels.shared(x, 1)[0] for x in (vectors, compared_table, bias)]
         soft = ops.zeros((3,), "float32")
-        if objective.alpha_ce or objective.alpha_mse:
+        alphas = objective.alpha_ce, objective.alpha_mse
+        if any(alphas):
             weights = ops.reshape(objective.compared_weights(features), (-1,))
             soft = vocabulary_divergence(
-                ours, theirs, weights, objective.temperature, (objective.alpha_ce, objective.alpha_mse), training
+                student_factors, teacher_factors, weights, objective.temperature, alphas, training
             )
         logits = self.student.head(masked, table, positions, training=training)
         return {"masked_lm_logits": logits, "states": states, "teacher_states": targets, "soft_sums": soft}

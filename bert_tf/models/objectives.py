@@ -246,14 +246,14 @@ class ClassificationObjective(SumObjective):
 
 
 class NextSentenceObjective(ClassificationObjective):
-    """Of next sentence prediction. Outputs: logits [B, 2]. Features: `next_sentence_labels` [B] or [B, 1]."""
+    """Next sentence prediction. Outputs: logits [B, 2]. Features: `next_sentence_labels` [B] or [B, 1]."""
 
     label_names = ("next_sentence_labels",)
     one_class = True
 
 
 class MultipleChoiceObjective(ClassificationObjective):
-    """Of one of several choices. Outputs: logits [B, N]. Features: `label_ids` [B], index of the choice."""
+    """The choice of one of several texts. Outputs: logits [B, N]. Features: `label_ids` [B], index of the choice."""
 
     one_class = True
 

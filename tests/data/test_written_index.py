@@ -116,7 +116,7 @@ def test_an_index_that_does_not_fit_is_not_believed(tmp_path, scanned, frames, c
 
 
 @pytest.mark.parametrize("verify", [False, True])
-def test_a_run_reads_everything_if_it_is_told_to(tmp_path, scanned, frames, verify):
+def test_a_run_reads_everything_with_verify_records(tmp_path, scanned, frames, verify):
     settings = PretrainingSettings(
         input_file=write(tmp_path / "a.tfrecord", frames), output_dir=str(tmp_path), do_train=True, max_seq_length=16,
         max_predictions_per_seq=3, verify_records=verify,

@@ -13,12 +13,12 @@ import types
 from helpers.mains import run_main, run_mains
 from helpers.paths import ROOT, TESTS
 
-PLACE = "remote://bucket"
+BUCKET = "remote://bucket"
 # Where the files lie, for remote_files.cc; and its compiled library.
 _FILES, _LIBRARY = "REMOTE_FILES", "REMOTE_LIBRARY"
 
 
-def compiled() -> str:
+def compiled_library() -> str:
     """The library that adds the file system to TensorFlow; compiled once, and kept in the cache of pytest."""
     import tensorflow as tf
 
@@ -39,7 +39,7 @@ def add_file_system(folder: pathlib.Path) -> None:
     import tensorflow as tf
 
     os.environ[_FILES] = str(folder)
-    tf.load_op_library(compiled())
+    tf.load_op_library(compiled_library())
 
 
 def run_on_bucket(folder: pathlib.Path, steps: dict[str, tuple[str, dict]]) -> tuple[dict, str]:
@@ -53,7 +53,7 @@ def run_on_bucket(folder: pathlib.Path, steps: dict[str, tuple[str, dict]]) -> t
     folders = {name: folder / name for name in ("current", "temporary")}
     for directory in folders.values():
         directory.mkdir()
-    settings = {_FILES: str(folder), _LIBRARY: compiled(), "TMPDIR": str(folders["temporary"])}
+    settings = {_FILES: str(folder), _LIBRARY: compiled_library(), "TMPDIR": str(folders["temporary"])}
     ended, log = run_mains(steps, "helpers.remote", cwd=folders["current"], **settings)
     left = [str(path) for directory in folders.values() for path in directory.rglob("*")]
     assert not left, left

@@ -148,7 +148,7 @@ def test_model_garden(tmp_path, embedding_width):
 
 
 @pytest.mark.parametrize(
-    ("config_folder", "folder", "dropout", "is_told"),
+    ("config_folder", "folder", "dropout", "is_warned"),
     [
         ("albert_base_v1", "albert_base_v2", 0.0, True),
         ("", "models--albert--albert-base-v2/snapshots/0e09", 0.1, True),
@@ -156,7 +156,7 @@ def test_model_garden(tmp_path, embedding_width):
         ("albert_base_v1", "albert_base_v2/mrpc", 0.1, False),
     ],
 )
-def test_a_configuration_of_another_version(released, tmp_path, caplog, config_folder, folder, dropout, is_told):
+def test_a_configuration_of_another_version(released, tmp_path, caplog, config_folder, folder, dropout, is_warned):
     weights = shutil.copytree(released, tmp_path / folder)
     config = AlbertConfig.from_json_file(f"{weights}/albert_config.json")
     config.hidden_dropout_prob = dropout
@@ -164,4 +164,4 @@ def test_a_configuration_of_another_version(released, tmp_path, caplog, config_f
     other.mkdir(parents=True, exist_ok=True)
     config.save(str(other / "albert_config.json"))
     pretrained.read_model(str(weights), f"{other}/albert_config.json" if config_folder else None)
-    assert (f"is not of version 2 of ALBERT, of which {weights}" in caplog.text) == is_told
+    assert (f"is not of version 2 of ALBERT, of which {weights}" in caplog.text) == is_warned

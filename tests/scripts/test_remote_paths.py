@@ -8,7 +8,7 @@ import json
 import numpy as np
 import pytest
 import torch
-from helpers.remote import PLACE, add_file_system, run_on_bucket
+from helpers.remote import BUCKET, add_file_system, run_on_bucket
 from helpers.scenarios import SCENARIOS
 from helpers.script_cases import results_of, selected_cases, weights_of
 from helpers.slow import slow
@@ -85,7 +85,7 @@ def ran(request, tmp_path_factory):
     (bucket / "features" / "out").mkdir()
     write_inputs(bucket)
     for name, (script, flags) in steps.items():
-        steps[name] = script, {flag: str(value).replace(str(bucket), PLACE) for flag, value in flags.items()}
+        steps[name] = script, {flag: str(value).replace(str(bucket), BUCKET) for flag, value in flags.items()}
     return bucket, *run_on_bucket(folder, selected_cases(request, steps, set(steps) - {*FAST}))
 
 
@@ -110,7 +110,7 @@ def test_no_temporary_file_is_left_beside_the_outputs(ran):
 @pytest.mark.slow
 def test_outputs_are_complete(ran):
     bucket, outcomes, _ = ran
-    refused = f"ValueError: --scratch_dir={PLACE}/scratch must be a local directory."
+    refused = f"ValueError: --scratch_dir={BUCKET}/scratch must be a local directory."
     assert outcomes["local scratch"] == refused and not (bucket / "scratch").exists()
     assert results_of(bucket / "pretraining" / "out")["global_step"] == 30
     encoder = weights_of(bucket / "features" / "encoder")
@@ -136,9 +136,9 @@ def test_models_are_read_from_remote_paths(ran):
     add_file_system(bucket.parent)
     best = "classifier/out/best_model"
     texts = ["w1 w2", "w5"]
-    assert bert_tf.Predictor(f"{PLACE}/{best}").predict(texts) == bert_tf.Predictor(str(bucket / best)).predict(texts)
-    model = bert_tf.BertModel.from_pretrained(f"{PLACE}/converted/pickle")
-    model.save_pretrained(f"{PLACE}/saved")
+    assert bert_tf.Predictor(f"{BUCKET}/{best}").predict(texts) == bert_tf.Predictor(str(bucket / best)).predict(texts)
+    model = bert_tf.BertModel.from_pretrained(f"{BUCKET}/converted/pickle")
+    model.save_pretrained(f"{BUCKET}/saved")
     for name, value in weights_of(bucket / "features" / "encoder").items():
         np.testing.assert_array_equal(weights_of(bucket / "saved")[name], value)
 
@@ -147,4 +147,4 @@ def test_models_are_read_from_remote_paths(ran):
 def test_exports_are_read_from_remote_paths(ran):
     bucket, *_ = ran
     add_file_system(bucket.parent)
-    assert bert_tf.Predictor(f"{PLACE}/export")("w1") == bert_tf.Predictor(str(bucket / "export"))("w1")
+    assert bert_tf.Predictor(f"{BUCKET}/export")("w1") == bert_tf.Predictor(str(bucket / "export"))("w1")

@@ -184,7 +184,7 @@ def test_equal_to_sentence_transformers(shared, tmp_path, monkeypatch, pooling, 
     np.testing.assert_allclose(served.vectors(np.array(texts))["vector"], theirs.encode(texts), atol=1e-5)
 
 
-def test_what_is_lost_of_texts_is_told_once(model_dir, caplog):
+def test_what_is_lost_of_texts_is_reported_once(model_dir, caplog):
     for length in (4, 5):
         Embedder(str(model_dir), max_seq_length=length).encode(["w1 " * 9, " ", "w1"])
     messages = [record.message for record in caplog.records]

@@ -57,7 +57,7 @@ def test_weights_that_change_count(predictor):
     bias.assign(old)
 
 
-def test_what_is_lost_of_texts_is_told_once(predictor, caplog):
+def test_what_is_lost_of_texts_is_reported_once(predictor, caplog):
     for length in (6, 7):
         Predictor(predictor.path, max_seq_length=length).predict(["good " * 20, "bad", ""])
     assert [record.message.split(" (")[0] for record in caplog.records] == [
@@ -77,7 +77,7 @@ def test_what_is_lost_of_texts_is_told_once(predictor, caplog):
         (None, False, "one text an example, and is given two."),
     ],
 )
-def test_another_number_of_texts_than_in_training_is_told_once(predictor, tmp_path, caplog, run, pairs, told):
+def test_another_number_of_texts_than_in_training_is_reported_once(predictor, tmp_path, caplog, run, pairs, told):
     """By head_config.json, which copies keep; or by the run.json of an earlier version."""
     folder = shutil.copytree(predictor.path, tmp_path / "model")
     (folder / "run.json").write_text(json.dumps({"task_name": "custom", **(run or {})}))

@@ -132,7 +132,7 @@ def test_settings(plain):
     assert (QuestionAnswerer(plain).windows.max_seq_length, QuestionAnswerer(plain).windows.max_query_length) == (32, 8)
 
 
-def test_what_is_lost_or_missing_is_told_once(version_2, caplog):
+def test_what_is_lost_or_missing_is_reported_once(version_2, caplog):
     answerer = QuestionAnswerer(version_2)
     for _ in range(2):
         answerer("w1 w2 w3 w1 w2 w3 w1", "w1 w2 gold w3")

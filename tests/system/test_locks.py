@@ -5,7 +5,7 @@ import sys
 
 import pytest
 from helpers import warm
-from helpers.remote import PLACE, add_file_system
+from helpers.remote import BUCKET, add_file_system
 
 from bert_tf.system import storage
 
@@ -41,5 +41,5 @@ def test_a_killed_owner_loses_it_at_once(tmp_path):
 
 def test_a_remote_folder_has_no_lock(tmp_path):
     add_file_system(tmp_path)
-    with held(PLACE), held(PLACE):
+    with held(BUCKET), held(BUCKET):
         assert not list(tmp_path.iterdir())

@@ -72,7 +72,7 @@ def test_the_error_names_the_encoding_that_reads_the_file(tmp_path, text, writte
         ("ภาพยนตร์เรื่องนี้ดีมาก\n", "cp874", "cp874", ""), ("很好,好\n", "gbk", "gbk", ""),
     ],
 )  # fmt: skip
-def test_an_encoding_that_another_fits_better_is_told(tmp_path, caplog, text, written, read, named):
+def test_an_encoding_that_another_fits_better_is_reported(tmp_path, caplog, text, written, read, named):
     (tmp_path / "a.csv").write_bytes((ENGLISH + text).encode(written))
     list(read_text_lines(str(tmp_path / "a.csv"), encoding=read))
     list(read_text_lines(str(tmp_path / "a.csv"), encoding=read))

@@ -29,10 +29,10 @@ def tokenizer():
 
 
 @pytest.fixture(scope="module")
-def theirs(tmp_path_factory):
-    """theirs(**options): the tokenizer of transformers."""
+def reference(tmp_path_factory):
+    """reference(**options): the tokenizer of transformers."""
     transformers = pytest.importorskip("transformers", reason="transformers is not installed (requirements-dev.txt)")
-    folder = tmp_path_factory.mktemp("theirs")
+    folder = tmp_path_factory.mktemp("reference")
     for name in ("tokenizer.json", "tokenizer_config.json", "vocab.json", "merges.txt"):
         shutil.copy(ORACLE / name, folder)
     return lambda **options: transformers.RobertaTokenizerFast.from_pretrained(str(folder), **options)
@@ -49,11 +49,11 @@ def question(answer: str) -> SquadExample:
 
 
 @pytest.mark.parametrize(("length", "stride"), [(128, 128), (40, 8), (31, 3)])
-def test_windows_by_characters(tokenizer, theirs, length, stride):
+def test_windows_by_characters(tokenizer, reference, length, stride):
     settings = WindowSettings(length, stride, 20, "offsets")
     windows = build_windows([question("Ada Brown")], tokenizer, settings, True)
     asked = tokenizer.encode("Who met Ada?")
-    expected = theirs()(
+    expected = reference()(
         "Who met Ada?", CONTEXT, truncation="only_second", max_length=length, return_overflowing_tokens=True,
         stride=length - len(asked) - 4 - min(stride, length - len(asked) - 4), return_offsets_mapping=True,
     )  # fmt: skip
@@ -75,20 +75,20 @@ def test_windows_by_characters(tokenizer, theirs, length, stride):
 
 
 @pytest.mark.parametrize("answer", ["Her", "Ada Brown", "1801", "Łódź", "9,000 km", "日本"])
-def test_windows_by_words(tokenizer, theirs, answer):
+def test_windows_by_words(tokenizer, reference, answer):
     """The pieces of the words with single spaces; an answer is narrowed down to its own pieces."""
     windows = build_windows([question(answer)], tokenizer, WindowSettings(128, 128, 20), True)
     words = question(answer).doc_tokens
-    assert ids_of(windows) == [theirs()("Who met Ada?", " ".join(words))["input_ids"]]
+    assert ids_of(windows) == [reference()("Who met Ada?", " ".join(words))["input_ids"]]
     ((first,), (last,)) = windows.labels.values()
     assert tokenizer.decode(windows.ids[first : last + 1]).strip() == answer
     assert AnswerTexts([question(answer)], windows, tokenizer, "words").of(0, first, last)[0] == answer
 
 
-def test_tagged_words(tokenizer, theirs):
+def test_tagged_words(tokenizer, reference):
     sentences = [Sentence(words, ["O"] * len(words), []) for words in SENTENCES]
     rows = encode_sentences(sentences, tokenizer, 64, label_ids={"O": 0})
-    assert ids_of(rows) == theirs()([" ".join(words) for words in SENTENCES])["input_ids"]
+    assert ids_of(rows) == reference()([" ".join(words) for words in SENTENCES])["input_ids"]
     for row, words in enumerate(SENTENCES):
         ids = tokenizer.encode_words(words)
         assert rows.word_positions[rows.word_rows == row].tolist() == [
@@ -96,44 +96,44 @@ def test_tagged_words(tokenizer, theirs):
         ]
 
 
-def test_tagged_words_that_all_have_a_space(theirs, tmp_path):
+def test_tagged_words_that_all_have_a_space(reference, tmp_path):
     """transformers takes words only with a space before the first one, too."""
     for name in ("vocab.json", "merges.txt"):
         shutil.copy(ORACLE / name, tmp_path)
     (tmp_path / "tokenizer_config.json").write_text('{"add_prefix_space": true}')
     sentences = [Sentence(words, ["O"] * len(words), []) for words in SENTENCES]
     rows = encode_sentences(sentences, ByteBpeTokenizer.from_pretrained(str(tmp_path)), 64, label_ids={"O": 0})
-    expected = theirs(add_prefix_space=True)(SENTENCES, is_split_into_words=True)
+    expected = reference(add_prefix_space=True)(SENTENCES, is_split_into_words=True)
     assert ids_of(rows) == expected["input_ids"]
     firsts = [expected.word_ids(row).index(word) for row, words in enumerate(SENTENCES) for word in range(len(words))]
     assert rows.word_positions.tolist() == firsts
 
 
-def test_pairs_and_choices(tokenizer, theirs):
+def test_pairs_and_choices(tokenizer, reference):
     pairs = [("A text.", "Its pair, too."), ("Alone", None), (" one ", " two  ")]
     examples = [InputExample(str(number), *pair) for number, pair in enumerate(pairs)]
     rows = encode_examples(examples, Task("", (), None), tokenizer, 64)
-    assert ids_of(rows) == [theirs()(*filter(None, pair))["input_ids"] for pair in pairs]
+    assert ids_of(rows) == [reference()(*filter(None, pair))["input_ids"] for pair in pairs]
     batch = rows.batch([1], 64)
     assert batch["input_ids"][0, -1] == tokenizer.pad_id == 1 and not batch["segment_ids"].any()
     choices = ("walks in.", "it rains", "日本")
     for beginning, separator in (("Then she", " "), ("", "")):
         rows = encode_choices([ChoiceExample("1", "She opens the door.", beginning, choices)], tokenizer, 64)
-        expected = [theirs()("She opens the door.", beginning + separator + choice) for choice in choices]
+        expected = [reference()("She opens the door.", beginning + separator + choice) for choice in choices]
         assert ids_of(rows.rows) == [row["input_ids"] for row in expected]
 
 
-def test_lines_of_words(tokenizer, theirs):
+def test_lines_of_words(tokenizer, reference):
     line = encode_line("Ada met  the dog ||| who ran", tokenizer, 64, "mean")
-    assert line.ids == theirs()("Ada met the dog", "who ran")["input_ids"]
+    assert line.ids == reference()("Ada met the dog", "who ran")["input_ids"]
     assert line.words == ["<s>", "Ada", "met", "the", "dog", "</s>", "</s>", "who", "ran", "</s>"]
     assert sum(line.sizes) == len(line.ids)
-    assert encode_line("Ada met  the dog", tokenizer, 64).ids == theirs()("Ada met  the dog")["input_ids"]
+    assert encode_line("Ada met  the dog", tokenizer, 64).ids == reference()("Ada met  the dog")["input_ids"]
 
 
-def test_tagged_words_with_added_tokens(theirs, tmp_path):
+def test_tagged_words_with_added_tokens(reference, tmp_path):
     """Nothing stands for the space before an added token: the token is the word's first piece, which is tagged."""
-    library = theirs(add_prefix_space=True)
+    library = reference(add_prefix_space=True)
     library.add_tokens(["[E1]", "[/E1]"])
     library.save_pretrained(tmp_path)
     words = [["[E1]", "Ada", "[/E1]", "met"], ["a", "[E1]", "dog"]]

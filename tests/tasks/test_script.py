@@ -181,7 +181,7 @@ TASK_OF = {
 
 
 @pytest.mark.parametrize("name", WORLDS)
-def test_a_dev_set_that_is_the_training_set_is_told(name, folder, tmp_path, monkeypatch, caplog):
+def test_a_dev_set_that_is_the_training_set_is_reported(name, folder, tmp_path, monkeypatch, caplog):
     write, suffix, own = WORLDS[name]
     own = {flag: value.split(",") if flag == "choices" else value for flag, value in own.items()}
     for number, kind in enumerate(("train", "dev", "same")):

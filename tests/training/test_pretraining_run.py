@@ -111,7 +111,7 @@ def test_what_a_resumed_run_must_have_had_from_its_start(tmp_path, monkeypatch, 
         run_directory.check_fixed(str(tmp_path), now)
 
 
-def test_a_changed_setting_is_told(tmp_path, caplog):
+def test_a_changed_setting_is_reported(tmp_path, caplog):
     settings = {"clip_norm": 1.0, "seed": 1, run_directory.FINISHED: 3}
     run_directory.record_settings(str(tmp_path), settings, resumed=False)
     run_directory.warn_of_changes(str(tmp_path), settings)

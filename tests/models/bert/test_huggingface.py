@@ -266,7 +266,7 @@ def test_a_classifier_of_one_layer_is_written_as_two(tmp_path):
     np.testing.assert_allclose(again(inputs()), model(inputs()), atol=1e-5)
 
 
-def test_an_epsilon_that_a_format_does_not_hold_is_told(tmp_path, caplog):
+def test_an_epsilon_that_a_format_does_not_hold_is_reported(tmp_path, caplog):
     for epsilon in (1e-12, 1e-5):
         assert "layer_norm_eps" not in caplog.text
         model = BertModel(BertConfig.from_dict({**CONFIG.to_dict(), "layer_norm_eps": epsilon}))
@@ -274,7 +274,7 @@ def test_an_epsilon_that_a_format_does_not_hold_is_told(tmp_path, caplog):
     assert "format=tf1: layer_norm_eps is 1e-05" in caplog.text
 
 
-def test_dropout_of_electras_summary_is_told(caplog):
+def test_dropout_of_electras_summary_is_reported(caplog):
     values = {**SIZES, "model_type": "electra", "embedding_size": 8, "summary_last_dropout": 0.3}
     with caplog.at_level("WARNING", logger="absl"):
         huggingface.read_config(values, "config.json")

@@ -246,7 +246,7 @@ def test_given_classes_keep_their_order_and_nothing_else_is_taken(tmp_path):
         data.custom_task(str(path), None, None, text_a="0", label="1", multi_label=True)
 
 
-def test_labels_in_a_test_set_and_blank_lines_are_told(tmp_path, caplog):
+def test_labels_in_a_test_set_and_blank_lines_are_reported(tmp_path, caplog):
     task = glue.find_task("rte")
     rows = "index\tsentence1\tsentence2\tlabel\n0\ta\tb\tentailment\n\n1\tc\td\tnot_entailment\n"
     (tmp_path / "test.tsv").write_text(rows)
@@ -291,7 +291,7 @@ def test_glue_is_read_to_the_letter(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("header", "labels", "is_refused", "is_told"),
+    ("header", "labels", "is_refused", "is_warned"),
     [
         ("text,label", ["good", "bad"], True, True),
         ("Review,Sentiment", ["good", "bad"], True, True),
@@ -300,13 +300,13 @@ def test_glue_is_read_to_the_letter(tmp_path):
         ("a film,good", ["good", "bad"], False, False),
     ],
 )
-def test_a_header_that_is_read_as_an_example_is_named(tmp_path, caplog, header, labels, is_refused, is_told):
+def test_a_header_that_is_read_as_an_example_is_named(tmp_path, caplog, header, labels, is_refused, is_warned):
     content = header + "\n" + "".join(f"text {number},{labels[number % 2]}\n" for number in range(8))
     text, label = header.split(",")
     expected = pytest.raises(ValueError, match=f"'{label}', .* header, name .*: --text_a={text} --label={label}")
     with expected if is_refused else contextlib.nullcontext():
         own_task(tmp_path, content, **BY_NUMBER)
-    assert ("header" in caplog.text) == is_told
+    assert ("header" in caplog.text) == is_warned
 
 
 def test_labels_that_differ_in_case(tmp_path, caplog):
@@ -318,7 +318,7 @@ def test_labels_that_differ_in_case(tmp_path, caplog):
     assert caplog.text.count("the label 'Positive' is read as 'positive'") == 1
 
 
-def test_a_dev_set_with_texts_of_the_training_set_is_told(caplog):
+def test_a_dev_set_with_texts_of_the_training_set_is_reported(caplog):
     rows = [data.InputExample(str(number), f"text {number}", label="x") for number in range(300)]
     for dev in (rows, rows[:1] + rows[:200:2], [data.InputExample("0", "text 0", "pair")], rows[:1]):
         label_checks.warn_of_known_texts(rows[:200], dev)

@@ -319,7 +319,7 @@ def test_tags_that_are_ids_or_differ_in_case(write):
     assert labels("a B-PER\nb B-per\n", "iob2") == ["O", "B-PER", "I-PER", "B-per", "I-per"]
 
 
-def test_a_file_without_blank_lines_is_told(write, caplog):
+def test_a_file_without_blank_lines_is_reported(write, caplog):
     for length in (200, 201):
         read_conll(write("Ada O\n" * length), Layout())
     assert caplog.text.count("no blank line ends a sentence, so that it is one sentence of 201 words.") == 1

@@ -106,7 +106,7 @@ def test_what_is_refused(tmp_path, name, text, arguments, message):
         read_examples(str(tmp_path / name), **arguments)
 
 
-def test_what_is_odd_is_told(tmp_path, caplog):
+def test_what_is_odd_is_reported(tmp_path, caplog):
     path = tmp_path / "a.csv"
 
     def read(content, *columns, **arguments):

@@ -118,7 +118,7 @@ def test_numbers_as_ids_and_a_byte_order_mark(file):
     assert data.articles[0]["paragraphs"][0]["qas"][0]["id"] == "7"  # as the metrics expect it
 
 
-def test_questions_without_text_are_told(file, caplog):
+def test_questions_without_text_are_reported(file, caplog):
     read_squad_examples([write(file, question(text=" \n"), question("q2"))], False)
     assert "Of 2 questions 1 have no text, or an empty context" in caplog.text
 

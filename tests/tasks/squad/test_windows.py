@@ -274,7 +274,7 @@ def test_cut_questions_are_counted(small, caplog):
     assert [record.getMessage() for record in caplog.records] == [told]
 
 
-def test_a_stride_that_leaves_no_overlap_is_told(small, caplog):
+def test_a_stride_that_leaves_no_overlap_is_reported(small, caplog):
     """A window of 16 tokens holds 10 of a context beside a question of 3."""
     examples = [example("Her teacher met Ada.", "Ada"), example()]
     for length, stride, told in ((384, 128, 0), (16, 10, 0), (16, 11, 1), (16, 128, 1)):
