@@ -152,9 +152,9 @@ def prepare(
     notes += _notes_on_source(original, files, with_optimizer)
     weights, changes, vocabulary = original, {"hidden_act": hidden_act} if hidden_act else {}, None
     if add_tokens:
-        tokenizer, known = tokenizer_of(files), tokenizer_files.vocabulary_lines(files.vocab_file)
-        known += [tokenizer.inv_vocab.get(index, "") for index in range(len(known), tokenizer.vocab_size)]
-        weights, vocabulary, lines = add_words(weights, known, read_text_lines(add_tokens), tokenizer.tokenize)
+        tokenizer, tokens = tokenizer_of(files), tokenizer_files.vocabulary_lines(files.vocab_file)
+        tokens += [tokenizer.inv_vocab.get(index, "") for index in range(len(tokens), tokenizer.vocab_size)]
+        weights, vocabulary, lines = add_words(weights, tokens, read_text_lines(add_tokens), tokenizer.tokenize)
         changes["vocab_size"] = weights.shapes[word_table(family_of_variables(weights.shapes).scope)][0]
         notes += lines
     files.config = config_of_dict({**files.config.to_dict(), **changes})

@@ -142,9 +142,9 @@ def open_teacher(
             raise ValueError(f"{path} has no output layer for this task ({output_layer}).")
         if architecture and files.head.architecture not in (None, architecture):
             raise ValueError(f"{path} is a {files.head.architecture}; this task has a {architecture}.")
-        theirs = tokenizer and model_directory.tokenizer_of(files)
+        teacher_tokenizer = tokenizer and model_directory.tokenizer_of(files)
         for name in ("vocab", "cased", "begin_tokens", "between_tokens", "end_tokens", "second_segment", "pad_id"):
-            if tokenizer and getattr(theirs, name) != getattr(tokenizer, name):
+            if tokenizer and getattr(teacher_tokenizer, name) != getattr(tokenizer, name):
                 raise ValueError(f"{path} does not read the student's rows: its tokenizer has another {name}.")
         if max_seq_length > config.max_length:
             raise ValueError(f"{path} takes rows of at most {config.max_length} tokens, not {max_seq_length}.")

@@ -72,22 +72,22 @@ def read_config(values: Mapping, source: str) -> BertConfig:
     for key, allowed in refused.items():
         if values.get(key) not in allowed:
             raise ValueError(f"{source}: {key}={values[key]!r} is a variant of {layout.title} that is not known here.")
-    ours = {key: values.get(layout.keys.get(key, key), default) for key, default in layout.defaults.items()}
-    if (activation := ours["hidden_act"]) not in [*_ACTIVATIONS_IN]:
+    keys = {key: values.get(layout.keys.get(key, key), default) for key, default in layout.defaults.items()}
+    if (activation := keys["hidden_act"]) not in [*_ACTIVATIONS_IN]:
         key = layout.keys.get("hidden_act", "hidden_act")
         raise ValueError(f"{source}: {key}={activation!r} is not one of {', '.join(_ACTIVATIONS_IN)}.")
-    ours["hidden_act"] = _ACTIVATIONS_IN[activation]
-    if layout.masked_lm_act not in (None, ours["hidden_act"]):
-        ours["masked_lm_act"] = layout.masked_lm_act
+    keys["hidden_act"] = _ACTIVATIONS_IN[activation]
+    if layout.masked_lm_act not in (None, keys["hidden_act"]):
+        keys["masked_lm_act"] = layout.masked_lm_act
     if values.get("pad_token_id"):
-        ours["pad_token_id"] = values["pad_token_id"]
-    ours |= {key: values[key] for key in layout.carried if values.get(key) is not None}
+        keys["pad_token_id"] = values["pad_token_id"]
+    keys |= {key: values[key] for key in layout.carried if values.get(key) is not None}
     for key in _CLASSIFIER_DROPOUT:
         if values.get(key) not in (None, layout.config_class.classifier_dropout):
             logging.warning(
                 "%s: %s=%s is not taken over; --classifier_dropout=%s has it.", source, key, values[key], values[key]
             )
-    return layout.config_class.from_dict(ours, source=source)
+    return layout.config_class.from_dict(keys, source=source)
 
 
 def read_head(values: Mapping, source: str, layout: Layout | None = None) -> HeadConfig:
@@ -260,18 +260,18 @@ def _reason(name: str, layout: Layout, head_prefix: str, read: Callable, origins
 def fitted(weights: Weights, config: BertConfig, head: HeadConfig) -> tuple[Weights, list[str]]:
     """The same model with the variables of its class, and what was changed, as sentences.
 
-    A pooler that the class doesn't have is left out. A classifier of one layer becomes two where theirs has two: since
+    A pooler that the class doesn't have is left out. A classifier of one layer becomes two where it has two: since
     gelu(x) - gelu(-x) = x, the hidden layer has its scores and their negatives, the output layer takes the difference.
 
     Args:
       weights: of the model, which `names_there` accepts.
     """
     layout, architecture, lines = LAYOUTS[config.model_type], architecture_of(weights.shapes, head), []
-    theirs = layout.class_prefix + architecture.removeprefix(_CLASSES)
+    class_name = layout.class_prefix + architecture.removeprefix(_CLASSES)
     unread = [name for name in weights if name.startswith(pooler(layout.scope))]
     if architecture in _WITHOUT_POOLER and unread:
         weights = renamed(weights, {name: name for name in weights if name not in unread}, {})
-        lines.append(f"The pooler is left out: {theirs} has none.")
+        lines.append(f"The pooler is left out: {class_name} has none.")
     if "output_weights" in weights and architecture in layout.heads and HIDDEN_LAYER[0] not in weights:
         kernel, bias = weights["output_weights"].T, weights["output_bias"]
         free, signs = config.hidden_size - 2 * len(bias), np.eye(len(bias), dtype=np.float32)
@@ -282,7 +282,7 @@ def fitted(weights: Weights, config: BertConfig, head: HeadConfig) -> tuple[Weig
             "output_bias": np.zeros_like(bias),
         }
         weights = with_tensors(weights, layers)
-        lines.append(f"The classifier is written as the two layers that {theirs} has, with the same outputs.")
+        lines.append(f"The classifier is written as the two layers that {class_name} has, with the same outputs.")
     return weights, lines
 
 

@@ -96,10 +96,10 @@ def find_weights(path: str) -> tuple[Format, str]:
     if is_folder(path):
         file = first_existing(path, (*BERT_TF.looked_for, *HUGGINGFACE.looked_for))
     if file:
-        ours = posixpath.basename(file) == BERT_TF.file_name
-        if not ours and file == path and file.endswith(".safetensors"):
-            ours = open_safetensors(file)[1].get("format") == BERT_TF.name
-        return (BERT_TF if ours else HUGGINGFACE), file
+        is_ours = posixpath.basename(file) == BERT_TF.file_name
+        if not is_ours and file == path and file.endswith(".safetensors"):
+            is_ours = open_safetensors(file)[1].get("format") == BERT_TF.name
+        return (BERT_TF if is_ours else HUGGINGFACE), file
     from bert_tf.weights import bundle  # other formats don't need it
 
     prefix = bundle.find_bundle(path, TF1.file_name)

@@ -69,10 +69,10 @@ def warn_of_known_texts(train: Sequence, dev: Sequence) -> None:
       train, dev: `InputExample`s.
     """
     trained = {hash((row.text_a, row.text_b)) for row in train}
-    known = sum(hash((row.text_a, row.text_b)) in trained for row in dev)
-    if known > _MANY_KNOWN * len(dev) and not known == len(dev) == len(train):
+    shared = sum(hash((row.text_a, row.text_b)) in trained for row in dev)
+    if shared > _MANY_KNOWN * len(dev) and not shared == len(dev) == len(train):
         message = "Of %d rows of --dev_file %d are also in --train_file: results on them say nothing about other texts."
-        logging.warning(message, len(dev), known)
+        logging.warning(message, len(dev), shared)
 
 
 def is_number(text: str) -> bool:

@@ -76,8 +76,8 @@ class NerTask(FineTuningTask):
             self.labels = list(spelled_as(standard_tags(head.labels), sorted(tags)))
         else:
             raise ValueError(f"{self.source} does not say which tags it has learned (labels in its head_config.json).")
-        theirs = head.labels if head and head.labels else ()
-        spellings = dict(zip(spelled_as(standard_tags(theirs), self.labels), theirs, strict=True))
+        model_tags = head.labels if head and head.labels else ()
+        spellings = dict(zip(spelled_as(standard_tags(model_tags), self.labels), model_tags, strict=True))
         self.other_labels = tuple(spellings.get(label, label) for label in self.labels)
         for flag, sentences in tagged.items():
             self._check_tags(flag, sentences, run)

@@ -157,13 +157,13 @@ def read_squad_examples(
         for entry in (entry for article in here for entry in article["paragraphs"]):
             paragraph = Paragraph.from_context(entry["context"])
             for question in entry["qas"]:
-                qas_id, asked = question["id"], (question["question"], entry["context"])
+                qas_id, texts = question["id"], (question["question"], entry["context"])
                 total += 1
-                blank += not (asked[0].strip() and paragraph.words)
+                blank += not (texts[0].strip() and paragraph.words)
                 if not ((version_2_with_negative and "is_impossible" in question) or question.get("answers")):
                     unanswered.append(qas_id)
                 if not is_training:
-                    if seen.setdefault(qas_id, asked) != asked:
+                    if seen.setdefault(qas_id, texts) != texts:
                         raise ValueError(f"{path}: the id {qas_id!r} is used for two different questions.")
                     examples.append(SquadExample(qas_id, question["question"], paragraph))
                     continue
@@ -176,7 +176,7 @@ def read_squad_examples(
     if blank:
         logging.warning("Of %d questions %d have no text, or an empty context.", total, blank)
     if is_training:
-        _tell_of_answers(articles, skipped, total)
+        _log_answers(articles, skipped, total)
     if answer_from == "words":
         _warn_of_parts_of_words(articles)
     some = ", ".join(unanswered[:3]) + (", ..." if len(unanswered) > 3 else "")
@@ -184,7 +184,7 @@ def read_squad_examples(
     return SquadData(examples, skipped, articles, missing)
 
 
-def _tell_of_answers(articles: list[dict], skipped: list[dict], total: int) -> None:
+def _log_answers(articles: list[dict], skipped: list[dict], total: int) -> None:
     """Logs which training questions have several answers, and which are left out."""
     several = sum("guid" in question and len(question.get("answers", ())) > 1 for question in _questions(articles))
     if several:

@@ -126,14 +126,14 @@ def apply_threshold(predictions: list[Prediction], threshold: float) -> list[Pre
 
 def answer_settings(path: str, config: BertConfig, **settings) -> QuestionAnsweringSettings:
     """How a model in a directory cuts windows and chooses answers: as in training, except for the given `settings`."""
-    known = [field.name for kind in (WindowSettings, PredictionSettings) for field in dataclasses.fields(kind)]
-    if unknown := [name for name in settings if name not in known]:
+    names = [field.name for kind in (WindowSettings, PredictionSettings) for field in dataclasses.fields(kind)]
+    if unknown := [name for name in settings if name not in names]:
         raise TypeError(f"QuestionAnswerer got unexpected keyword arguments: {', '.join(unknown)}")
     stored = QuestionAnsweringSettings.read(tokenizer_files.directory_of(path))
-    known = dataclasses.asdict(stored.windows) | dataclasses.asdict(stored.predictions) if stored else {}
+    learned = dataclasses.asdict(stored.windows) | dataclasses.asdict(stored.predictions) if stored else {}
     limit = config.max_length
-    known = {"max_seq_length": min(384, limit), "max_query_length": min(64, limit // 4)} | known
-    values = known | settings | {"answer_from": "offsets"}  # callers want to know where the answer is
+    defaults = {"max_seq_length": min(384, limit), "max_query_length": min(64, limit // 4)} | learned
+    values = defaults | settings | {"answer_from": "offsets"}  # callers want to know where the answer is
     whole_number(values["max_seq_length"], "max_seq_length")
     if values["max_seq_length"] > limit:
         raise ValueError(f"max_seq_length={values['max_seq_length']} is more than max_position_embeddings={limit}.")
