@@ -187,7 +187,7 @@ def many(path, content, headers):
     (compressed, "its answer is compressed, and too large"),
     (many, f"^{NAME} has 20,00[0-9] configurations and vocabularies: it is not one model"),
     (commit("../../../out"), "the commit '../../../out' is not a hash"),
-    (commit("\x1b[2J"), r"the commit is '\\x1b\[2J'"),
+    (commit("\x1b[2J"), r"the commit '\\x1b\[2J'"),
     (header("Location", "file:///etc/passwd", "/resolve/"), r"UnsupportedProtocol|can't be fetched from http.*: \w+"),
 ])  # fmt: skip
 def test_answers_of_a_mirror_that_must_not_be_taken(server, tmp_path, monkeypatch, tamper, message):
