@@ -74,8 +74,8 @@ def run(main) -> None:
         with _reader_may_leave():
             app.run(guarded, flags_parser=_parse)
     except SystemExit as end:
-        if end.code or "tensorflow" not in sys.modules or os.environ.get("TF_CONFIG"):  # workers wait for each other
-            raise
+        if end.code or sys._getframe(1).f_back or "tensorflow" not in sys.modules or os.environ.get("TF_CONFIG"):
+            raise  # a mistake, a part of another program (a notebook), or a worker, for which others wait
     # As Python ends, but what TensorFlow holds is not freed, which would take half a second.
     threading._shutdown()
     atexit._run_exitfuncs()
