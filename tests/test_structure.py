@@ -284,8 +284,8 @@ def test_private_foundations_have_a_module_each():
 
 # What there is at most, so that weight does not come back: lower a number when the house gets lighter.
 AT_MOST = {
-    "lines of bert_tf/ and the scripts": 40_608,
-    "of these code": 26_577,
+    "lines of bert_tf/ and the scripts": 40_598,
+    "of these code": 26_569,
     "lines of tests/": 33_383,
     "words of docs/*.md": 27_986,
     "paragraphs of more than 90 words in the pages": 0,

@@ -1,6 +1,5 @@
 """How every script starts: a user's mistake gives a one-line message, and TensorFlow is quiet."""
 
-import atexit
 import contextlib
 import ctypes
 import errno
@@ -70,16 +69,8 @@ def run(main) -> None:
             print(f"{sys.modules['__main__'].__doc__}{text}\n--helpfull lists the flags of all packages.")
         sys.exit(0)
     flags.FLAGS.set_gnu_getopt(True)  # a loose word does not end the flags
-    try:
-        with _reader_may_leave():
-            app.run(guarded, flags_parser=_parse)
-    except SystemExit as end:
-        if end.code or sys._getframe(1).f_back or "tensorflow" not in sys.modules or os.environ.get("TF_CONFIG"):
-            raise  # a mistake, a part of another program (a notebook), or a worker, for which others wait
-    # As Python ends, but what TensorFlow holds is not freed, which would take half a second.
-    threading._shutdown()
-    atexit._run_exitfuncs()
-    os._exit(0)
+    with _reader_may_leave():
+        app.run(guarded, flags_parser=_parse)
 
 
 def ending_with_this() -> dict:

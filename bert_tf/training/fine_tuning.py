@@ -145,7 +145,7 @@ def build_and_restore(
     create_model: Callable[[], keras.Model],
     num_train_steps: int,
     recipe: Recipe,
-    adjust: Adjustment,
+    adjust: Adjustment = unchanged,
 ) -> tuple[keras.Model, keras.optimizers.Optimizer | None, int]:
     """The model, its optimizer and the step: restored from the run in its output_dir, or new.
 

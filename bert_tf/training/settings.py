@@ -16,6 +16,7 @@ from bert_tf.system.checks import check_file, check_output_dir, check_tf_config
 from bert_tf.system.declare import ORIGINAL, REQUIRED, Flags, check_values, given, like, setting, settings_of
 from bert_tf.system.messages import naming_flag
 from bert_tf.system.storage import is_remote
+from bert_tf.text.tokenizer_files import directory_of
 from bert_tf.training.teacher import DISTILLATION, TeacherSettings
 
 DTYPE_POLICIES = {"float32": "float32", "bfloat16": "mixed_bfloat16", "float16": "mixed_float16"}
@@ -360,11 +361,9 @@ class FineTuningSettings(OptimizerSettings, TeacherSettings, TrainingSettings, D
 
 def _check_other_folder(output_dir: str, checkpoint: str) -> None:
     """Refuses to write into the folder of the model that a run begins with, unless a run has begun in it."""
-    folder, model = os.path.realpath(output_dir), os.path.realpath(checkpoint)
+    folder = os.path.realpath(output_dir)
     is_run = os.path.exists(f"{folder}/run.json") or os.path.exists(f"{folder}/checkpoint")
-    # A SavedModel keeps its weights in a folder of its own.
-    model_dir = model if os.path.isdir(model) else os.path.dirname(model).removesuffix("/variables")
-    if not is_run and folder == model_dir:
+    if not is_run and folder == os.path.realpath(directory_of(checkpoint)):
         raise ValueError(f"--output_dir={output_dir} is the folder of --init_checkpoint: choose another one.")
 
 

@@ -79,7 +79,7 @@ def test_warmups_as_runs_make_them(tmp_path):
         for dropout in (None, 0.3):
             run = dataclasses.replace(run, classifier_dropout=dropout)
             create = functools.partial(BertForSequenceClassification, config, 2)
-            model, optimizer, _ = fine_tuning.build_and_restore(run, one_device(), create, 15, config.recipe, dict)
+            model, optimizer, _ = fine_tuning.build_and_restore(run, one_device(), create, 15, config.recipe)
             assert model.dropout_rate == (dropout or 0.1)
         assert float(optimizer.learning_rate_at(tf.constant(1))) == pytest.approx(rate)
     settings = PretrainingSettings("records", str(tmp_path), objective="electra", do_train=True, num_train_steps=101)

@@ -71,7 +71,7 @@ def write_weights(path: str, format: Format, weights: Weights, config: BertConfi
 
 
 def write_description(directory: str, files: ModelFiles) -> None:
-    """Writes `description_of` files with a configuration, so that a directory can be used like any model directory."""
+    """Writes the files of `description_of`, with which a directory can be used like any model directory."""
     write_beside(directory, description_of(files))
 
 
