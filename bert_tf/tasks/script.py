@@ -355,7 +355,7 @@ class _Run:
             with announced(f"Saving the weights of the last step in {self.output_dir} ..."):
                 checkpoints.save(self.output_dir, step, tensors, keep_max=1)
         results = self.keeper.evaluations.get(step, {"step": step})
-        loop.describe_end(self.output_dir, weights, self.files, results)
+        run_directory.describe_end(self.output_dir, weights, self.files, results)
         run_directory.mark_as_finished(self.output_dir, step)
 
     def evaluate(self, step: int, model: keras.Model) -> dict[str, float]:

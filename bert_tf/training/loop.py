@@ -8,7 +8,6 @@ and no exact resume; here they all work together.
 """
 
 import contextlib
-import dataclasses
 import json
 import math
 import os
@@ -27,16 +26,15 @@ from absl import logging
 from tqdm import tqdm
 
 from bert_tf.models.configuration import variable_names
-from bert_tf.models.files import card, initialize, saving
+from bert_tf.models.files import initialize
 from bert_tf.models.files.card import shown_results
-from bert_tf.models.files.directory import ModelFiles
 from bert_tf.system import messages
-from bert_tf.system.storage import write_file, write_text_file
+from bert_tf.system.storage import write_file
 from bert_tf.training import checkpoints
+from bert_tf.training.run_directory import LOG_FILE
 from bert_tf.training.step import Trainer
 from bert_tf.weights.tensor_files import Weights
 
-LOG_FILE = "train_log.jsonl"
 # 128 + SIGTERM: what a shell reports for a process that this signal ended. Here: stopped early, checkpoint saved.
 EXIT_CODE_TERMINATED = 128 + signal.SIGTERM
 
@@ -418,23 +416,6 @@ def event(step: int, values: Mapping[str, float]) -> bytes:
     """An event of scalars. tf.summary would import TensorBoard, a third of a second, and take 1 ms for each value."""
     summary = tf.compat.v1.Summary(value=[{"tag": name, "simple_value": value} for name, value in values.items()])
     return tf.compat.v1.Event(wall_time=time.time(), step=step, summary=summary).SerializeToString()
-
-
-def describe_end(output_dir: str, weights: Weights, files: ModelFiles, results: Mapping[str, float]) -> None:
-    """Draws the log of a run in its folder, and writes the card of its model, but not over a README.md of the user's.
-
-    Args:
-      files: of the model, with what else the card says. results: of the last step.
-    """
-    from bert_tf.training import plots
-
-    log = posixpath.join(output_dir, LOG_FILE)
-    if tf.io.gfile.exists(log):
-        plots.plot_training_log(log, posixpath.join(output_dir, "loss.png"), title=output_dir)
-    if not card.is_others(output_dir):
-        files = dataclasses.replace(files, card=dataclasses.replace(files.card, results=results))
-        text = saving.card_of(weights, files, "tf1")
-        write_text_file(posixpath.join(output_dir, card.CARD), text)
 
 
 def repair_last_line(path: str) -> None:

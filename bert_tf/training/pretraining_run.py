@@ -116,7 +116,7 @@ def _run(
     if writes_cards:
         task.write_parts(model, dataclasses.replace(facts, results=results))
         files = dataclasses.replace(model_directory.read_model_files(folder), config=task.config, card=facts)
-        loop.describe_end(folder, initialize.model_weights(model), files, results)
+        run_directory.describe_end(folder, initialize.model_weights(model), files, results)
     if chief and settings.do_train:
         use = _usage(task, folder, find_vocabulary(folder, tokenizer_class) is not None)
         logging.info("The model is in %s. To use it:\n%s", folder, use)

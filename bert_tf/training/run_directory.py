@@ -13,16 +13,18 @@ from absl import logging
 
 from bert_tf.models.configuration.config import BertConfig
 from bert_tf.models.configuration.head_config import HEAD_CONFIG, KEYS_IN_CONFIG, NO_HEAD, HeadConfig, difference
-from bert_tf.models.files import card, open_weights
+from bert_tf.models.files import card, open_weights, saving
 from bert_tf.models.files.card import CardFacts
-from bert_tf.models.files.directory import config_files, find_config, read_head
-from bert_tf.models.files.saving import write_beside
+from bert_tf.models.files.directory import ModelFiles, config_files, find_config, read_head
 from bert_tf.system import removed, storage
 from bert_tf.system.messages import some
 from bert_tf.system.storage import is_temporary_name, names_in, remove_folder, write_text_file
 from bert_tf.system.text_files import exists, is_folder, read_json, read_json_if_there
 from bert_tf.text.tokenizer_files import directory_of
 from bert_tf.weights.bundle import latest_checkpoint
+from bert_tf.weights.tensor_files import Weights
+
+LOG_FILE = "train_log.jsonl"
 
 
 def write_eval_results(path: str, results: dict) -> None:
@@ -133,7 +135,7 @@ def claim_output_dir(
     import tensorflow as tf
 
     files = config_files(config, head)
-    write_beside(output_dir, {**description, **{name: text.encode() for name, text in files.items()}})
+    saving.write_beside(output_dir, {**description, **{name: text.encode() for name, text in files.items()}})
     # What a run that was killed before its first checkpoint has left.
     for name in {HEAD_CONFIG, *(kind.file_name for kind in BertConfig.classes.values())} - files.keys():
         if exists(posixpath.join(output_dir, name)):
@@ -339,3 +341,20 @@ def card_facts(output_dir: str, recorded: Mapping[str, object], settings: Sequen
         if value is not None and value is not False and value != defaults.get(name):
             shown.setdefault(name, value)
     return CardFacts(beginning, settings=card.public(json.loads(json.dumps(shown))), **others)
+
+
+def describe_end(output_dir: str, weights: Weights, files: ModelFiles, results: Mapping[str, float]) -> None:
+    """Draws the log of a run in its folder, and writes the card of its model, but not over a README.md of the user's.
+
+    Args:
+      files: of the model, with what else the card says. results: of the last step.
+    """
+    from bert_tf.training import plots  # it imports TensorFlow
+
+    log = posixpath.join(output_dir, LOG_FILE)
+    if exists(log):
+        plots.plot_training_log(log, posixpath.join(output_dir, "loss.png"), title=output_dir)
+    if not card.is_others(output_dir):
+        files = dataclasses.replace(files, card=dataclasses.replace(files.card, results=results))
+        text = saving.card_of(weights, files, "tf1")
+        write_text_file(posixpath.join(output_dir, card.CARD), text)
