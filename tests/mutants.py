@@ -40,7 +40,7 @@ MUTANTS = {
         ("rate * ops.minimum(warmed_up, 1.0)", "rate * warmed_up")],
     ("training/optimization.py", "training/test_recipes.py::test_layers_have_their_rates"): [
         ('layers + 1 if "/pooler/" in path else layers + 2', "layers + 2")],
-    ("training/fine_tuning.py", "training/test_recipes.py::test_warmups_as_runs_make_them"): [
+    ("tasks/script.py", "training/test_recipes.py::test_warmups_as_runs_make_them"): [
         ('if recipe.warmup != "multiplies":', "if True:")],
     ("training/pretraining_run.py", "training/test_recipes.py::test_warmups_as_runs_make_them"): [
         ("math.ceil(recipe.warmup_proportion", "int(recipe.warmup_proportion")],

@@ -27,15 +27,15 @@ import tensorflow as tf
 from absl import logging
 
 from bert_tf.data.token_rows import Share
-from bert_tf.models import encoder
+from bert_tf.models import encoder, students
 from bert_tf.models.configuration import head_config, recipe, variable_names
-from bert_tf.models.configuration.recipe import number_of_steps
+from bert_tf.models.configuration.recipe import OptimizerSettings, Recipe, number_of_steps
 from bert_tf.models.distillation import DistillationObjective, TaughtModel
 from bert_tf.models.files import card, initialize, lora_file, open_weights, saving
 from bert_tf.models.files.card import CardFacts
 from bert_tf.models.files.directory import ModelFiles
 from bert_tf.models.heads import with_class_weights
-from bert_tf.system.declare import value_of, with_models
+from bert_tf.system.declare import declared_in, value_of, with_models
 from bert_tf.system.messages import announced
 from bert_tf.system.storage import write_text_file
 from bert_tf.tasks import outcome
@@ -84,6 +84,7 @@ def fine_tune(task: FineTuningTask, run: FineTuningSettings) -> dict[str, float]
                 logging.info("Combination %d of %d: %s.", number, len(runs), recipe.combination_text(values))
             results = {}
             for seed, seed_run in of_seeds.items():
+                loop.set_seed(seed, run.deterministic)
                 results[seed] = seed_run.execute()
                 if several:
                     keras.backend.clear_session()
@@ -167,78 +168,22 @@ def _import_for_the_end() -> None:
         import sklearn.metrics  # noqa: F401
 
 
-class _Run:
+class _Run(loop.Run):
     """One run: a seed and its directory, which are in its settings."""
 
     def __init__(
         self, task: FineTuningTask, run: FineTuningSettings, strategy: tf.distribute.Strategy, num_train_steps: int
     ):
-        self.task, self.run, self.strategy, self.teacher = task, run, strategy, task.teacher
-        self.num_train_steps, self.output_dir = num_train_steps, run.output_dir
-        self.chief, self.files, self.recorded, self.finished = task.is_chief, task.files, {}, False
-        self.compiles = distribution.compiles_steps(run.use_xla, strategy)
+        super().__init__(run, strategy, num_train_steps)
+        self.task, self.teacher, self.files, self.recorded = task, task.teacher, task.files, {}
         self.eval_batch_size = run.eval_batch_size or run.predict_batch_size
-        self.evaluated = {}  # step -> outputs on the main dev set, of the newest and the best evaluation
-        # Steps between two evaluations, an epoch by default; 0 without a dev set.
         self.eval_every_steps = 0
-        if run.do_train and task.dev_sets:
+        if run.do_train and task.dev_sets:  # an epoch by default
             self.eval_every_steps = run.eval_every_steps or max(len(task.train_rows) // run.train_batch_size, 1)
-
-    def execute(self) -> dict[str, float]:
-        """Trains, evaluates and predicts; returns the results on the main dev set."""
-        task, run = self.task, self.run
-        task.begin(run)
-        loop.set_seed(run.seed, run.deterministic)
-        if run.do_train and self.chief:
-            self.files = dataclasses.replace(task.files, card=self.card_facts())
-        model, optimizer, step = fine_tuning.build_and_restore(
-            run,
-            self.strategy,
-            lambda: task.create_model(run.dtype_policy),
-            0 if self.finished else self.num_train_steps,
-            task.files.config.recipe,
-            task.adjust,
-        )
-        self.keeper = fine_tuning.BestModel(
-            self.output_dir, self.files, task.main_metric, step, patience=run.early_stopping_patience, active=self.chief
-        )
-        self.predict = make_predict_function(model, self.strategy, compiled=self.compiles)
-        if run.do_train and step and self.is_due(step) and step not in self.keeper.evaluations:
-            logging.info("Step %d was saved, but the earlier run ended before its evaluation.", step)
-            self.evaluate(step, model)
-        trains = run.do_train and not self.finished
-        if trains:
-            trainer, cost = self.create_trainer(model, optimizer)
-            self.claim(step)
-        if self.chief and run.write_tf_records:
-            self.write_records(trains and step < self.num_train_steps)
-        if self.finished:
-            logging.info("Nothing to train: the run in %s finished at step %d.", self.output_dir, step)
-        elif trains:
-            step = loop.train(
-                trainer,
-                self.num_train_steps,
-                distribution.distribute(self.strategy, functools.partial(self.training_batches, step)),
-                self.output_dir,
-                evaluate=lambda step: self.evaluate(step, model) if self.is_due(step) else None,
-                eval_every_steps=self.eval_every_steps,
-                should_stop=self.keeper.should_stop,
-                kept_at_end=self.kept_at_end(model, optimizer),
-                cost_of_example=cost,
-                meanwhile=_import_for_the_end,
-            )
-        if run.do_train:
-            self.finish(model, step)
-        last_step = step
-        if run.use_best_model:
-            adjust = starting_model.unchanged if run.do_train else task.adjust
-            step = fine_tuning.use_best_model(model, self.keeper, adjust)
-        tf.io.gfile.makedirs(self.output_dir)
-        return self.evaluate_and_predict(step, is_last=step == last_step)
 
     def check_output_dir(self) -> None:
         """Checks that the run fits what is in its directory, and notes whether it is finished there."""
-        task, run = self.task, self.run
+        task, run = self.task, self.settings
         task.begin(run)
         if run.do_train:
             checkpoints.check_newest(self.output_dir)
@@ -246,22 +191,22 @@ class _Run:
         if run.do_train:
             self.recorded = self.recorded_settings()
             run_directory.check_fixed(self.output_dir, self.recorded)
-            self.finished = run_directory.is_finished(self.output_dir, self.recorded, self.num_train_steps)
+            self.trains = not run_directory.is_finished(self.output_dir, self.recorded, self.num_train_steps)
 
     def recorded_settings(self) -> dict:
         """What run.json keeps: all settings, and what the training data was."""
         task = self.task
         data = f"{task.num_training_examples()} examples, checksum {task.train_rows.checksum}"
-        settings = {**dataclasses.asdict(task.settings), **dataclasses.asdict(self.run)}
+        settings = {**dataclasses.asdict(task.settings), **dataclasses.asdict(self.settings)}
         if self.teacher:
             settings |= self.teacher.recorded
-            if self.run.student_layers:  # the teacher's path, which may change
+            if self.settings.student_layers:  # the teacher's path, which may change
                 settings.pop("init_checkpoint")
         return {**settings, run_directory.TRAINING_DATA: data}
 
     def card_facts(self) -> CardFacts:
         """What is known of the run for the cards of its models."""
-        task, run, recorded = self.task, self.run, self.recorded
+        task, run, recorded = self.task, self.settings, self.recorded
         others = {"seeds": run.num_seeds, "combinations of settings": len(run.combinations)}
         notes = (f"It is one of {number} {kind} that were tried." for kind, number in others.items() if number > 1)
         facts = {"data": recorded[run_directory.TRAINING_DATA], "notes": tuple(notes), "is_served": bool(task.answers)}
@@ -270,11 +215,48 @@ class _Run:
             facts["usage"] = "from bert_tf import {}\n\n{}".format(*usage)
         return run_directory.card_facts(self.output_dir, recorded, [run, task.settings], **facts)
 
+    # --- restore
+
+    def create_model(self) -> keras.Model:
+        """The task's, not built yet, with adapters if these are what is trained."""
+        task, run = self.task, self.settings
+        task.begin(run)
+        model = task.create_model(run.dtype_policy)
+        if run.lora_rank is not None and self.trains:
+            model.bert.add_lora(run.lora_rank, run.lora_alpha, lora_file.reads_pooler(model))
+        return model
+
+    def schedule(self) -> tuple[int, float, Recipe]:
+        """The steps, those of the warm-up and the recipe; see `optimization.create_optimizer`."""
+        run, recipe = self.settings, self.task.files.config.recipe
+        recipe = dataclasses.replace(recipe, **{name: getattr(run, name) for name in declared_in(OptimizerSettings)})
+        warmup_steps = self.num_train_steps * run.warmup_proportion
+        if recipe.warmup != "multiplies":
+            warmup_steps = int(warmup_steps)
+        return self.num_train_steps, warmup_steps, recipe
+
+    def restore(self, model: keras.Model, optimizer: keras.optimizers.Optimizer | None) -> int:
+        """See `loop.restore`; also what of the model does not learn, or at another rate."""
+        task, run, start = self.task, self.settings, self.settings.init_checkpoint
+        newest = checkpoints.latest_checkpoint(self.output_dir)
+        if self.trains and run.classifier_dropout is not None:
+            model.dropout_rate = run.classifier_dropout
+        if self.trains and run.freeze_layers is not None:
+            model.bert.freeze_layers(run.freeze_layers)
+        if run.layers:
+            start = students.chosen_layers(open_weights.open_weights(run.teacher), run.layers)
+        if variable_names.has_adapters(model):
+            if not newest:
+                fine_tuning.check_base(model, start)
+            fine_tuning.log_lora(model, run.learning_rate, task.files.config.recipe.learning_rate)
+        adjust = starting_model.unchanged if run.do_train and newest else task.adjust
+        return loop.restore(model, optimizer, self.output_dir, start, run.init_with_optimizer, adjust=adjust)
+
     # --- train
 
-    def create_trainer(self, model: keras.Model, optimizer) -> tuple[Trainer, tuple[float, float]]:
-        """The trainer, with --teacher of both models; and the tokens and model FLOPs of an example."""
-        task, run = self.task, self.run
+    def create_trainer(self, optimizer: keras.optimizers.Optimizer) -> tuple[Trainer, dict]:
+        """The trainer, with --teacher of both models, and further arguments of `loop.train`."""
+        task, run, model = self.task, self.settings, self.model
         trained, objective = model, with_class_weights(model.objective, task.class_weights)
         lengths = task.train_rows.row_lengths
         cost = fine_tuning.cost_of_example(run, task.files.config, lengths, model.tokens_read)
@@ -285,9 +267,35 @@ class _Run:
                 trained = TaughtModel(model, teacher)
             objective = DistillationObjective(objective, value_of(run, "distillation_weight"), run.temperature)
             operations += encoder.encoder_flops_per_example(self.teacher.files.config, tokens, teacher.tokens_read)
+        options = {
+            "eval_every_steps": self.eval_every_steps,
+            "should_stop": lambda: self.keeper.should_stop(),
+            "kept_at_end": self.kept_at_end(optimizer),
+            "cost_of_example": (tokens, operations),
+            "meanwhile": _import_for_the_end,
+        }
         sum_loss = task.files.config.recipe.sum_loss
         newest = checkpoints.latest_checkpoint(self.output_dir)
-        return Trainer(trained, optimizer, objective, self.strategy, run, sum_loss, newest), (tokens, operations)
+        return Trainer(trained, optimizer, objective, self.strategy, run, sum_loss, newest), options
+
+    def begin(self, step: int, trainer: Trainer | None) -> None:
+        """Evaluates the step that was restored, if that was missed, and claims output_dir for the training."""
+        run, metric = self.settings, self.task.main_metric
+        if run.do_train and self.chief:
+            self.files = dataclasses.replace(self.files, card=self.card_facts())
+        self.keeper = fine_tuning.BestModel(
+            self.output_dir, self.files, metric, step, patience=run.early_stopping_patience, active=self.chief
+        )
+        self.predict = make_predict_function(self.model, self.strategy, compiled=self.compiles)
+        if run.do_train and step and self.is_due(step) and step not in self.keeper.evaluations:
+            logging.info("Step %d was saved, but the earlier run ended before its evaluation.", step)
+            self.evaluate(step)
+        if trainer:
+            self.claim(step)
+        if self.chief and run.write_tf_records:
+            self.write_records(self.trains and step < self.num_train_steps)
+        if run.do_train and not self.trains:
+            logging.info("Nothing to train: the run in %s finished at step %d.", self.output_dir, step)
 
     def claim(self, step: int) -> None:
         """Writes what goes with the training into output_dir, before the first step from `step` on."""
@@ -303,7 +311,7 @@ class _Run:
 
     def write_records(self, trains: bool) -> None:
         """Writes the original's record files of the sets that are read."""
-        task, run = self.task, self.run
+        task, run = self.task, self.settings
         records = {"train": task.train_rows} if trains else {}
         for name, sets in ((task.dev_records, task.dev_sets), (task.test_records, task.test_sets)):
             records |= {name + examples.suffix: examples.rows for examples in sets if name}
@@ -314,7 +322,7 @@ class _Run:
 
     def training_batches(self, first_step: int, share: Share) -> tf.data.Dataset:
         """See `token_rows.training_batches`."""
-        run = self.run
+        run = self.settings
         programs = 1 if self.num_train_steps < _STEPS_OF_TWO_PROGRAMS else 2
         return self.task.training_batches(
             batch_size=run.train_batch_size,
@@ -325,16 +333,16 @@ class _Run:
             **run.padding,
         )
 
-    def kept_at_end(self, model: keras.Model, optimizer) -> Callable[[], Mapping] | None:
+    def kept_at_end(self, optimizer: keras.optimizers.Optimizer) -> Callable[[], Mapping] | None:
         """What the last checkpoint has, which is there before the last evaluation; None: the optimizer's state, too.
 
-        With LoRA `finish` removes that: a run that is killed before needs the adapters for their own file.
+        With LoRA `end_training` removes that: a run that is killed before needs the adapters for their own file.
         """
-        if self.run.keeps_optimizer or variable_names.has_adapters(model):
+        if self.settings.keeps_optimizer or variable_names.has_adapters(self.model):
             return None
-        return lambda: {**initialize.model_variables(model), "global_step": optimizer.iterations}
+        return lambda: {**initialize.model_variables(self.model), "global_step": optimizer.iterations}
 
-    def finish(self, model: keras.Model, step: int) -> None:
+    def end_training(self, step: int) -> None:
         """Evaluates the last step, if that is yet to be done, and leaves what a finished run has in its directory.
 
         Unless the run keeps its optimizer state, only the weights of its last step are kept, with adapters of LoRA
@@ -343,14 +351,14 @@ class _Run:
         if run_directory.read_settings(self.output_dir).get(run_directory.FINISHED) is not None:
             return
         if self.task.dev_sets and step not in self.keeper.evaluations:
-            self.evaluate(step, model)  # stopped early before, and its evaluation lost
+            self.evaluate(step)  # stopped early before, and its evaluation lost
         if not self.chief:
             return
-        weights = initialize.model_weights(model)
-        if variable_names.has_adapters(model):
-            lora_file.write_lora(posixpath.join(self.output_dir, lora_file.FILE), model)
+        weights = initialize.model_weights(self.model)
+        if variable_names.has_adapters(self.model):
+            lora_file.write_lora(posixpath.join(self.output_dir, lora_file.FILE), self.model)
         newest = checkpoints.latest_checkpoint(self.output_dir)
-        if not self.run.keeps_optimizer and open_weights.has_optimizer_state(newest):
+        if not self.settings.keeps_optimizer and open_weights.has_optimizer_state(newest):
             tensors = {name: weights[name] for name in weights} | {"global_step": np.int64(step)}
             with announced(f"Saving the weights of the last step in {self.output_dir} ..."):
                 checkpoints.save(self.output_dir, step, tensors, keep_max=1)
@@ -358,12 +366,12 @@ class _Run:
         run_directory.describe_end(self.output_dir, weights, self.files, results)
         run_directory.mark_as_finished(self.output_dir, step)
 
-    def evaluate(self, step: int, model: keras.Model) -> dict[str, float]:
+    def evaluate(self, step: int) -> dict[str, float]:
         """On the main dev set, while training."""
         examples, batch_size = self.task.dev_sets[0], self.eval_batch_size
         outputs = self.outputs_of(examples, batch_size)
         outputs, results = self.task.evaluate(examples, outputs, batch_size)
-        self.keeper.update(step, results, model, self.task.further_files(examples, outputs))
+        self.keeper.update(step, results, self.model, self.task.further_files(examples, outputs))
         kept = (step, self.keeper.best["step"])
         self.evaluated = {key: value for key, value in {**self.evaluated, step: outputs}.items() if key in kept}
         return results
@@ -373,26 +381,28 @@ class _Run:
 
         Epochs are seldom whole numbers of steps: the last one may end a few steps before the run, which counts as one.
         """
-        every, left = self.eval_every_steps, self.num_train_steps - step
+        run, every, left = self.settings, self.eval_every_steps, self.num_train_steps - step
         if not every or left <= 0:
             return every > 0
-        return step % every == 0 and (self.run.eval_every_steps > 0 or left >= min(self.run.num_train_epochs, every))
+        return step % every == 0 and (run.eval_every_steps > 0 or left >= min(run.num_train_epochs, every))
 
     # --- evaluate and predict
 
     def outputs_of(self, examples: ExampleSet, batch_size: int):
-        padding = dict(self.run.padding)
+        padding = dict(self.settings.padding)
         if self.compiles and len(examples.rows) >= BATCHES_OF_A_PROGRAM * batch_size:
             padding["static_padding"] = True  # one program for all
         return self.task.outputs_of(self.predict, examples, batch_size=batch_size, **padding)
 
-    def evaluate_and_predict(self, step: int, is_last: bool) -> dict[str, float]:
-        """Writes the results of all dev sets and the predictions of all test sets; returns the main results.
-
-        Args:
-          is_last: the model is that of the last step. The best model has its own further files, in best_model/.
-        """
-        task, run = self.task, self.run
+    def finish(self, step: int) -> dict[str, float]:
+        """Writes the results of all dev sets and the predictions of all test sets; returns the main results."""
+        task, run, last_step = self.task, self.settings, step
+        if run.do_train:
+            self.end_training(step)
+        if run.use_best_model:
+            adjust = starting_model.unchanged if run.do_train else task.adjust
+            step = fine_tuning.use_best_model(self.model, self.keeper, adjust)
+        tf.io.gfile.makedirs(self.output_dir)
         main, known = {}, {}
         for number, examples in enumerate(task.dev_sets):
             logging.info("Evaluation of step %d on %s:", step, examples.name)
@@ -417,7 +427,7 @@ class _Run:
                 task.write_predictions(self.output_dir, examples, outputs)
                 if id(examples) not in known:
                     task.score_predictions(self.output_dir, examples, outputs, step, run.predict_batch_size)
-        if task.dev_sets and is_last and self.chief:
+        if task.dev_sets and step == last_step and self.chief:  # the best model has its own, in best_model/
             for name, content in task.further_files(task.dev_sets[0], known[id(task.dev_sets[0])]).items():
                 write_text_file(posixpath.join(self.output_dir, name), content)
         return main

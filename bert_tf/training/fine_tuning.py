@@ -1,5 +1,5 @@
 """The parts of a fine-tuning run: the best model, kept next to the newest checkpoints, and early stopping; the recipe's
-settings; model and optimizer.
+settings; adapters.
 
 `starting_model` has the weights it begins with. The run is in `tasks.script`, the training loop in `loop.train`.
 """
@@ -7,26 +7,25 @@ settings; model and optimizer.
 import dataclasses
 import json
 import posixpath
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import keras
 import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from bert_tf.models import encoder, layers, lora, students
+from bert_tf.models import encoder, lora
 from bert_tf.models.configuration import variable_names
 from bert_tf.models.configuration.config import BertConfig
-from bert_tf.models.configuration.recipe import OptimizerSettings, Recipe
+from bert_tf.models.configuration.recipe import OptimizerSettings
 from bert_tf.models.files import initialize, lora_file, open_weights, saving
 from bert_tf.models.files.directory import ModelFiles
 from bert_tf.system.declare import declared_in
 from bert_tf.system.messages import announced, some
 from bert_tf.system.storage import write_text_file
 from bert_tf.system.text_files import parse_json, read_json_if_there, read_text_lines
-from bert_tf.training import checkpoints, loop, optimization
 from bert_tf.training.settings import FineTuningSettings
-from bert_tf.training.starting_model import Adjustment, unchanged
+from bert_tf.training.starting_model import Adjustment
 from bert_tf.weights.tensor_files import Weights
 
 BEST_MODEL = "best_model"
@@ -135,66 +134,10 @@ def with_recipe(run: FineTuningSettings, config: BertConfig) -> FineTuningSettin
     return dataclasses.replace(run, **filled)
 
 
-# --- model and optimizer ----------------------------------------------------------------------------------------------
+# --- adapters ---------------------------------------------------------------------------------------------------------
 
 
-@layers.drawn_late()
-def build_and_restore(
-    run: FineTuningSettings,
-    strategy: tf.distribute.Strategy,
-    create_model: Callable[[], keras.Model],
-    num_train_steps: int,
-    recipe: Recipe,
-    adjust: Adjustment = unchanged,
-) -> tuple[keras.Model, keras.optimizers.Optimizer | None, int]:
-    """The model, its optimizer and the step: restored from the run in its output_dir, or new.
-
-    Args:
-      num_train_steps: 0: no training, and thus no optimizer. recipe: that of `with_recipe`.
-      adjust: of the weights that the run begins with or uses; see `starting_model.adjustment_of`.
-    """
-    newest = checkpoints.latest_checkpoint(run.output_dir)
-    adapts, usual_rate = run.lora_rank is not None and num_train_steps > 0, recipe.learning_rate
-    with strategy.scope():
-        model = create_model()
-        if adapts:
-            model.bert.add_lora(run.lora_rank, run.lora_alpha, lora_file.reads_pooler(model))
-        model.build()
-        optimizer = None
-        if num_train_steps:
-            recipe = dataclasses.replace(
-                recipe, **{name: getattr(run, name) for name in declared_in(OptimizerSettings)}
-            )
-            warmup_steps = num_train_steps * run.warmup_proportion
-            if recipe.warmup != "multiplies":
-                warmup_steps = int(warmup_steps)
-            optimizer = optimization.create_optimizer(
-                run.optimizer, run.learning_rate, num_train_steps, warmup_steps, recipe
-            )
-            optimizer.build(model.trainable_variables)
-            if run.classifier_dropout is not None:
-                model.dropout_rate = run.classifier_dropout
-            if run.freeze_layers is not None:
-                model.bert.freeze_layers(run.freeze_layers)
-    start = run.init_checkpoint
-    if run.layers:
-        start = students.chosen_layers(open_weights.open_weights(run.teacher), run.layers)
-    if adapts:
-        if not newest:
-            _check_base(model, start)
-        _log_lora(model)
-        if run.learning_rate <= usual_rate:
-            logging.warning(
-                "--learning_rate=%g is one for whole models; adapters need about ten times as much to learn in the "
-                "same steps.",
-                run.learning_rate,
-            )
-    adjust = unchanged if run.do_train and newest else adjust
-    step = loop.restore(model, optimizer, run.output_dir, start, run.init_with_optimizer, adjust=adjust)
-    return model, optimizer, step
-
-
-def _check_base(model: keras.Model, start: str | Weights | None) -> None:
+def check_base(model: keras.Model, start: str | Weights | None) -> None:
     """Refuses weights that lack a part of the encoder, which would stay random where only adapters are trained."""
     if not start:
         raise ValueError("--lora_rank adapts a trained encoder: give --init_checkpoint.")
@@ -204,8 +147,8 @@ def _check_base(model: keras.Model, start: str | Weights | None) -> None:
         raise ValueError(f"--lora_rank: {weights.path} lacks variables of the encoder: {some(missing)}.")
 
 
-def _log_lora(model: keras.Model) -> None:
-    """Logs how little LoRA trains."""
+def log_lora(model: keras.Model, learning_rate: float, usual_rate: float) -> None:
+    """Logs how little LoRA trains, and warns of a learning rate that is no more than the recipe's."""
     rank, alpha = model.bert.lora.rank, model.bert.lora.alpha
     trained = sum(int(np.prod(variable.shape)) for variable in model.trainable_variables)
     total = sum(int(np.prod(variable.shape)) for variable in initialize.model_variables(model).values())
@@ -217,6 +160,12 @@ def _log_lora(model: keras.Model) -> None:
         100 * trained / total,
         f"{total:,}",
     )
+    if learning_rate <= usual_rate:
+        logging.warning(
+            "--learning_rate=%g is one for whole models; adapters need about ten times as much to learn in the "
+            "same steps.",
+            learning_rate,
+        )
 
 
 def cost_of_example(

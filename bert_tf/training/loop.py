@@ -1,4 +1,4 @@
-"""The training loop of all scripts, read from top to bottom: loop, checkpoints, resuming, the log.
+"""The run of all training scripts, read from top to bottom: order of work, loop, checkpoints, resuming, the log.
 
 A killed run resumes bit for bit because batches are a function of (files, seed, step) (data/), dropout is a function
 of (seed, step, row of the batch) (models/dropout.py), and everything else that a step reads is in the checkpoint.
@@ -8,6 +8,7 @@ and no exact resume; here they all work together.
 """
 
 import contextlib
+import functools
 import json
 import math
 import os
@@ -25,12 +26,15 @@ import tensorflow as tf
 from absl import logging
 from tqdm import tqdm
 
+from bert_tf.models import layers
 from bert_tf.models.configuration import variable_names
 from bert_tf.models.files import initialize
 from bert_tf.models.files.card import shown_results
 from bert_tf.system import messages
 from bert_tf.system.storage import write_file
 from bert_tf.training import checkpoints
+from bert_tf.training.distribution import compiles_steps, distribute, is_chief
+from bert_tf.training.optimization import create_optimizer
 from bert_tf.training.run_directory import LOG_FILE
 from bert_tf.training.step import Trainer
 from bert_tf.weights.tensor_files import Weights
@@ -75,6 +79,56 @@ def set_seed(seed: int, deterministic: bool) -> None:
         # It makes one sum of nested ones, which adds in the order in which the parts come; see `kernels.shared`.
         tf.config.optimizer.set_experimental_options({"arithmetic_optimization": False})
     logging.info("Seed %d for weights, data order and dropout; deterministic kernels: %s.", seed, deterministic)
+
+
+# --- order of work ---------------------------------------------------------------------------------------------------
+
+
+class Run:
+    """A run, resumed or new. Those of pre-training and of fine-tuning say what each step of `execute` does.
+
+    Args:
+      settings: its own. num_train_steps: the step at which it ends.
+
+    Attributes:
+      chief: whether this process writes files. trains: False for a finished run, too.
+      reading: the context in which the training reads. evaluated: step -> what its evaluation gave, for use at the end.
+    """
+
+    def __init__(self, settings, strategy: tf.distribute.Strategy, num_train_steps: int):
+        self.settings, self.strategy, self.num_train_steps = settings, strategy, num_train_steps
+        self.chief, self.compiles = is_chief(strategy), compiles_steps(settings.use_xla, strategy)
+        self.output_dir, self.trains = settings.output_dir, settings.do_train
+        self.reading, self.evaluated = contextlib.nullcontext(), {}
+
+    def execute(self) -> dict[str, float]:
+        """Restores, trains, evaluates; returns the results of the last evaluation."""
+        self.model, optimizer, step = self.build_and_restore()
+        trainer, options = self.create_trainer(optimizer) if self.trains else (None, {})
+        self.begin(step, trainer)
+        if trainer:
+            with self.reading:
+                step = train(
+                    trainer,
+                    self.num_train_steps,
+                    distribute(self.strategy, functools.partial(self.training_batches, step)),
+                    self.output_dir,
+                    evaluate=lambda step: self.evaluate(step) if self.is_due(step) else None,
+                    **options,
+                )
+        return self.finish(step)
+
+    @layers.drawn_late()
+    def build_and_restore(self) -> tuple[keras.Model, keras.optimizers.Optimizer | None, int]:
+        """The model, its optimizer (None: no training) and the step: restored from the run in its folder, or new."""
+        settings, optimizer = self.settings, None
+        with self.strategy.scope():
+            model = self.create_model()
+            model.build()
+            if self.trains:
+                optimizer = create_optimizer(settings.optimizer, settings.learning_rate, *self.schedule())
+                optimizer.build(model.trainable_variables)
+        return model, optimizer, self.restore(model, optimizer)
 
 
 # --- loop ------------------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""What a pre-training run trains: the model, its objective, its records and their labels.
+"""Pre-training runs: their model, their objective, their records and labels, and what they leave.
 
 There is a class for each --objective, and one for --teacher (those of two models are in `pretraining_two_models.py`).
 The model's family says the rest: its recipe, its tokenizer, its masks.
@@ -7,6 +7,8 @@ The model's family says the rest: its recipe, its tokenizer, its masks.
 import dataclasses
 import functools
 import math
+import posixpath
+import textwrap
 from collections.abc import Callable, Mapping
 
 import keras
@@ -16,10 +18,13 @@ from absl import logging
 
 from bert_tf.data import record_index, records
 from bert_tf.data.record_files import features_of
+from bert_tf.data.token_rows import Share
 from bert_tf.models import encoder, objectives, task_models
 from bert_tf.models.configuration.config import BertConfig
 from bert_tf.models.configuration.families import AlbertConfig, Family, family_of
 from bert_tf.models.configuration.recipe import Recipe
+from bert_tf.models.configuration.variable_names import pooler
+from bert_tf.models.files import card, initialize, saving
 from bert_tf.models.files.card import CardFacts
 from bert_tf.models.files.directory import ModelFiles, read_model_files
 from bert_tf.pretraining import mask_rules, model_vocabulary
@@ -27,8 +32,11 @@ from bert_tf.pretraining.masking import Masking
 from bert_tf.system.declare import given
 from bert_tf.system.messages import naming_flag
 from bert_tf.system.text_files import list_files, warn_of_missing_shards
-from bert_tf.training import run_directory
+from bert_tf.text import find_vocabulary
+from bert_tf.training import checkpoints, run_directory
+from bert_tf.training.loop import Run, restore
 from bert_tf.training.pretraining_settings import ELECTRA_FLAGS, MASK_FLAGS, PretrainingSettings
+from bert_tf.training.step import Trainer, make_evaluate_function
 from bert_tf.training.teacher import DISTILLATION_FLAGS
 from bert_tf.weights.tensor_files import Weights
 
@@ -90,14 +98,14 @@ def open_all_records(settings: PretrainingSettings, config: BertConfig, config_n
     return {flag: open_records(flag, getattr(settings, flag)) for flag in settings.records_read}
 
 
-class PretrainingTask:
-    """Masked LM; in families with a pooler also the order of two segments, unless --nsp=false.
+class PretrainingTask(Run):
+    """A run of masked LM; in families with a pooler also of the order of two segments, unless --nsp=false.
 
     Args:
-      settings: of the run. config: of the model. config_name: the configuration in messages.
-      data: the run's records, by the names of their flags.
+      config: of the model. config_name: the configuration in messages.
 
     Attributes:
+      data: the run's records, by the names of their flags.
       masking: how unmasked records are masked; None if there are none, or nothing is masked.
       token_weights: of `mask_rules.smoothed`; None: all tokens are masked alike.
       own_masks: attributes of the masks that the settings have no say in.
@@ -106,13 +114,15 @@ class PretrainingTask:
     own_masks: Mapping[str, object] = {}
 
     def __init__(
-        self, settings: PretrainingSettings, config: BertConfig, config_name: str, data: Mapping[str, OpenedRecords]
+        self, settings: PretrainingSettings, config: BertConfig, config_name: str, strategy: tf.distribute.Strategy
     ):
-        self.settings, self.config, self.config_name, self._data = settings, config, config_name, data
-        self.masking = self.create_masking(data)
+        super().__init__(settings, strategy, settings.stop_at_step or settings.num_train_steps)
+        self.config, self.config_name = config, config_name
+        self.data = open_all_records(settings, config, config_name)
+        self.masking = self.create_masking()
         self.token_weights = None
         if self.masking and (power := self.masking.mask_smoothing):
-            counts = token_counts(data["input_file"], config.vocab_size)
+            counts = token_counts(self.data["input_file"], config.vocab_size)
             self.token_weights = mask_rules.token_weights(counts, self.masking.special_ids, power)
         self.prepare()
 
@@ -143,7 +153,7 @@ class PretrainingTask:
     @functools.cached_property
     def vocabulary(self) -> ModelFiles | None:
         """Vocabulary and casing of the model; see `model_vocabulary.choose_vocabulary`, which logs and raises."""
-        settings, files = self.settings, {f"--{flag}": opened.index.files for flag, opened in self._data.items()}
+        settings, files = self.settings, {f"--{flag}": opened.index.files for flag, opened in self.data.items()}
         # A student of layers starts from its teacher; one of a configuration has its teacher's vocabulary, too.
         from_teacher = bool(settings.teacher) and (bool(settings.student_layers) or not settings.init_checkpoint)
         model = settings.init_checkpoint or settings.teacher
@@ -164,9 +174,9 @@ class PretrainingTask:
         """The objective in evaluation, which may have further metrics."""
         return self.objective
 
-    def create_model(self, dtype: str) -> keras.Model:
+    def create_model(self) -> keras.Model:
         """The model with random weights, not built; to be called in the strategy's scope."""
-        return self.model_class(self.config, dtype=dtype)
+        return self.model_class(self.config, dtype=self.settings.dtype_policy)
 
     @property
     def model_class(self) -> type[keras.Model]:
@@ -177,7 +187,7 @@ class PretrainingTask:
         """The weights that the model starts from without a run to resume; see `loop.restore`."""
         return self.settings.init_checkpoint
 
-    def trained(self, model: keras.Model, dtype: str):
+    def around(self, model: keras.Model):
         """What is trained and evaluated: the model, or a model around it; to be called in the strategy's scope."""
         return model
 
@@ -212,6 +222,108 @@ class PretrainingTask:
         """The notes in run.json besides settings, data and vocabulary, or instead of a setting."""
         return {"mask_rule": self.masking.mask_rule} if self.masking else {}
 
+    # --- the order of work, see `Run.execute` -------------------------------------------------------------------------
+
+    def schedule(self) -> tuple[int, int, Recipe]:
+        """The steps, those of the warm-up and the recipe; see `optimization.create_optimizer`."""
+        recipe = dataclasses.replace(self.recipe(self.config), lr_decay_power=self.settings.lr_decay_power)
+        return self.settings.num_train_steps, self.settings.num_warmup_steps, recipe
+
+    def restore(self, model: keras.Model, optimizer: keras.optimizers.Optimizer | None) -> int:
+        """See `loop.restore`; also makes what is around the model."""
+        settings, config = self.settings, self.config
+        with self.strategy.scope():
+            if config.draws_normal_weights:
+                initialize.draw_normal_weights(model)
+            self.trained = self.around(model)
+        logging.info("Model with %s parameters; %s.", f"{model.count_params():,}", settings.dtype)
+        # Without next-sentence prediction its head and the pooler are not read. Many an ELECTRA is published without
+        # its generator; a warning says that it is random.
+        unread = ("generator/", "generator_predictions/")
+        unread += () if settings.nsp else ("cls/seq_relationship/", pooler(config.model_type) + "/")
+        return restore(model, optimizer, self.output_dir, self.start(), settings.init_with_optimizer, unread=unread)
+
+    def create_trainer(self, optimizer: keras.optimizers.Optimizer) -> tuple[Trainer, dict]:
+        """The trainer, and further arguments of `loop.train`; errors in its batches name the record."""
+        settings, opened = self.settings, self.data["input_file"]
+        self.reading = records.explained_errors(opened.index, opened.features, opened.flag)
+        cost = settings.max_seq_length, self.flops_per_example
+        newest = checkpoints.latest_checkpoint(self.output_dir)
+        trainer = Trainer(self.trained, optimizer, self.objective, self.strategy, settings, checkpoint=newest)
+        return trainer, {"eval_every_steps": settings.eval_every_steps, "cost_of_example": cost}
+
+    def begin(self, step: int, trainer: Trainer | None) -> None:
+        """Claims output_dir for the training, if steps are left, and saves the checkpoint of a new run there."""
+        settings, folder = self.settings, self.output_dir
+        writes, goes_on = self.chief and self.trains, step < self.num_train_steps
+        # A run that was killed after its last step has yet to write cards; the weights it began with may be gone.
+        self.facts = self.card_facts() if writes and (goes_on or card.read_ours(folder) is None) else None
+        if writes and goes_on:
+            recorded = self.recorded_settings() | {run_directory.BEGINNING: self.facts.beginning}
+            run_directory.record_settings(folder, recorded, resumed=step > 0)
+            newest = checkpoints.latest_checkpoint(folder)
+            # A run that goes on keeps its vocabulary, which was complete before its first checkpoint.
+            is_there = newest and find_vocabulary(folder, self.family.tokenizer_class)
+            self.claim_output_dir(saving.description_of(self.vocabulary) if self.vocabulary and not is_there else {})
+            if newest is None:  # before the first step, as in the original
+                checkpoints.save(folder, step, trainer.tensors, settings.keep_checkpoint_max)
+        objective = self.evaluation_objective
+        self.evaluate_batches = make_evaluate_function(self.trained, objective, self.strategy, self.compiles)
+
+    def training_batches(self, first_step: int, share: Share) -> tf.data.Dataset:
+        """See `records.training_batches`."""
+        settings, opened = self.settings, self.data["input_file"]
+        return records.training_batches(
+            opened.index,
+            opened.features,
+            batch_size=settings.train_batch_size,
+            seed=settings.seed,
+            start_step=first_step,
+            shuffle_window=settings.shuffle_window,
+            prepare=self.labeller(opened, settings.seed),
+            prepares_whole_batches=self.token_weights is not None,
+            share=share,
+        )
+
+    def is_due(self, step: int) -> bool:
+        """Whether a step of the training is evaluated."""
+        every = self.settings.eval_every_steps
+        return every > 0 and step % every == 0
+
+    def evaluate(self, step: int) -> dict[str, float]:
+        """The results of a step, which is evaluated only once."""
+        if step not in self.evaluated:
+            settings, opened = self.settings, self.data.get("eval_input_file") or self.data["input_file"]
+            batches = records.evaluation_batches(
+                opened.index,
+                opened.features,
+                batch_size=settings.eval_batch_size,
+                repeat=not settings.eval_input_file,
+                max_steps=settings.max_eval_steps,
+                prepare=self.labeller(opened, mask_rules.EVALUATION_SEED),
+            )
+            with records.explained_errors(opened.index, opened.features, opened.flag):
+                self.evaluated[step] = self.evaluate_batches(batches)
+        return self.evaluated[step]
+
+    def finish(self, step: int) -> dict[str, float]:
+        """Evaluates the last step, and writes its results and what a user takes from the run."""
+        folder, results = self.output_dir, {"global_step": step}
+        if self.settings.do_eval:
+            logging.info("Evaluation of step %d:", step)
+            results |= self.evaluate(step)
+            if self.chief:
+                tf.io.gfile.makedirs(folder)
+                run_directory.write_eval_results(posixpath.join(folder, "eval_results.txt"), results)
+        if self.facts:
+            self.write_parts(dataclasses.replace(self.facts, results=results))
+            files = dataclasses.replace(read_model_files(folder), config=self.config, card=self.facts)
+            run_directory.describe_end(folder, initialize.model_weights(self.model), files, results)
+        if self.chief and self.trains:
+            use = self.usage(folder, find_vocabulary(folder, self.family.tokenizer_class) is not None)
+            logging.info("The model is in %s. To use it:\n%s", folder, use)
+        return results
+
     # --- labels ------------------------------------------------------------------------------------------------------
 
     def labeller(self, opened: OpenedRecords, seed: int) -> Labeller | None:
@@ -223,10 +335,10 @@ class PretrainingTask:
         rule = _MASK_RULES[self.masking.mask_rule]
         return lambda rows, step, first_row: rule(rows, seed, step, self.masking, first_row)
 
-    def create_masking(self, data: Mapping[str, OpenedRecords]) -> Masking | None:
+    def create_masking(self) -> Masking | None:
         """How unmasked records are masked; None if there are none."""
         settings = self.settings
-        if not any(opened.pairs for opened in data.values()):
+        if not any(opened.pairs for opened in self.data.values()):
             for name in given(settings, MASK_FLAGS):
                 raise ValueError(f"--{name} is for unmasked records; these were already masked when they were made.")
             return None
@@ -238,7 +350,7 @@ class PretrainingTask:
         values |= {"mask_rule": mask_rule_of(settings, self.config), **self.own_masks}
         tokenizer = model_vocabulary.tokenizer_of_model(vocab_file, self.config)
         masking = Masking(tokenizer, **values)
-        has_words = any("word_continuations" in opened.features for opened in data.values())
+        has_words = any("word_continuations" in opened.features for opened in self.data.values())
         logging.info(
             "The records are unmasked%s: by the rule of %s, %g of the tokens (%s) will be masked during training, at "
             "most %d per row, with the vocabulary %s.",
@@ -266,7 +378,31 @@ class PretrainingTask:
         """See `run_directory.claim_output_dir`."""
         run_directory.claim_output_dir(self.settings.output_dir, self.config, description=description)
 
-    def write_parts(self, model: keras.Model, facts: CardFacts) -> None:
+    def recorded_settings(self) -> dict:
+        """What run.json keeps: all settings that matter to this run, and the data and vocabulary it used."""
+        fingerprint = self.data["input_file"].index.fingerprint
+        recorded = {**dataclasses.asdict(self.settings), "input_file_fingerprint": fingerprint, **self.recorded}
+        if self.vocabulary:
+            recorded["vocab_file"] = self.vocabulary.vocab_file
+        if self.masking:
+            recorded["vocab_file_fingerprint"] = self.masking.fingerprint
+        return {name: value for name, value in recorded.items() if name not in self.unused_settings}
+
+    def card_facts(self) -> CardFacts:
+        """What is known of the run for the card of its model."""
+        index, is_served = self.data["input_file"].index, self.vocabulary is not None
+        usage = textwrap.dedent(self.usage(card.PLACE, is_served))
+        facts = {"data": f"{index.total_records:,} records, fingerprint {index.fingerprint}", "usage": usage}
+        recorded = self.recorded_settings()
+        return run_directory.card_facts(self.output_dir, recorded, [self.settings], is_served=is_served, **facts)
+
+    def usage(self, folder: str, has_vocabulary: bool) -> str:
+        """Lines that use the model in a folder."""
+        if has_vocabulary:
+            return self.advice(folder)
+        return f'  from bert_tf import BertForPreTraining\n  BertForPreTraining.from_pretrained("{folder}")'
+
+    def write_parts(self, facts: CardFacts) -> None:
         """Writes what a user takes from a finished run beside the run's own checkpoint. facts: for its cards."""
 
     def advice(self, folder: str) -> str:
@@ -296,7 +432,7 @@ class LeftToRightTask(PretrainingTask):
         logging.info("--objective=ltr: attention is causal, here and wherever this model is used.")
         config.attention = "causal"
 
-    def create_masking(self, data: Mapping[str, OpenedRecords]) -> None:
+    def create_masking(self) -> None:
         return None
 
     @property

@@ -78,7 +78,7 @@ class ElectraTask(PretrainingTask):
     def evaluation_objective(self) -> ReplacedTokenEvaluation:
         return ReplacedTokenEvaluation(self.settings.gen_weight, self.settings.disc_weight)
 
-    def create_model(self, dtype: str) -> ElectraPretrainer:
+    def create_model(self) -> ElectraPretrainer:
         return ElectraPretrainer(
             self.config,
             self.generator_config,
@@ -86,7 +86,7 @@ class ElectraTask(PretrainingTask):
             disallow_correct=self.settings.disallow_correct,
             temperature=self.settings.generator_temperature,
             **dataclasses.asdict(self.objective),
-            dtype=dtype,
+            dtype=self.settings.dtype_policy,
         )
 
     @property
@@ -110,12 +110,12 @@ class ElectraTask(PretrainingTask):
         folder = posixpath.join(self.settings.output_dir, "generator")
         run_directory.claim_output_dir(folder, self.generator_config)
 
-    def write_parts(self, model: keras.Model, facts: CardFacts) -> None:
+    def write_parts(self, facts: CardFacts) -> None:
         """Writes the discriminator and the generator, each into a directory of its own."""
         folder = self.settings.output_dir
         files = model_directory.read_model_files(folder)
         configs = {"discriminator": self.config, "generator": self.generator_config}
-        for part, weights in variable_names.with_our_names(initialize.model_weights(model)).parts.items():
+        for part, weights in variable_names.with_our_names(initialize.model_weights(self.model)).parts.items():
             if part in configs:
                 # A generator guesses words, as its own class does.
                 usage = None if part == "generator" else facts.usage.replace(f"{card.PLACE}/discriminator", card.PLACE)
@@ -169,8 +169,8 @@ class DistillationTask(PretrainingTask):
             self.teacher.weights, settings.layers, self.config, transform=settings.vocab_transform
         )
 
-    def trained(self, model: keras.Model, dtype: str) -> TaughtLanguageModel:
-        teacher = BertForMaskedLM.from_pretrained(self.settings.teacher, dtype=dtype, trained=True)
+    def around(self, model: keras.Model) -> TaughtLanguageModel:
+        teacher = BertForMaskedLM.from_pretrained(self.teacher.path, dtype=self.settings.dtype_policy, trained=True)
         return TaughtLanguageModel(model, teacher, self.objective)
 
     @property

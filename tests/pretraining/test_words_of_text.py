@@ -1,12 +1,13 @@
 """Records that say what a word is (--word_boundaries, --segmenter). Their masks: test_plain.py."""
 
 import pytest
+from helpers.training_steps import one_device
 
 from bert_tf.data import record_files, record_index
 from bert_tf.models.configuration.config import BertConfig
 from bert_tf.pretraining.create import create_pretraining_data
 from bert_tf.training.pretraining_settings import PretrainingSettings
-from bert_tf.training.pretraining_tasks import PretrainingTask, open_all_records
+from bert_tf.training.pretraining_tasks import PretrainingTask
 
 VOCAB = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"我来到北京。"]
 
@@ -33,7 +34,7 @@ def test_records_with_and_without_words(tmp_path, caplog):
         )  # fmt: skip
         caplog.clear()
         with caplog.at_level("INFO", logger="absl"):
-            PretrainingTask(settings, config, "c", open_all_records(settings, config, "c"))
+            PretrainingTask(settings, config, "c", one_device())
         kind = "whole words" if whole_words else "single pieces"
         assert f"are unmasked and say what a word is: by the rule of bert, 0.15 of the tokens ({kind})" in caplog.text
         assert (unused in caplog.text) != whole_words

@@ -257,7 +257,7 @@ def test_few_functions_are_between_main_and_the_model_in_pretraining(calls, tmp_
     )  # fmt: skip
     with pytest.raises(InterruptedError):
         pretrain(settings)
-    assert calls == ["pretrain", "_run", "train", "_steps", "body", "replica_step", "_gradients"]
+    assert calls == ["pretrain", "execute", "train", "_steps", "body", "replica_step", "_gradients"]
 
 
 def test_the_table_of_tasks_names_what_there_is():

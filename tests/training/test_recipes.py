@@ -1,8 +1,8 @@
 """The families' recipes of fine-tuning, compared with what their originals' optimizers computed."""
 
 import dataclasses
-import functools
 import json
+from unittest import mock
 
 import keras
 import numpy as np
@@ -16,7 +16,8 @@ from bert_tf.models.configuration.config import BertConfig
 from bert_tf.models.configuration.families import DistilBertConfig, ElectraConfig, RobertaConfig
 from bert_tf.models.configuration.recipe import Recipe
 from bert_tf.models.task_models import BertForSequenceClassification, BertForTokenClassification, BertModel
-from bert_tf.training import fine_tuning, pretraining_run
+from bert_tf.tasks import script
+from bert_tf.training import pretraining_run
 from bert_tf.training.optimization import AdamWeightDecay, WarmupLinearDecay, create_optimizer, layer_rates
 from bert_tf.training.pretraining_settings import PretrainingSettings
 from bert_tf.training.settings import FineTuningSettings
@@ -71,22 +72,20 @@ def test_robertas_schedule(golden):
 
 def test_warmups_as_runs_make_them(tmp_path):
     """A share of 15 steps is a whole number of them, but not ELECTRA's; that of its pre-training is rounded up."""
+    settings = {"warmup_proportion": 0.1, "learning_rate": 1.0, "optimizer": "adamw"}
     for kind, rate in ((ElectraConfig, 14 / 15 / 1.5), (BertConfig, 14 / 15)):
-        run = FineTuningSettings(
-            output_dir=str(tmp_path), warmup_proportion=0.1, learning_rate=1.0, optimizer="adamw", do_train=True
-        )
         config = kind.from_dict({**TINY, "num_hidden_layers": 1})
         for dropout in (None, 0.3):
-            run = dataclasses.replace(run, classifier_dropout=dropout)
-            create = functools.partial(BertForSequenceClassification, config, 2)
-            model, optimizer, _ = fine_tuning.build_and_restore(run, one_device(), create, 15, config.recipe)
+            run = FineTuningSettings(**settings, output_dir=str(tmp_path), do_train=True, classifier_dropout=dropout)
+            task = mock.Mock(dev_sets=[], files=mock.Mock(config=config))
+            task.create_model.return_value = BertForSequenceClassification(config, 2)
+            model, optimizer, _ = script._Run(task, run, one_device(), 15).build_and_restore()
             assert model.dropout_rate == (dropout or 0.1)
         assert float(optimizer.learning_rate_at(tf.constant(1))) == pytest.approx(rate)
     settings = PretrainingSettings("records", str(tmp_path), objective="electra", do_train=True, num_train_steps=101)
     assert pretraining_run._with_recipe(settings, ElectraConfig(30)).num_warmup_steps == 2
-    settings = PretrainingSettings("records", str(tmp_path), do_train=True)
     for teacher in (None, "teacher"):
-        taught = dataclasses.replace(settings, teacher=teacher)
+        taught = PretrainingSettings("records", str(tmp_path), do_train=True, teacher=teacher)
         assert pretraining_run._with_recipe(taught, BertConfig(30)).nsp == (teacher is None)
     kinds = {ElectraConfig: "multiplies", RobertaConfig: "precedes", DistilBertConfig: "precedes_from_zero"}
     assert {kind: kind(30).pretraining_recipe.warmup for kind in kinds} == kinds
