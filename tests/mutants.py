@@ -29,9 +29,10 @@ MUTANTS = {
         ("tf.maximum(norm, optimizer.global_clipnorm)", "norm")],
     ("training/step.py", "training/test_loop.py::test_a_nan_step_can_be_skipped_and_counted"): [
         ("counts = ~failed if", "counts = failed if")],
+    ("training/step.py", "training/test_gpu_programs.py::test_replicas_on_a_cpu_add_up_all_gradients_at_once"): [
+        ("gradients = [g if g is None else tf.convert_to_tensor(g) for g in gradients]", "pass")],
     ("training/step.py", "training/test_equal_steps.py::test_runs_end_equal"): [
         ("(replica * self._parts + part) * size", "part * size"),
-        ("gradients = [g if g is None else tf.convert_to_tensor(g) for g in gradients]", "pass"),
         ("totals = add(self._totals(share))", "totals = self._totals(share)")],
     ("training/optimization.py", "training/test_recipes.py::test_robertas_schedule"): [
         ('first = 1.0 if self.warmup == "precedes" else 0.0', "first = 1.0"),

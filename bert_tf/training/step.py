@@ -236,8 +236,7 @@ class Trainer:
         gradients = tape.gradient(scaled_loss, [variable.value for variable in self._variables])
         squares = [_half_square(g.values) if isinstance(g, tf.IndexedSlices) else None for g in gradients]
         if self.strategy.num_replicas_in_sync > 1:
-            # TensorFlow fixes the shape of what it gathers at the first step, but the rows of a table's gradient are as
-            # many as the tokens, which differ from batch to batch.
+            # A table's gradient has a row for each token: these would be gathered. Dense, it is part of the one sum.
             gradients = [g if g is None else tf.convert_to_tensor(g) for g in gradients]
         return {"loss": loss, **sums}, gradients, squares
 
