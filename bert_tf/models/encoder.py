@@ -216,8 +216,8 @@ class BertEncoder(NamedInputs, Rebuilt, keras.Model):
           dtype of the computation. Each query's add up to 1 (but for dropout).
         """
         input_ids = ops.convert_to_tensor(inputs["input_ids"])
-        given = {**inputs, "input_ids": input_ids, "masked_lm_positions": read_positions}  # only their heads read some
-        inputs, wrong = require_inputs(self.config, given)
+        features = {**inputs, "input_ids": input_ids, "masked_lm_positions": read_positions}  # only heads read some
+        inputs, wrong = require_inputs(self.config, features)
         input_ids, read_positions = inputs["input_ids"], inputs["masked_lm_positions"]
         segment_ids = ops.zeros_like(input_ids) if inputs.get("segment_ids") is None else inputs["segment_ids"]
         input_mask = self._mask(inputs)

@@ -303,9 +303,9 @@ def require(name: str, values, allowed, expected: str, size=None, advice: str = 
     if keras.backend.backend() == "tensorflow" and not sys.modules["tensorflow"].executing_eagerly():
         values = _asserted(name, values, allowed, expected, size, advice)
     elif _is_computed(allowed):
-        known = ops.convert_to_numpy(allowed)
-        if not known.all():
-            index = tuple((~known).nonzero()[axis][0] for axis in range(known.ndim))
+        is_allowed = ops.convert_to_numpy(allowed)
+        if not is_allowed.all():
+            index = tuple((~is_allowed).nonzero()[axis][0] for axis in range(is_allowed.ndim))
             value = ops.convert_to_numpy(values)[index].item()
             last = "" if size is None else f" {int(size) - 1}"
             where = "".join(f"[{number}]" for number in index)

@@ -266,5 +266,5 @@ def check_mask_rates(mask_rate: float, random_rate: float, keep_rate: float) -> 
     for name, rate in rates.items():
         declared_in(InstanceSettings)[name].check_value(name, rate)
     if abs(sum(rates.values()) - 1) > 1e-6:
-        given = ", ".join(f"--{name}={rate}" for name, rate in rates.items())
-        raise ValueError(f"{given} must add up to 1: each predicted token is masked, replaced or kept")
+        flags = ", ".join(f"--{name}={rate}" for name, rate in rates.items())
+        raise ValueError(f"{flags} must add up to 1: each predicted token is masked, replaced or kept")

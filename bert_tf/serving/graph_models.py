@@ -96,8 +96,8 @@ class ServedModel:
 
         @tf.function(input_signature=list(specs.values()), autograph=False)
         def call(*features):
-            given = {f"{name}:0": value for name, value in zip(specs, features, strict=True)}
-            tensors = tf.graph_util.import_graph_def(graph, input_map=given, return_elements=outputs, name="frozen")
+            feeds = {f"{name}:0": value for name, value in zip(specs, features, strict=True)}
+            tensors = tf.graph_util.import_graph_def(graph, input_map=feeds, return_elements=outputs, name="frozen")
             return tf.nest.pack_sequence_as(structure, tensors)
 
         self._model = lambda features, training: call(*(features[name] for name in specs))

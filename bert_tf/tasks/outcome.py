@@ -187,8 +187,8 @@ def tell(task, run: FineTuningSettings, results: Mapping[str, float], seed: int,
 
 def samples(task) -> list[str]:
     """Examples for `usage` in the script of the data's texts or of the labels; none if both seem to be English."""
-    known = " ".join([*task.known_texts(), *map(str, task.files.head.labels or ())])
-    texts = next((texts for script, texts in _SAMPLES.items() if re.search(script, known)), ())
+    all_text = " ".join([*task.known_texts(), *map(str, task.files.head.labels or ())])
+    texts = next((texts for script, texts in _SAMPLES.items() if re.search(script, all_text)), ())
     return [*texts] if TASKS[task.name].answerer == "QuestionAnswerer" else [*texts[1:]]
 
 

@@ -403,7 +403,7 @@ class _Run(loop.Run):
             adjust = starting_model.unchanged if run.do_train else task.adjust
             step = fine_tuning.use_best_model(self.model, self.keeper, adjust)
         tf.io.gfile.makedirs(self.output_dir)
-        main, known = {}, {}
+        main, outputs_of_sets = {}, {}
         for number, examples in enumerate(task.dev_sets):
             logging.info("Evaluation of step %d on %s:", step, examples.name)
             outputs = self.evaluated.get(step) if number == 0 else None  # a step is not evaluated twice
@@ -411,7 +411,7 @@ class _Run(loop.Run):
                 outputs = self.outputs_of(examples, self.eval_batch_size)
             outputs, results = task.evaluate(examples, outputs, self.eval_batch_size)
             results = {**results, "global_step": step}
-            known[id(examples)] = outputs
+            outputs_of_sets[id(examples)] = outputs
             if self.chief:
                 path = posixpath.join(self.output_dir, f"eval_results{examples.suffix}.txt")
                 run_directory.write_eval_results(path, results)
@@ -420,14 +420,14 @@ class _Run(loop.Run):
         if task.test_sets and step and not run.do_train:
             logging.info("Predictions of step %d:", step)
         for examples in task.test_sets:
-            outputs = known.get(id(examples))
+            outputs = outputs_of_sets.get(id(examples))
             if outputs is None:
                 outputs = self.outputs_of(examples, run.predict_batch_size)
             if self.chief:
                 task.write_predictions(self.output_dir, examples, outputs)
-                if id(examples) not in known:
+                if id(examples) not in outputs_of_sets:
                     task.score_predictions(self.output_dir, examples, outputs, step, run.predict_batch_size)
         if task.dev_sets and step == last_step and self.chief:  # the best model has its own, in best_model/
-            for name, content in task.further_files(task.dev_sets[0], known[id(task.dev_sets[0])]).items():
+            for name, content in task.further_files(task.dev_sets[0], outputs_of_sets[id(task.dev_sets[0])]).items():
                 write_text_file(posixpath.join(self.output_dir, name), content)
         return main

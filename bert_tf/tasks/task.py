@@ -116,8 +116,8 @@ class FineTuningTask(abc.ABC):
 
     def is_trained_on(self, examples: ExampleSet) -> bool:
         """Whether a dev set has the texts of the training set, and no others."""
-        known, other = self.train_rows, examples.rows
-        return all(np.array_equal(getattr(known, name), getattr(other, name)) for name in ("ids", "offsets"))
+        trained_on, other = self.train_rows, examples.rows
+        return all(np.array_equal(getattr(trained_on, name), getattr(other, name)) for name in ("ids", "offsets"))
 
     @abc.abstractmethod
     def create_model(self, dtype: str) -> keras.Model:

@@ -121,11 +121,11 @@ def learn_vocabulary(
     characters = words.characters()
     if tokenizer.strip_accents:
         _warn_about_stripping(characters)
-    kept = set(sorted(characters, key=lambda char: (-characters[char], char))[:max_characters])
-    if (single := _check_room(kept, room)) > room / 2:
+    alphabet = set(sorted(characters, key=lambda char: (-characters[char], char))[:max_characters])
+    if (single := _check_room(alphabet, room)) > room / 2:
         logging.warning(f"Single characters take {single} of {vocab_size} places: --max_characters drops rare ones.")
     start = time.monotonic()
-    learned = learn_pieces(words.counts, kept, room, min_frequency, show_progress)
+    learned = learn_pieces(words.counts, alphabet, room, min_frequency, show_progress)
     vocabulary = [*reserved, *learned]
     logging.info("Learned %d pieces in %.1f s", len(learned), time.monotonic() - start)
     _warn_of_fewer(len(vocabulary), vocab_size, "More text or a lower --min_frequency gives more.")

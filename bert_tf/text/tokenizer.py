@@ -268,8 +268,8 @@ class Tokenizer(abc.ABC):
             raise FileExistsError(f"{directory} has {', '.join(others)} of another tokenizer: remove it.")
         path = posixpath.join(directory, TOKENIZER_CONFIG)
         old = (read_json_if_there(path) or {}).items()
-        kept = {name: value for name, value in old if name == "model_max_length"}
-        config = {"tokenizer_class": self.huggingface_class, **kept, **self.settings()}
+        old_limit = {name: value for name, value in old if name == "model_max_length"}
+        config = {"tokenizer_class": self.huggingface_class, **old_limit, **self.settings()}
         contents[TOKENIZER_CONFIG] = (json.dumps(config, indent=2, sort_keys=True) + "\n").encode()
         tf.io.gfile.makedirs(directory)
         write_files({posixpath.join(directory, name): content for name, content in reversed(contents.items())})
@@ -367,8 +367,8 @@ class Tokenizer(abc.ABC):
         """
         if max_length is not None:
             room = max_length - self.num_special_tokens(pair=bool(second))
-            kept, kept_second = lengths_that_fit(len(first), len(second or ()), room)
-            first, second = first[:kept], second[:kept_second] if second else None
+            first_length, second_length = lengths_that_fit(len(first), len(second or ()), room)
+            first, second = first[:first_length], second[:second_length] if second else None
         ids = [*self.begin_ids, *first]
         if not second:
             ids += self.end_ids

@@ -144,8 +144,8 @@ class DistillationTask(PretrainingTask):
     model_class = BertForMaskedLM
 
     def prepare(self) -> None:
-        known, settings = self.vocabulary, self.settings
-        tokenizer = known and model_vocabulary.tokenizer_of_model(known.vocab_file, self.config, known.casing)
+        files, settings = self.vocabulary, self.settings
+        tokenizer = files and model_vocabulary.tokenizer_of_model(files.vocab_file, self.config, files.casing)
         self.teacher = open_teacher(settings.teacher, tokenizer, settings.max_seq_length, _OUTPUT_LAYER)
         if self.teacher.files.config.is_causal:
             raise ValueError("--teacher has causal attention: it does not score masked tokens.")

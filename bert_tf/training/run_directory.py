@@ -56,9 +56,10 @@ def check_output_dir(
     old, new = {key: value for key, value in read_json(path).items() if key not in KEYS_IN_CONFIG}, config.to_dict()
     if head != NO_HEAD:
         old_head = read_head(output_dir)
-        there, here = old_head.labels or (), head.labels or ()
-        if trains and there != here:
-            different = difference(there, here) if {*there} != {*here} else "in another order"
+        old_labels, new_labels = old_head.labels or (), head.labels or ()
+        if trains and old_labels != new_labels:
+            same = {*old_labels} == {*new_labels}
+            different = "in another order" if same else difference(old_labels, new_labels)
             raise ValueError(
                 f"--output_dir={output_dir} holds a run of other labels ({different}): choose another directory."
             )

@@ -161,14 +161,14 @@ def with_labels_of(teacher: Teacher, student: HeadConfig, others: Sequence[str])
     if not student.problem_type and not student.labels:
         return teacher
     head, start = teacher.files.head, f"--teacher: {teacher.path}"
-    known, labels = head_config.names_in(head.labels), student.labels
+    teacher_labels, labels = head_config.names_in(head.labels), student.labels
     other_kind = None not in (head.problem_type, student.problem_type) and head.problem_type != student.problem_type
-    if other_kind or (not (known and labels) and teacher.outputs != len(labels or ("number",))):
+    if other_kind or (not (teacher_labels and labels) and teacher.outputs != len(labels or ("number",))):
         raise ValueError(
             f"{start} was trained for {head.problem_type} with {teacher.outputs} outputs, the student is for "
             f"{student.problem_type} with {len(labels or ('number',))}."
         )
     if not labels:
         return teacher
-    order = head_config.order_of(known, labels, start, "It must know the labels of the data.", others)
-    return dataclasses.replace(teacher, labels=tuple(known[number] for number in order) if order else None)
+    order = head_config.order_of(teacher_labels, labels, start, "It must know the labels of the data.", others)
+    return dataclasses.replace(teacher, labels=tuple(teacher_labels[number] for number in order) if order else None)

@@ -151,9 +151,9 @@ def _tensor(storage, offset, shape, strides, requires_grad, hooks, negated_or_co
 
 def _described(content: bytes) -> dict[str, _Tensor]:
     # A tuple that is used again could stand for a tree of tuples that takes forever to be hashed.
-    known, made_by, numbers, tuples = _OPERATIONS.split(), "", set(), 0
+    allowed, made_by, numbers, tuples = _OPERATIONS.split(), "", set(), 0
     for operation, value, _ in pickletools.genops(content):
-        if (name := operation.name) not in known:
+        if (name := operation.name) not in allowed:
             raise ValueError(f"it has the operation {name}, which no dict of tensors needs")
         if (tuples := tuples + name.startswith("TUPLE")) > _MOST_TUPLES:
             raise ValueError("it has more tuples than a dict of tensors needs")

@@ -188,12 +188,12 @@ BOTH = "both"  # among `Weights.parts`: generator and discriminator under the na
 
 _ELECTRA, _GENERATOR, _GENERATOR_HEAD = "electra/", "generator/", "generator_predictions/"
 _DISCRIMINATOR_HEAD, _TASK = "discriminator_predictions/", "task_specific/"
-# Of a generator: here -> there.
+# Of a generator: our name -> theirs.
 _MASKED_LM = {
     "cls/predictions/transform/": _GENERATOR_HEAD,
     "cls/predictions/output_bias": _GENERATOR_HEAD + "output_bias",
 }
-# Parts of ALBERT's names: here -> there. Each part of a name is replaced once, by the first of these that begins it.
+# Parts of ALBERT's names: ours -> theirs. Each part of a name is replaced once, by the first of these that begins it.
 _ALBERT_PARTS = {
     "albert/embeddings_project/": "bert/encoder/embedding_hidden_mapping_in/",
     "albert/": "bert/",
@@ -239,10 +239,10 @@ def _albert_name(name: str, inner_group_num: int) -> str:
 def _open_albert(weights: Weights) -> Weights:
     number = 1 + max(int(match[2]) for match in map(_ALBERT_BLOCK.match, weights) if match)
     names = all_names(BertConfig.classes["albert"], lambda name: _albert_name(name, number) in weights)
-    here = {_albert_name(name, number): name for name in names}
+    our_names = {_albert_name(name, number): name for name in names}
     bases = {name: base_name(name) for name in weights}
     origins = {
-        here.get(base, re.sub("^bert/", "albert/", base)) + name.removeprefix(base): name
+        our_names.get(base, re.sub("^bert/", "albert/", base)) + name.removeprefix(base): name
         for name, base in bases.items()
     }
     return renamed(weights, origins, {})
@@ -337,9 +337,9 @@ def _electra_names(names: Iterable[str]) -> dict[str, str]:
     generator = "cls/predictions/output_bias" in names and _DISCRIMINATOR_HEAD + "dense/kernel" not in names
 
     def electra_name(name: str) -> str:
-        for here, replacement in _MASKED_LM.items():
-            if name.startswith(here):
-                return replacement + name.removeprefix(here)
+        for prefix, replacement in _MASKED_LM.items():
+            if name.startswith(prefix):
+                return replacement + name.removeprefix(prefix)
         in_generator = generator and name.startswith(_ELECTRA) and not name.startswith(_ELECTRA + "embeddings/")
         return _GENERATOR + name.removeprefix(_ELECTRA) if in_generator else name
 

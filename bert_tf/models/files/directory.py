@@ -195,19 +195,19 @@ def other_ids(vocab_file: str | None, files: ModelFiles) -> str:
     if not (vocab_file and beside) or read_bytes(vocab_file) == read_bytes(beside):
         return ""
     try:
-        known, given = (tokenizer_of_file(path, Casing(False), default) for path in (beside, vocab_file))
+        model_tokenizer, tokenizer = (tokenizer_of_file(path, Casing(False), default) for path in (beside, vocab_file))
     except ValueError:
         return ""
-    if known.vocab_kind != given.vocab_kind:
+    if model_tokenizer.vocab_kind != tokenizer.vocab_kind:
         return ""
-    moved = [token for token, number in given.vocab.items() if known.vocab.get(token, number) != number]
+    moved = [token for token, number in tokenizer.vocab.items() if model_tokenizer.vocab.get(token, number) != number]
     if moved:
-        token, numbers = moved[0], (known.vocab[moved[0]], given.vocab[moved[0]])
+        token, numbers = moved[0], (model_tokenizer.vocab[moved[0]], tokenizer.vocab[moved[0]])
         return (
             f"{vocab_file} is not the vocabulary that the weights were trained with, {beside}: {len(moved):,} of its "
             f"tokens have other ids there, such as {token!r}, {numbers[0]} there and {numbers[1]} here"
         )
-    others = [(token, known.inv_vocab.get(number, token)) for token, number in given.vocab.items()]
+    others = [(token, model_tokenizer.inv_vocab.get(number, token)) for token, number in tokenizer.vocab.items()]
     others = [pair for pair in others if pair[0] != pair[1] and not pair[1].startswith("[unused")]
     if others and is_first("other tokens", vocab_file, beside):
         counted = f"{len(others)}, such as {others[0][0]!r} for {others[0][1]!r}"

@@ -275,17 +275,17 @@ def with_best_metric(task: Task, best: str | None, weighted: bool) -> Task:
     Args:
       best: --best_metric. weighted: whether classes have weights in the loss.
     """
-    known = ["accuracy", "macro_f1", "matthews"] + ["f1"] * (len(task.labels or ()) == 2)
+    metrics = ["accuracy", "macro_f1", "matthews"] + ["f1"] * (len(task.labels or ()) == 2)
     if task.is_regression:
-        known = ["pearson", "spearman", "f1_at_3"]
+        metrics = ["pearson", "spearman", "f1_at_3"]
     elif task.multi_label:
-        known = ["micro_f1", "macro_f1"]
+        metrics = ["micro_f1", "macro_f1"]
     if best is None and weighted and task.metrics[0] == "accuracy":
         best = "macro_f1"
     if best is None:
         return task
-    if best not in known:
-        raise ValueError(f"--best_metric={best}: this task has {', '.join(known)}.")
+    if best not in metrics:
+        raise ValueError(f"--best_metric={best}: this task has {', '.join(metrics)}.")
     return dataclasses.replace(task, metrics=tuple(dict.fromkeys((best, *task.metrics))))
 
 

@@ -121,8 +121,8 @@ def class_weights(text: str, labels: Sequence[str], label_ids: np.ndarray) -> li
     Args:
       text: --class_weights. labels: the names of the classes. label_ids: the class of all that is trained on, from 0.
     """
-    given = parse_class_weights(text)
-    if unknown := [label for label in given if label not in labels]:
+    weights_by_label = parse_class_weights(text)
+    if unknown := [label for label in weights_by_label if label not in labels]:
         raise ValueError(f"--class_weights={text}: no such label: {some(unknown)}. The labels are {some(labels)}.")
     counts = np.bincount(np.asarray(label_ids).reshape(-1), minlength=len(labels))
     if text == BALANCED:
@@ -131,8 +131,8 @@ def class_weights(text: str, labels: Sequence[str], label_ids: np.ndarray) -> li
         weights = [float(weight) if count else 1.0 for weight, count in zip(weights, counts, strict=True)]
         reason = "occur nowhere in the training data"
     else:
-        weights = [given.get(label, 1.0) for label in labels]
-        without = [label for label in labels if label not in given]
+        weights = [weights_by_label.get(label, 1.0) for label in labels]
+        without = [label for label in labels if label not in weights_by_label]
         reason = "are not named"
     if without:
         logging.warning("--class_weights: these labels %s and have weight 1: %s.", reason, some(without))

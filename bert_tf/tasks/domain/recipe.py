@@ -66,8 +66,8 @@ class _Job:
         """Does all steps, those that need no training first, so that mistakes show early; returns what `adapt` does."""
         settings, name = self.settings, storage.name_of(self.settings.init_checkpoint)
         model = self.path("pretrained", *["discriminator"] * self.start.config.detects_replaced_tokens)
-        given = {"init_checkpoint": name, "new_words": settings.new_words} | files_of(settings)
-        texts = self.do("texts", given, self.make_texts)
+        vocabulary_settings = {"init_checkpoint": name, "new_words": settings.new_words} | files_of(settings)
+        texts = self.do("texts", vocabulary_settings, self.make_texts)
         rows = self.do(
             "records", {"max_seq_length": settings.max_seq_length}, lambda: self.make_records(texts["texts"])
         )

@@ -28,10 +28,10 @@ def text_path(settings: DomainSettings, name: str) -> str:
 
 def files_of(settings: DomainSettings) -> dict[str, list[tuple[str, int]]]:
     """flag -> (path, bytes) of each file that it names."""
-    given = {name: getattr(settings, name) for name in ("input_file", "heldout_file", "other_text")}
+    patterns = {name: getattr(settings, name) for name in ("input_file", "heldout_file", "other_text")}
     return {
         name: [(path, tf.io.gfile.stat(path).length) for path in list_files(files, f"--{name}")] if files else []
-        for name, files in given.items()
+        for name, files in patterns.items()
     }
 
 

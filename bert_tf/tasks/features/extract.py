@@ -324,8 +324,8 @@ def extract_features(
       The text as it was tokenized.
     """
     text = text or read_input(input_file, tokenizer, max_seq_length, pooling, sentences, encoding)
-    layers, given = tuple(layers), {"strategy": strategy, "window_bytes": window_bytes}
-    given |= {"batch_size": batch_size, "max_seq_length": max_seq_length, "static_padding": static_padding}
+    layers, window_options = tuple(layers), {"strategy": strategy, "window_bytes": window_bytes}
+    window_options |= {"batch_size": batch_size, "max_seq_length": max_seq_length, "static_padding": static_padding}
 
     def write_pooled(lines: range, values: np.ndarray) -> None:
         starts = text.starts[text.entries.offsets[lines.start] : text.entries.offsets[lines.stop] + 1]
@@ -340,7 +340,7 @@ def extract_features(
         concurrent.futures.ThreadPoolExecutor(1) as writing,
     ):
         written = writing.submit(lambda: None)
-        for lines, values in layer_values(model, text.rows, layers, **given):
+        for lines, values in layer_values(model, text.rows, layers, **window_options):
             written.result()
             written = writing.submit(write_pooled, lines, values)
             del values

@@ -104,20 +104,20 @@ def encode_sentences(
 
 def _pieces_of(unit: Sequence[Sentence], tokenizer: Tokenizer, of_pieces: bool) -> tuple[list[int], ...]:
     """The ids of sentences; for each word the number of its piece, and its kind; and the ids of words that have any."""
-    pieces, numbers, kinds, known = [], [], [], []
+    pieces, numbers, kinds, ids_of_words = [], [], [], []
     if of_pieces and all(len(word) == 1 for sentence in unit for word in sentence.words):
         for sentence in unit:
             ids, of_characters, kinds_of_characters = _pieces_of_characters(sentence.words, tokenizer)
             numbers += [len(pieces) + number for number in of_characters]
             kinds += kinds_of_characters
-            known += ids if any(map(str.strip, sentence.words)) else ()
+            ids_of_words += ids if any(map(str.strip, sentence.words)) else ()
             pieces += ids
-        return pieces, numbers, kinds, known
+        return pieces, numbers, kinds, ids_of_words
     for ids in tokenizer.encode_words([word for sentence in unit for word in sentence.words]):
         numbers.append(len(pieces))
         pieces += ids or (tokenizer.unk_id,)
-        known += ids  # not the words that have no piece: a space that is tagged alone
-    return pieces, numbers, [FIRST] * len(numbers), known
+        ids_of_words += ids  # not the words that have no piece: a space that is tagged alone
+    return pieces, numbers, [FIRST] * len(numbers), ids_of_words
 
 
 def _pieces_of_characters(characters: Sequence[str], tokenizer: Tokenizer) -> tuple[list[int], list[int], list[int]]:

@@ -67,13 +67,13 @@ def report(gold: Tags, predicted: Tags, *, plain: bool = False) -> str:
 
 def _counts(gold: Tags, predicted: Tags, entities_of: Callable[[Sequence[str]], list[Entity]]) -> dict:
     """type -> numbers of entities that are right, predicted, and gold; sorted by type."""
-    known, guessed = (
+    truth, guesses = (
         {(number, entity) for number, tags in enumerate(sentences) for entity in entities_of(tags)}
         for sentences in (gold, predicted)
     )
-    types = sorted({entity.type for _, entity in known | guessed})
+    types = sorted({entity.type for _, entity in truth | guesses})
     return {
-        type_: tuple(sum(entity.type == type_ for _, entity in some) for some in (known & guessed, guessed, known))
+        type_: tuple(sum(entity.type == type_ for _, entity in some) for some in (truth & guesses, guesses, truth))
         for type_ in types
     }
 

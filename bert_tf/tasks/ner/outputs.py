@@ -110,8 +110,8 @@ def score(
         results |= metrics.klue(*without_spaces, ner_tags.tag_set("iob2", ner_tags.types_of(labels)))
     number = {label: index for index, label in enumerate(labels)}
     ids = np.array([number.get(tag, -1) for sentence in sentences for tag in sentence.tags])
-    known = ids >= 0
-    losses = -np.log(np.maximum(softmax(logits[known])[np.arange(known.sum()), ids[known]], 1e-30))
+    has_id = ids >= 0
+    losses = -np.log(np.maximum(softmax(logits[has_id])[np.arange(has_id.sum()), ids[has_id]], 1e-30))
     results["loss"] = float(losses.mean()) if len(losses) else 0.0
     return results, metrics.report(gold, predicted, plain=plain)
 

@@ -155,11 +155,11 @@ class NerTask(FineTuningTask):
 
     def _labels_to_learn(self, labels: list[str], head: StartingHead | None) -> list[str]:
         """The tags of the data; if the model knows these and more, all of the model's tags."""
-        known = spelled_as(standard_tags(head.labels), labels) if head and head.labels else ()
-        if not set(labels) < set(known):
+        head_tags = spelled_as(standard_tags(head.labels), labels) if head and head.labels else ()
+        if not set(labels) < set(head_tags):
             return labels
-        logging.info("%s knows further tags, which it keeps: %s.", head.source, some(sorted({*known} - {*labels})))
-        return list(known)
+        logging.info("%s knows further tags, which it keeps: %s.", head.source, some(sorted({*head_tags} - {*labels})))
+        return list(head_tags)
 
     def _check_tags(self, flag: str, sentences: list[data.Sentence], run) -> None:
         tags = {}  # and where the first word with each is
