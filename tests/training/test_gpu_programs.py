@@ -134,7 +134,6 @@ def test_a_call_of_compiled_steps_on_a_device_with_memory_of_its_own(cases):
 
 @pytest.mark.parametrize("replicas", [1, 2])
 def test_batches_wait_on_the_gpus(replicas):
-    """The strategy's iterators copy them there ahead."""
     assert isinstance(
         feed(gpus(replicas), tf.data.Dataset.from_tensors(CASES["next"][1])), tf.distribute.DistributedIterator
     )

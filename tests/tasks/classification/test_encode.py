@@ -124,8 +124,7 @@ def test_batches_have_rows_of_similar_length():
 
     (sorted_spread, means), (plain_spread, _) = spread(50), spread(1)
     assert plain_spread > 110 and sorted_spread < 6
-    # ... but the batches themselves are not sorted by length.
-    assert abs(np.corrcoef(means[:50], np.arange(50))[0, 1]) < 0.4
+    assert abs(np.corrcoef(means[:50], np.arange(50))[0, 1]) < 0.4  # the batches themselves are not sorted by length
 
 
 def test_a_share_of_a_batch_is_as_long_as_the_batch():
@@ -140,6 +139,9 @@ def test_a_share_of_a_batch_is_as_long_as_the_batch():
             np.testing.assert_array_equal(half[name], value[2:], err_msg=name)
             np.testing.assert_array_equal(np.concatenate(quarters[name]), value[2:], err_msg=name)
     assert {batch["input_ids"].shape[1] for batch in whole} == {*range(8, 33, 4)}
+    static = next(iter(token_rows.training_batches(encoded, static_padding=True, **settings)))  # rows of any length
+    rows = encoded.batch(next(token_rows.training_rows(encoded.lengths, 4, 1, 3, 1)), 32)
+    np.testing.assert_array_equal(static["input_ids"], rows["input_ids"])
 
 
 def test_predictions_lose_no_example_and_keep_their_order():

@@ -116,9 +116,8 @@ def test_scores_of_the_specification(small, answer_from):
     assert sum(probabilities) == pytest.approx(1.0, abs=1e-12)
     assert prediction.text == "" and prediction.null_odds == pytest.approx(0.3, abs=1e-6)
     assert prediction.best.text == "ada brown" and prediction.best.score == pytest.approx(-1.06, abs=1e-6)
-    places = [(answer.start, answer.end) for answer in prediction.nbest]
-    known = [(None, None), (0, 9), (4, 9), (0, 3)]
-    assert places == (known if answer_from == "offsets" else [(None, None)] * 4)
+    places = [(None, None), (0, 9), (4, 9), (0, 3)] if answer_from == "offsets" else [(None, None)] * 4
+    assert [(answer.start, answer.end) for answer in prediction.nbest] == places
 
 
 def test_limits(small):
@@ -136,6 +135,8 @@ def test_limits(small):
     assert texts(n_best_size=2) == ["ada brown met ada 1801"]  # of starts 3 and 5, of ends 10 and 9
     assert texts(n_best_size=1) == ["empty"]  # only 3 and 10: in question and [SEP], as in the original
     assert texts(n_best_size=3, answer_from="offsets", max_answer_length=1)[0] == ""
+    one = {"version_2_with_negative": True, "n_best_size": 1, "max_answer_length": 2}  # the list has no span
+    assert predict(small, ask(context), [starts], [ends], **one)[0].best.text == "ada brown"
 
 
 # --- where the original crashes
@@ -163,10 +164,8 @@ def test_empty_contexts(small, context, answer_from):
     word = "empty" if answer_from == "words" else ""  # the original's word for it
     assert empty.text == word and empty.best == (empty.nbest[0] if word else None)
     assert empty.nbest == [Answer(word, 0.0, 0.0, 1.0)] and empty.null_odds is None
-    first, empty, last = predict(
-        small, examples, starts, ends, answer_from=answer_from, version_2_with_negative=True,
-        null_score_diff_threshold=1e9,
-    )  # fmt: skip
+    version_2 = {"answer_from": answer_from, "version_2_with_negative": True, "null_score_diff_threshold": 1e9}
+    first, empty, last = predict(small, examples, starts, ends, **version_2)
     assert (first.text, empty.text, last.text) == ("ada brown", "", "brown")
     assert empty.nbest == [Answer("", 0.0, 0.0, 1.0)] and empty.null_odds == NO_NULL_SCORE == 1e6
 
