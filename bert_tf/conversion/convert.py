@@ -198,9 +198,9 @@ def _describe(
                 f"{vocab_file} has {count} tokens for vocab_size {config.vocab_size}: the last rows of the "
                 "table are unused, or it is the vocabulary of another model."
             )
-    source_of_casing = f"Casing: do_lower_case={casing.do_lower_case}, from {casing.source}."
+    casing_note = f"Casing: do_lower_case={casing.do_lower_case}, from {casing.source}."
     unknown = "Nothing says whether the model is cased: no tokenizer_config.json is written."
-    return files, [*notes, unknown if casing.do_lower_case is None else source_of_casing]
+    return files, [*notes, unknown if casing.do_lower_case is None else casing_note]
 
 
 def _notes_on_source(weights: Weights, files: ModelFiles, with_optimizer: bool) -> list[str]:

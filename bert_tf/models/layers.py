@@ -67,9 +67,9 @@ class NamedInputs:
 
     def __call__(self, inputs=None, *args, **kwargs):
         by_name = [] if isinstance(inputs, Mapping) else [*self.known_inputs, *self.other_names]
-        options = {name: kwargs.pop(name) for name in by_name if name in kwargs}
-        if options or inputs is None:  # model(**tokenizer(texts)), model(ids, attention_mask=mask)
-            inputs = options | ({} if inputs is None else {"input_ids": inputs})
+        keywords = {name: kwargs.pop(name) for name in by_name if name in kwargs}
+        if keywords or inputs is None:  # model(**tokenizer(texts)), model(ids, attention_mask=mask)
+            inputs = keywords | ({} if inputs is None else {"input_ids": inputs})
         named = model_inputs.named_inputs(inputs, self.known_inputs, type(self).__name__, self.other_names)
         named = {name: model_inputs.as_array(value) for name, value in named.items()}
         model_inputs.check_shapes(named)
