@@ -168,8 +168,8 @@ MUTANTS = {
     ("models/layers.py", "serving/test_embedder.py"): [
         ("(ops.shape(mask)[1]) >= skipped", "(ops.shape(mask)[1]) > skipped")],
     ("models/files/card.py", "models/test_card.py::test_licences_beside_the_weights"): [
-        ("if known else {}", 'if known else {"license": "mit"}'),
-        ('**(start.get("license") or {}),', ""),
+        ("if phrase in words), {})", "), {})"),
+        ("        **license,\n", ""),
         ("if isinstance(front.get(key), str)", "if front.get(key)")],
     ("models/lora.py", "models/test_lora.py"): [
         ("/ a.shape[1]", "/ a.shape[0]"),

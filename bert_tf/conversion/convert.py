@@ -95,8 +95,8 @@ class Conversion:
         text = None if self.part else card.read_ours(files.directory)
         if text is None:
             facts = card.CardFacts(card.beginning_of(self.source, self.original))  # which reads all weights
-            text = saving.card_of(weights, dataclasses.replace(files, card=facts), format)
-        text = card.converted(text, format, files.sentences, self.changes)
+            text = card.card_of(weights, dataclasses.replace(files, card=facts), format)
+        text = card.converted(text, format, self.changes)
         with_optimizer = self.writing["with_optimizer"]
 
         def check(path: str) -> None:

@@ -12,8 +12,8 @@ from helpers.tiny import TINY_CONFIG
 from bert_tf.conversion import convert
 from bert_tf.models.configuration.config import BertConfig
 from bert_tf.models.configuration.head_config import NO_HEAD, HeadConfig
-from bert_tf.models.files import card, initialize, open_weights, pretrained, saving
-from bert_tf.models.files.card import CardFacts, card_text
+from bert_tf.models.files import card, initialize, open_weights, saving
+from bert_tf.models.files.card import CardFacts
 from bert_tf.models.task_models import BertForMaskedLM, BertForSequenceClassification, BertModel
 from bert_tf.text.tokenizer_files import Casing
 
@@ -37,14 +37,17 @@ FACTS = CardFacts(
 )
 
 
+def card_text(head: HeadConfig, shapes: dict, facts: CardFacts, **files) -> str:
+    weights = open_weights.Weights("", "", shapes, {}, None)
+    return card.card_of(weights, saving.ModelFiles("", CONFIG, head=head, card=facts, **files))
+
+
 def front_of(text: str) -> dict:
     return yaml.safe_load(text.split("---\n")[1])
 
 
 def test_a_card_says_what_is_known():
-    lengths = [card_text(CONFIG, HEAD, SHAPES, CardFacts(settings={"max_seq_length": size})) for size in (16, 32)]
-    assert "longest input: 32 tokens; in training 16\n" in lengths[0] and "longest input: 32 tokens\n" in lengths[1]
-    text = card_text(CONFIG, HEAD, SHAPES, FACTS, casing=Casing(True))
+    text = card_text(HEAD, SHAPES, FACTS, casing=Casing(True))
     assert front_of(text) == {
         "license": "apache-2.0", "base_model": "owner/base", "library_name": "bert_tf",
         "pipeline_tag": "text-classification", "tags": ["bert_tf", "bert"],
@@ -52,9 +55,9 @@ def test_a_card_says_what_is_known():
     for line in (
         "# BERT: classification of texts", "layers: 2", "width: 32", "longest input: 32 tokens", "case: uncased",
         "parameters: 1,088", "0: up", "1: d|own `x`", "weights at the start: 'models/my base: 1'", "step: 1000",
-        "checksum: ab12", "licence: apache-2.0, as LICENSE beside them says",
+        "checksum: ab12", "licence: apache-2.0", "licence file beside them: LICENSE",
         "training data: 16 examples, checksum 01ff", "It is one of 5 seeds that were tried.",
-        "learning_rate: 2.0e-05", "labels: up, dówn", "optimizer: adamw", "After step 24:",
+        "learning_rate: 2.0e-05", "labels: up, dówn", "optimizer: adamw", "after step: 24",
         "eval_accuracy: 0.8125", "eval_loss: 0.3", 'Predictor("path/to/this/folder")("A text.")',
         "python export_saved_model.py --model_dir=path/to/this/folder --export_dir=serving/model",
     ):  # fmt: skip
@@ -72,21 +75,20 @@ def test_a_card_says_what_is_known():
 )
 def test_a_card_does_not_say_where_its_owner_keeps_files(path, shown):
     settings = card.public({"data_dir": path, "train_file": f"{path},one.csv,{path}"})
-    text = card_text(CONFIG, HEAD, SHAPES, CardFacts({"path": path}, settings=settings))
+    text = card_text(HEAD, SHAPES, CardFacts({"path": path}, settings=settings))
     assert f"weights at the start: {shown}\n" in text and f"data_dir: {shown}\n" in text
     assert f"train_file: {shown},one.csv,{shown}\n" in text
 
 
 def test_what_is_not_known_is_left_out():
-    text = card_text(CONFIG, NO_HEAD, {"bert/pooler/dense/kernel": (32, 32)}, CardFacts())
+    text = card_text(NO_HEAD, {"bert/pooler/dense/kernel": (32, 32)}, CardFacts())
     assert front_of(text) == {
         "library_name": "bert_tf", "pipeline_tag": "feature-extraction", "tags": ["bert_tf", "bert"]
     }  # fmt: skip
     assert "weights at the start: not recorded\nlicence: not known\ntraining data: not recorded\n" in text
     assert not any(part in text for part in ("## Labels", "## Training", "## Results", "case:", "None", "null"))
     assert 'model = BertModel.from_pretrained("path/to/this/folder")' in text
-    random_start = card_text(CONFIG, NO_HEAD, {}, CardFacts({"path": None}))
-    assert "weights at the start: random\nlicence: not known\n" in random_start
+    assert "weights at the start: random\nlicence: not known\n" in card_text(NO_HEAD, {}, CardFacts({"path": None}))
 
 
 @pytest.mark.parametrize(("head", "names", "is_served", "parts"), [
@@ -97,7 +99,7 @@ def test_what_is_not_known_is_left_out():
     (HeadConfig("BertForMultipleChoice"), ["output_weights"], False, ["pipeline_tag: multiple-choice"]),
 ])  # fmt: skip
 def test_tasks(head, names, is_served, parts):
-    text = card_text(CONFIG, head, dict.fromkeys(names, (2, 2)), CardFacts(is_served=is_served))
+    text = card_text(head, dict.fromkeys(names, (2, 2)), CardFacts(is_served=is_served))
     assert all(part in text for part in parts) and ("export_saved_model.py" in text) == is_served
 
 
@@ -105,7 +107,7 @@ def test_a_text_of_unknown_content_stays_in_its_place():
     labels = ("a\n## Heading", "---", "x\n```\n", "<!-- x -->", "a: b")
     head = HeadConfig("BertForSequenceClassification", labels)
     start = {"path": "x\n---\ny: `z`", "license": {"license": "a: b\nc"}, "license_file": "README.md"}
-    text = card_text(CONFIG, head, {"output_weights": (5, 2)}, CardFacts(start))
+    text = card_text(head, {"output_weights": (5, 2)}, CardFacts(start))
     assert front_of(text)["license"] == "a: b\nc"
     blocks = [
         yaml.safe_load(block) for block in re.findall(r"^```yaml\n(.*?)^ {0,3}```$", text, re.DOTALL | re.MULTILINE)
@@ -137,9 +139,9 @@ def test_licences_beside_the_weights(tmp_path, files, expected):
         (tmp_path / "model" / name).write_bytes(content if isinstance(content, bytes) else content.encode())
     found = beginning(tmp_path / "model")
     assert (found["license"], found["license_file"]) == expected
-    text = card_text(CONFIG, NO_HEAD, {}, CardFacts(found))
+    text = card_text(NO_HEAD, {}, CardFacts(found))
     if files.get("LICENSE") == "Ask me.":
-        assert "licence: not known (LICENSE beside them is not recognised)\n" in text
+        assert "licence: not known\nlicence file beside them: LICENSE\n" in text
     assert {name: value for name, value in front_of(text).items() if "license" in name} == expected[0]
     assert json.loads(json.dumps(found)) == found  # run.json keeps it
 
@@ -161,8 +163,7 @@ def test_the_name_on_the_hub_is_that_of_its_cache_or_of_an_earlier_card(tmp_path
     (folder / "README.md").write_text("---\nbase_model: owner/its-own\nlicense: mit\n---\n")
     found = beginning(folder)
     assert (found["base_model"], found["license"], len(found["checksum"])) == ("owner/base.1", {"license": "mit"}, 8)
-    model = BertForMaskedLM.from_pretrained(str(folder))
-    model.save_pretrained(str(tmp_path / "tuned"))
+    BertForMaskedLM.from_pretrained(str(folder)).save_pretrained(str(tmp_path / "tuned"))
     text = (tmp_path / "tuned" / "README.md").read_text()
     assert front_of(text)["base_model"] == "owner/base.1" and front_of(text)["license"] == "mit"
     assert f"weights at the start: owner/base.1@{'0a' * 20}\n" in text
@@ -191,8 +192,7 @@ def test_a_users_readme_stays_and_ours_is_replaced(tmp_path):
 
 def test_a_conversion_carries_our_card_over(tmp_path):
     weights = initialize.model_weights(save(tmp_path / "base"))
-    files = dataclasses.replace(pretrained.ModelFiles(""), config=CONFIG, card=FACTS)
-    saving.write_model(str(tmp_path / "ours"), weights, files, format="bert_tf")
+    saving.write_model(str(tmp_path / "ours"), weights, saving.ModelFiles("", CONFIG, card=FACTS), format="bert_tf")
 
     def converted(source: str, target: str, format: str, **options) -> str:
         convert.convert(str(tmp_path / source), str(tmp_path / target), format, **options)

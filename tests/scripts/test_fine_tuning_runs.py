@@ -123,7 +123,7 @@ def test_a_run_leaves_a_card_of_each_model(ran):
     best = json.loads(before["best_model/eval_results.json"])
     for name, step in (("README.md", STEPS), ("best_model/README.md", best["step"])):
         card = before[name].decode()
-        assert f"After step {step}:" in card and "learning_rate: 0.003\n" in card
+        assert f"after step: {step}\n" in card and "learning_rate: 0.003\n" in card
         start = settings["init_weights"]
         assert f"weights at the start: encoder\nchecksum: {start['checksum']}\n" in card.replace("'", "")
         assert f"training data: {settings['training_data']}\n" in card

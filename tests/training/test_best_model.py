@@ -58,7 +58,7 @@ def test_the_first_of_equals_is_kept_and_describes_itself(make, model, tmp_path)
     described = {"bert_config.json", "vocab.txt", "tokenizer_config.json", "eval_results.json", "README.md"}
     assert described < names and len(names) == 6
     card = (tmp_path / "run" / "best_model" / "README.md").read_text()
-    assert "After step 20:" in card and "eval_f1: 0.8\n" in card
+    assert "after step: 20\n" in card and "eval_f1: 0.8\n" in card
     tokenizer = json.loads((tmp_path / "run" / "best_model" / "tokenizer_config.json").read_text())
     assert tokenizer["model_max_length"] == 17 and tokenizer["do_lower_case"] is True
     lines = (tmp_path / "run" / "evaluations.jsonl").read_text().splitlines()

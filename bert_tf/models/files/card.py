@@ -14,16 +14,14 @@ from typing import TYPE_CHECKING
 import yaml
 from absl import logging
 
-from bert_tf.models.configuration.config import BertConfig
-from bert_tf.models.configuration.head_config import HeadConfig
 from bert_tf.models.configuration.variable_names import REPLACED_TOKEN_HEAD
 from bert_tf.system import storage
 from bert_tf.system.text_files import exists, is_folder, open_binary
-from bert_tf.text.tokenizer_files import Casing, directory_of
+from bert_tf.text.tokenizer_files import directory_of, first_existing
 from bert_tf.weights.tensor_files import Weights, is_model_variable
 
 if TYPE_CHECKING:
-    from bert_tf.models.configuration.sentence_settings import SentenceSettings
+    from bert_tf.models.files.directory import ModelFiles
 
 CARD = "README.md"
 PLACE = "path/to/this/folder"  # stands for the folder of the card in its commands
@@ -35,13 +33,16 @@ _LICENSE_KEYS = ("license", "license_name", "license_link")
 _LICENSE_FILES = ("LICENSE", "LICENSE.txt", "LICENSE.md")
 # What is at the beginning of a licence, in lower case -> the hub's name.
 _LICENSES = {
-    "apache license version 2.0": "apache-2.0",
     "permission is hereby granted, free of charge, to any person obtaining a copy of this software": "mit",
+    "apache license version 2.0": "apache-2.0",
 }
 
 _COMMON_NAMES = ("best_model", "pretrained")  # they say nothing without the folder that they are in
-# Architecture -> the hub's name of the task, and the task in words.
+# What makes vectors of texts, a problem type, or else the architecture -> the hub's name of the task, and it in words.
 _TASKS = {
+    "sentences": ("sentence-similarity", "vectors of texts"),
+    "regression": ("text-classification", "a number for a text"),
+    "multi_label_classification": ("text-classification", "classification of texts, any number of labels for each"),
     "BertForSequenceClassification": ("text-classification", "classification of texts"),
     "BertForTokenClassification": ("token-classification", "tags of words"),
     "BertForMultipleChoice": ("multiple-choice", "multiple choice"),
@@ -52,8 +53,18 @@ _TASKS = {
     "ElectraDiscriminator": (None, "which tokens were replaced"),
     "BertModel": ("feature-extraction", "vectors of tokens and texts"),
 }
+# How others open a model for a task, if not by a pipeline of transformers.
+_OPENED = {
+    "sentence-similarity": f'SentenceTransformer("{PLACE}")',
+    "question-answering": f'AutoModelForQuestionAnswering.from_pretrained("{PLACE}")',
+    "multiple-choice": f'AutoModelForMultipleChoice.from_pretrained("{PLACE}")',
+}
+_SERVED = f"""
 
-_WITHOUT_PIPELINE = ("question-answering", "multiple-choice")  # in transformers
+A SavedModel for TensorFlow Serving, strings in and answers out:
+```shell
+python export_saved_model.py --model_dir={PLACE} --export_dir=serving/model
+```"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,16 +105,13 @@ def beginning_of(path: str | None, weights: Weights | None = None, with_checksum
     if path is None:
         return {"path": None}
     directory = directory_of(weights.path)
-    card = _read_if_there(directory, CARD) or ""
+    card = _beginning(directory, CARD)
     front = _front_of(card, directory)
     license = {key: front[key] for key in _LICENSE_KEYS if isinstance(front.get(key), str)}
-    file = CARD if "license" in license else None
-    if file is None:
-        texts = {name: _read_if_there(directory, name) for name in _LICENSE_FILES}
-        file = next((name for name in _LICENSE_FILES if texts[name] is not None), None)
-        words = " ".join((texts.get(file) or "")[:3000].lower().split())
-        known = [name for phrase, name in _LICENSES.items() if phrase in words]
-        license = {"license": known[0]} if known else {}
+    file = CARD if "license" in license else posixpath.basename(first_existing(directory, _LICENSE_FILES) or "") or None
+    if file != CARD:
+        words = " ".join(_beginning(directory, file)[:3000].lower().split()) if file else ""
+        license = next(({"license": name} for phrase, name in _LICENSES.items() if phrase in words), {})
     hub_name = storage.name_of(directory)
     # The card of a model that has no name there says which it began from.
     base = hub_name.partition("@")[0] if hub_name != directory else front.get("base_model") if _MARK in card else None
@@ -119,8 +127,8 @@ def beginning_of(path: str | None, weights: Weights | None = None, with_checksum
 
 def read_ours(directory: str) -> str | None:
     """A directory's card; None if it has none, or one that is a user's."""
-    text = _read_if_there(directory, CARD)
-    return text if text and _MARK in text else None
+    text = _beginning(directory, CARD)
+    return text if _MARK in text else None
 
 
 def is_others(directory: str) -> bool:
@@ -134,95 +142,82 @@ def _front_of(text: str, directory: str) -> dict:
     try:
         values = yaml.safe_load(match[1]) if match else {}
     except (yaml.YAMLError, TypeError, ValueError, RecursionError) as error:
-        problem = " ".join(str(error).split())
+        values, problem = {}, " ".join(str(error).split())
         logging.warning("%s: its YAML is damaged and not used (%s).", posixpath.join(directory, CARD), problem)
-        return {}
     return values if isinstance(values, dict) else {}
 
 
-def _read_if_there(directory: str, name: str) -> str | None:
-    """The beginning of a text file; None if there is no such file. Bytes that are not UTF-8 become U+FFFD."""
+def _beginning(directory: str, name: str) -> str:
+    """The beginning of a text file; "" if there is no such file. Bytes that are not UTF-8 become U+FFFD."""
     path = posixpath.join(directory, name)
     if not exists(path) or is_folder(path):
-        return None
+        return ""
     with open_binary(path) as file:
         return file.read(_MOST_BYTES).decode("utf-8-sig", "replace").replace("\r\n", "\n")
 
 
-def card_text(
-    config: BertConfig,
-    head: HeadConfig,
-    shapes: Mapping[str, tuple[int, ...]],
-    facts: CardFacts,
-    format: str = "bert_tf",
-    *,
-    casing: Casing = Casing(),  # noqa: B008
-    sentences: "SentenceSettings | None" = None,
-) -> str:
-    """The card of a model.
-
-    Args:
-      shapes: of its variables. format: of its weights; one of `open_weights.FORMATS`.
-      casing, sentences: see `directory.ModelFiles`.
-    """
+def card_of(weights: Weights, files: "ModelFiles", format: str = "bert_tf") -> str:
+    """The card of a model with weights of these variables, which are not read, in one of `open_weights.FORMATS`."""
+    shapes, head, facts = weights.shapes, files.head, files.card
     if not (architecture := "ElectraDiscriminator" if REPLACED_TOKEN_HEAD in shapes else head.architecture):
         from bert_tf.models.files.huggingface import architecture_of
 
         architecture = architecture_of(shapes, head)
-    tag, task = _TASKS.get(architecture, (None, architecture))
-    if sentences is not None:
-        tag, task = "sentence-similarity", "vectors of texts"
-    elif head.problem_type == "regression":
-        task = "a number for a text"
-    elif head.problem_type == "multi_label_classification":
-        task += ", any number of labels for each"
+    kind = "sentences" if files.sentences else head.problem_type
+    tag, task = _TASKS.get(kind) or _TASKS.get(architecture, (None, architecture))
+    library, their_use = _for_others(format, tag)
     start = facts.beginning or {}
+    license = start.get("license") or {}
     front = {
-        **(start.get("license") or {}),
+        **license,
         "base_model": start.get("base_model"),
-        "library_name": _library(format, sentences),
+        "library_name": library,
         "pipeline_tag": tag,
-        "tags": ["bert_tf", config.title.lower()] + ["sentence-transformers"] * (sentences is not None),
+        "tags": ["bert_tf", files.config.title.lower()] + ["sentence-transformers"] * bool(files.sentences),
+    }
+    origin = {
+        "weights at the start": _end_of(start.get("path") or ("random" if start else "not recorded")),
+        "step": start.get("step"),
+        "checksum": start.get("checksum"),
+        "licence": license.get("license_name") or license.get("license") or "not known",
+        "licence file beside them": start.get("license_file"),
+        "training data": facts.data or "not recorded",
     }
     step = facts.results.get("step", facts.results.get("global_step"))
-    results = _block({name: float(f"{value:.6g}") for name, value in shown_results(facts.results).items()})
+    results = {name: float(f"{value:.6g}") for name, value in shown_results(facts.results).items()}
+    usage = facts.usage or f'from bert_tf import {architecture}\n\nmodel = {architecture}.from_pretrained("{PLACE}")'
     sections = {
-        "Sizes": _block(_sizes(config, head, shapes, casing, facts.settings.get("max_seq_length"))),
+        "Sizes": _block(_sizes(files, shapes)),
         "Labels": _block(dict(enumerate(head.labels or ()))),
-        "What it is made of": _block(_origin(facts)),
+        "What it is made of": _block(origin),
         "Training": "\n\n".join(filter(None, [*facts.notes, _block(facts.settings)])),
-        "Results on the dev set": (f"After step {step:g}:\n" if results and step is not None else "") + results,
-        "How to use it": _usage(facts, architecture, tag),
+        "Results on the dev set": results and _block({"after step": step and int(step), **results}),
+        "How to use it": f"```python\n{usage}\n```" + _SERVED * bool(facts.is_served and tag),
     }
     body = "".join(_section(title, text) for title, text in sections.items() if text)
-    body += _their_use(format, front["library_name"], tag)
-    return f"---\n{_yaml(front)}---\n{_MARK}\n# {config.title}: {task}\n{body}"
+    return f"---\n{_yaml(front)}---\n{_MARK}\n# {files.config.title}: {task}\n{body}{their_use}"
 
 
-def converted(text: str, format: str, sentences: "SentenceSettings | None", lines: Collection[str]) -> str:
+def converted(text: str, format: str, lines: Collection[str]) -> str:
     """A card of ours for the same model in another format.
 
     Args:
       text: the card. lines: what was changed on the way.
     """
-    library = _library(format, sentences)
+    library, their_use = _for_others(format, _front_of(text, "").get("pipeline_tag"))
     text = re.sub("^library_name: .*$", f"library_name: {library}", _THEIR_USE.sub("", text), count=1, flags=re.M)
-    text += _their_use(format, library, _front_of(text, "").get("pipeline_tag"))
     changes = "\n".join(f"- {line}" for line in lines)
-    return text + _section("Changed by convert_checkpoint.py", changes) * bool(lines)
+    return text + their_use + _section("Changed by convert_checkpoint.py", changes) * bool(lines)
 
 
-def _their_use(format: str, library: str, tag: str | None) -> str:
-    """The section that says how others open the files, for the libraries that do."""
-    if format != "huggingface" or not tag:
-        return ""
-    opened = f'pipeline("{tag}", "{PLACE}")'
-    if library == "sentence-transformers":
-        opened = f'SentenceTransformer("{PLACE}")'
-    elif tag in _WITHOUT_PIPELINE:
-        opened = f'AutoModelFor{tag.title().replace("-", "")}.from_pretrained("{PLACE}")'
+def _for_others(format: str, tag: str | None) -> tuple[str, str]:
+    """The hub's library_name: what opens the files; and the section that says how, if that is not this project."""
+    if format != "huggingface":
+        return "bert_tf", ""
+    library = "sentence-transformers" if tag == "sentence-similarity" else "transformers"
+    opened = _OPENED.get(tag, f'pipeline("{tag}", "{PLACE}")')
     imported = f"from {library.replace('-', '_')} import {re.split('[.(]', opened)[0]}"
-    return _section(f"How {library} opens it", f"```python\n{imported}\n\n{opened}\n```")
+    return library, _section(f"How {library} opens it", f"```python\n{imported}\n\n{opened}\n```") * bool(tag)
 
 
 def _section(title: str, text: str) -> str:
@@ -231,8 +226,7 @@ def _section(title: str, text: str) -> str:
 
 def _block(values: Mapping) -> str:
     """YAML of what is known, a line for each value, whatever text is in it; "" if there is nothing."""
-    lines = {name: " ".join(value.split()) if isinstance(value, str) else value for name, value in values.items()}
-    text = _yaml(lines)
+    text = _yaml({name: " ".join(value.split()) if isinstance(value, str) else value for name, value in values.items()})
     return f"```yaml\n{text}```" if text else ""
 
 
@@ -241,44 +235,20 @@ def _yaml(values: Mapping) -> str:
     return yaml.safe_dump(known, sort_keys=False, allow_unicode=True, width=1_000_000) if known else ""
 
 
-def _library(format: str, sentences: "SentenceSettings | None") -> str:
-    """What opens the files: the hub's library_name."""
-    if format != "huggingface":
-        return "bert_tf"
-    return "sentence-transformers" if sentences else "transformers"
-
-
-def _sizes(config: BertConfig, head: HeadConfig, shapes: Mapping, casing: Casing, trained: object) -> dict[str, object]:
-    """Rows about sizes. trained: the longest input in training, if known."""
-    limit = f"; in training {trained}" if isinstance(trained, int) and trained < config.max_length else ""
+def _sizes(files: "ModelFiles", shapes: Mapping) -> dict[str, object]:
+    config = files.config
     return {
         "layers": len(config.block_order),
         "width": config.hidden_size,
         "attention heads": config.num_attention_heads,
         "width of the feed-forward layers": config.intermediate_size,
         "width of the embeddings": config.embedding_size if config.embedding_size != config.hidden_size else None,
-        "longest input": f"{config.max_length} tokens{limit}",
+        "longest input": f"{config.max_length} tokens",
         "attention": "each token sees those before it" if config.is_causal else None,
         "vocabulary": f"{config.vocab_size:,} tokens",
-        "case": {True: "uncased", False: "cased"}.get(casing.do_lower_case),
+        "case": {True: "uncased", False: "cased"}.get(files.casing.do_lower_case),
         "parameters": f"{sum(math.prod(shapes[name]) for name in filter(is_model_variable, shapes)):,}",
-        "head": head.variant and f"it {head.variant}",
-    }
-
-
-def _origin(facts: CardFacts) -> dict[str, object]:
-    """Rows about the weights that the model began from, and its data."""
-    start = facts.beginning or {}
-    license, file = start.get("license") or {}, start.get("license_file")
-    name = license.get("license_name") or license.get("license")
-    unnamed = "not recorded" if facts.beginning is None else "random"
-    unread = f"not known ({file} beside them is not recognised)" if file else "not known"
-    return {
-        "weights at the start": _end_of(start.get("path") or "") or unnamed,
-        "step": start.get("step"),
-        "checksum": start.get("checksum"),
-        "licence": f"{name}, as {file} beside them says" if name else unread,
-        "training data": facts.data or "not recorded",
+        "head": files.head.variant and f"it {files.head.variant}",
     }
 
 

@@ -17,6 +17,7 @@ from bert_tf.models.configuration.config import BertConfig
 from bert_tf.models.configuration.families import family_of
 from bert_tf.models.configuration.head_config import HUGGINGFACE_CONFIG, HeadConfig
 from bert_tf.models.files import card
+from bert_tf.models.files.card import card_of
 from bert_tf.models.files.directory import ModelFiles, config_files, needed_config, tokenizer_of
 from bert_tf.models.files.open_weights import BERT_TF, FORMATS, HUGGINGFACE, Format
 from bert_tf.system.messages import some
@@ -260,13 +261,6 @@ def _check_format(format: str, config: BertConfig, variant: str | None) -> None:
     if format == "tf1" and config.layer_norm_eps != _THEIR_LAYER_NORM_EPS:
         message = "format=%s: layer_norm_eps is %g; programs for this format compute with %g, and their outputs differ."
         logging.warning(message, format, config.layer_norm_eps, _THEIR_LAYER_NORM_EPS)
-
-
-def card_of(weights: Weights, files: ModelFiles, format: str) -> str:
-    """The card of a model that has weights of these variables and these files; see `card.card_text`."""
-    return card.card_text(
-        files.config, files.head, weights.shapes, files.card, format, casing=files.casing, sentences=files.sentences
-    )
 
 
 # Weights, configuration, head, vocabulary and casing of a model; left beside another model's they would be mixed up.
