@@ -4,24 +4,20 @@ The form is that of Hugging Face's hub (https://huggingface.co/docs/hub/model-ca
 Markdown. A card has only facts that are known, and neither date nor host: the same run always leaves the same bytes.
 """
 
-import dataclasses
 import math
 import posixpath
 import re
 from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING
 
 import yaml
 from absl import logging
 
 from bert_tf.models.configuration.variable_names import REPLACED_TOKEN_HEAD
+from bert_tf.models.files.directory import CardFacts, ModelFiles
 from bert_tf.system import storage
 from bert_tf.system.text_files import exists, is_folder, open_binary
 from bert_tf.text.tokenizer_files import directory_of, first_existing
 from bert_tf.weights.tensor_files import Weights, is_model_variable
-
-if TYPE_CHECKING:
-    from bert_tf.models.files.directory import ModelFiles
 
 CARD = "README.md"
 PLACE = "path/to/this/folder"  # stands for the folder of the card in its commands
@@ -65,31 +61,6 @@ A SavedModel for TensorFlow Serving, strings in and answers out:
 ```shell
 python export_saved_model.py --model_dir={PLACE} --export_dir=serving/model
 ```"""
-
-
-@dataclasses.dataclass(frozen=True)
-class CardFacts:
-    """What a card says beyond what a model's own files do; what is not known stays out.
-
-    Attributes:
-      beginning: the weights that it began from, as `beginning_of` has them.
-      data: what tells the training data from any other.
-      settings: of the training, as `public` has them. results: on the dev set, with `step`, if known.
-      notes: sentences about these.
-      usage: lines of Python, or commands, that use the model in the folder PLACE; None: they follow from its class.
-      is_served: whether export_saved_model.py takes it.
-    """
-
-    beginning: Mapping | None = None
-    data: str | None = None
-    settings: Mapping[str, object] = dataclasses.field(default_factory=dict)
-    results: Mapping[str, float] = dataclasses.field(default_factory=dict)
-    notes: tuple[str, ...] = ()
-    usage: str | None = None
-    is_served: bool = True
-
-
-NO_FACTS = CardFacts()
 
 
 def beginning_of(path: str | None, weights: Weights | None = None, with_checksum: bool = True) -> dict[str, object]:
@@ -156,9 +127,10 @@ def _beginning(directory: str, name: str) -> str:
         return file.read(_MOST_BYTES).decode("utf-8-sig", "replace").replace("\r\n", "\n")
 
 
-def card_of(weights: Weights, files: "ModelFiles", format: str = "bert_tf") -> str:
+def card_of(weights: Weights, files: ModelFiles, format: str = "bert_tf") -> str:
     """The card of a model with weights of these variables, which are not read, in one of `open_weights.FORMATS`."""
-    shapes, head, facts = weights.shapes, files.head, files.card
+    shapes, head = weights.shapes, files.head
+    facts: CardFacts = files.card
     if not (architecture := "ElectraDiscriminator" if REPLACED_TOKEN_HEAD in shapes else head.architecture):
         from bert_tf.models.files.huggingface import architecture_of
 
@@ -235,7 +207,7 @@ def _yaml(values: Mapping) -> str:
     return yaml.safe_dump(known, sort_keys=False, allow_unicode=True, width=1_000_000) if known else ""
 
 
-def _sizes(files: "ModelFiles", shapes: Mapping) -> dict[str, object]:
+def _sizes(files: ModelFiles, shapes: Mapping) -> dict[str, object]:
     config = files.config
     return {
         "layers": len(config.block_order),

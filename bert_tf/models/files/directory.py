@@ -10,6 +10,7 @@ import functools
 import os
 import posixpath
 import re
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from absl import logging
@@ -25,7 +26,6 @@ from bert_tf.models.configuration.families import (
     is_encoder_variable,
 )
 from bert_tf.models.configuration.head_config import HEAD_CONFIG, HUGGINGFACE_CONFIG, NO_HEAD, HeadConfig
-from bert_tf.models.files.card import NO_FACTS, CardFacts
 from bert_tf.models.files.open_weights import open_weights
 from bert_tf.system.messages import is_first, naming_flag
 from bert_tf.system.storage import is_remote, names_in, paths_beginning_with
@@ -50,6 +50,28 @@ _ALBERT_RELEASE = re.compile(r"(?:^|[/-])albert[_-](?:base|x*large)[_-]v([12])(?
 _CONFIG_CLASSES = {family.config_class.file_name: family.config_class for family in FAMILIES}
 
 
+@dataclasses.dataclass(frozen=True)
+class CardFacts:
+    """What a card says beyond what a model's own files do; what is not known stays out.
+
+    Attributes:
+      beginning: the weights that it began from, as `card.beginning_of` has them.
+      data: what tells the training data from any other.
+      settings: of the training, as `card.public` has them. results: on the dev set, with `step`, if known.
+      notes: sentences about these.
+      usage: Python, or commands, for the model in the folder `card.PLACE`; None: they follow from its class. is_served:
+        whether export_saved_model.py takes it.
+    """
+
+    beginning: Mapping | None = None
+    data: str | None = None
+    settings: Mapping[str, object] = dataclasses.field(default_factory=dict)
+    results: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    usage: str | None = None
+    is_served: bool = True
+
+
 @dataclasses.dataclass
 class ModelFiles:
     """The files beside a model's weights; None for those that do not exist.
@@ -70,7 +92,7 @@ class ModelFiles:
     max_seq_length: int | None = None
     head: HeadConfig = NO_HEAD
     sentences: "SentenceSettings | None" = None
-    card: CardFacts = NO_FACTS
+    card: CardFacts = CardFacts()
     description: dict[str, bytes] | None = None
 
 
