@@ -155,7 +155,7 @@ def prepare(
         tokenizer, tokens = tokenizer_of(files), tokenizer_files.vocabulary_lines(files.vocab_file)
         tokens += [tokenizer.inv_vocab.get(index, "") for index in range(len(tokens), tokenizer.vocab_size)]
         weights, vocabulary, lines = add_words(weights, tokens, read_text_lines(add_tokens), tokenizer.tokenize)
-        changes["vocab_size"] = weights.shapes[word_table(family_of_variables(weights.shapes).scope)][0]
+        changes["vocab_size"] = weights.shapes[word_table(family_of_variables(weights.shapes).model_type)][0]
         notes += lines
     files.config = config_of_dict({**files.config.to_dict(), **changes})
     writing = {"target": target, "format": format, "with_optimizer": with_optimizer, "overwrite": overwrite}

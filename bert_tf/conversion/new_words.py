@@ -22,7 +22,7 @@ def add_words(
     Words already in the vocabulary are left out. The weights' tables grow when they are read; the lines that are
     returned say what was done.
     """
-    table = word_table(family_of_variables(weights.shapes).scope)
+    table = word_table(family_of_variables(weights.shapes).model_type)
     ids = {token.strip(): number for number, token in enumerate(vocabulary)}
     pieces = {word: tokenize(word) for word in words if word not in ids}
     first, size = len(vocabulary), max(weights.shapes[table][0], len(vocabulary) + len(pieces))

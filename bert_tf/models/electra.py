@@ -8,7 +8,6 @@ Shape legend: B batch, S sequence length, H hidden size, P predictions per seque
 
 import dataclasses
 
-import keras
 import numpy as np
 from absl import logging
 from keras import ops
@@ -31,7 +30,6 @@ from bert_tf.models.objectives import (
 )
 from bert_tf.weights.tensor_files import Weights
 
-_PACKAGE = "bert_tf"
 _EPSILON = 1e-6  # added to numbers of tokens and predictions, so that a batch without any has loss 0
 
 # Subtracted from the logit of the right token where the generator may not draw it.
@@ -67,7 +65,6 @@ class ReplacedTokenObjective(ClassificationObjective):
         return sums["loss_sum"] / (totals["weight"] + _EPSILON)
 
 
-@keras.saving.register_keras_serializable(_PACKAGE)
 class ReplacedTokenHead(ConfiguredLayer):
     """Dense layer H -> H with hidden_act, then H -> 1; no dropout."""
 
@@ -79,7 +76,6 @@ class ReplacedTokenHead(ConfiguredLayer):
     def build(self, input_shape=None):
         self.dense.build((None, None, self.config.hidden_size))
         self.output_dense.build((None, None, self.config.hidden_size))
-        self.built = True
 
     def call(self, sequence_output, training=False):
         """sequence_output: [B, S, H]. Returns float32 logits [B, S]."""
@@ -87,7 +83,6 @@ class ReplacedTokenHead(ConfiguredLayer):
         return ops.cast(self.output_dense(x), "float32")[..., 0]
 
 
-@keras.saving.register_keras_serializable(_PACKAGE)
 class ElectraDiscriminator(TaskModel):
     """Encoder, and for every token whether it was replaced. The generator is a `BertForMaskedLM`.
 
@@ -105,9 +100,6 @@ class ElectraDiscriminator(TaskModel):
     def __init__(self, config, seed: int | None = None, name="discriminator", **kwargs):
         super().__init__(ReplacedTokenObjective, config, seed, name=name, **kwargs)
         self.head = ReplacedTokenHead(self.config, name="discriminator_predictions", dtype=self.dtype_policy)
-
-    def build_head(self):
-        self.head.build()
 
     def call(self, inputs, training=False):
         """inputs: as for `BertModel`. Returns float32 logits [B, S]: positive for tokens that were replaced."""
@@ -245,7 +237,6 @@ def replace_tokens(original_ids, positions, weights, sampled_ids):
     return new, ops.not_equal(new, original_ids)
 
 
-@keras.saving.register_keras_serializable(_PACKAGE)
 class ElectraPretrainer(TaskModel):
     """Generator and discriminator, to be trained together.
 

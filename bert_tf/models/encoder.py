@@ -24,10 +24,7 @@ from bert_tf.models.layers import (
     gather_positions,
 )
 
-_PACKAGE = "bert_tf"
 
-
-@keras.saving.register_keras_serializable(_PACKAGE)
 class Embeddings(ConfiguredLayer):
     """Word + segment + position embeddings, layer norm, dropout (paper section 3, figure 2).
 
@@ -53,7 +50,6 @@ class Embeddings(ConfiguredLayer):
             self.token_type_embeddings = table("token_type_embeddings", config.type_vocab_size)
         self.position_embeddings = table("position_embeddings", config.max_position_embeddings)
         self.layer_norm.build((None, None, config.embedding_size))
-        self.built = True
 
     def call(self, input_ids, segment_ids, position_ids=None, training=False):
         config, tables = self.config, kernels.embedding_lookup
@@ -89,7 +85,6 @@ def _if_few(positions: list, length: int | None):
     return positions if None in sizes or reads_few(*sizes) else None
 
 
-@keras.saving.register_keras_serializable(_PACKAGE)
 class BertEncoder(NamedInputs, Rebuilt, keras.Model):
     """The encoder of BERT or of a descendant as a part of other models; on its own, use `BertModel`.
 
@@ -188,7 +183,6 @@ class BertEncoder(NamedInputs, Rebuilt, keras.Model):
             for variable in self.weights:
                 is_factor = variable.path.rsplit("/", 1)[-1] in (ADAPTER_A, ADAPTER_B)
                 variable.trainable = is_factor or id(variable) in trained
-        self.built = True
 
     @in_scope
     def call(self, inputs, training=False, return_all_layers=False, return_attention=False, read_positions=None):

@@ -152,8 +152,9 @@ class Pretrained:
 class TaskModel(NamedInputs, Pretrained, Rebuilt, keras.Model):
     """The base class of models with heads: the encoder, and an objective.
 
-    A subclass creates its head in __init__, builds it in `build_head`, and defines `call`. Besides the encoder's inputs
-    it accepts the features that its objective reads, so that it can be called with whole batches of a dataset.
+    A subclass creates its `head` in __init__ (if it has others, it builds them in `build_head`), and defines `call`.
+    Besides the encoder's inputs it accepts the features that its objective reads, so that it can be called with whole
+    batches of a dataset.
 
     Args:
       objective: a class of objectives.py.
@@ -202,7 +203,9 @@ class TaskModel(NamedInputs, Pretrained, Rebuilt, keras.Model):
     def build(self, input_shape=None):
         self.bert.build()
         self.build_head()
-        self.built = True
+
+    def build_head(self):
+        self.head.build((None, None, self.config.hidden_size))
 
     def _symbolic_build(self, iterator=None, data_batch=None):
         # In a strategy's scope Keras builds losses and metrics for the mean of the replicas' batches: of ids, float64.
@@ -273,10 +276,6 @@ def _of_all_replicas(totals: dict) -> dict:
     return context.all_reduce(tf.distribute.ReduceOp.SUM, totals)
 
 
-_PACKAGE = "bert_tf"
-
-
-@keras.saving.register_keras_serializable(_PACKAGE)
 class LinearHead(Rebuilt, keras.layers.Layer):
     """x Wᵀ + b with W stored [C, H], as the original stores output layers (`output_weights`, `output_bias`)."""
 
@@ -290,7 +289,6 @@ class LinearHead(Rebuilt, keras.layers.Layer):
         shape = (self.num_outputs, input_shape[-1])
         self.output_weights = add_random_weight(self, "output_weights", shape, self.initializer_range)
         self.output_bias = self.add_weight(name="output_bias", shape=(self.num_outputs,), initializer="zeros")
-        self.built = True
 
     def call(self, x):
         """x: [..., H]. Returns float32 logits [..., C]."""
@@ -298,7 +296,6 @@ class LinearHead(Rebuilt, keras.layers.Layer):
         return ops.cast(logits, "float32")
 
 
-@keras.saving.register_keras_serializable(_PACKAGE)
 class PredictionTransform(ConfiguredLayer):
     """Dense layer H -> E with hidden_act (or masked_lm_act), then layer norm; no dropout."""
 
@@ -309,7 +306,6 @@ class PredictionTransform(ConfiguredLayer):
     def build(self, input_shape=None):
         self.dense.build((None, None, self.config.hidden_size))
         self.layer_norm.build((None, None, self.config.embedding_size))
-        self.built = True
 
     def call(self, x, training=False):
         activation = self.config.masked_lm_act or self.config.activation
@@ -317,7 +313,6 @@ class PredictionTransform(ConfiguredLayer):
         return self.layer_norm(x)
 
 
-@keras.saving.register_keras_serializable(_PACKAGE)
 class MaskedLanguageModelHead(ConfiguredLayer):
     """Scores of every vocabulary entry; the output matrix is the word-embedding table."""
 
@@ -330,7 +325,6 @@ class MaskedLanguageModelHead(ConfiguredLayer):
         self.output_bias = self.add_weight(
             name="output_bias", shape=(self.config.vocab_size,), initializer="zeros", autocast=False, dtype="float32"
         )
-        self.built = True
 
     def call(self, sequence_output, embedding_table, positions=None, training=False):
         """Scores the masked positions, or all of them.

@@ -28,8 +28,6 @@ from bert_tf.models.dropout import drop_at, under
 from bert_tf.models.kernels import leading_sizes
 from bert_tf.models.layer_loop import kept_product
 
-_PACKAGE = "bert_tf"
-
 
 def gather_positions(sequence, positions):
     """Rows of sequence [B, S, H] at positions [B, P]: [B, P, H]."""
@@ -90,7 +88,7 @@ class NamedInputs:
 
 
 class Rebuilt:
-    """A mixin for layers and models: Keras makes them again from the arguments of the class.
+    """A mixin for layers and models: Keras makes them again from the arguments of the class, which it knows by name.
 
     An argument's value is that of the attribute of its name: of the `head_config` of a model, or else of the object.
 
@@ -99,6 +97,11 @@ class Rebuilt:
     """
 
     kept_as: Mapping[str, str] = MappingProxyType({})
+
+    def __init_subclass__(cls, **kwargs):
+        super().__init_subclass__(**kwargs)
+        if cls.__module__.startswith("bert_tf."):  # users register theirs
+            keras.saving.register_keras_serializable("bert_tf")(cls)
 
     def get_config(self) -> dict:
         head, values = vars(self.head_config) if hasattr(self, "head_config") else {}, super().get_config()
@@ -128,7 +131,6 @@ class ConfiguredLayer(Rebuilt, keras.layers.Layer):
         return LayerNorm(self.config.layer_norm_eps, name="LayerNorm", dtype=self.dtype_policy)
 
 
-@keras.saving.register_keras_serializable(_PACKAGE)
 class LayerNorm(Rebuilt, keras.layers.Layer):
     """Layer norm over the last axis, of `residual + dropout(x)` if those are given.
 
@@ -144,7 +146,6 @@ class LayerNorm(Rebuilt, keras.layers.Layer):
         size = input_shape[-1]
         self.gamma = self.add_weight(name="gamma", shape=(size,), initializer="ones", autocast=False, dtype="float32")
         self.beta = self.add_weight(name="beta", shape=(size,), initializer="zeros", autocast=False, dtype="float32")
-        self.built = True
 
     def call(self, x, residual=None, drop=None, training=False):
         """x: [..., H]; residual: of the same shape; drop: of x, see `dropout.drop_at`."""
@@ -152,7 +153,6 @@ class LayerNorm(Rebuilt, keras.layers.Layer):
         return kernels.residual_norm(x, residual, gamma, beta, drop, self.epsilon, self.compute_dtype, training)
 
 
-@keras.saving.register_keras_serializable(_PACKAGE)
 class Projection(Rebuilt, keras.layers.Layer):
     """activation(x W + b) over the last axis, with W stored [in, out].
 
@@ -181,7 +181,6 @@ class Projection(Rebuilt, keras.layers.Layer):
             self.lora_b = self.add_weight(
                 name=ADAPTER_B, shape=(self.lora.rank, self.units), initializer="zeros", **precise
             )
-        self.built = True
 
     def call(self, x, activation="linear", training=False, in_rows=False):
         """in_rows: whether the result is [N, units], with a row for each vector of x."""
@@ -206,7 +205,6 @@ class Projection(Rebuilt, keras.layers.Layer):
         return ops.matmul(rows, kernel) + ops.matmul(ops.matmul(rows, a), b) * self.lora.scale
 
 
-@keras.saving.register_keras_serializable(_PACKAGE)
 class ResidualOutput(ConfiguredLayer):
     """LayerNorm(residual + dropout(x W + b)): the end of both halves of a transformer block."""
 
@@ -217,7 +215,6 @@ class ResidualOutput(ConfiguredLayer):
     def build(self, input_shape):
         self.dense.build(input_shape)
         self.layer_norm.build((None, None, self.config.hidden_size))
-        self.built = True
 
     def call(self, x, residual, rate, training=False):
         rows = self.dense(x, training=training, in_rows=True)
@@ -225,7 +222,6 @@ class ResidualOutput(ConfiguredLayer):
         return self.layer_norm(x, residual=residual, drop=drop_at(self.name, rate, training), training=training)
 
 
-@keras.saving.register_keras_serializable(_PACKAGE)
 class Attention(ConfiguredLayer):
     """First half of a transformer block: multi-head scaled dot-product self-attention, and its residual output.
 
@@ -244,7 +240,6 @@ class Attention(ConfiguredLayer):
             for projection in (self.query, self.key, self.value):
                 projection.build(shape)
         self.attention_output.build(shape)
-        self.built = True
 
     def call(self, x, attention_bias, training=False, positions=None):
         """Arguments and results as for `TransformerBlock`, except that attention_bias is of the queries' positions."""
@@ -274,7 +269,6 @@ class Attention(ConfiguredLayer):
         return self.attention_output(context, read, rate=rate, training=training), weights
 
 
-@keras.saving.register_keras_serializable(_PACKAGE)
 class TransformerBlock(ConfiguredLayer):
     """One encoder layer, layer norm after each residual (original: transformer_model)."""
 
@@ -289,7 +283,6 @@ class TransformerBlock(ConfiguredLayer):
         with keras.name_scope("intermediate"):
             self.intermediate.build((None, None, self.config.hidden_size))
         self.block_output.build((None, None, self.config.intermediate_size))
-        self.built = True
 
     @property
     def projections(self) -> tuple[Projection, ...]:
@@ -426,7 +419,6 @@ def normalized(vectors):
     return vectors / ops.maximum(ops.norm(vectors, axis=-1, keepdims=True), 1e-12)
 
 
-@keras.saving.register_keras_serializable("bert_tf")
 class WindowPooling(Rebuilt, keras.layers.Layer):
     """Mean or maximum over the windows of a text, or a mean with weights that are learned.
 
@@ -447,7 +439,6 @@ class WindowPooling(Rebuilt, keras.layers.Layer):
             self.scores = self.add_weight(
                 name="scores", shape=shape, initializer="zeros", autocast=False, dtype="float32"
             )
-        self.built = True
 
     def call(self, x, mask):
         """Combines the windows in float32.

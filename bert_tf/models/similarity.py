@@ -7,7 +7,6 @@ Shape legend: B batch, N texts of an example, S sequence length, H hidden size, 
 
 from types import MappingProxyType
 
-import keras
 from keras import ops
 
 from bert_tf.models.configuration.sentence_settings import check_pooling
@@ -123,7 +122,6 @@ def similarity_objective(loss: str, scale: float = RANKING_SCALE, margin: float 
     return type(LOSSES[loss].__name__, (LOSSES[loss],), {"scale": scale, "margin": margin})
 
 
-@keras.saving.register_keras_serializable("bert_tf")
 class BertForSimilarity(TaskModel):
     """Encoder, pooled to one vector for each text, and an objective on the vectors of the texts of an example.
 

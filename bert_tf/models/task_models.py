@@ -10,7 +10,6 @@ V vocabulary.
 from collections.abc import Sequence
 from types import MappingProxyType
 
-import keras
 from keras import ops
 
 from bert_tf.models import objectives
@@ -29,8 +28,6 @@ from bert_tf.models.heads import (
 from bert_tf.models.inputs import ENCODER_INPUTS, ROW_INPUTS, flat_rows, select
 from bert_tf.models.layers import WindowPooling
 
-_PACKAGE = "bert_tf"
-
 # What pre-training records have besides the encoder's inputs: the models for either half of pre-training accept all.
 PRETRAINING_FEATURES = (
     "masked_lm_positions",
@@ -39,7 +36,6 @@ PRETRAINING_FEATURES = (
 )
 
 
-@keras.saving.register_keras_serializable(_PACKAGE)
 class BertModel(Pretrained, BertEncoder):
     """The BERT encoder (original: modeling.py, BertModel).
 
@@ -58,7 +54,6 @@ class BertModel(Pretrained, BertEncoder):
     """
 
 
-@keras.saving.register_keras_serializable(_PACKAGE)
 class BertForMaskedLM(TaskModel):
     """Encoder and masked-LM head.
 
@@ -78,9 +73,6 @@ class BertForMaskedLM(TaskModel):
         super().__init__(objectives.MaskedLanguageModelObjective, config, seed, True, name=name, **kwargs)
         self.head = MaskedLanguageModelHead(self.config, name="cls_predictions", dtype=self.dtype_policy)
 
-    def build_head(self):
-        self.head.build()
-
     def call(self, inputs, training=False):
         """inputs: as for `BertModel`, and optionally `masked_lm_positions` [B, P].
 
@@ -92,7 +84,6 @@ class BertForMaskedLM(TaskModel):
         return self.head(encoded["sequence_output"], self.bert.get_embedding_table(), training=training)
 
 
-@keras.saving.register_keras_serializable(_PACKAGE)
 class BertForNextSentencePrediction(TaskModel):
     """Encoder and next-sentence head.
 
@@ -108,15 +99,11 @@ class BertForNextSentencePrediction(TaskModel):
         deviation = self.config.initializer_range
         self.head = LinearHead(2, deviation, name="cls_seq_relationship", dtype=self.dtype_policy)
 
-    def build_head(self):
-        self.head.build((None, self.config.hidden_size))
-
     def call(self, inputs, training=False):
         """inputs: as for `BertModel`. Returns float32 logits [B, 2]; class 1 is a random second segment."""
         return self.head(self.encode_pooled(inputs, training=training))
 
 
-@keras.saving.register_keras_serializable(_PACKAGE)
 class BertForSequenceClassification(ClassifierModel):
     """Encoder and text classifier.
 
@@ -227,7 +214,6 @@ class BertForSequenceClassification(ClassifierModel):
 BertClassifier = BertForSequenceClassification
 
 
-@keras.saving.register_keras_serializable(_PACKAGE)
 class BertForTokenClassification(ClassifierModel):
     """Encoder and token classifier, e.g. for named entities.
 
@@ -263,7 +249,6 @@ class BertForTokenClassification(ClassifierModel):
         return self.classify(inputs, training)
 
 
-@keras.saving.register_keras_serializable(_PACKAGE)
 class BertForMultipleChoice(ClassifierModel):
     """Encoder and a score for each of several choices, one of which is correct.
 
@@ -299,7 +284,6 @@ class BertForMultipleChoice(ClassifierModel):
             return ops.reshape(self.classify(rows, training), (-1, choices))
 
 
-@keras.saving.register_keras_serializable(_PACKAGE)
 class BertForQuestionAnswering(TaskModel):
     """Encoder and scores of every token as the answer's first and last token; BERT has no dropout in the head.
 
@@ -312,9 +296,6 @@ class BertForQuestionAnswering(TaskModel):
         deviation = self.config.head_initializer_range
         self.head = LinearHead(2, deviation, name="cls_squad", dtype=self.dtype_policy)
 
-    def build_head(self):
-        self.head.build((None, None, self.config.hidden_size))
-
     @in_scope
     def call(self, inputs, training=False):
         """inputs: as for `BertModel`. Returns dict of float32 `start_logits` and `end_logits` [B, S]."""
@@ -323,7 +304,6 @@ class BertForQuestionAnswering(TaskModel):
         return {"start_logits": logits[..., 0], "end_logits": logits[..., 1]}
 
 
-@keras.saving.register_keras_serializable(_PACKAGE)
 class BertForPreTraining(TaskModel):
     """Encoder, masked-LM head and next-sentence head.
 

@@ -127,7 +127,11 @@ def _foreign(graph: meta_graph_pb2.MetaGraphDef) -> Iterator[tuple[str, str]]:
         yield from _foreign_in_node(node, _OPS | _OPS_OF_VARIABLES, callable)
     for function in library.function:
         is_saver = function.signature.name in savers
-        yield from _foreign_in_function(function, _OPS_OF_SAVERS if is_saver else _OPS, names - savers)
+        yield from (("attributes", name) for name in function.attr.keys() - _ATTRIBUTES_OF_FUNCTIONS)
+        for argument in function.arg_attr.values():
+            yield from (("attributes", name) for name in argument.attr.keys() - _ATTRIBUTES_OF_ARGUMENTS)
+        for node in function.node_def:
+            yield from _foreign_in_node(node, _OPS_OF_SAVERS if is_saver else _OPS, names - savers)
         if is_saver:
             yield from _foreign_files(function)
     others = [graph.object_graph_def, *library.gradient, *library.registered_gradients]
@@ -169,14 +173,6 @@ def _foreign_files(function: function_pb2.FunctionDef) -> Iterator[tuple[str, st
         names = node.input[: _FILE_NAMES.get(node.op, 0)]
         if not all(is_argument(name, _DEEPEST) for name in names):
             yield "file names", node.name
-
-
-def _foreign_in_function(function: function_pb2.FunctionDef, ops, callable) -> Iterator[tuple[str, str]]:
-    yield from (("attributes", name) for name in function.attr.keys() - _ATTRIBUTES_OF_FUNCTIONS)
-    for argument in function.arg_attr.values():
-        yield from (("attributes", name) for name in argument.attr.keys() - _ATTRIBUTES_OF_ARGUMENTS)
-    for node in function.node_def:
-        yield from _foreign_in_node(node, ops, callable)
 
 
 def _foreign_in_node(node: node_def_pb2.NodeDef, ops, callable) -> Iterator[tuple[str, str]]:

@@ -254,13 +254,8 @@ class Family:
 
     @property
     def model_type(self) -> str:
-        """Its name in config.json."""
+        """Its name in config.json, of the encoder as a Keras model, and of its scope in checkpoints."""
         return self.config_class.model_type
-
-    @property
-    def scope(self) -> str:
-        """The scope of the encoder's variables in checkpoints, and the name of the encoder as a Keras model."""
-        return self.model_type
 
     @property
     def has_word_pieces(self) -> bool:
@@ -335,9 +330,9 @@ def family_of(config: BertConfig) -> Family:
 def family_of_variables(names: Iterable[str]) -> Family:
     """The family whose scope the variable names have; BERT if they have none, as those of a head alone."""
     scopes = {name.split("/")[0] for name in names}
-    return next((family for family in FAMILIES if family.scope in scopes), BERT)
+    return next((family for family in FAMILIES if family.model_type in scopes), BERT)
 
 
 def is_encoder_variable(name: str) -> bool:
     """Whether a name in a checkpoint belongs to the encoder, not to a head or an optimizer."""
-    return name.split("/")[0] in {family.scope for family in FAMILIES}
+    return name.split("/")[0] in {family.model_type for family in FAMILIES}

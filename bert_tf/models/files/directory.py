@@ -290,7 +290,7 @@ def with_files(weights: Weights, config_file: str | None = None) -> tuple[Weight
         )
     name = files.config_file or "The configuration inferred from the weights"
     family = family_of_variables(weights.shapes)
-    if family.scope != files.config.model_type and any(map(is_encoder_variable, weights.shapes)):
+    if family.model_type != files.config.model_type and any(map(is_encoder_variable, weights.shapes)):
         raise ValueError(f"{name} is of a {files.config.title}, but {weights.path} of a {family.config_class.title}.")
     variable_names.check_shapes(weights, files.config, name)
     _warn_of_version(weights, files)

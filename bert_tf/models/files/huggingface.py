@@ -301,14 +301,12 @@ def save(path: str, weights: Weights, config: BertConfig, head: HeadConfig) -> d
     bare = all(name.startswith(f"{layout.scope}/") for name in written)
     transposed = [theirs for name, theirs in written.items() if name.endswith("/kernel")]
     tensors = renamed(weights, {theirs: name for name, theirs in written.items()}, {}, transposed)
-    if layout.adds_pooler and bare:
-        size = config.hidden_size  # the identity; without one they warn
-        layer = {"pooler.dense.weight": np.eye(size, dtype=np.float32), "pooler.dense.bias": np.zeros(size, np.float32)}
-        tensors = with_tensors(tensors, layer)
-    if layout.always_projects and config.embedding_size == config.hidden_size:
-        size, project = config.hidden_size, layout.renamed(f"{scope}embeddings_project.").removeprefix(scope * bare)
-        layer = {project + "weight": np.eye(size, dtype=np.float32), project + "bias": np.zeros(size, np.float32)}
-        tensors = with_tensors(tensors, layer)
+    size, added = config.hidden_size, ["pooler.dense."] * (layout.adds_pooler and bare)  # without one they warn
+    if layout.always_projects and config.embedding_size == size:
+        added.append(layout.renamed(f"{scope}embeddings_project.").removeprefix(scope * bare))
+    for layer in added:
+        identity = {layer + "weight": np.eye(size, dtype=np.float32), layer + "bias": np.zeros(size, np.float32)}
+        tensors = with_tensors(tensors, identity)
     write_safetensors(path, tensors, {"format": "pt"})
     return written
 

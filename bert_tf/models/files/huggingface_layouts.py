@@ -29,7 +29,6 @@ class Layout:
 
     Attributes:
       config_class: of the family's configurations.
-      class_prefix: the beginning of its classes' names, as in BertForMaskedLM.
       defaults: of their configuration class, by our keys: for keys that a config.json leaves out.
       keys: our key -> theirs, where they differ.
       refused: their key -> the values that are understood.
@@ -45,7 +44,6 @@ class Layout:
     """
 
     config_class: type[BertConfig]
-    class_prefix: str
     defaults: Mapping[str, object]
     keys: Mapping[str, str] = dataclasses.field(default_factory=dict)
     refused: Mapping[str, tuple] = dataclasses.field(default_factory=dict)
@@ -64,6 +62,11 @@ class Layout:
     def title(self) -> str:
         """The family's name in texts."""
         return self.config_class.title
+
+    @property
+    def class_prefix(self) -> str:
+        """The beginning of its classes' names, here and there, as in BertForMaskedLM."""
+        return self.config_class.__name__.removesuffix("Config")
 
     @property
     def scope(self) -> str:
@@ -136,14 +139,12 @@ def _classifier(hidden: str, output: str) -> dict[str, str]:
 
 _BERT = Layout(
     config_class=BertConfig,
-    class_prefix="Bert",
     defaults=_DEFAULTS,
     refused={**_PLAIN_ENCODER, "is_encoder_decoder": (False, None)},
     written={"position_embedding_type": "absolute"},
 )
 _DISTILBERT = Layout(
     config_class=DistilBertConfig,
-    class_prefix="DistilBert",
     defaults={
         **{key: _DEFAULTS[key] for key in _DEFAULTS if key not in ("type_vocab_size", "layer_norm_eps")},
         "num_hidden_layers": 6,
@@ -175,7 +176,6 @@ _DISTILBERT = Layout(
 )
 _ROBERTA = Layout(
     config_class=RobertaConfig,
-    class_prefix="Roberta",
     # Theirs, not those of the released models.
     defaults={**_DEFAULTS, "vocab_size": 50265, "pad_token_id": 1},
     refused=_PLAIN_ENCODER,
@@ -197,7 +197,6 @@ _ROBERTA = Layout(
 # ElectraForPreTraining is a discriminator, ElectraForMaskedLM a generator.
 _ELECTRA = Layout(
     config_class=ElectraConfig,
-    class_prefix="Electra",
     defaults={
         **_DEFAULTS,
         "embedding_size": 128,
@@ -224,7 +223,6 @@ _ELECTRA = Layout(
 )
 _ALBERT = Layout(
     config_class=AlbertConfig,
-    class_prefix="Albert",
     defaults={
         **_DEFAULTS,
         "vocab_size": 30000,

@@ -35,8 +35,8 @@ def checkpoint_name(variable: keras.Variable) -> str:
     """
     parts = variable.path.split("/")
     for family in FAMILIES:
-        if family.scope in parts:
-            return "/".join(parts[parts.index(family.scope) :])
+        if family.model_type in parts:
+            return "/".join(parts[parts.index(family.model_type) :])
     path = "/".join(parts[1:]).removeprefix("classifier/")
     path = path.replace("generator_predictions/transform/", "generator_predictions/")
     return "cls/" + path.removeprefix("cls_") if path.startswith("cls_") else path
