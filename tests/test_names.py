@@ -9,7 +9,7 @@ import sys
 
 import numpy as np
 import pytest
-from helpers.paths import ROOT
+from helpers.paths import ROOT, lines_of
 from helpers.squad import SQUAD_SIZES
 
 from bert_tf import modeling, optimization, run_classifier, run_squad
@@ -180,8 +180,7 @@ KINDS.remove(("xnli", "test"))  # not in the original
 @pytest.mark.parametrize(("name", "kind"), KINDS)
 def test_processors_and_features_equal_the_originals(golden, english, name, kind):
     folder, length = golden / "classifier" / name, 32
-    with gzip.open(folder / f"features_{kind}_{length}.jsonl.gz", "rt", encoding="utf-8") as lines:
-        expected = [json.loads(line) for line in lines]
+    expected = lines_of(folder / f"features_{kind}_{length}.jsonl.gz")
     processor = PROCESSORS[name]()
     examples = getattr(processor, f"get_{kind}_examples")(str(folder))
     if kind == "dev":
@@ -245,8 +244,7 @@ def test_squad_features_equal_the_originals(golden, english, mode, version):
         assert paragraph.context.startswith(word, start)
     features = features_of(examples, english, "S64", is_training)
     assert features_of(made, english, "S64", is_training) == features
-    with gzip.open(folder / f"features-{mode}-{version}-S64.jsonl.gz", "rt", encoding="utf-8") as lines:
-        expected = [json.loads(line) for line in lines]
+    expected = lines_of(folder / f"features-{mode}-{version}-S64.jsonl.gz")
     for feature, record in zip(features, expected, strict=True):
         for key in ("token_to_orig_map", "token_is_max_context"):
             record[key] = {int(place): value for place, value in record[key].items()}

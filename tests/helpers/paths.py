@@ -1,7 +1,27 @@
-"""The paths of the project and its golden files."""
+"""The paths of the project and its golden files, and files of texts and JSON."""
 
+import gzip
+import json
 import pathlib
+import shutil
 
 TESTS = pathlib.Path(__file__).resolve().parents[1]
 ROOT = TESTS.parent
 GOLDEN = TESTS / "golden"
+
+
+def lines_of(path: pathlib.Path) -> list:
+    """The values of a file of JSON lines, which may be compressed."""
+    with gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else path.open(encoding="utf-8") as file:
+        return [json.loads(line) for line in file]
+
+
+def directory_of(path: pathlib.Path, *copied: pathlib.Path, **texts) -> str:
+    """A directory with copies of files, and others: name (__ for .) -> content as JSON or text."""
+    path.mkdir(exist_ok=True)
+    for file in copied:
+        shutil.copy(file, path)
+    for name, content in texts.items():
+        text = content if isinstance(content, str) else json.dumps(content)
+        (path / name.replace("__", ".")).write_text(text, encoding="utf-8")
+    return str(path)

@@ -105,10 +105,6 @@ def selected_cases(request, cases: dict, slow: set, marker: str = "slow") -> dic
     return {name: values for name, values in cases.items() if name not in slow}
 
 
-def lines_of(path: pathlib.Path) -> list[dict]:
-    return [json.loads(line) for line in path.read_text().splitlines()]
-
-
 def results_of(folder, file="eval_results.txt") -> dict[str, float]:
     """The results that a script wrote."""
     lines = (folder / file).read_text().splitlines()

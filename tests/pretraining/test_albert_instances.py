@@ -1,12 +1,10 @@
 """ALBERT's instances: sentence order, n-grams, start pieces; the original's for the same seeds."""
 
-import gzip
-import json
 import random
 
 import numpy as np
 import pytest
-from helpers.paths import GOLDEN
+from helpers.paths import GOLDEN, lines_of
 from helpers.pretraining_records_read import read_records
 
 from bert_tf.pretraining.corpus import Corpus
@@ -19,15 +17,8 @@ FOLDER = GOLDEN / "pretraining" / "albert"
 MODEL = GOLDEN / "tokenization" / "albert" / "tiny.model"
 
 
-def read_setting(folder, number) -> tuple[dict, list[dict]]:
-    """The description of a golden setting, and its records."""
-    with gzip.open(folder / f"setting_{number}.jsonl.gz", "rt") as file:
-        described, *records = map(json.loads, file)
-    return described, records
-
-
 def check_setting(folder, vocabularies, number, scratch) -> None:
-    described, records = read_setting(folder, number)
+    described, *records = lines_of(folder / f"setting_{number}.jsonl.gz")
     flags = described["flags"]
     assert not flags.pop("do_permutation")
     rng = random.Random(flags.pop("random_seed"))
@@ -71,7 +62,7 @@ def make(folder, name="out", **flags):
 
 def test_records_are_the_originals(tmp_path):
     """Both generators are seeded with --random_seed, as those of the golden data are."""
-    described, expected = read_setting(FOLDER, 1)
+    described, *expected = lines_of(FOLDER / "setting_1.jsonl.gz")
     assert described["numpy_seed"] == described["flags"]["random_seed"] == 12345
     summary = make(tmp_path)
     names = [name for name in expected[0] if not name.startswith("_") and name != "token_boundary"]

@@ -1,14 +1,11 @@
 """RoBERTa's masks: equal to fairseq's for its draws, whole words by plain loops, a function of (seed, step, row)."""
 
-import gzip
-import json
-
 import numpy as np
 import pytest
 import tensorflow as tf
 from helpers.masking import rows_of as rows_of_pairs
 from helpers.masking import tokenizer_of
-from helpers.paths import GOLDEN
+from helpers.paths import GOLDEN, lines_of
 
 from bert_tf.pretraining import mask_rules
 from bert_tf.pretraining.masking import Masking
@@ -71,8 +68,7 @@ def fairseq_draws(case, rates, length=128) -> mask_rules.RobertaDraws:
 
 
 def test_masks_are_fairseqs():
-    with gzip.open(GOLDEN / "recipes" / "fairseq_masking.jsonl.gz", "rt") as file:
-        cases = [json.loads(line) for line in file]
+    cases = lines_of(GOLDEN / "recipes" / "fairseq_masking.jsonl.gz")
     seen = {"replaced": 0, "special": 0, "none": 0}
     for case in cases:
         item, size = case["item"], len(case["item"])

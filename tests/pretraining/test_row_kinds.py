@@ -1,12 +1,11 @@
 """Rows that are not pairs: ELECTRA's, whole sentences, lines; the originals' rows."""
 
-import gzip
 import itertools
 import json
 
 import numpy as np
 import pytest
-from helpers.paths import GOLDEN
+from helpers.paths import GOLDEN, lines_of
 from helpers.pretraining_records_read import read_records
 
 from bert_tf.pretraining import row_kinds
@@ -32,8 +31,7 @@ def make(folder, input_file, vocab_file, rows, name="out", **flags):
 @pytest.mark.parametrize("number", [1, 2, 3, 4])
 def test_rows_of_electra_are_the_originals(number, tmp_path, monkeypatch):
     monkeypatch.setattr(row_kinds, "_ROW_TOKENS", 1000)  # several calls
-    with gzip.open(FOLDER / "electra" / f"setting_{number}.jsonl.gz", "rt") as file:
-        described, *expected = map(json.loads, file)
+    described, *expected = lines_of(FOLDER / "electra" / f"setting_{number}.jsonl.gz")
     summary = make(
         tmp_path,
         FOLDER / "electra" / "corpus_*.txt",

@@ -1,11 +1,10 @@
 """Text to tokens on disk by compiled code, with the tokenizer's ids."""
 
-import gzip
 import json
 
 import numpy as np
 import pytest
-from helpers.paths import GOLDEN
+from helpers.paths import GOLDEN, lines_of
 
 from bert_tf.pretraining import token_store
 from bert_tf.text.wordpiece import FullTokenizer
@@ -24,12 +23,10 @@ def sentences_of(lines: list[str], tokenizer: FullTokenizer, directory, lines_at
 def texts():
     """The golden strings, one per line, with the original's ids by casing; None where Unicode has changed since."""
     found = {True: [], False: []}
-    with gzip.open(GOLDEN / "tokenization" / "tokenization.jsonl.gz", "rt", encoding="utf-8") as file:
-        for line in file:
-            record = json.loads(line)
-            if "\n" not in record["text"]:
-                ids = None if record["has_unassigned"] else record["ids"]
-                found[record["do_lower_case"]].append((record["text"], ids))
+    for record in lines_of(GOLDEN / "tokenization" / "tokenization.jsonl.gz"):
+        if "\n" not in record["text"]:
+            ids = None if record["has_unassigned"] else record["ids"]
+            found[record["do_lower_case"]].append((record["text"], ids))
     return found
 
 
@@ -48,22 +45,20 @@ def test_golden_strings(texts, tmp_path, do_lower_case, strip_accents):
         assert sentences_of(known, tokenizer, tmp_path) == golden
 
 
-def test_every_ascii_character_in_every_place(tmp_path):
-    tokenizer = FullTokenizer(VOCAB_FILE)
+def test_every_ascii_character_in_every_place(tmp_path, english):
     characters = [chr(code) for code in range(128) if chr(code) not in "\n"]
     forms = ("@", "Ab@cD", "@word", "word@ 좋다@é", "@@ x@")
     lines = [form.replace("@", character) for character in characters for form in forms]
     lines += [character * count for character in "aéψ가" for count in (200, 201)]  # the longest word, and one too long
-    expected = [ids for ids in tokenizer.encode_batch(lines) if ids]
-    assert sentences_of(lines, tokenizer, tmp_path) == expected
+    expected = [ids for ids in english.encode_batch(lines) if ids]
+    assert sentences_of(lines, english, tmp_path) == expected
     assert len(expected) < len(lines)  # nothing is left of control characters
 
 
-def test_a_full_table_starts_afresh(tmp_path, monkeypatch):
+def test_a_full_table_starts_afresh(tmp_path, english, monkeypatch):
     monkeypatch.setattr(token_store, "_HASH_SLOTS", 64)
-    tokenizer = FullTokenizer(VOCAB_FILE)
     lines = [f"w{k} x{k % 3} ü{k % 50}" for k in range(400)]
-    assert sentences_of(lines, tokenizer, tmp_path) == tokenizer.encode_batch(lines)
+    assert sentences_of(lines, english, tmp_path) == english.encode_batch(lines)
 
 
 def test_a_vocabulary_without_unknown(tmp_path):

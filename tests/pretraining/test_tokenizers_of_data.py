@@ -1,12 +1,11 @@
 """Records of every family's tokenizer: rows, casing, processes, and the vocabulary that a run finds by them."""
 
-import gzip
 import json
 import shutil
 
 import numpy as np
 import pytest
-from helpers.paths import GOLDEN
+from helpers.paths import GOLDEN, lines_of
 from helpers.pretraining_records_read import read_records
 
 from bert_tf.models.configuration.config import BertConfig
@@ -140,8 +139,7 @@ def test_words_of_byte_bpe_are_looked_up(prefix, tmp_path, monkeypatch):
     if prefix:
         (tmp_path / "vocabulary" / "tokenizer_config.json").write_text('{"add_prefix_space": true}')
     tokenizer = read_tokenizer(str(tmp_path / "vocabulary" / source.name), None)
-    with gzip.open(source.parent / "tokenization.jsonl.gz", "rt", encoding="utf-8") as file:
-        texts = [json.loads(line)["text"] for line in file]
+    texts = [line["text"] for line in lines_of(source.parent / "tokenization.jsonl.gz")]
     texts = [text.replace("\n", " \t ").replace("\r", "").encode("utf-8", "replace").decode() for text in texts]
     texts += [
         "a  b",

@@ -4,8 +4,8 @@ import json
 
 import numpy as np
 import pytest
-from helpers.paths import TESTS
-from helpers.script_cases import assert_refused, lines_of, results_of, run_and_refuse, weights_of
+from helpers.paths import TESTS, lines_of
+from helpers.script_cases import assert_refused, results_of, run_and_refuse, weights_of
 from helpers.tiny import write_encoder
 
 from bert_tf.models.configuration.config import BertConfig

@@ -4,7 +4,8 @@ import json
 
 import numpy as np
 import pytest
-from helpers.script_cases import assert_refused, lines_of, results_of, run_and_refuse
+from helpers.paths import lines_of
+from helpers.script_cases import assert_refused, results_of, run_and_refuse
 from helpers.tiny import ONE_LAYER, write_encoder
 
 from bert_tf.serving.export import export_saved_model

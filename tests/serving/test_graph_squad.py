@@ -21,7 +21,6 @@ from bert_tf.tasks.squad.data import Paragraph, SquadExample
 from bert_tf.tasks.squad.outputs import QuestionAnsweringSettings
 from bert_tf.tasks.squad.scores import SpanScores
 from bert_tf.tasks.squad.windows import WindowSettings, build_windows
-from bert_tf.text.wordpiece import FullTokenizer
 
 LETTERS = "abcdeé京都はのàßșกไ세종"
 SCRIPTS = LETTERS + "".join(unicodedata.normalize("NFD", LETTERS))
@@ -29,13 +28,6 @@ PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "which", "?", ".", "(", 
 PIECES += [prefix + char for char in sorted(set(SCRIPTS)) for prefix in ("", "##")]
 TEXTS = tf.TensorSpec([None], tf.string)
 KEYS = {"answer", "start", "end", "score", "null_score", "nbest_answers", "nbest_scores", "nbest_starts", "nbest_ends"}
-
-
-@pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory):
-    path = tmp_path_factory.mktemp("squad_serving") / "vocab.txt"
-    path.write_text("".join(piece + "\n" for piece in PIECES), encoding="utf-8")
-    return FullTokenizer(str(path))
 
 
 def make_settings(**values) -> QuestionAnsweringSettings:
@@ -120,15 +112,15 @@ SIZES = {"max_seq_length": 24, "doc_stride": 5, "max_query_length": 6, "max_answ
         (9, {"version_2_with_negative": True, "n_best_size": 2, "null_score_diff_threshold": 17.0}),
     ],
 )
-def test_equal_to_the_last_tie(tokenizer, null, values):
+def test_equal_to_the_last_tie(small, null, values):
     settings = make_settings(**(SIZES | values))
     model = Numbers(24, null)
     pairs = random_pairs(15, seed=null)
     pairs += [("which?", "ab " * 60), ("", "(((" * 30), ("which?", "a" + " " * 30 + "b")]
     with op_by_op():  # traced below
-        served = ServedQuestionAnswering(model, tokenizer, settings, window_batch=16)
+        served = ServedQuestionAnswering(model, small, settings, window_batch=16)
         outputs = as_dicts(served.answer(*zip(*pairs, strict=True)))
-    wanted = expected(model, tokenizer, settings, pairs)
+    wanted = expected(model, small, settings, pairs)
     for (_, context), one, other in zip(pairs, outputs, wanted, strict=True):
         numbers = [[r.pop("score"), r.pop("null_score"), *(e.pop("score") for e in r["nbest"])] for r in (one, other)]
         assert numbers[0] == pytest.approx(numbers[1], abs=1e-6) and one == other
@@ -160,7 +152,7 @@ def test_spans_without_characters():
 
 
 @pytest.fixture(scope="module")
-def answerer(tokenizer, tmp_path_factory):
+def answerer(small, tmp_path_factory):
     """Of a model with weights large enough for its scores to differ."""
     folder = tmp_path_factory.mktemp("model")
     keras.utils.set_random_seed(0)
@@ -169,7 +161,7 @@ def answerer(tokenizer, tmp_path_factory):
     model.build()
     head = next(variable for variable in model.trainable_variables if variable.path.endswith("output_weights"))
     head.assign(np.random.default_rng(0).normal(size=head.shape))
-    tokenizer.save_pretrained(str(folder))
+    small.save_pretrained(str(folder))
     model.save_pretrained(str(folder / "model"), vocab_file=str(folder / "vocab.txt"), do_lower_case=True)
     settings = {"max_seq_length": 48, "max_query_length": 12, "doc_stride": 13, "n_best_size": 10}
     settings |= {"max_answer_length": 12, "version_2_with_negative": True, "null_score_diff_threshold": 0.5}

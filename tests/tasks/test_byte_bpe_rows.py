@@ -1,9 +1,7 @@
 """Rows of byte-level BPE in each task: those that transformers' tokenizer makes of the same texts."""
 
-import shutil
-
 import pytest
-from helpers.paths import GOLDEN
+from helpers.paths import GOLDEN, directory_of
 
 from bert_tf.data.token_rows import TokenRows
 from bert_tf.tasks.choice.data import ChoiceExample
@@ -32,10 +30,9 @@ def tokenizer():
 def reference(tmp_path_factory):
     """reference(**options): the tokenizer of transformers."""
     transformers = pytest.importorskip("transformers", reason="transformers is not installed (requirements-dev.txt)")
-    folder = tmp_path_factory.mktemp("reference")
-    for name in ("tokenizer.json", "tokenizer_config.json", "vocab.json", "merges.txt"):
-        shutil.copy(ORACLE / name, folder)
-    return lambda **options: transformers.RobertaTokenizerFast.from_pretrained(str(folder), **options)
+    names = ("tokenizer.json", "tokenizer_config.json", "vocab.json", "merges.txt")
+    folder = directory_of(tmp_path_factory.mktemp("reference"), *(ORACLE / name for name in names))
+    return lambda **options: transformers.RobertaTokenizerFast.from_pretrained(folder, **options)
 
 
 def ids_of(rows: TokenRows) -> list[list[int]]:
@@ -98,12 +95,11 @@ def test_tagged_words(tokenizer, reference):
 
 def test_tagged_words_that_all_have_a_space(reference, tmp_path):
     """transformers takes words only with a space before the first one, too."""
-    for name in ("vocab.json", "merges.txt"):
-        shutil.copy(ORACLE / name, tmp_path)
-    (tmp_path / "tokenizer_config.json").write_text('{"add_prefix_space": true}')
+    prefix = {"add_prefix_space": True}
+    directory_of(tmp_path, ORACLE / "vocab.json", ORACLE / "merges.txt", tokenizer_config__json=prefix)
     sentences = [Sentence(words, ["O"] * len(words), []) for words in SENTENCES]
     rows = encode_sentences(sentences, ByteBpeTokenizer.from_pretrained(str(tmp_path)), 64, label_ids={"O": 0})
-    expected = reference(add_prefix_space=True)(SENTENCES, is_split_into_words=True)
+    expected = reference(**prefix)(SENTENCES, is_split_into_words=True)
     assert ids_of(rows) == expected["input_ids"]
     firsts = [expected.word_ids(row).index(word) for row, words in enumerate(SENTENCES) for word in range(len(words))]
     assert rows.word_positions.tolist() == firsts

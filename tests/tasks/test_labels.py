@@ -11,6 +11,7 @@ import zlib
 import keras
 import numpy as np
 import pytest
+from helpers.paths import lines_of
 from helpers.small_data import PIECES
 from helpers.tiny import ONE_LAYER, write_encoder
 
@@ -90,10 +91,6 @@ def custom(folder, gold, **arguments) -> ClassificationTask:
     )
 
 
-def predicted(out) -> list[dict]:
-    return [json.loads(line) for line in (out / "predictions.jsonl").read_text().splitlines()]
-
-
 def assert_same_answers(found, expected):
     """By name, whatever the order."""
     assert len(found) == len(expected)
@@ -135,7 +132,7 @@ def test_a_model_with_its_own_order_of_the_labels_of_mnli(folder, caplog):
     task = ClassificationTask(ClassificationSettings(task_name="MNLI", data_dir=write_mnli(folder, gold)))
     results = fine_tune(task, run_of(folder, model, do_eval=True, do_predict=True))
     assert results["eval_accuracy"] == 1.0
-    assert_same_answers(predicted(folder / "out"), expected)
+    assert_same_answers(lines_of(folder / "out" / "predictions.jsonl"), expected)
     # The columns of the original's file are in the original's order.
     table = np.loadtxt(folder / "out" / "test_results.tsv", delimiter="\t")
     columns = [[one["probabilities"][name] for name in ("contradiction", "entailment", "neutral")] for one in expected]
@@ -165,7 +162,7 @@ def test_several_labels_an_example(folder):
     )
     results = fine_tune(task, run_of(folder, model, do_eval=True, do_predict=True))
     assert results["eval_micro_f1"] == 1.0
-    for found, expected in zip(predicted(folder / "out"), answers, strict=True):
+    for found, expected in zip(lines_of(folder / "out" / "predictions.jsonl"), answers, strict=True):
         assert sorted(found["labels"]) == sorted(expected["labels"])
 
 
@@ -181,7 +178,7 @@ def test_labels_of_a_run_in_its_own_directory(folder):
         assert_same_answers(Predictor(str(folder / path)).predict(TEXTS), expected)
     run = run_of(folder, model, do_eval=True, do_predict=True, use_best_model=True)
     assert fine_tune(custom(folder, gold, labels=["b", "a"]), run)["eval_accuracy"] == 1.0
-    assert_same_answers(predicted(folder / "out"), expected)
+    assert_same_answers(lines_of(folder / "out" / "predictions.jsonl"), expected)
 
 
 # ---- train on --------------------------------------------------------------------------------------------------------
@@ -216,7 +213,7 @@ def test_weights_without_names_are_taken_by_position(folder, caplog):
             (folder / "model-0" / HEAD_CONFIG).unlink()
         task = custom(folder, ["a", "b"])
         fine_tune(task, run_of(folder, model, f"out-{number}", do_predict=True))
-        assert [one["label"] for one in predicted(folder / f"out-{number}")] == expected
+        assert [one["label"] for one in lines_of(folder / f"out-{number}" / "predictions.jsonl")] == expected
         said = f"model-{number} does not name its labels: the outputs of the model are taken by position: 0 is a, 1 is"
         assert said in caplog.text
         with pytest.raises(ValueError, match=rf"model-{number} has 2 outputs, and this run 3\. --new_head trains"):

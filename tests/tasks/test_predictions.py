@@ -1,9 +1,8 @@
 """Predictions that are joined to the rows of their file: ids, texts and all columns."""
 
-import json
-
 import numpy as np
 import pytest
+from helpers.paths import lines_of
 
 from bert_tf.data.tables import TableSettings
 from bert_tf.tasks.choice import data as choice_data
@@ -21,10 +20,6 @@ JSON_LINES = (
 NUMBERS = "A-7\tgood\tpos\nA-8\tbad\tneg\n"
 ALL = {"번호": "A-7", "text": 'good, "really"\nvery', "input_label": "pos", "date": "1 May"}
 LOGITS = np.array([[0.0, 2.0], [3.0, 0.0]], np.float32)
-
-
-def predictions(folder) -> list[dict]:
-    return list(map(json.loads, (folder / "predictions.jsonl").read_text(encoding="utf-8").splitlines()))
 
 
 @pytest.mark.parametrize(
@@ -46,7 +41,7 @@ def test_columns_of_a_classifiers_file(tmp_path, name, content, text_a, copied, 
         None, None, str(tmp_path / name), text_a=text_a, labels=["neg", "pos"], multi_label=several, table=table
     )
     encode.write_predictions(str(tmp_path), "", task, data.read_examples(task, task.test["test"]), LOGITS)
-    first, second = predictions(tmp_path)
+    first, second = lines_of(tmp_path / "predictions.jsonl")
     if several:
         columns = {{"input_label": "label"}.get(name, name): value for name, value in columns.items()}
     answer = {"labels": ["pos"]} if several else {"label": "pos"}
@@ -62,14 +57,14 @@ def test_pairs_and_choices(tmp_path):
     examples = similarity_data.read_examples(str(tmp_path / "pairs.csv"), columns, table=table)
     vectors = np.array([[[1.0, 0.0], [1.0, 0.0]], [[1.0, 0.0], [0.0, 1.0]]], np.float32)
     similarity_outputs.write_predictions(str(tmp_path), examples, vectors)
-    first, second = predictions(tmp_path)
+    first, second = lines_of(tmp_path / "predictions.jsonl")
     assert first == {"guid": "0", "id": "7", "query": "a", "score": "0.5", "cosine": pytest.approx(1.0)}
     assert second["id"] == "8" and second["cosine"] == pytest.approx(0.0)
     (tmp_path / "choices.csv").write_text("id,context,choices0,choices1\n7,a,b,c\n8,d,e,f\n")
     table = TableSettings(copy_columns=["id", "context"])
     examples = choice_data.read_examples(str(tmp_path / "choices.csv"), labels_needed=False, table=table)
     choice_outputs.write_predictions(str(tmp_path), examples, LOGITS)
-    rows = [(record["id"], record["context"], record["text"]) for record in predictions(tmp_path)]
+    rows = [(record["id"], record["context"], record["text"]) for record in lines_of(tmp_path / "predictions.jsonl")]
     assert rows == [("7", "a", "c"), ("8", "d", "e")]
 
 

@@ -191,12 +191,9 @@ def test_a_dev_set_that_is_the_training_set_is_reported(name, folder, tmp_path, 
         raise InterruptedError
 
     monkeypatch.setattr(script, "_Run", stop)
+    run = dataclasses.replace(counting_run(folder, tmp_path / "run", 1)[1], max_seq_length=16, train_batch_size=4)
     for kind in ("dev", "same"):
         assert "is the training set" not in caplog.text
-        run = FineTuningSettings(
-            output_dir=str(tmp_path / "run"), init_checkpoint=str(folder / "encoder"), do_train=True, do_eval=True,
-            max_seq_length=16, train_batch_size=4,
-        )  # fmt: skip
         task, settings = TASK_OF[name]
         files = {"train_file": str(tmp_path / f"train.{suffix}"), "dev_file": str(tmp_path / f"{kind}.{suffix}")}
         with pytest.raises(InterruptedError):
@@ -235,15 +232,8 @@ def calls(monkeypatch):
 
 
 def test_few_functions_are_between_main_and_the_model(calls, folder, tmp_path):
-    settings = ClassificationSettings(
-        task_name="custom", train_file=str(folder / "train.csv"), text_a="text", label="label"
-    )
-    run = FineTuningSettings(
-        output_dir=str(tmp_path / "run"), init_checkpoint=str(folder / "encoder"), do_train=True, max_seq_length=8,
-        train_batch_size=16, num_train_epochs=1,
-    )  # fmt: skip
     with pytest.raises(InterruptedError):
-        script.fine_tune(ClassificationTask(settings), run)
+        script.fine_tune(*counting_run(folder, tmp_path / "run", 1))
     assert calls == ["fine_tune", "execute", "train", "_steps", "body", "replica_step", "_gradients"]
 
 

@@ -1,12 +1,10 @@
 """Byte-level BPE compared with the results of transformers and fairseq; files in each form, and bad files."""
 
-import gzip
 import json
-import shutil
 
 import pytest
 from helpers.odd_texts import odd_texts
-from helpers.paths import GOLDEN
+from helpers.paths import GOLDEN, directory_of, lines_of
 from helpers.slow import slow
 
 from bert_tf.text.library_tokenizer import ByteBpeTokenizer
@@ -15,14 +13,9 @@ ORACLE = GOLDEN / "tokenization" / "roberta"
 SPECIAL = ("<s>", "</s>", "<pad>", "<unk>")
 
 
-def records(name):
-    with gzip.open(ORACLE / name, "rt", encoding="utf-8") as file:
-        return [json.loads(line) for line in file]
-
-
 @pytest.fixture(scope="module")
 def golden_texts():
-    return records("tokenization.jsonl.gz")
+    return lines_of(ORACLE / "tokenization.jsonl.gz")
 
 
 @pytest.fixture(scope="module")
@@ -30,19 +23,8 @@ def tokenizer():
     return ByteBpeTokenizer.from_pretrained(str(ORACLE))
 
 
-def directory_of(path, *names, **texts) -> str:
-    """A directory with some of the oracle's files; `texts`: name (_ for .) -> content as JSON or text."""
-    path.mkdir(exist_ok=True)
-    for name in names:
-        shutil.copy(ORACLE / name, path / name)
-    for name, content in texts.items():
-        text = content if isinstance(content, str) else json.dumps(content)
-        (path / name.replace("__", ".")).write_text(text, encoding="utf-8")
-    return str(path)
-
-
-FORMS = {"tokenizer.json": ("tokenizer.json",), "vocab and merges": ("vocab.json", "merges.txt")}
-ALL = ("tokenizer.json", "tokenizer_config.json", "vocab.json", "merges.txt")
+ALL = [ORACLE / name for name in ("vocab.json", "merges.txt", "tokenizer.json", "tokenizer_config.json")]
+FORMS = {"tokenizer.json": ALL[2:3], "vocab and merges": ALL[:2]}
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -72,7 +54,7 @@ def test_golden_strings(tmp_path, golden_texts, form, add_prefix_space):
 
 
 def test_rows_of_pairs(tokenizer):
-    for record in records("pairs.jsonl.gz"):
+    for record in lines_of(ORACLE / "pairs.jsonl.gz"):
         if any(token in record[key] for key in "ab" for token in (*SPECIAL, "<mask>")):
             continue
         first, second = tokenizer.encode_batch([record["a"], record["b"]])
@@ -119,15 +101,12 @@ def test_added_and_renamed_tokens(tmp_path):
     vocab = json.loads((ORACLE / "vocab.json").read_text(encoding="utf-8"))
     renamed = {{"<s>": "[CLS]", "</s>": "[SEP]"}.get(token, token): index for token, index in vocab.items()}
     directory = directory_of(
-        tmp_path / "model", "merges.txt", vocab__json=renamed, added_tokens__json={"<new>": len(vocab)},
+        tmp_path / "model", ORACLE / "merges.txt", vocab__json=renamed, added_tokens__json={"<new>": len(vocab)},
         special_tokens_map__json={"cls_token": "[CLS]", "sep_token": {"content": "[SEP]", "lstrip": False}},
     )  # fmt: skip
     tokenizer = ByteBpeTokenizer.from_pretrained(directory)
-    assert (tokenizer.cls_token, tokenizer.begin_tokens, tokenizer.between_tokens) == (
-        "[CLS]",
-        ("[CLS]",),
-        ("[SEP]",) * 2,
-    )
+    assert tokenizer.cls_token == "[CLS]"
+    assert (tokenizer.begin_tokens, tokenizer.between_tokens) == (("[CLS]",), ("[SEP]", "[SEP]"))
     assert tokenizer.build_inputs([9], [8])[0] == [0, 9, 2, 2, 8, 2]
     assert len(vocab) in tokenizer.encode("Hello <new>") and tokenizer.cls_id not in tokenizer.encode("[CLS]")
     assert not tokenizer.continuations[len(vocab)]

@@ -1,11 +1,8 @@
 """ELECTRA's tokenizer compared with the original's results, in Python and as a graph."""
 
-import gzip
-import json
-
 import pytest
 from helpers.op_by_op import assert_graph_equal, op_by_op
-from helpers.paths import GOLDEN
+from helpers.paths import GOLDEN, lines_of
 
 from bert_tf.text.graphs import graph_of
 from bert_tf.text.wordpiece import ElectraTokenizer, FullTokenizer
@@ -16,8 +13,7 @@ VOCAB_FILE = str(ORACLE / "vocab.txt")
 
 @pytest.fixture(scope="module")
 def records():
-    with gzip.open(ORACLE / "tokenization.jsonl.gz", "rt", encoding="utf-8") as file:
-        return [json.loads(line) for line in file]
+    return lines_of(ORACLE / "tokenization.jsonl.gz")
 
 
 def chosen(records, do_lower_case, strip_accents):

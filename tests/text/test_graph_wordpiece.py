@@ -1,14 +1,13 @@
 """The tokenizer as a graph compared with `FullTokenizer`: the same ids and offsets for every text."""
 
-import gzip
 import itertools
-import json
 import random
 import unicodedata
 
 import pytest
 import tensorflow as tf
 from helpers.op_by_op import assert_graph_equal, op_by_op
+from helpers.paths import lines_of
 from helpers.slow import slow
 
 from bert_tf.text.graphs import graph_of
@@ -38,8 +37,8 @@ def english_graph(english):
 
 @pytest.mark.parametrize("do_lower_case", [True, *slow(False)])
 def test_all_golden_strings(golden, english, english_graph, do_lower_case):
-    with gzip.open(golden / "tokenization" / "tokenization.jsonl.gz", "rt", encoding="utf-8") as file:
-        records = [record for record in map(json.loads, file) if record["do_lower_case"] == do_lower_case]
+    records = lines_of(golden / "tokenization" / "tokenization.jsonl.gz")
+    records = [record for record in records if record["do_lower_case"] == do_lower_case]
     tokenizer, graph = english, english_graph
     if not do_lower_case:
         tokenizer = FullTokenizer(str(golden / "vocab.txt"), do_lower_case)

@@ -1,7 +1,6 @@
 """ALBERT's tokenizer compared with the original's results and, for Hugging Face's files, with those of transformers."""
 
 import base64
-import gzip
 import json
 import shutil
 import unicodedata
@@ -9,7 +8,7 @@ import unicodedata
 import pytest
 from helpers.albert_tokenizer import save_albert_tokenizer
 from helpers.odd_texts import odd_texts
-from helpers.paths import GOLDEN
+from helpers.paths import GOLDEN, directory_of, lines_of
 from helpers.slow import slow
 
 from bert_tf.text.graphs import NoGraphError, graph_of
@@ -22,24 +21,12 @@ SPECIAL = ("[CLS]", "[SEP]", "[MASK]", "<pad>", "<unk>")
 
 @pytest.fixture(scope="module")
 def golden_texts():
-    with gzip.open(ORACLE / "tokenization.jsonl.gz", "rt", encoding="utf-8") as file:
-        return [json.loads(line) for line in file]
+    return lines_of(ORACLE / "tokenization.jsonl.gz")
 
 
 @pytest.fixture(scope="module")
 def tokenizer():
     return SentencePieceTokenizer(MODEL)
-
-
-def directory_of(path, model: str | None = None, **texts) -> str:
-    """A directory with the model under a name, and files: name (__ for .) -> content as JSON or text."""
-    path.mkdir(exist_ok=True)
-    if model:
-        shutil.copy(MODEL, path / model)
-    for name, content in texts.items():
-        text = content if isinstance(content, str) else json.dumps(content)
-        (path / name.replace("__", ".")).write_text(text, encoding="utf-8")
-    return str(path)
 
 
 @pytest.mark.parametrize("mode", ["lower", "cased"])
@@ -268,7 +255,7 @@ def test_bad_files(tmp_path, huggingface):
         with pytest.raises(ValueError, match=message) as caught:
             SentencePieceTokenizer.from_pretrained(directory)
         assert "\n" not in str(caught.value) and directory in str(caught.value)
-    several = directory_of(tmp_path / "several", "a.model")
+    several = directory_of(tmp_path / "several", ORACLE / "tiny.model")
     shutil.copy(MODEL, tmp_path / "several" / "b.model")
-    with pytest.raises(ValueError, match=r"several SentencePiece models, a.model, b.model"):
+    with pytest.raises(ValueError, match=r"several SentencePiece models, b.model, tiny.model"):
         SentencePieceTokenizer.from_pretrained(several)

@@ -4,15 +4,9 @@ import itertools
 
 import numpy as np
 import pytest
-from helpers.paths import GOLDEN
 
 from bert_tf.text.tokenizer import lengths_that_fit
 from bert_tf.text.wordpiece import FullTokenizer
-
-
-@pytest.fixture(scope="module")
-def wordpiece():
-    return FullTokenizer(str(GOLDEN / "vocab.txt"))
 
 
 def tokens_of(tokenizer, features) -> list[list[str]]:
@@ -39,38 +33,34 @@ def test_lengths_that_fit_are_those_of_the_loop_of_the_original():
         assert lengths_that_fit(first, second, room) == (len(a), len(b))
 
 
-def test_decode(wordpiece):
-    ids = wordpiece.encode("John Johanson's  house")
-    assert "##son" in wordpiece.convert_ids_to_tokens(ids)
-    assert wordpiece.decode(ids) == "john johanson ' s house"
+def test_decode(english):
+    ids = english.encode("John Johanson's  house")
+    assert "##son" in english.convert_ids_to_tokens(ids)
+    assert english.decode(ids) == "john johanson ' s house"
 
 
 # --- arrays ----------------------------------------------------------------------------------------------------------
 
 
-def test_what_texts_may_be(wordpiece):
-    expected = wordpiece(["the house", "the"])
-    for texts in (
-        ("the house", "the"),
-        np.array(["the house", "the"]),
-        [b"the house", b"the"],
-        iter(["the house", "the"]),
-    ):
-        given = wordpiece(texts)
+def test_what_texts_may_be(english):
+    expected = english(["the house", "the"])
+    both = ("the house", "the")
+    for texts in (both, np.array(both), [b"the house", b"the"], iter(both)):
+        given = english(texts)
         assert all(np.array_equal(given[name], values) for name, values in expected.items())
-    single = wordpiece("the house")
+    single = english("the house")
     assert single["input_ids"].tolist() == expected["input_ids"][:1].tolist()
-    assert wordpiece("the", "house")["input_ids"].shape == (1, 5)
-    assert wordpiece([])["input_ids"].shape == (0, 1)
+    assert english("the", "house")["input_ids"].shape == (1, 5)
+    assert english([])["input_ids"].shape == (0, 1)
 
 
-def test_max_length_and_padding(wordpiece):
-    long = wordpiece(["the " * 20, "the"], max_length=6)
+def test_max_length_and_padding(english):
+    long = english(["the " * 20, "the"], max_length=6)
     assert long["input_ids"].shape == (2, 6)
-    assert tokens_of(wordpiece, long)[0] == ["[CLS]", *["the"] * 4, "[SEP]"]
-    assert wordpiece(["the"], max_length=6)["input_ids"].shape == (1, 3), "the longest row is shorter"
-    padded = wordpiece(["the"], max_length=6, padding="max_length")
+    assert tokens_of(english, long)[0] == ["[CLS]", *["the"] * 4, "[SEP]"]
+    assert english(["the"], max_length=6)["input_ids"].shape == (1, 3), "the longest row is shorter"
+    padded = english(["the"], max_length=6, padding="max_length")
     assert padded["input_mask"].tolist() == [[1, 1, 1, 0, 0, 0]]
-    assert tokens_of(wordpiece, wordpiece("the the the", "house", max_length=6)) == [
+    assert tokens_of(english, english("the the the", "house", max_length=6)) == [
         ["[CLS]", "the", "the", "[SEP]", "house", "[SEP]"]
     ]

@@ -13,7 +13,6 @@ from helpers.paths import GOLDEN
 
 from bert_tf.models.files.pretrained import read_tokenizer
 from bert_tf.models.task_models import BertModel
-from bert_tf.text.wordpiece import FullTokenizer
 
 TEXTS = [*SENTENCES, *mixed_texts(40), ""]
 PAIRS = [*mixed_texts(47, seed=1), "", "b"]
@@ -108,25 +107,20 @@ def test_other_calls_of_transformers(both):
     assert not hasattr(ours(text), "odd")
 
 
-@pytest.fixture(scope="module")
-def tokenizer():
-    return FullTokenizer(str(GOLDEN / "vocab.txt"))
-
-
-def test_names_and_kinds_of_arrays(tokenizer):
-    plain = tokenizer(["how are you", "fine"], ["a", "b"])
+def test_names_and_kinds_of_arrays(english):
+    plain = english(["how are you", "fine"], ["a", "b"])
     assert list(plain) == ["input_ids", "input_mask", "segment_ids"]
-    found = tokenizer(["how are you", "fine"], text_pair=["a", "b"], return_tensors="tf")
-    assert tokenizer.decode(found["input_ids"][0]) == tokenizer.decode(found["input_ids"][0].numpy())
+    found = english(["how are you", "fine"], text_pair=["a", "b"], return_tensors="tf")
+    assert english.decode(found["input_ids"][0]) == english.decode(found["input_ids"][0].numpy())
     assert list(found) == ["input_ids", "token_type_ids", "attention_mask"]
     assert all(isinstance(value, tf.Tensor) and value.dtype == tf.int32 for value in found.values())
     for one, other in zip(("input_ids", "segment_ids", "input_mask"), found.values(), strict=True):
         np.testing.assert_array_equal(plain[one], other)
-    assert tokenizer("fine", padding=True)["input_ids"].shape == (1, 3)
-    assert tokenizer(["Fine", "words"], is_split_into_words=True, padding=True)["input_ids"].shape == (1, 4)
-    numbered = tokenizer([["Fine", "words"], ["a"]], is_split_into_words=True, padding=True, return_word_ids=True)
+    assert english("fine", padding=True)["input_ids"].shape == (1, 3)
+    assert english(["Fine", "words"], is_split_into_words=True, padding=True)["input_ids"].shape == (1, 4)
+    numbered = english([["Fine", "words"], ["a"]], is_split_into_words=True, padding=True, return_word_ids=True)
     assert numbered["word_ids"].tolist() == [[-1, 0, 1, -1], [-1, 0, -1, -1]]
-    assert tokenizer([], padding=True)["input_ids"].shape == (0, 1)
+    assert english([], padding=True)["input_ids"].shape == (0, 1)
 
 
 @pytest.mark.parametrize(
@@ -140,13 +134,13 @@ def test_names_and_kinds_of_arrays(tokenizer):
         ({"pairs": ["a", "b"], "text_pair": ["a", "b"]}, "^pairs and text_pair are two names of one argument"),
     ],
 )  # fmt: skip
-def test_what_is_refused(tokenizer, arguments, message):
+def test_what_is_refused(english, arguments, message):
     with pytest.raises(ValueError, match=message):
-        tokenizer(["how are you", "fine"], **arguments)
+        english(["how are you", "fine"], **arguments)
 
 
-def test_arguments_that_are_not_there(tokenizer):
+def test_arguments_that_are_not_there(english):
     with pytest.raises(TypeError, match="unexpected keyword argument 'stride'"):
-        tokenizer(["a"], stride=3, return_overflowing_tokens=True)
+        english(["a"], stride=3, return_overflowing_tokens=True)
     with pytest.raises(ValueError, match=r"^\[MASK\] in a text can't be told with offsets or words: 'a \[MASK\]'"):
-        tokenizer(["a [MASK]"], return_offsets_mapping=True)
+        english(["a [MASK]"], return_offsets_mapping=True)

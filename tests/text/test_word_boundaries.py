@@ -5,21 +5,11 @@ import marshal
 import unicodedata
 
 import pytest
-from helpers.paths import GOLDEN
 
 from bert_tf.text.word_boundaries import SEGMENTERS, WordBoundaries
-from bert_tf.text.wordpiece import FullTokenizer
 
-VOCAB_FILE = str(GOLDEN / "vocab.txt")
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"我来到北京清华大学他毕业于。，.'-abde今日は都に行きました"]
-PIECES += ["##b", "##c", "cafe", "##まし", "##た"]
-
-
-@pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory):
-    path = tmp_path_factory.mktemp("vocabulary") / "vocab.txt"
-    path.write_text("\n".join([*PIECES, "가", "##ᆨ", *unicodedata.normalize("NFD", "각"), "##ᅡ", "##고"]) + "\n")
-    return FullTokenizer(str(path))
+PIECES += ["##b", "##c", "cafe", "##まし", "##た", "가", "##ᆨ", *unicodedata.normalize("NFD", "각"), "##ᅡ", "##고"]
 
 
 def words_of(text, tokenizer, boundaries) -> list[list[str]]:
@@ -52,15 +42,15 @@ def pieces(words) -> list[list[str]]:
         (" \u0007 ", ""),
     ],
 )
-def test_words_between_spaces(tokenizer, text, words):
-    assert words_of(text, tokenizer, WordBoundaries(tokenizer, None)) == pieces(words)
+def test_words_between_spaces(small, text, words):
+    assert words_of(text, small, WordBoundaries(small, None)) == pieces(words)
 
 
 def with_segmenter(monkeypatch, segment) -> None:
     monkeypatch.setitem(SEGMENTERS, "ours", lambda: segment)
 
 
-def test_a_segmenter_divides_what_spaces_separate(tokenizer, monkeypatch):
+def test_a_segmenter_divides_what_spaces_separate(small, monkeypatch):
     seen = []
 
     def segment(text):
@@ -68,35 +58,35 @@ def test_a_segmenter_divides_what_spaces_separate(tokenizer, monkeypatch):
         return {"我来到北京": ["我", "来到", "北京"], "abb": ["a", "bb"], "来xx到京": ["来", "到"]}[text]
 
     with_segmenter(monkeypatch, segment)
-    boundaries = WordBoundaries(tokenizer, "ours")
+    boundaries = WordBoundaries(small, "ours")
     # "##b" has no meaning: a piece that begins a segment begins a word. What a segmenter leaves out is a word.
-    found = words_of("我来到北京  abb\u3000来xx到京", tokenizer, boundaries)
+    found = words_of("我来到北京  abb\u3000来xx到京", small, boundaries)
     assert found == pieces("我 来+到 北+京 a ##b+##b 来 [UNK] 到 京")
     assert seen == ["我来到北京", "abb", "来xx到京"]
 
 
-def test_a_piece_in_two_segments_joins_them(tokenizer, monkeypatch):
+def test_a_piece_in_two_segments_joins_them(small, monkeypatch):
     with_segmenter(monkeypatch, {"cafec": ["ca", "fec"], "来cafe到": ["来ca", "fe到"]}.get)
-    boundaries = WordBoundaries(tokenizer, "ours")
-    assert words_of("cafec", tokenizer, boundaries) == pieces("cafe+##c")
-    assert words_of("来cafe到", tokenizer, boundaries) == pieces("来+cafe+到")
+    boundaries = WordBoundaries(small, "ours")
+    assert words_of("cafec", small, boundaries) == pieces("cafe+##c")
+    assert words_of("来cafe到", small, boundaries) == pieces("来+cafe+到")
 
 
 @pytest.mark.skipif(not importlib.util.find_spec("jieba"), reason="jieba is not installed")
-def test_jieba_finds_chinese_words_and_trusts_no_file(tokenizer, monkeypatch, tmp_path):
+def test_jieba_finds_chinese_words_and_trusts_no_file(small, monkeypatch, tmp_path):
     def no_marshal(*_):
         raise AssertionError("a dictionary of somebody else was loaded")
 
     monkeypatch.setattr(marshal, "load", no_marshal)
     monkeypatch.setattr(marshal, "dump", no_marshal)
     monkeypatch.setenv("TMPDIR", str(tmp_path))
-    boundaries = WordBoundaries(tokenizer, "jieba")
-    assert words_of("我来到北京清华大学。", tokenizer, boundaries) == pieces("我 来+到 北+京 清+华+大+学 。")
+    boundaries = WordBoundaries(small, "jieba")
+    assert words_of("我来到北京清华大学。", small, boundaries) == pieces("我 来+到 北+京 清+华+大+学 。")
     assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.skipif(not importlib.util.find_spec("fugashi"), reason="fugashi is not installed")
-def test_fugashi_finds_japanese_words(tokenizer):
-    boundaries = WordBoundaries(tokenizer, "fugashi")
+def test_fugashi_finds_japanese_words(small):
+    boundaries = WordBoundaries(small, "fugashi")
     expected = pieces("今+日 は 京+都 に 行+き ##まし ##た 。")
-    assert words_of("今日は京都に行きました。", tokenizer, boundaries) == expected
+    assert words_of("今日は京都に行きました。", small, boundaries) == expected

@@ -1,22 +1,14 @@
 """Token ids with the characters they cover: the same ids as without offsets, and correct offsets in every script."""
 
-import gzip
-import json
 import unicodedata
 
 import pytest
+from helpers.paths import lines_of
 
 from bert_tf.text.wordpiece import FullTokenizer
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "beyonce", "ab", "##c", "東", "京", "##で", "##す", "は", "i"]
 PIECES += [unicodedata.normalize("NFD", "한"), "##" + unicodedata.normalize("NFD", "국")]
-
-
-@pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory):
-    path = tmp_path_factory.mktemp("offsets") / "vocab.txt"
-    path.write_text("".join(piece + "\n" for piece in PIECES), encoding="utf-8")
-    return FullTokenizer(str(path))
 
 
 def pieces_of(tokenizer, text, **options):
@@ -29,21 +21,20 @@ def pieces_of(tokenizer, text, **options):
 def test_golden_strings_have_the_ids_of_encode_and_offsets_in_order(golden):
     tokenizers = {case: FullTokenizer(str(golden / "vocab.txt"), case) for case in (True, False)}
     count = exact = 0
-    with gzip.open(golden / "tokenization" / "tokenization.jsonl.gz", "rt", encoding="utf-8") as file:
-        for record in map(json.loads, file):
-            text, tokenizer = record["text"], tokenizers[record["do_lower_case"]]
-            ids, offsets = tokenizer.encode_with_offsets(text)
-            assert ids == tokenizer.encode(text), record["index"]
-            assert record["has_unassigned"] or ids == record["ids"], record["index"]
-            assert len(offsets) == len(ids)
-            starts = [first for first, _ in offsets]
-            assert starts == sorted(starts) and all(0 <= first < last <= len(text) for first, last in offsets)
-            if text.isascii() and text.isprintable():  # nothing is dropped: a piece equals its text
-                for token, (first, last) in zip(tokenizer.convert_ids_to_tokens(ids), offsets, strict=True):
-                    written = text[first:last].lower() if record["do_lower_case"] else text[first:last]
-                    assert token == "[UNK]" or token in (written, "##" + written), (record["index"], token)
-                    exact += token != "[UNK]"
-            count += 1
+    for record in lines_of(golden / "tokenization" / "tokenization.jsonl.gz"):
+        text, tokenizer = record["text"], tokenizers[record["do_lower_case"]]
+        ids, offsets = tokenizer.encode_with_offsets(text)
+        assert ids == tokenizer.encode(text), record["index"]
+        assert record["has_unassigned"] or ids == record["ids"], record["index"]
+        assert len(offsets) == len(ids)
+        starts = [first for first, _ in offsets]
+        assert starts == sorted(starts) and all(0 <= first < last <= len(text) for first, last in offsets)
+        if text.isascii() and text.isprintable():  # nothing is dropped: a piece equals its text
+            for token, (first, last) in zip(tokenizer.convert_ids_to_tokens(ids), offsets, strict=True):
+                written = text[first:last].lower() if record["do_lower_case"] else text[first:last]
+                assert token == "[UNK]" or token in (written, "##" + written), (record["index"], token)
+                exact += token != "[UNK]"
+        count += 1
     assert count == 8000 and exact > 10_000
 
 
@@ -64,19 +55,17 @@ def test_golden_strings_have_the_ids_of_encode_and_offsets_in_order(golden):
         (" \u200b\u0301 ", []),
     ],
 )
-def test_offsets_by_hand(tokenizer, text, expected):
-    found = [
-        (unicodedata.normalize("NFC", piece), part) for piece, part in pieces_of(tokenizer, text)
-    ]  # a syllable in Jamo reads badly
-    assert found == expected
+def test_offsets_by_hand(small, text, expected):
+    found = pieces_of(small, text)  # a syllable in Jamo reads badly
+    assert [(unicodedata.normalize("NFC", piece), part) for piece, part in found] == expected
 
 
-def test_unknown_words_are_one_piece_or_cut_to_what_is_known(tokenizer):
+def test_unknown_words_are_one_piece_or_cut_to_what_is_known(small):
     text = "ab 東京です はでxす abxc"
     whole = [("ab", "ab"), ("東", "東"), ("京", "京"), ("[UNK]", "です"), ("[UNK]", "はでxす"), ("[UNK]", "abxc")]
     # で is decomposed into て and a mark that is stripped, so that the vocabulary's ##で never matches.
-    assert pieces_of(tokenizer, text) == whole
-    cut = pieces_of(tokenizer, text, split_unknown=True)
+    assert pieces_of(small, text) == whole
+    cut = pieces_of(small, text, split_unknown=True)
     assert cut[:3] == whole[:3] and cut[3:] == [
         ("[UNK]", "で"), ("##す", "す"), ("は", "は"), ("[UNK]", "で"), ("[UNK]", "x"), ("##す", "す"),
         ("ab", "ab"), ("[UNK]", "x"), ("##c", "c"),

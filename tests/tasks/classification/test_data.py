@@ -134,23 +134,28 @@ CUSTOM = {
 }
 
 
+BY_NUMBER = {"text_a": "0", "label": "1"}
+
+
+def own_task(tmp_path, content, name="train.csv", test_file=None, **arguments):
+    (tmp_path / name).write_text(content, encoding="utf-8")
+    by_name = {"text_a": "text", "label": "label"}
+    return data.custom_task(str(tmp_path / name), None, test_file, **{**by_name, **arguments})
+
+
 @pytest.mark.parametrize("kind", CUSTOM)
 def test_custom_files_by_name(tmp_path, kind):
-    path = tmp_path / f"train.{kind}"
-    path.write_text(CUSTOM[kind])
-    task = data.custom_task(str(path), None, str(path), text_a="text", label="stars")
+    task = own_task(tmp_path, CUSTOM[kind], f"train.{kind}", test_file=str(tmp_path / f"train.{kind}"), label="stars")
     assert task.labels == ("3", "10")  # sorted as numbers
     examples = data.read_examples(task, task.train)
     assert [(example.text_a, example.label) for example in examples] == [('so "so', "3"), ("fine", "10")]
     assert data.read_examples(task, task.test["test"])[0].label is None
-    regression = data.custom_task(str(path), None, None, text_a="text", label="stars", regression=True)
+    regression = own_task(tmp_path, CUSTOM[kind], f"train.{kind}", label="stars", regression=True)
     assert [example.label for example in data.read_examples(regression, regression.train)] == [3.0, 10.0]
 
 
 def test_custom_files_by_number_have_no_header(tmp_path):
-    path = tmp_path / "train.csv"
-    path.write_text('b,"first, of\ntwo lines",second\na,x,y\n')
-    task = data.custom_task(str(path), None, None, text_a="1", text_b="-1", label="0")
+    task = own_task(tmp_path, 'b,"first, of\ntwo lines",second\na,x,y\n', text_a="1", text_b="-1", label="0")
     assert task.labels == ("a", "b")
     assert data.read_examples(task, task.train)[0] == data.InputExample(
         "train-0", "first, of\ntwo lines", "second", "b"
@@ -158,10 +163,9 @@ def test_custom_files_by_number_have_no_header(tmp_path):
 
 
 def test_custom_multi_label(tmp_path):
-    path = tmp_path / "train.jsonl"
     rows = [{"t": "x", "l": ["red", "big"]}, {"t": "y", "l": []}, {"t": "z", "l": "big, blue"}]
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    task = data.custom_task(str(path), None, None, text_a="t", label="l", multi_label=True)
+    content = "".join(json.dumps(row) + "\n" for row in rows)
+    task = own_task(tmp_path, content, "train.jsonl", text_a="t", label="l", multi_label=True)
     assert task.labels == ("big", "blue", "red")
     labels = [example.label for example in data.read_examples(task, task.train)]
     assert labels == [("red", "big"), (), ("big", "blue")]
@@ -181,9 +185,7 @@ def test_a_column_of_0_and_1_for_each_label(tmp_path):
             assert task.labels == (first, second)
             found = [example.label for example in data.read_examples(task, task.dev["dev"])]
             assert found == [(second,), (first, second), ()], name
-    path = tmp_path / "b.tsv"
-    path.write_text("x\t1\t0\ny\t2\t0\n")
-    task = data.custom_task(str(path), None, None, text_a="0", label="1,2", multi_label=True)
+    task = own_task(tmp_path, "x\t1\t0\ny\t2\t0\n", "b.tsv", text_a="0", label="1,2", multi_label=True)
     with pytest.raises(ValueError, match=r"b\.tsv, line 2: the label '1' is '2', where 0 or 1 is expected"):
         data.read_examples(task, task.train)
 
@@ -201,10 +203,8 @@ def test_a_column_of_0_and_1_for_each_label(tmp_path):
     ("a.jsonl", '{"text": "x", "label": null}\n', {}, r"a\.jsonl, line 1: there is no label"),
 ])  # fmt: skip
 def test_custom_mistakes(tmp_path, name, content, changes, message):
-    path = tmp_path / name
-    path.write_text(content)
     with pytest.raises(ValueError, match=message):
-        data.custom_task(str(path), None, None, **{"text_a": "text", "label": "label", **changes})
+        own_task(tmp_path, content, name, **changes)
 
 
 def test_data_of_another_task_are_noticed(tmp_path):
@@ -222,28 +222,24 @@ def test_data_of_another_task_are_noticed(tmp_path):
 
 
 def test_what_is_no_number_is_no_label_of_a_regression(tmp_path):
-    path = tmp_path / "a.tsv"
-    for value, message in (("nan", "'nan'"), ("4,5", "'4,5'")):
-        path.write_text(f"text\tscore\nx\t1e3\ny\t{value}\n")
-        task = data.custom_task(str(path), None, None, text_a="text", label="score", regression=True)
-        with pytest.raises(ValueError, match=rf"a\.tsv, line 3: a number is expected as label, .*{message}"):
+    for value in ("nan", "4,5"):
+        content = f"text\tlabel\nx\t1e3\ny\t{value}\n"
+        task = own_task(tmp_path, content, "a.tsv", regression=True)
+        with pytest.raises(ValueError, match=rf"a\.tsv, line 3: a number is expected as label, .*'{value}'"):
             data.read_examples(task, task.train)
     with pytest.raises(ValueError, match="--regression has no classes"):
-        data.custom_task(str(path), None, None, text_a="text", label="score", regression=True, labels=["a"])
+        own_task(tmp_path, content, "a.tsv", regression=True, labels=["a"])
 
 
 def test_given_classes_keep_their_order_and_nothing_else_is_taken(tmp_path):
-    path = tmp_path / "a.tsv"
-    path.write_text("x\tyes\ny\tno\nz\tmaybe\n")
-    task = data.custom_task(str(path), None, None, text_a="0", label="1", labels=["yes", "no"])
+    task = own_task(tmp_path, "x\tyes\ny\tno\nz\tmaybe\n", "a.tsv", **BY_NUMBER, labels=["yes", "no"])
     assert task.labels == ("yes", "no")
     with pytest.raises(ValueError, match=r"a\.tsv, line 3: the label 'maybe' is not one of 'yes', 'no'"):
         data.read_examples(task, task.train)
     with pytest.raises(ValueError, match="--train_file, or --labels"):
-        data.custom_task(None, None, str(path), text_a="0")
+        data.custom_task(None, None, str(tmp_path / "a.tsv"), text_a="0")
     with pytest.raises(ValueError, match=r"a\.tsv: 0 classes"):
-        path.write_text("x\t\n")
-        data.custom_task(str(path), None, None, text_a="0", label="1", multi_label=True)
+        own_task(tmp_path, "x\t\n", "a.tsv", **BY_NUMBER, multi_label=True)
 
 
 def test_labels_in_a_test_set_and_blank_lines_are_reported(tmp_path, caplog):
@@ -255,15 +251,6 @@ def test_labels_in_a_test_set_and_blank_lines_are_reported(tmp_path, caplog):
     assert [(example.guid, example.label) for example in examples] == [("test-1", None), ("test-2", None)]
     assert "test.tsv, line 1: a test set has no labels; 'label' is not used" in caplog.text
     assert "test.tsv: skipped 1 blank lines" in caplog.text
-
-
-def own_task(tmp_path, content, name="train.csv", **arguments):
-    (tmp_path / name).write_text(content, encoding="utf-8")
-    by_name = {"text_a": "text", "label": "label"}
-    return data.custom_task(str(tmp_path / name), None, None, **{**by_name, **arguments})
-
-
-BY_NUMBER = {"text_a": "0", "label": "1"}
 
 
 def test_labels_and_columns_that_look_alike_are_the_same(tmp_path):

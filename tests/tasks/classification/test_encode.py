@@ -1,12 +1,10 @@
 """Token ids equal the original's; batches lose no examples; metrics and files."""
 
-import gzip
-import json
-
 import numpy as np
 import pytest
 import tensorflow as tf
 from helpers.outputs import enlarge
+from helpers.paths import lines_of
 from helpers.tiny import ONE_LAYER
 
 from bert_tf.data import token_rows
@@ -17,32 +15,22 @@ from bert_tf.tasks import task as fine_tuning_task
 from bert_tf.tasks.classification import data as classification_data
 from bert_tf.tasks.classification import encode as classification_encode
 from bert_tf.tasks.classification import glue
-from bert_tf.text.wordpiece import FullTokenizer
 from bert_tf.training import step as train_step
-
-
-@pytest.fixture(scope="module")
-def tokenizer():
-    from helpers.paths import TESTS
-
-    return FullTokenizer(str(TESTS / "golden" / "vocab.txt"))
 
 
 @pytest.mark.parametrize("length", [32, 128])
 @pytest.mark.parametrize("kind", ["train", "dev", "test"])
 @pytest.mark.parametrize("name", ["cola", "mnli", "mrpc", "xnli"])
-def test_features_equal_the_originals(golden, tokenizer, name, kind, length):
+def test_features_equal_the_originals(golden, english, name, kind, length):
     file = golden / "classifier" / name / f"features_{kind}_{length}.jsonl.gz"
     if not file.exists():
         assert (name, kind) == ("xnli", "test")  # the original never read it
         return
-    with gzip.open(file, "rt", encoding="utf-8") as lines:
-        records = [json.loads(line) for line in lines]
-    expected = [record for record in records if record["is_real_example"]]  # the others pad a batch of a TPU
+    expected = [record for record in lines_of(file) if record["is_real_example"]]  # the others pad a batch of a TPU
     task = glue.find_task(name)
     split = task.train if kind == "train" else next(iter((task.dev if kind == "dev" else task.test).values()))
     examples = classification_data.read_examples(task, split, str(golden / "classifier" / name))
-    encoded = classification_encode.encode_examples(examples, task, tokenizer, length)
+    encoded = classification_encode.encode_examples(examples, task, english, length)
     assert len(examples) == len(expected) >= 6
     arrays = encoded.batch(range(len(encoded)), length)
     for row, (example, record) in enumerate(zip(examples, expected, strict=True)):
@@ -68,15 +56,15 @@ def make_encoded(count=50, seed=0) -> classification_encode.EncodedExamples:
     )
 
 
-def test_truncation_is_counted_and_said_once(tokenizer, caplog):
+def test_truncation_is_counted_and_said_once(english, caplog):
     task = glue.find_task("mrpc")
     examples = [
         classification_data.InputExample("a", "one " * 20, "two " * 9, "0"),
         classification_data.InputExample("b", "one", "\u200b", "1"),  # no token in the second text
     ]
-    encoded = classification_encode.encode_examples(examples, task, tokenizer, 16)
+    encoded = classification_encode.encode_examples(examples, task, english, 16)
     assert encoded.truncated == 1 and encoded.lengths.tolist() == [16, 3]
-    one, two = tokenizer.convert_tokens_to_ids(["one", "two"])
+    one, two = english.convert_tokens_to_ids(["one", "two"])
     assert encoded.ids[:16].tolist() == [101, *[one] * 7, 102, *[two] * 6, 102]
     assert [record.message for record in caplog.records if "the last are lost" in record.message] == [
         "Longer than the maximum sequence length, 16 tokens, of which the last are lost: 1 of 2 examples."
@@ -184,7 +172,7 @@ def test_few_lengths_for_few_programs():
 
 
 @pytest.mark.parametrize("windows", [None, classification_encode.TextWindows(2, 4)])
-def test_texts_without_tokens_are_counted(tokenizer, caplog, windows):
+def test_texts_without_tokens_are_counted(english, caplog, windows):
     texts = ["a good film", "", "\u200b\x00", "more"]
     examples = [
         classification_data.InputExample(f"train-{number}", text, line=number + 2) for number, text in enumerate(texts)
@@ -192,7 +180,7 @@ def test_texts_without_tokens_are_counted(tokenizer, caplog, windows):
     if not windows:
         examples.append(classification_data.InputExample("train-4", "text", ""))
     task = classification_data.Task("custom", ("a", "b"), None)
-    classification_encode.encode_examples(examples, task, tokenizer, 8, windows=windows)
+    classification_encode.encode_examples(examples, task, english, 8, windows=windows)
     counts = f"{2 if windows else 3} of {len(examples)}"
     assert f"A text without any token (empty, or of dropped characters) is in {counts} examples" in caplog.text
     assert "the first is train-1, line 3 of its file." in caplog.text

@@ -168,15 +168,9 @@ def test_after_a_mistake_the_corrected_command_goes_on(tmp_path, done):
 
 @pytest.fixture
 def right(tmp_path) -> DomainSettings:
-    (tmp_path / "text.txt").write_text("A sentence.\n")
-    (tmp_path / "train.csv").write_text("text,verdict\n" + "yes,up\nno,down\n" * 16)
-    files = {"train_file": "train.csv", "dev_file": "train.csv", "input_file": "t*.txt", "output_dir": "out"}
-    settings = DomainSettings(
-        init_checkpoint=save_model(tmp_path / "model", "bert", BertForPreTraining, max_length=128),
-        **{name: str(tmp_path / file) for name, file in files.items()},
-        text_a="text",
-        label="verdict",
-    )
+    model = save_model(tmp_path / "model", "bert", BertForPreTraining)
+    unset = {"heldout_file": None, "num_seeds": None, "fine_tuning_flag": ()}
+    settings = job(tmp_path, model, with_task=True, input_file=f"{tmp_path}/t*.txt", **unset)
     settings.check()
     return settings
 

@@ -5,13 +5,13 @@ import json
 import numpy as np
 import pytest
 
-from bert_tf import FullTokenizer
 from bert_tf.system.declare import check_values
 from bert_tf.tasks.similarity import encode, outputs
 from bert_tf.tasks.similarity.data import Columns, SimilarityExample, read_examples
 from bert_tf.tasks.similarity.settings import SimilaritySettings
 from bert_tf.training.settings import FineTuningSettings
 
+PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b", "c"]
 FILES = {
     "sts.tsv": 'index\tgenre\tsentence1\tsentence2\tscore\n0\tx\tA "man.\tA man.\t5.000\n1\tx\t개가 짖는다\tДа\t0.0\n',
     "pairs.csv": 'question,answer\n"Who, then?",Ada\nWhere?,"In \n Rome"\n',
@@ -40,11 +40,9 @@ def test_known_layouts(folder):
     assert texts("sts.tsv", columns=Columns("sentence2", "sentence1")) == swapped
 
 
-def test_rows(tmp_path, caplog):
-    (tmp_path / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b", "c"]))
-    tokenizer = FullTokenizer(str(tmp_path / "vocab.txt"))
+def test_rows(small, caplog):
     examples = [SimilarityExample("0", ("a", "b c"), 0.5), SimilarityExample("1", (" b c ", "a b c a b c"), 1.0)]
-    rows = encode.encode_examples(examples, tokenizer, 6)
+    rows = encode.encode_examples(examples, small, 6)
     assert (len(rows), rows.rows_per_example, rows.truncated, rows.lengths.tolist()) == (2, 2, 1, [4, 6])
     assert "of which the last are lost: 1 of 4 texts" in caplog.text
     batch = rows.batch([1, 0], 6)
@@ -52,7 +50,7 @@ def test_rows(tmp_path, caplog):
     assert batch["input_ids"].tolist() == expected
     assert batch["segment_ids"].max() == 0 and batch["scores"].tolist() == [1.0, 0.5]
     assert rows.labels["text_ids"].tolist() == [[0, 1], [1, 2]]
-    asked = encode.encode_examples(examples, tokenizer, 8, prompt="a ").ids.tolist()
+    asked = encode.encode_examples(examples, small, 8, prompt="a ").ids.tolist()
     assert asked[:9] == [2, 5, 5, 3, 2, 5, 6, 7, 3]  # before the text
 
 

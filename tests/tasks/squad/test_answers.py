@@ -1,10 +1,10 @@
 """Scores to answers: the original's files byte for byte, the cases in which it crashes, and answers by offsets."""
 
-import gzip
 import json
 
 import numpy as np
 import pytest
+from helpers.paths import lines_of
 from helpers.squad import SQUAD_SIZES
 
 from bert_tf.tasks.squad import scores as squad_scores
@@ -72,13 +72,11 @@ def test_where_the_original_crashed(shared, golden, english):
 @pytest.mark.parametrize("version", ["v1.1", "v2.0"])
 def test_final_texts_equal_the_original(golden, version):
     basics = {case: BasicTokenizer(case) for case in (True, False)}
-    count = 0
-    with gzip.open(golden / "squad" / f"final_text-{version}.jsonl.gz", "rt", encoding="utf-8") as lines:
-        for record in map(json.loads, lines):
-            found = get_final_text(record["pred_text"], record["orig_text"], basics[record["do_lower_case"]])
-            assert found == record["result"], record
-            count += 1
-    assert count == {"v1.1": 573, "v2.0": 453}[version]
+    records = lines_of(golden / "squad" / f"final_text-{version}.jsonl.gz")
+    for record in records:
+        found = get_final_text(record["pred_text"], record["orig_text"], basics[record["do_lower_case"]])
+        assert found == record["result"], record
+    assert len(records) == {"v1.1": 573, "v2.0": 453}[version]
 
 
 # --- by hand

@@ -1,10 +1,10 @@
 """Files in SQuAD's format: the original's examples, answers that are not found, and other files."""
 
-import gzip
 import json
 import logging as python_logging
 
 import pytest
+from helpers.paths import lines_of
 
 from bert_tf.tasks.squad import metrics
 from bert_tf.tasks.squad.data import Paragraph, read_articles, read_squad_examples
@@ -37,8 +37,7 @@ def file(tmp_path):
 def test_examples_equal_the_original(golden, mode, version):
     folder = golden / "squad"
     data = read_squad_examples([str(folder / f"{mode}-v{version}.json")], mode == "train", version == "2.0")
-    with gzip.open(folder / f"examples-{mode}-v{version}.jsonl.gz", "rt", encoding="utf-8") as lines:
-        expected = [json.loads(line) for line in lines]
+    expected = lines_of(folder / f"examples-{mode}-v{version}.jsonl.gz")
     assert len(data.examples) == len(expected) == {"1.1": 42, "2.0": 44}[version] + (mode == "train")
     for example, record in zip(data.examples, expected, strict=True):
         assert {name: getattr(example, name) for name in record} == record

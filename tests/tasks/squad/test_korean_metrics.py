@@ -1,6 +1,7 @@
 """Scores by characters, against numbers of the scripts of KorQuAD 1.0 and KLUE-MRC, and by hand."""
 
 import pytest
+from helpers.squad import articles_of
 
 from bert_tf.tasks.squad.metrics import best_threshold, evaluate, klue_scores, korquad_scores
 
@@ -23,13 +24,6 @@ PAIRS = [
 def test_scores_of_an_answer(gold, predicted, korquad, klue):
     assert korquad_scores(gold, predicted) == pytest.approx(korquad, abs=1e-15)
     assert klue_scores(gold, predicted) == pytest.approx(klue, abs=1e-15)
-
-
-def articles_of(questions):
-    qas = [
-        {"id": key, "question": "?", "answers": [{"text": text} for text in gold]} for key, gold in questions.items()
-    ]
-    return [{"paragraphs": [{"context": "x", "qas": qas}]}]
 
 
 def test_the_best_of_several_answers_counts_and_what_is_missing_is_wrong():

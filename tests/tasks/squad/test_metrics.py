@@ -6,6 +6,7 @@ import json
 
 import pytest
 from helpers.slow import slow
+from helpers.squad import articles_of
 
 from bert_tf.tasks.squad import outputs as squad_outputs
 from bert_tf.tasks.squad.answers import Answer, Prediction, PredictionSettings
@@ -50,15 +51,6 @@ def test_published_systems(shared, dev_sets, system):
     # Some of the figures there are cut off after five decimals, others rounded.
     assert [scores[name] for name in names] == pytest.approx(PUBLISHED[system], rel=0, abs=1e-5)
     assert set(scores) == set(names) | ({"NoAns_f1"} if version == "v2.0" else set())
-
-
-def articles_of(questions):
-    """{id: gold answers}"""
-    qas = [
-        {"id": key, "question": "?", "is_impossible": not answers, "answers": [{"text": text} for text in answers]}
-        for key, answers in questions.items()
-    ]
-    return [{"paragraphs": [{"context": "x", "qas": qas}]}]
 
 
 VERSION_2 = squad_outputs.QuestionAnsweringSettings(WindowSettings(), PredictionSettings(version_2_with_negative=True))
