@@ -88,7 +88,6 @@ define_flags(ConversionSettings)
 
 
 def main(_):
-    logging.set_verbosity(logging.INFO)
     settings = settings_of(ConversionSettings, FLAGS)
     check_weights(settings.from_, "--from")
     if settings.report_file and not checks.is_remote(settings.from_):

@@ -35,7 +35,6 @@ define_flags(RecordSettings, InstanceSettings, corpus_formats.TextSettings)
 
 
 def main(_):
-    logging.set_verbosity(logging.INFO)
     checks.check_extra("pretraining", "create_pretraining_data.py")
     text = settings_of(corpus_formats.TextSettings, FLAGS)
     declared = {*declared_in(RecordSettings), *declared_in(InstanceSettings)}

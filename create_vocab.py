@@ -142,7 +142,6 @@ def check_kind(settings: VocabularySettings, given: Collection[str]) -> None:
 
 
 def main(_):
-    logging.set_verbosity(logging.INFO)
     settings = settings_of(VocabularySettings, FLAGS)
     kind = KINDS[settings.kind]
     check_kind(settings, flags_given(FLAGS))

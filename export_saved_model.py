@@ -12,7 +12,7 @@ shows how to serve and query it.
 import dataclasses
 import os
 
-from absl import flags, logging
+from absl import flags
 
 from bert_tf.models.files.directory import check_weights, read_head
 from bert_tf.system import checks, script
@@ -79,7 +79,6 @@ _OF_SAVED_MODELS = ("dtype", "freeze", "text_pairs", "warm_up", "ids_only")
 
 
 def main(_):
-    logging.set_verbosity(logging.INFO)
     settings = settings_of(ExportSettings, FLAGS)
     is_onnx = settings.format != "saved_model"
     for name in flags_given(FLAGS) & {*_OF_SAVED_MODELS} if is_onnx else ():

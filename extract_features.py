@@ -9,7 +9,7 @@ One text per line, or two with ` ||| ` between them. The output is the original'
 --pooling=mean (or first, or max). For one vector per line: --pooling=sentence.
 """
 
-from absl import flags, logging
+from absl import flags
 
 from bert_tf.system import script
 from bert_tf.system.declare import define_flags, settings_of
@@ -20,7 +20,6 @@ define_flags(FeatureSettings)
 
 
 def main(_):
-    logging.set_verbosity(logging.INFO)
     settings = settings_of(FeatureSettings, FLAGS, FeatureSettings.check)
     # TensorFlow is imported here, so that --help and errors in flags or files appear at once.
     script.start_tensorflow(settings.num_virtual_cpus, trains=False)

@@ -17,7 +17,7 @@ In output_dir: eval_results.txt, test_results.tsv, predictions.jsonl, best_model
 After a crash, the same command resumes exactly where it stopped. Exit code 143: stopped by SIGTERM, with a checkpoint.
 """
 
-from absl import flags, logging
+from absl import flags
 
 from bert_tf.system import script
 from bert_tf.system.declare import define_flags
@@ -38,7 +38,6 @@ def __getattr__(name: str):
 
 
 def main(_):
-    logging.set_verbosity(logging.INFO)
     run, task_settings = checked_settings(ClassificationSettings, FLAGS)
     # TensorFlow is imported here, so that --help and errors in flags or files appear at once.
     script.start_tensorflow(run.num_virtual_cpus, trains=run.do_train)

@@ -12,7 +12,7 @@ configuration: give --bert_config_file, too. The result is a model of this proje
 
 import dataclasses
 
-from absl import flags, logging
+from absl import flags
 
 from bert_tf.models.files.directory import check_weights
 from bert_tf.system import script
@@ -37,7 +37,6 @@ define_flags(HubSettings, ClassificationSettings, FineTuningSettings, eval_batch
 
 
 def main(_):
-    logging.set_verbosity(logging.INFO)
     if FLAGS.init_checkpoint:
         raise ValueError("--init_checkpoint: here the weights are those of --bert_hub_module_handle; leave it out.")
     handle = FLAGS.bert_hub_module_handle

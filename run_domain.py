@@ -13,7 +13,7 @@ In output_dir: domain.md (the report), domain.json, pretrained/ (the model), wor
 step). After a crash, the same command goes on.
 """
 
-from absl import flags, logging
+from absl import flags
 
 from bert_tf.system import script
 from bert_tf.system.declare import define_flags, settings_of
@@ -24,7 +24,6 @@ define_flags(DomainSettings)
 
 
 def main(_):
-    logging.set_verbosity(logging.INFO)
     settings = settings_of(DomainSettings, FLAGS, DomainSettings.check)
     devices = settings.pretraining()
     script.start_tensorflow(devices.num_virtual_cpus, on_tpu=devices.strategy == "tpu")

@@ -17,7 +17,7 @@ confusion_matrix.png, best_model/, the weights of the last step, logs. After a c
 where it stopped. Exit code 143: stopped by SIGTERM, with a checkpoint.
 """
 
-from absl import flags, logging
+from absl import flags
 
 from bert_tf.system import script
 from bert_tf.system.declare import define_flags
@@ -29,7 +29,6 @@ define_flags(NerSettings, FineTuningSettings, without=("eval_batch_size",))
 
 
 def main(_):
-    logging.set_verbosity(logging.INFO)
     run, task_settings = checked_settings(NerSettings, FLAGS)
     # TensorFlow is imported here, so that --help and errors in flags or files appear at once.
     script.start_tensorflow(run.num_virtual_cpus, trains=run.do_train)

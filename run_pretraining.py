@@ -13,7 +13,7 @@ In output_dir: model.ckpt-* (the original's format), eval_results.txt, train_log
 Exit code 143: stopped by SIGTERM, with a checkpoint of the step reached.
 """
 
-from absl import flags, logging
+from absl import flags
 
 from bert_tf.system import script
 from bert_tf.system.declare import define_flags, settings_of
@@ -24,7 +24,6 @@ define_flags(PretrainingSettings)
 
 
 def main(_):
-    logging.set_verbosity(logging.INFO)
     settings = settings_of(PretrainingSettings, FLAGS, PretrainingSettings.check)
     script.start_tensorflow(settings.num_virtual_cpus)
     from bert_tf.training import pretraining_run

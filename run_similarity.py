@@ -27,7 +27,7 @@ Embedder opens best_model/; convert_checkpoint.py --format=huggingface makes of 
 Exit code 143: stopped by SIGTERM, with a checkpoint.
 """
 
-from absl import flags, logging
+from absl import flags
 
 from bert_tf.system import script
 from bert_tf.system.declare import define_flags, group
@@ -44,7 +44,6 @@ define_flags(
 
 
 def main(_):
-    logging.set_verbosity(logging.INFO)
     run, task_settings = checked_settings(SimilaritySettings, FLAGS)
     # TensorFlow is imported here, so that --help and errors in flags or files appear at once.
     script.start_tensorflow(run.num_virtual_cpus, trains=run.do_train)

@@ -16,7 +16,7 @@ In output_dir: predictions.json, nbest_predictions.json, null_odds.json (2.0), e
 where it stopped. Exit code 143: stopped by SIGTERM, with a checkpoint.
 """
 
-from absl import flags, logging
+from absl import flags
 
 from bert_tf.system import script
 from bert_tf.system.declare import define_flags
@@ -39,7 +39,6 @@ def __getattr__(name: str):
 
 
 def main(_):
-    logging.set_verbosity(logging.INFO)
     run, task_settings = checked_settings(SquadSettings, FLAGS)
     # TensorFlow is imported here, so that --help and errors in flags or files appear at once.
     script.start_tensorflow(run.num_virtual_cpus, trains=run.do_train)

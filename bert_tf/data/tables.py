@@ -181,22 +181,26 @@ def named_rows(path: str, names: Sequence[str] | None, table: TableSettings) -> 
         if isinstance(row, dict):
             if by_number:
                 raise ValueError(f"{path}, line {line}: columns with names have no numbers; there are {quoted(row)}.")
-            yield line, row, copied_columns(row, table, path, line, by_number)
-            continue
-        if not first_line:
+        elif not first_line:
             first_line, width = line, len(row)
             if not by_number:
                 header = row
                 continue
-        if len(row) != width:
+        elif len(row) != width:
             raise ValueError(
                 f"{path}, line {line}: {len(row)} columns, but line {first_line} has {width}. See --skip_short_rows."
             )
-        if header is not None:
-            cells = dict(zip(header, row, strict=True))
-        else:
-            cells = {str(position): value for k, value in enumerate(row) for position in (k, k - width)}
+        cells = by_name(row, header)
         yield line, cells, copied_columns(cells, table, path, line, by_number)
+
+
+def by_name(row: list | dict, header: Sequence[str] | None) -> Mapping:
+    """The cells of a row by the names of their columns, or else by their numbers, from 0 and from the end."""
+    if isinstance(row, dict):
+        return row
+    if header is not None:
+        return dict(zip(header, row, strict=False))
+    return {str(position): cell for k, cell in enumerate(row) for position in (k, k - len(row))}
 
 
 def all_examples(path: str, examples: Iterator[Example]) -> list[Example]:

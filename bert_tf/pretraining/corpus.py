@@ -17,12 +17,12 @@ import dataclasses
 import itertools
 import json
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
 from absl import logging
 
 from bert_tf.pretraining.corpus_formats import (
-    Counts,
     Reading,
     TextSettings,
     jsonl_texts,
@@ -91,7 +91,7 @@ class Corpus:
         return self.total_bytes * shard // num_shards, self.total_bytes * (shard + 1) // num_shards
 
     def blocks(
-        self, begin: int = 0, end: int | None = None, counts: Counts | None = None, progress: Progress | None = None
+        self, begin: int = 0, end: int | None = None, counts: Counter | None = None, progress: Progress | None = None
     ) -> Iterator[str]:
         """The text of the documents that begin in a range of bytes, in pieces of about a megabyte.
 
@@ -111,7 +111,7 @@ class Corpus:
           progress: called with the number of bytes that each read took from the disk; ranges that adjoin take all.
         """
         end = self.total_bytes if end is None else end
-        reading = Reading(self.settings, {} if counts is None else counts, progress)
+        reading = Reading(self.settings, Counter() if counts is None else counts, progress)
         return _gathered(self._texts(begin, end, reading))
 
     def _texts(self, begin: int, end: int, reading: Reading) -> Iterator[str]:

@@ -3,16 +3,14 @@
 import dataclasses
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, MutableMapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 
 from bert_tf.system.declare import check_values, setting
 from bert_tf.system.messages import warn_once
 from bert_tf.system.text_files import Progress, TextFile, encoding_setting
 
 _LONGEST_PARAGRAPH = 100_000  # characters; the sentence splitter's time is quadratic in what it gets
-
-
-Counts = MutableMapping[str, int]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,34 +53,26 @@ class TextSettings:
 class Reading:
     """The state of one pass over a range: settings, counts, the sentence splitter."""
 
-    def __init__(self, settings: TextSettings, counts: Counts, progress: Progress | None):
+    def __init__(self, settings: TextSettings, counts: Counter, progress: Progress | None):
         self.settings, self.counts, self.progress = settings, counts, progress
         self.splitter = sentence_splitter(settings.language) if settings.split_sentences else None
-
-    def count(self, name: str, number: int = 1) -> None:
-        self.counts[name] = self.counts.get(name, 0) + number
 
     def decode(self, file: TextFile, offset: int, block: bytes) -> str:
         if self.settings.errors == "strict":
             return file.decode(offset, block)
         block = block.replace(b"\r", b"")
-        try:
-            text = block.decode("utf-8")
-            if not file.is_converted or "\ufffd" not in text:
-                return text
-        except UnicodeDecodeError:
-            text = block.decode("utf-8", "replace")
-        self.warn_of_bad_text(file)
-        for line in block.split(b"\n"):
+        text = block.decode("utf-8", "replace")
+        for line in block.split(b"\n") if "\ufffd" in text else ():
             known = 0 if file.is_converted else line.count("\ufffd".encode())
-            if replaced := line.decode("utf-8", "replace").count("\ufffd") - known:
-                self.count("replaced_characters", replaced)
-                self.count("lines_with_bad_utf8")
+            self.count_replaced(file, line.decode("utf-8", "replace").count("\ufffd") - known)
         return text
 
-    def warn_of_bad_text(self, file: TextFile) -> None:
-        encoding = file.encoding if file.is_converted else "UTF-8"
-        warn_once(("bad text", file.path), "%s is not all %s; the rest becomes U+FFFD", file.path, encoding)
+    def count_replaced(self, file: TextFile, characters: int) -> None:
+        """Counts a line of which so many characters became U+FFFD, if any; warns of the first of a file."""
+        if characters:
+            encoding = file.encoding if file.is_converted else "UTF-8"
+            warn_once(("bad text", file.path), "%s is not all %s; the rest becomes U+FFFD", file.path, encoding)
+            self.counts.update(replaced_characters=characters, lines_with_bad_utf8=1)
 
     def paragraphs(self, pieces: Iterable[str]) -> Iterator[str]:
         """Plain text, its lines cut into sentences on request."""
@@ -133,14 +123,11 @@ def jsonl_texts(file: TextFile, lines: Iterable[_PlacedLine], reading: Reading) 
         except (AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
             where = f"{file.path}, line {file.line_number(offset) + index}"
             raise ValueError(f"{where}: no text in {key!r} (--text_key) of {line:.100}: {error!r:.200}") from None
-        if halves:
-            reading.warn_of_bad_text(file)
-            reading.count("replaced_characters", halves)
-            reading.count("lines_with_bad_utf8")
+        reading.count_replaced(file, halves)
         if document := reading.lines_of(text):
             yield document + "\n"
         else:
-            reading.count("documents_without_text")
+            reading.counts["documents_without_text"] += 1
 
 
 def sentence_splitter(language: str) -> Callable[[str], list[str]]:

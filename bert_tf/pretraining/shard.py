@@ -12,6 +12,7 @@ import json
 import os
 import random
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -219,8 +220,7 @@ class _ReportedProgress:
 def _tokenize(
     job: ShardJob, corpus: Corpus, shard: int, tokenizer: Tokenizer, scratch: str, num_workers: int, bar: Callable
 ) -> tuple[TokenStore, dict]:
-    begin, end = corpus.shard_range(shard, job.num_shards)
-    counts: dict = {}
+    (begin, end), counts = corpus.shard_range(shard, job.num_shards), Counter()
     tasks = min(-(-(end - begin) // _BYTES_A_TASK), 64 * num_workers) if num_workers > 1 else 1
     with bar(total=end - begin, desc="tokenizing", unit="B", unit_scale=True) as progress:
         if tasks <= 1:
@@ -230,8 +230,7 @@ def _tokenize(
         folders = [os.path.join(scratch, f"text{k}") for k in range(tasks)]
         arguments = [(job, corpus, cuts[k], cuts[k + 1], folders[k]) for k in range(tasks)]
         for _, part_counts in workers.run_tasks(_tokenize_part, arguments, num_workers, progress.update):
-            for name, count in part_counts.items():
-                counts[name] = counts.get(name, 0) + count
+            counts.update(part_counts)
     return merge_stores(folders, os.path.join(scratch, "text")), counts
 
 
@@ -243,7 +242,7 @@ def _tokenizer_of(job: ShardJob) -> tuple[Tokenizer, dict]:
 
 def _tokenize_part(job: ShardJob, corpus: Corpus, begin: int, end: int, directory: str) -> dict:
     tokenizer, arguments = _tokenizer_of(job)
-    counts: dict = {}
+    counts = Counter()
     pieces = corpus.blocks(begin, end, counts=counts, progress=workers.report_progress)
     tokenize(pieces, tokenizer, directory, **arguments)
     return counts

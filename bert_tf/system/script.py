@@ -48,6 +48,7 @@ def run(main) -> None:
 
     def guarded(argv):
         show_all = logging.get_verbosity() >= logging.DEBUG
+        logging.set_verbosity(logging.INFO)
         try:
             main(argv)
         except KeyboardInterrupt:

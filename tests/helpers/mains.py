@@ -5,7 +5,7 @@ import json
 import os
 import sys
 
-from absl import flags
+from absl import flags, logging
 
 from helpers import warm
 from helpers.paths import ROOT, TESTS
@@ -72,6 +72,7 @@ def run_main(script: str, arguments: list[str]) -> None:
         if hasattr(module, "define_flags"):
             module.define_flags()
         flags.FLAGS([f"{script}.py", *arguments])
+        logging.set_verbosity(logging.INFO)
         module.main([])
     finally:
         _remove_flags()

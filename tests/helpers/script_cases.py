@@ -14,7 +14,7 @@ from helpers.paths import TESTS
 # For each line of the input: resets the flags, and calls the script's main.
 _PROGRAM = """
 import importlib, json, sys
-from absl import flags
+from absl import flags, logging
 script, folder = sys.argv[1:]
 sys.argv = sys.argv[:1]
 sys.path.insert(0, folder)
@@ -25,6 +25,7 @@ for line in sys.stdin:
     for flag in flags.FLAGS:
         flags.FLAGS[flag].unparse()
     flags.FLAGS([script + ".py", *arguments])
+    logging.set_verbosity(logging.INFO)
     print("CASE", name, file=sys.stderr, flush=True)
     try:
         module.main([])

@@ -6,6 +6,7 @@ import json
 import logging
 import random
 import tracemalloc
+from collections import Counter
 
 import pytest
 
@@ -188,7 +189,7 @@ def test_the_form_of_each_file_is_seen_and_forms_mix(tmp_path):
     }.items():
         (tmp_path / name).write_bytes(data)
     paths = [str(tmp_path / name) for name in ("a.txt", "b.jsonl", "wiki_01", "c.txt", "d.ndjson.gz", "e")]
-    corpus, counts = Corpus(paths), {}
+    corpus, counts = Corpus(paths), Counter()
     whole = [["plain"], ["one", "two"], ["three"], ["four"], ["{no JSON", "more"], ["five"], ["rest"]]
     assert documents(corpus, counts=counts) == whole
     assert counts == {"documents_without_text": 1}
@@ -260,13 +261,13 @@ def test_bad_utf8(tmp_path, caplog):
     assert documents(corpus, 0, 5) == [["one"]]
     with pytest.raises(ValueError, match="f1.txt, line 3: not UTF-8 at byte offset 17 of the file"):
         list(corpus.blocks(20, 35))
-    replacing, counts = Corpus(paths, TextSettings(errors="replace")), {}
+    replacing, counts = Corpus(paths, TextSettings(errors="replace")), Counter()
     with caplog.at_level(logging.WARNING):
         found = documents(replacing, counts=counts)
     assert found == [["one"], ["two \ufffd", "three", "four\ufffd\ufffd"], ["\ufffd five \ufffd"], ["six"]]
     assert counts == {"replaced_characters": 4, "lines_with_bad_utf8": 3}
     assert caplog.text.count("f0.txt is not all UTF-8") == caplog.text.count("f1.txt is not all UTF-8") == 1
-    in_two: dict = {}
+    in_two = Counter()
     halves = [documents(replacing, *part, counts=in_two) for part in ((0, 22), (22, None))]
     assert halves[0] + halves[1] == found and in_two == counts
 

@@ -7,7 +7,6 @@ import numpy as np
 
 from bert_tf.data.token_rows import GroupedRows
 from bert_tf.models.configuration.head_config import softmax
-from bert_tf.system.storage import write_text_file
 from bert_tf.tasks import outcome
 from bert_tf.tasks.choice.data import ChoiceExample
 from bert_tf.tasks.classification import encode as classification_encode
@@ -38,15 +37,11 @@ def write_predictions(output_dir: str, examples: Sequence[ChoiceExample], logits
     of all choices, and the `label` if there is one. The second has the probabilities, as run_classifier.py writes them.
     """
     probabilities = softmax(np.asarray(logits, np.float32))
-    described, lines = [], []
+    described = []
     for example, row in zip(examples, probabilities, strict=True):
         choice = int(row.argmax())
-        record = {"choice": choice, "text": example.choices[choice]}
-        record["probabilities"] = [float(value) for value in row]
+        record = {"choice": choice, "text": example.choices[choice], "probabilities": row.tolist()}
         if example.label is not None:
             record["label"] = example.label
         described.append(record)
-        lines.append("\t".join(str(value) for value in row) + "\n")
-    table = posixpath.join(output_dir, "test_results.tsv")
-    write_text_file(table, "".join(lines))
-    return [outcome.write_predictions(output_dir, "", examples, described), table]
+    return outcome.write_predictions(output_dir, "", examples, described, probabilities)

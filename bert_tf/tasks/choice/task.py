@@ -14,6 +14,7 @@ class ChoiceTask(FineTuningTask):
     """One of N continuations is right. settings: `ChoiceSettings`."""
 
     name = "multiple_choice"
+    write_records = staticmethod(encode.write_records)
 
     def load(self, run, files, tokenizer, newest):
         files.head = HeadConfig(TASKS[self.name].architecture)
@@ -48,9 +49,6 @@ class ChoiceTask(FineTuningTask):
 
     def create_model(self, dtype):
         return task_models.BertForMultipleChoice(self.files.config, dtype=dtype)
-
-    def write_records(self, path, rows, max_seq_length):
-        encode.write_records(path, rows, max_seq_length)
 
     def score(self, examples, logits, batch_size):
         return outputs.evaluate(examples.rows, logits, batch_size)

@@ -17,6 +17,7 @@ from bert_tf.data.tables import (
     Column,
     TableSettings,
     all_examples,
+    by_name,
     copied_columns,
     field_of,
     quoted,
@@ -145,7 +146,7 @@ def _find_columns(task: Task, split: Split, row: list | dict, path: str, line: i
         names = _LABEL_NAMES.intersection(header) - {split.text_a, split.text_b}
         if split.label is None and names:
             logging.warning("%s, line 1: a test set has no labels; %s is not used.", path, quoted(names))
-    copied_columns(_named(row, header), split.table, path, line, not split.has_header)  # the first row has all names
+    copied_columns(by_name(row, header), split.table, path, line, not split.has_header)  # the first row has all names
 
     def resolved(column):
         if isinstance(column, tuple):
@@ -157,15 +158,6 @@ def _find_columns(task: Task, split: Split, row: list | dict, path: str, line: i
         return header.index(column)
 
     return [*map(resolved, (split.text_a, split.text_b, split.label, split.guid))], header
-
-
-def _named(row: list | dict, header: Sequence[str] | None) -> Mapping:
-    """The cells of a row by the names of their columns, or else by their numbers."""
-    if isinstance(row, dict):
-        return row
-    if header is not None:
-        return dict(zip(header, row, strict=False))
-    return {str(position): cell for k, cell in enumerate(row) for position in (k, k - len(row))}
 
 
 def read_examples(task: Task, split: Split, directory: str = "") -> list[InputExample]:
@@ -204,7 +196,7 @@ def _examples(task: Task, split: Split, path: str) -> Iterator[InputExample]:
         label = None if columns[2] is None else _label(task, label, path, line)
         second = None if text_b is None else text_of(text_b, path, line, columns[1])
         texts = (text_of(text_a, path, line, columns[0]), second)
-        source = copied_columns(_named(row, header), split.table, path, line, not split.has_header)
+        source = copied_columns(by_name(row, header), split.table, path, line, not split.has_header)
         yield InputExample(f"{split.set_name}-{index if guid is None else guid}", *texts, label, source, line)
     warn_of_left_out(path, left_out)
 

@@ -385,13 +385,9 @@ def write_predictions(
     The first has one line an example, the probabilities in the order of the labels (of a regression the number). The
     second has `guid`, the chosen columns of its row, and what `describe_predictions` gives.
     """
-    values = probabilities(task, logits)
-    table = "".join("\t".join(str(np.float32(value)) for value in row) + "\n" for row in values)
-    write_text_file(posixpath.join(output_dir, f"test_results{name}.tsv"), table)
-    described = describe_predictions(task, logits)
     from bert_tf.tasks.outcome import write_predictions as write  # serving writes none
 
-    path = write(output_dir, name, examples, described)
+    path, _ = write(output_dir, name, examples, describe_predictions(task, logits), probabilities(task, logits))
     logging.info("Wrote %d predictions to %s; in test_results%s.tsv their bare numbers.", len(examples), path, name)
 
 

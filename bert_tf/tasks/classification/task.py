@@ -29,6 +29,7 @@ class ClassificationTask(FineTuningTask):
 
     name = "classification"
     dev_records, test_records = "eval", "predict"
+    write_records = staticmethod(encode.write_records)
     windows: encode.TextWindows | None = None
     takes_pairs = False
 
@@ -152,9 +153,6 @@ class ClassificationTask(FineTuningTask):
     def cost_of_example(self, tokens, flops, model):
         count = float(self.train_rows.windows.mean()) if self.windows else 1.0  # the cost is that of one window
         return tokens * count, flops * count
-
-    def write_records(self, path, rows, max_seq_length):
-        encode.write_records(path, rows, max_seq_length)
 
     def score(self, examples, outputs, batch_size):
         return encode.evaluate(self.task, outputs, examples.rows.label_ids, batch_size)

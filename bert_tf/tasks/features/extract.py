@@ -28,7 +28,7 @@ from bert_tf.models.task_models import BertModel
 from bert_tf.system import storage
 from bert_tf.system.declare import with_models
 from bert_tf.system.messages import naming_flag, progress_bar
-from bert_tf.system.text_files import UTF_8, TextFile, gzip_of, whole_lines
+from bert_tf.system.text_files import UTF_8, gzip_of, read_text_lines
 from bert_tf.system.workers import on_cpu
 from bert_tf.tasks.features.files import Entries, open_writer
 from bert_tf.tasks.features.settings import FeatureSettings, describe_model
@@ -73,13 +73,8 @@ class EncodedLine:
 
 def read_lines(path: str, encoding: str = UTF_8) -> Iterator[str]:
     """The lines of a text file, which may be compressed (.gz)."""
-    file = TextFile(path, gzip_of(path)[0], encoding)
-    for offset, block in whole_lines(file, file.chunks()):
-        lines = file.decode(offset, block).split("\n")
-        if not lines[-1]:
-            lines.pop()
-        for line in lines:
-            yield line.lstrip("\ufeff")
+    for line in read_text_lines(path, encoding=encoding, is_gzip=gzip_of(path)[0]):
+        yield line.lstrip("\ufeff")
 
 
 def encode_line(line: str, tokenizer: Tokenizer, max_seq_length: int, pooling: str = "none") -> EncodedLine:
@@ -330,10 +325,8 @@ def extract_features(
     def write_pooled(lines: range, values: np.ndarray) -> None:
         starts = text.starts[text.entries.offsets[lines.start] : text.entries.offsets[lines.stop] + 1]
         starts = starts - starts[0]
-        if pooling == SENTENCE:
-            write(lines, pool_lines(values, starts, sentences, tokenizer))
-        else:
-            write(lines, pool(values, starts, pooling))
+        of_line = pooling == SENTENCE
+        write(lines, pool_lines(values, starts, sentences, tokenizer) if of_line else pool(values, starts, pooling))
 
     with (
         open_writer(output_file, output_format, layers, model.config.hidden_size, text.entries) as write,

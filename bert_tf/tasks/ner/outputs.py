@@ -33,14 +33,10 @@ def labels_of(sentences: Sequence[Sentence], scheme: str) -> list[str]:
     return ner_tags.tag_set(scheme, ner_tags.types_of(tags))
 
 
-def predict_logits(
-    predict: Callable, rows: WordRows, *, batch_size: int, max_seq_length: int, static_padding: bool
-) -> np.ndarray:
-    """Logits [W, C] of all words of all sentences in their order. predict: from `step.make_predict_function`."""
+def predict_logits(predict: Callable, rows: WordRows, *, batch_size: int, **padding) -> np.ndarray:
+    """Logits [W, C] of all words of all sentences in their order; see `FineTuningTask.outputs_of`."""
     rows = dataclasses.replace(rows, labels={})
-    batches = token_rows.evaluation_batches(
-        rows, batch_size=batch_size, max_seq_length=max_seq_length, static_padding=static_padding
-    )
+    batches = token_rows.evaluation_batches(rows, batch_size=batch_size, **padding)
     return word_logits(rows, token_rows.rows_and_outputs(rows, batch_size, predict(batches)))
 
 

@@ -24,7 +24,7 @@ class NerTask(FineTuningTask):
     """A tag for each word: named entities, or any other tags. settings: `NerSettings`."""
 
     name = "ner"
-    other_labels = ()
+    write_records = staticmethod(encode.write_records)
 
     def resolve(self, run, newest):
         settings, self.source = self.settings, newest or run.init_checkpoint
@@ -188,9 +188,6 @@ class NerTask(FineTuningTask):
 
     def further_files(self, examples, logits):
         return {tagging.SETTINGS_FILE: self.tagging.to_json()}
-
-    def write_records(self, path, rows, max_seq_length):
-        encode.write_records(path, rows, max_seq_length)
 
     def outputs_of(self, predict, examples, **batches):
         logits = outputs.predict_logits(predict, examples.rows, **batches)

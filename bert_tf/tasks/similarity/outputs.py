@@ -4,13 +4,11 @@ run_similarity.py writes. Vectors of length 1 have cosines as products.
 Shape legend: n examples, N texts of each, H hidden size.
 """
 
-import posixpath
 from collections.abc import Sequence
 
 import numpy as np
 
 from bert_tf.data.token_rows import GroupedRows
-from bert_tf.system.storage import write_text_file
 from bert_tf.tasks import outcome
 from bert_tf.tasks.similarity.data import SimilarityExample
 
@@ -85,6 +83,4 @@ def write_predictions(
         {similarity: product} if example.score is None else {similarity: product, "score": example.score}
         for example, product in zip(examples, products, strict=True)
     ]
-    table = posixpath.join(output_dir, "test_results.tsv")
-    write_text_file(table, "".join(f"{product}\n" for product in products))
-    return [outcome.write_predictions(output_dir, "", examples, described), table]
+    return outcome.write_predictions(output_dir, "", examples, described, zip(products))

@@ -93,7 +93,7 @@ def read_articles(path: str, encoding: str = UTF_8) -> list[dict]:
         root = read_json(path, object, encoding)
     try:
         articles = root["data"]
-        for question in _questions(articles):
+        for question in questions_of(articles):
             if not isinstance(question.get("is_impossible", False), bool):
                 raise TypeError('"is_impossible" is neither true nor false')
             question["id"] = str(question["id"] if "id" in question else question["guid"])  # the latter in KLUE-MRC
@@ -186,7 +186,7 @@ def read_squad_examples(
 
 def _log_answers(articles: list[dict], skipped: list[dict], total: int) -> None:
     """Logs which training questions have several answers, and which are left out."""
-    several = sum("guid" in question and len(question.get("answers", ())) > 1 for question in _questions(articles))
+    several = sum("guid" in question and len(question.get("answers", ())) > 1 for question in questions_of(articles))
     if several:
         logging.info("Of %d questions %d have several answers: the first one of each is trained on.", total, several)
     if skipped:
@@ -238,12 +238,12 @@ def _training_example(
     return (example if matches else None), span
 
 
-def _questions(articles: list[dict]) -> list[dict]:
+def questions_of(articles: list[dict]) -> list[dict]:
     return [question for article in articles for entry in article["paragraphs"] for question in entry["qas"]]
 
 
 def _check_version(path: str, articles: list[dict], version_2: bool) -> None:
-    questions = _questions(articles)
+    questions = questions_of(articles)
     impossible = sum(bool(question.get("is_impossible")) for question in questions)
     if impossible and not version_2:
         raise ValueError(f"{path} has {impossible} questions without answer: give --version_2_with_negative.")

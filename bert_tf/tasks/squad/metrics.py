@@ -10,6 +10,7 @@ import string
 from collections.abc import Mapping, Sequence
 
 from bert_tf.system.checks import check_extra
+from bert_tf.tasks.squad.data import questions_of
 
 # --- answers in Korean, counted by characters, not by words -----------------------------------------------------------
 # Sources: evaluate-v1.0.py of korquad.github.io; klue_baseline/metrics of github.com/KLUE-benchmark/KLUE-baseline.
@@ -113,7 +114,7 @@ def _evaluate_by_answer(
     metric: str,
 ) -> dict[str, float]:
     """`evaluate` by a metric of single answers; the threshold that is found is that of `best_threshold`."""
-    questions = {q["id"]: q for article in articles for paragraph in article["paragraphs"] for q in paragraph["qas"]}
+    questions = {question["id"]: question for question in questions_of(articles)}
     names = ("exact", METRICS[metric][0])
     scores = _scores_of_questions(articles, predictions, metric)
     groups = {"": list(questions)}
@@ -144,13 +145,11 @@ def _scores_of_questions(
         exact, f1 = squad_evaluate_v2_0._get_raw_scores(_with_answers(articles), texts)
         return {key: (exact[key], f1[key]) for key in exact}
     scores_of, scores = METRICS[metric][1], {}
-    for article in articles:
-        for paragraph in article["paragraphs"]:
-            for question in paragraph["qas"]:
-                gold = [answer["text"] for answer in question.get("answers", ())] or [""]
-                if question["id"] in texts:
-                    pairs = [scores_of(text, texts[question["id"]]) for text in gold]
-                    scores[question["id"]] = tuple(map(max, zip(*pairs, strict=True)))
+    for question in questions_of(articles):
+        gold = [answer["text"] for answer in question.get("answers", ())] or [""]
+        if question["id"] in texts:
+            pairs = [scores_of(text, texts[question["id"]]) for text in gold]
+            scores[question["id"]] = tuple(map(max, zip(*pairs, strict=True)))
     return scores
 
 
@@ -204,8 +203,6 @@ def _between(low: float, high: float) -> float:
 def _with_answers(articles: Sequence[dict]) -> list[dict]:
     """A copy in which a question without `answers` has an empty list of them."""
     articles = copy.deepcopy(list(articles))
-    for article in articles:
-        for paragraph in article["paragraphs"]:
-            for question in paragraph["qas"]:
-                question.setdefault("answers", [])
+    for question in questions_of(articles):
+        question.setdefault("answers", [])
     return articles

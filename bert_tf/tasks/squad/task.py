@@ -26,6 +26,7 @@ class SquadTask(FineTuningTask):
 
     name = "squad"
     test_records = "eval"
+    write_records = staticmethod(windows.write_records)
 
     def describe(self, run, newest):
         files, tokenizer = super().describe(run, newest)
@@ -144,9 +145,6 @@ class SquadTask(FineTuningTask):
         if self.train_data.skipped:
             lines = "".join(json.dumps(skipped) + "\n" for skipped in self.train_data.skipped)
             write_text_file(posixpath.join(output_dir, "skipped_questions.jsonl"), lines)
-
-    def write_records(self, path, rows, max_seq_length):
-        windows.write_records(path, rows, max_seq_length)
 
     def outputs_of(self, predict, examples, *, batch_size, max_seq_length, static_padding):
         return outputs.answer(
