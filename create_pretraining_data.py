@@ -57,9 +57,8 @@ def next_command(values: dict) -> str:
     """The command that trains on the records."""
     from bert_tf.text import tokenizer_class_of
 
-    files = ",".join(
-        f"{path.strip()}*" if values["num_shards"] > 1 else path.strip() for path in values["output_file"].split(",")
-    )
+    ending = "*" if values["num_shards"] > 1 else ""
+    files = ",".join(path.strip() + ending for path in values["output_file"].split(","))
     words = (values["do_whole_word_mask"], values["word_boundaries"], values["segmenter"])
     of_tokenizer = {"SentencePieceTokenizer": "albert_base_v2", "ByteBpeTokenizer": "roberta_base"}
     of_rows = {"electra": "electra_small", "lines": "distilbert_base"}

@@ -117,24 +117,20 @@ def _job_of(
     if records.masking == "dynamic":
         instances = dataclasses.replace(instances, max_predictions_per_seq=0)
     input_files = list_files(records.input_file, flag="--input_file")
+    stats = [tf.io.gfile.stat(path) for path in input_files]
+    files = [[path, int(stat.length), int(stat.mtime_nsec)] for path, stat in zip(input_files, stats, strict=True)]
+    decisive = {name: value for name, value in flags.items() if name not in ("input_file", "vocab_file")}
+    decisive["compression"] = None  # which earlier versions had: their files are what would be made now
+    content = json.dumps([_FORMAT, decisive, files, vocab_sha256], sort_keys=True)
     job = ShardJob(
         input_files=tuple(input_files),
         output_files=records.output_files,
         text=text,
         records=dataclasses.replace(records, **casing),
         instances=instances,
-        fingerprint=_fingerprint(flags, input_files, vocab_sha256),
+        fingerprint=hashlib.sha256(content.encode()).hexdigest(),
     )
     return job, flags
-
-
-def _fingerprint(flags: dict, input_files: Sequence[str], vocab_sha256: str) -> str:
-    stats = [tf.io.gfile.stat(path) for path in input_files]
-    files = [[path, int(stat.length), int(stat.mtime_nsec)] for path, stat in zip(input_files, stats, strict=True)]
-    decisive = {name: value for name, value in flags.items() if name not in ("input_file", "vocab_file")}
-    decisive["compression"] = None  # which earlier versions had: their files are what would be made now
-    content = json.dumps([_FORMAT, decisive, files, vocab_sha256], sort_keys=True)
-    return hashlib.sha256(content.encode()).hexdigest()
 
 
 # ---- files -----------------------------------------------------------------------------------------------------------

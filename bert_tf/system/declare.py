@@ -239,22 +239,17 @@ def flags_given(values: Flags) -> set[str]:
 
 
 def required_flags(values: Flags) -> list[str]:
-    return [name for name in values if (made := _declared(values, name)) and made.default is REQUIRED]
+    return [name for name, declared in declared_flags(values).items() if declared.default is REQUIRED]
 
 
-def declared_flags(values: Flags) -> list[str]:
-    return [name for name in values if _declared(values, name)]
-
-
-def _declared(values: Flags, name: str) -> Declared | None:
-    return getattr(values[name], _KEY, None)
+def declared_flags(values: Flags) -> dict[str, Declared]:
+    return {name: declared for name in values if (declared := getattr(values[name], _KEY, None))}
 
 
 def help_text(values: Flags) -> str:
     """The flags of a script in groups, the original's first; empty if none was made by `define_flags`."""
     groups: dict[str, list[str]] = {ORIGINAL: []}
-    for name in declared_flags(values):
-        declared = _declared(values, name)
+    for name, declared in declared_flags(values).items():
         groups.setdefault(declared.heading, []).append(_help_of_flag(values[name], declared))
     return "".join(f"\n{heading}:\n{''.join(texts)}" for heading, texts in groups.items() if texts)
 

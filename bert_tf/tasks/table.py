@@ -31,8 +31,8 @@ class TaskEntry:
 
     name: str
     script: str
-    architecture: str | None
-    output_layer: str | None
+    architecture: str | None = None
+    output_layer: str | None = None
     answerer: str | None = None
     answers: str | None = None
     settings_file: str | None = None
@@ -55,8 +55,6 @@ _ENTRIES = (
     TaskEntry(
         "encoder",
         "run_similarity.py",
-        None,
-        None,
         answerer="Embedder",
         answers='Embedder("{path}").encode(["A text.", "Another one."])',
     ),

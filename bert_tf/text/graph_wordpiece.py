@@ -220,7 +220,8 @@ class GraphWordPiece(tf.Module):
             return _Pieces(ids, id_splits)
         # Together the pieces cover all tokens.
         piece_ends = tf.cumsum(tf.cast(ends.values - firsts.values, tf.int64))
-        lasts = tf.searchsorted(tf.cumsum(_byte_counts(characters)), piece_ends, out_type=tf.int64)
+        byte_counts = 1 + tf.add_n([tf.cast(characters >= least, tf.int64) for least in (0x80, 0x800, 0x10000)])
+        lasts = tf.searchsorted(tf.cumsum(byte_counts), piece_ends, out_type=tf.int64)
         origins = tf.gather(rows.origins, kept)
         return _Pieces(ids, id_splits, *_spans_of_pieces(lasts, origins), origins)
 
@@ -242,11 +243,6 @@ def _spans_of_pieces(lasts: tf.Tensor, origins: tf.Tensor) -> tuple[tf.Tensor, t
         of_marks_in_another_order,
         lambda: (tf.gather(origins, firsts), tf.gather(origins, lasts) + 1),
     )
-
-
-def _byte_counts(codes: tf.Tensor) -> tf.Tensor:
-    """The number of bytes of each code point in UTF-8, int64."""
-    return 1 + tf.add_n([tf.cast(codes >= least, tf.int64) for least in (0x80, 0x800, 0x10000)])
 
 
 def _ranks(chosen: tf.Tensor) -> tf.Tensor:

@@ -28,14 +28,8 @@ class WordCounts:
 
     def add(self, words: Sequence[str]) -> None:
         self.counts.update(words)
-        if len(self.counts) > self.max_words:
-            self._drop_rare()
-
-    def characters(self) -> collections.Counter:
-        """The count of each character, including those of dropped words."""
-        return self._characters_of_dropped + characters_of(self.counts)
-
-    def _drop_rare(self) -> None:
+        if len(self.counts) <= self.max_words:
+            return
         # Down to half the limit, so that this is not needed again right away.
         limit = sorted(self.counts.values(), reverse=True)[self.max_words // 2]
         rare = {word: count for word, count in self.counts.items() if count <= limit}
@@ -44,6 +38,10 @@ class WordCounts:
         self.dropped += sum(rare.values())
         self._characters_of_dropped += characters_of(rare)
         logging.info(f"More than {self.max_words} different words: dropped {len(rare)} seen at most {limit} times.")
+
+    def characters(self) -> collections.Counter:
+        """The count of each character, including those of dropped words."""
+        return self._characters_of_dropped + characters_of(self.counts)
 
 
 def characters_of(counts: Mapping[str, int]) -> collections.Counter:

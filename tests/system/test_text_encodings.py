@@ -140,20 +140,15 @@ def test_every_reader_takes_an_encoding(tmp_path):
         sentences = read_conll(path, Layout(encoding=encoding)).sentences
         return [(sentence.words, sentence.tags, sentence.lines) for sentence in sentences]
 
-    def rows(path, encoding):
-        return list(read_rows(path, TableSettings(encoding=encoding), ("문장",)))
-
-    def corpus(path, encoding):
-        return "".join(Corpus([path], TextSettings(encoding=encoding)).blocks()).rstrip()
-
     readers = {
-        "a.csv": [rows], "a.conll": [conll],
+        "a.csv": [lambda path, encoding: list(read_rows(path, TableSettings(encoding=encoding), ("문장",)))],
+        "a.conll": [conll],
         "a.json": [
             lambda path, encoding: read_json(path, encoding=encoding),
             lambda path, encoding: read_squad_examples([path], True, encoding=encoding).examples,
         ],
         "a.txt": [
-            corpus,
+            lambda path, encoding: "".join(Corpus([path], TextSettings(encoding=encoding)).blocks()).rstrip(),
             lambda path, encoding: list(read_lines(path, encoding)),
             lambda path, encoding: list(all_documents([path], show_progress=False, encoding=encoding)),
             lambda path, encoding: count_words([path], str.split, show_progress=False, encoding=encoding).counts,

@@ -20,7 +20,7 @@ def _mnli(file: str, set_name: str, label: int | None = -1) -> Split:
 
 
 def _pairs(
-    label_names: tuple, columns: tuple[int, int], names: tuple[str, str], task: str, metrics=("accuracy",)
+    label_names: tuple, columns: tuple[int, int], names: tuple[str, str], task: str, **further: tuple[str, ...]
 ) -> Task:
     """A task with an index, two texts and a label, and a test file without label."""
     first, second = columns
@@ -31,7 +31,7 @@ def _pairs(
         Split("train.tsv", first, second, second + 1, "train", header_names=header),
         {"dev": Split("dev.tsv", first, second, second + 1, "dev", header_names=header)},
         {"test": Split("test.tsv", first, second, None, "test", header_names=header)},
-        metrics,
+        **further,
     )
 
 
@@ -67,7 +67,7 @@ TASKS = {
         ("accuracy", "f1"),
         other_names=("not_equivalent", "equivalent"),
     ),
-    "sts-b": _pairs(None, (7, 8), _SENTENCES, "sts-b", ("pearson", "spearman")),
+    "sts-b": _pairs(None, (7, 8), _SENTENCES, "sts-b", metrics=("pearson", "spearman")),
     "qqp": Task(
         "qqp",
         BINARY_LABELS,
@@ -92,9 +92,7 @@ TASKS = {
     ),
     "qnli": _pairs(ENTAILMENT_LABELS, (1, 2), ("question", "sentence"), "qnli"),
     "rte": _pairs(ENTAILMENT_LABELS, (1, 2), _SENTENCES, "rte"),
-    "wnli": dataclasses.replace(
-        _pairs(BINARY_LABELS, (1, 2), _SENTENCES, "wnli"), other_names=("not_entailment", "entailment")
-    ),
+    "wnli": _pairs(BINARY_LABELS, (1, 2), _SENTENCES, "wnli", other_names=("not_entailment", "entailment")),
     # Diagnostics for a model trained on MNLI: nothing to train on, no labels.
     "ax": Task(
         "ax",

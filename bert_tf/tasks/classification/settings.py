@@ -129,9 +129,8 @@ class ClassificationSettings(TableSettings, FileSettings):
         if run.do_train:
             run.check_dev_set(bool(self.dev_file), ": give --dev_file")
         needed = {"train": run.do_train, "dev": run.do_train or run.do_eval, "test": run.do_predict}
-        files = {kind: getattr(self, f"{kind}_file") if needed[kind] else None for kind in needed}
-        for kind, file in files.items():
-            check_file(file, f"--{kind}_file")
+        for kind, is_needed in needed.items():
+            check_file(getattr(self, f"{kind}_file") if is_needed else None, f"--{kind}_file")
         self.declared_task()
 
     def declared_task(self) -> data.Task:

@@ -8,11 +8,11 @@ from bert_tf.models.configuration.variable_names import check_shapes
 from bert_tf.models.files import directory as model_directory
 from bert_tf.models.files import open_weights
 from bert_tf.models.files.directory import ModelFiles
-from bert_tf.system.checks import check_not_empty, check_output_file, check_output_files, download_if_on_hub
+from bert_tf.system.checks import check_file, check_output_file, check_output_files
 from bert_tf.system.declare import ORIGINAL, REQUIRED, check_values, like, setting, value_of
 from bert_tf.system.messages import naming_flag
 from bert_tf.system.storage import is_remote, names_in
-from bert_tf.system.text_files import encoding_setting, exists, is_folder, warn_of_tables
+from bert_tf.system.text_files import encoding_setting, warn_of_tables
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.text.tokenizer_files import directory_of
 from bert_tf.training.settings import ComputationSettings, DeviceSettings, ModelSettings
@@ -107,11 +107,8 @@ class FeatureSettings(ComputationSettings, DeviceSettings, ModelSettings):
         if folder and not is_remote(folder) and not os.path.isdir(folder):
             raise ValueError(f"--output_file={self.output_file}: there is no directory {folder}.")
         check_output_file(self.output_file, "--output_file")
-        download_if_on_hub(self.input_file, "--input_file")
+        check_file(self.input_file, "--input_file")
         if not is_remote(self.input_file):
-            if not exists(self.input_file) or is_folder(self.input_file):
-                raise FileNotFoundError(f"--input_file: {self.input_file} is not a file.")
-            check_not_empty([self.input_file] * os.path.isfile(self.input_file), "--input_file")
             warn_of_tables([self.input_file])
 
 

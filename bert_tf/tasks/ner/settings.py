@@ -81,11 +81,8 @@ class NerSettings:
 
     def check(self, run: FineTuningSettings) -> None:
         """Refuses contradictions and missing files."""
-        named = {name: getattr(self, name) for name in ("train_file", "dev_file", "test_file")}
-        run.check_files(**named)
+        names = ("train_file", "dev_file", "test_file")
+        run.check_files(check_input_files, **{name: getattr(self, name) for name in names})
         run.check_dev_set(run.do_eval, ": give --do_eval")
         if self.metric == "klue" and self.tag_scheme == "plain":
             raise ValueError("--metric=klue scores entities: --tag_scheme=plain has none.")
-        for is_needed, (name, files) in zip((run.do_train, run.do_eval, run.do_predict), named.items(), strict=True):
-            if is_needed:
-                check_input_files(files, f"--{name}")

@@ -201,7 +201,13 @@ def _predict_one(spans, logits, rows: range, windows, scores, texts: AnswerTexts
     if not nbest:
         empty = settings.version_2_with_negative or settings.answer_from == "offsets"
         nbest.append(("" if empty else "empty", 0.0, 0.0, None, None))
-    answers = _with_probabilities(nbest)
+    scores_of_nbest = [start_logit + end_logit for _, start_logit, end_logit, *_ in nbest]
+    weights = [math.exp(score - max(scores_of_nbest)) for score in scores_of_nbest]
+    total = functools.reduce(operator.add, weights, 0.0)  # sum() rounds otherwise
+    answers = [
+        Answer(text, start_logit, end_logit, weight / total, start, end)
+        for (text, start_logit, end_logit, start, end), weight in zip(nbest, weights, strict=True)
+    ]
     best = next((answer for answer in answers if answer.text), None)
     if not settings.version_2_with_negative:
         return Prediction(answers[0].text, answers, best, None)
@@ -214,16 +220,6 @@ def _predict_one(spans, logits, rows: range, windows, scores, texts: AnswerTexts
     odds = scores.null_odds(rows, best and (best.start_logit, best.end_logit))
     chosen = "" if best is None or odds > settings.null_score_diff_threshold else best.text
     return Prediction(chosen, answers, best, odds)
-
-
-def _with_probabilities(nbest: list[tuple]) -> list[Answer]:
-    scores = [start_logit + end_logit for _, start_logit, end_logit, _, _ in nbest]
-    weights = [math.exp(score - max(scores)) for score in scores]
-    total = functools.reduce(operator.add, weights, 0.0)  # sum() rounds otherwise
-    return [
-        Answer(text, start_logit, end_logit, weight / total, start, end)
-        for (text, start_logit, end_logit, start, end), weight in zip(nbest, weights, strict=True)
-    ]
 
 
 # --- files -----------------------------------------------------------------------------------------------------------
