@@ -20,6 +20,7 @@ Example = TypeVar("Example")
 
 CSV_DELIMITERS = {",": "comma", ";": "semicolon", "\t": "tab", "|": "vertical bar"}
 _JSON_LINES = ("jsonl", "json", "ndjson")
+INTEGER = re.compile(r"-?[0-9]+")  # a column may have a number instead of a name
 _BETWEEN = re.compile(r"[\s,]*")  # of the values of a JSON array
 # What columns of texts are usually called; in the first row of a file without header they are hardly examples.
 NAMES_OF_TEXTS = {
@@ -168,16 +169,16 @@ def _trimmed(value):
     return trimmed(value) if isinstance(value, str) else value
 
 
-def named_rows(path: str, names: Sequence[str] | None, table: TableSettings) -> Iterator[tuple[int, dict, dict | None]]:
+def named_rows(path: str, names: Sequence[str], table: TableSettings) -> Iterator[tuple[int, dict, dict | None]]:
     """Line number (from 1), fields by name, and `copied_columns` of each row of a user's file; see `read_rows`.
 
     Args:
-      names: that the header must have; None: there is no header, and fields are named "0", "1", ... and also "-1",
-        "-2", ...
+      names: that the header must have. If the first is a number, there is no header, and fields are named "0", "1",
+        ... and also "-1", "-2", ...
     """
-    by_number = names is None
+    by_number = bool(names and INTEGER.fullmatch(names[0]))
     header, first_line, width = None, 0, 0
-    for line, row in read_rows(path, table, names):
+    for line, row in read_rows(path, table, None if by_number else names):
         if isinstance(row, dict):
             if by_number:
                 raise ValueError(f"{path}, line {line}: columns with names have no numbers; there are {quoted(row)}.")

@@ -146,15 +146,11 @@ def warn_of_missing_shards(files: Iterable[str], flag: str = "--input_file") -> 
 _TABLES = (".csv", ".tsv", ".json", ".jsonl", ".ndjson")
 
 
-def warn_of_tables(paths: Iterable[str], flag: str = "--input_file") -> None:
+def warn_of_tables(paths: Iterable[str]) -> None:
     """Warns of files that are read as plain text although their names say that they are tables or JSON."""
     if tables := [path for path in paths if gzip_of(path)[1].lower().endswith(_TABLES)]:
-        warn_once(
-            flag,
-            "%s: read as plain text, with all that is in a line: %s. Write the texts alone into a file, one a line.",
-            flag,
-            some(tables),
-        )
+        message = "--input_file: read as plain text, with all that is in a line: %s. Give the texts alone, one a line."
+        warn_once("tables", message, some(tables))
 
 
 def read_bytes(path: str) -> bytes:

@@ -117,12 +117,10 @@ def _run_in_worker(function: Callable, task: tuple):
     return function(*task, *_shared)
 
 
-def map_tasks(
-    function: Callable, tasks: Sequence[tuple], num_workers: int, *, shared: tuple = (), on_progress=lambda _: None
-) -> Iterator:
+def map_tasks(function: Callable, tasks: Sequence[tuple], num_workers: int, *, shared: tuple = ()) -> Iterator:
     """The results of `run_tasks` in the order of the tasks, without their numbers."""
     results, wanted = {}, 0
-    for number, result in run_tasks(function, tasks, num_workers, on_progress, shared):
+    for number, result in run_tasks(function, tasks, num_workers, lambda _: None, shared):
         results[number] = result
         while wanted in results:
             yield results.pop(wanted)

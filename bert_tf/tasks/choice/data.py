@@ -9,10 +9,9 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from absl import logging
 
-from bert_tf.data.tables import USUAL_TABLE, TableSettings, all_examples, field_of, named_rows, quoted, text_of
+from bert_tf.data.tables import INTEGER, USUAL_TABLE, TableSettings, all_examples, field_of, named_rows, quoted, text_of
 
 _CHANCE = 0.05  # that no first choice is right in any row; if it is less, labels are counted otherwise
-_INTEGER = re.compile(r"-?[0-9]+")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,9 +87,8 @@ def examples_of(
 ) -> Iterator[ChoiceExample]:
     """The examples one by one; arguments as of `read_examples`."""
     first, rights = None, []
-    by_number = columns is not None and bool(_INTEGER.fullmatch(columns.context))
     names = columns.header_names(labels_needed) if columns else []
-    for number, (line, row, source) in enumerate(named_rows(path, None if by_number else names, table)):
+    for number, (line, row, source) in enumerate(named_rows(path, names, table)):
         columns = columns or _known_layout(list(row), path, labels_needed)
         example = _example(row, columns, first_label, number, path, line)
         if labels_needed and example.label is None:
@@ -156,8 +154,8 @@ def _choices_of(row: dict, names: Sequence[str], path: str, line: int) -> list:
 
 def _label_of(value, first: str, count: int, path: str, line: int) -> int:
     text, number = str(value).strip(), None
-    if _INTEGER.fullmatch(first):
-        if _INTEGER.fullmatch(text):
+    if INTEGER.fullmatch(first):
+        if INTEGER.fullmatch(text):
             number = int(text) - int(first)
     elif len(text) == 1:
         number = ord(text) - ord(first)

@@ -7,12 +7,12 @@ Original: run_classifier.py, DataProcessor and its subclasses.
 import dataclasses
 import math
 import posixpath
-import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from absl import logging
 
 from bert_tf.data.tables import (
+    INTEGER,
     USUAL_TABLE,
     Column,
     TableSettings,
@@ -245,8 +245,6 @@ def _known_label(task: Task, label: str, path: str, line: int) -> str:
 
 # --- the user's own files --------------------------------------------------------------------------------------------
 
-_INTEGER = re.compile(r"-?[0-9]+")
-
 
 def custom_split(
     file: str | None,
@@ -265,7 +263,7 @@ def custom_split(
 
     def column(name: str | None) -> Column | None:
         name = None if name is None else plain_name(name)
-        return int(name) if name is not None and _INTEGER.fullmatch(name) else name
+        return int(name) if name is not None and INTEGER.fullmatch(name) else name
 
     labels = label.split(",") if several and label else [label]
     columns = [*map(column, (text_a, text_b, *labels))]
@@ -334,7 +332,7 @@ def custom_task(train_file: str | None, dev_file: str | None, test_file: str | N
         examples = read_examples(task, task.train)
         check_training_labels(train_file, examples, by_number=not task.train.has_header)
     labels = {label for row in examples for label in (row.label if task.multi_label else (row.label,))}
-    ordered = sorted(labels, key=int if all(map(_INTEGER.fullmatch, labels)) else None)
+    ordered = sorted(labels, key=int if all(map(INTEGER.fullmatch, labels)) else None)
     if len(ordered) < (1 if task.multi_label else 2):
         raise ValueError(
             f"--train_file: {train_file}: {len(ordered)} classes in the column {declared['label']!r}: there is nothing "

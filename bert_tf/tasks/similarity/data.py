@@ -5,7 +5,6 @@ CSV, TSV or JSON lines. Pairs that belong together may have a third text, which 
 
 import dataclasses
 import math
-import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from absl import logging
@@ -17,7 +16,6 @@ from bert_tf.system.messages import warn_once
 _JUDGEMENTS = {"label", "labels", "gold_label", "score", "scores", "similarity", "similarity_score", "target"}
 _JUDGEMENTS |= {"relatedness_score", "is_duplicate", "is_paraphrase"}
 _NARROW = 0.3  # of the range of scores; 0..1 for 0..5 is less
-_INTEGER = re.compile(r"-?[0-9]+")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,9 +101,8 @@ def examples_of(
     path: str, columns: Columns | None, score_range: tuple[float, float], table: TableSettings, partners: bool
 ) -> Iterator[SimilarityExample]:
     """The examples one by one; arguments as of `read_examples`."""
-    by_number = columns is not None and bool(_INTEGER.fullmatch(columns.text_a))
     names, is_named, judged = columns.all if columns else [], columns is not None, {}
-    for number, (line, row, source) in enumerate(named_rows(path, None if by_number else names, table)):
+    for number, (line, row, source) in enumerate(named_rows(path, names, table)):
         columns = columns or _known_layout(list(row), path)
         texts = tuple(text_of(field_of(row, name, path, line), path, line, name) for name in columns.texts)
         if "" in texts:
