@@ -196,7 +196,7 @@ MUTANTS = {
         ("int((masking.mask_rate + masking.keep_rate) * 2**32)", "int(0.9 * 2**32)")],
     ("tasks/classification/glue.py", "tasks/classification/test_metrics.py"): [
         ('("matthews", "accuracy")', '("accuracy", "matthews")'),
-        ('"sts-b", ("pearson", "spearman")', '"sts-b", ("spearman", "pearson")'),
+        ('"sts-b", metrics=("pearson", "spearman")', '"sts-b", metrics=("spearman", "pearson")'),
         ('("accuracy", "f1"),\n        other_names=("not_equivalent"',
          '("f1", "accuracy"),\n        other_names=("not_equivalent"'),
         ('("accuracy", "f1"),\n        other_names=("not_duplicate"',

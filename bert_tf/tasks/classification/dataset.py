@@ -67,9 +67,7 @@ def as_dataset(
     """
     check_tokenizer(tokenizer)
     texts, labels, pairs = _columns_of(texts, labels, pairs)
-    texts = list_of_strings(texts, "texts")
-    pairs = [None] * len(texts) if pairs is None else list_of_strings(pairs, "pairs")
-    examples = [InputExample(str(number), *parts) for number, parts in enumerate(zip(texts, pairs, strict=True))]
+    examples = _examples(texts, pairs)
     names = None if label_names is None else list_of_names(label_names, "label_names")
     y = None if labels is None else _label_array(list_of(labels, "labels", "labels"), names)
     if y is not None and len(y) != len(examples):
@@ -109,6 +107,12 @@ def _dataset(
     dataset = tf.data.Dataset.from_generator(batches, output_signature=specs)
     count = -(-len(encoded) // batch_size)
     return dataset.apply(tf.data.experimental.assert_cardinality(count)).prefetch(4)
+
+
+def _examples(texts: Sequence[str], pairs: Sequence[str] | None) -> list[InputExample]:
+    texts = list_of_strings(texts, "texts")
+    pairs = [None] * len(texts) if pairs is None else list_of_strings(pairs, "pairs")
+    return [InputExample(str(number), *parts) for number, parts in enumerate(zip(texts, pairs, strict=True))]
 
 
 def _order(
