@@ -22,12 +22,12 @@ from bert_tf.models.task_models import BertForPreTraining
 from bert_tf.training.optimization import create_optimizer
 
 loaded = "tensorflow" in sys.modules  # of the backend's own need
-from bert_tf.models.files.initialize import initialize, model_variables
+from bert_tf.models.files.initialize import initialize, model_variables, weights_for
 
 folder = sys.argv[1]
 model = BertForPreTraining(BertConfig.from_json_file(folder + "/bert_config.json"))
 model.build()
-initialize(model_variables(model), folder + "/pretraining.ckpt-0", must_have_all=True)
+initialize(model_variables(model), weights_for(model, folder + "/pretraining.ckpt-0"), must_have_all=True)
 batch = select(np.load(folder + "/inputs.npz"), model.known_inputs)
 model.compile(optimizer=create_optimizer("adamw", 0.001, 20, 5))
 losses = [float(model.train_on_batch(batch, return_dict=True)["loss"]) for _ in range(12)]
