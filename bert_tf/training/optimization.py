@@ -189,6 +189,14 @@ class _DecayingOptimizer(keras.optimizers.Optimizer):
         self.second_moments = [self.add_variable_from_reference(v, name="adam_v") for v in variables]
         self.decayed = [not any(re.search(p, v.path) for p in self.excluded_patterns) for v in variables]
 
+    @property
+    def constants(self) -> tuple:
+        return self.beta_1, self.beta_2, self.epsilon, self.bias_correction, self.epsilon_after_correction
+
+    def decay_rate(self, index: int) -> float | None:
+        """The rate of weight decay of the variable of this index; None: it does not decay."""
+        return self.weight_decay_rate if self.decayed[index] else None
+
     def learning_rate_at(self, step):
         """The learning rate after `step` steps, float32."""
         schedule = isinstance(self._learning_rate, keras.optimizers.schedules.LearningRateSchedule)
@@ -259,8 +267,7 @@ class _DecayingOptimizer(keras.optimizers.Optimizer):
 
     def _update(self, index: int, tensors: Sequence, scalars: tuple) -> tuple:
         """New values of a variable of this index and its moments, from these and the gradient."""
-        constants = (self.beta_1, self.beta_2, self.epsilon, self.bias_correction, self.epsilon_after_correction)
-        fixed = (type(self)._direction, self.weight_decay_rate if self.decayed[index] else None, constants)
+        fixed = (type(self)._direction, self.decay_rate(index), self.constants)
         update = _compiled(*fixed) if kernels.fused_enabled() else functools.partial(_update, *fixed)
         return update(tensors, scalars)
 
@@ -313,14 +320,18 @@ class AdamWeightDecay(_DecayingOptimizer):
 
     @staticmethod
     def _direction(variable, m, v, step, decay_rate, constants):
-        beta_1, beta_2, epsilon, bias_correction, epsilon_after_correction = constants
-        if bias_correction:
-            left_1, left_2 = (1.0 - ops.power(ops.cast(beta, "float32"), step) for beta in (beta_1, beta_2))
-            epsilon = epsilon * ops.sqrt(left_2) if epsilon_after_correction else epsilon
-        change = m / (ops.sqrt(v) + epsilon)
-        if bias_correction:
-            change = change * (ops.sqrt(left_2) / left_1)
+        scale, epsilon = AdamWeightDecay.correction(step, constants)
+        change = m / (ops.sqrt(v) + epsilon) * scale
         return change + decay_rate * variable if decay_rate else change
+
+    @staticmethod
+    def correction(step, constants: tuple) -> tuple:
+        """What m / (sqrt(v) + epsilon) is multiplied by in this step, and that epsilon."""
+        beta_1, beta_2, epsilon, bias_correction, epsilon_after_correction = constants
+        if not bias_correction:
+            return 1.0, epsilon
+        left_1, left_2 = (1.0 - ops.power(ops.cast(beta, "float32"), step) for beta in (beta_1, beta_2))
+        return ops.sqrt(left_2) / left_1, epsilon * ops.sqrt(left_2) if epsilon_after_correction else epsilon
 
 
 @keras.saving.register_keras_serializable(_PACKAGE)

@@ -23,8 +23,9 @@ from bert_tf.models import kernels
 from bert_tf.models.dropout import dropout_scope
 from bert_tf.models.files import initialize
 from bert_tf.system.messages import batches_with_progress
-from bert_tf.system.workers import batches_at_once, mapped_in_order
+from bert_tf.system.workers import batches_at_once, mapped_in_order, on_cpu
 from bert_tf.training.distribution import compiles_steps, is_chief
+from bert_tf.training.optimization import AdamWeightDecay
 from bert_tf.training.settings import TrainingSettings
 from bert_tf.weights.bundle import CheckpointReader
 
@@ -94,7 +95,12 @@ class Trainer:
                 self._totals, self._computed, self._updated = map(
                     _one_program, (self._totals, self._computed, self._updated)
                 )
-        self.steps = tf.function(self._steps, autograph=False)
+        self._graph = tf.function(self._steps, autograph=False)
+        self._in_place = None
+        if not compiles_steps(settings.use_xla, strategy) and _takes_in_place(optimizer, strategy):
+            from bert_tf.training.in_place import InPlaceAdam
+
+            self._in_place = InPlaceAdam(optimizer)
 
     # --- state
 
@@ -105,7 +111,12 @@ class Trainer:
 
     @property
     def tensors(self) -> dict:
-        """Name -> variable of everything that the next step reads, as checkpoints name it."""
+        """Name -> variable of everything that the next step reads, as checkpoints name it.
+
+        They may be assigned, and what is read of them be held: the next call of `steps` takes memory of its own.
+        """
+        if self._in_place:
+            self._in_place.addresses.clear()
         scale = {"loss_scale": self.loss_scale, "loss_scale_good_steps": self.good_steps} if self.scales_loss else {}
         return {**initialize.training_variables(self.model, self.optimizer), **scale}
 
@@ -118,8 +129,14 @@ class Trainer:
 
     # --- steps
 
+    def steps(self, iterator, count) -> dict[str, tf.Tensor]:
+        """`_steps`, as one call of a graph."""
+        if self._in_place and not self._in_place.addresses:
+            self._in_place.own_memory(self._variables)
+        return self._graph(iterator, count)
+
     def _steps(self, iterator, count):
-        """Runs several optimizer steps; called as `steps`, a graph function.
+        """Runs several optimizer steps.
 
         After a step that is not finite nothing changes any more, unless such steps are to be skipped.
 
@@ -190,7 +207,7 @@ class Trainer:
         if optimizer.global_clipnorm:
             factor = factor * (optimizer.global_clipnorm / tf.maximum(norm, optimizer.global_clipnorm))
         scalars = optimizer.learning_rate_at(state.step), factor, finite, tf.cast(state.step, tf.float32) + 1.0
-        optimizer.update_steps(gradients, variables, *scalars)
+        (self._in_place or optimizer).update_steps(gradients, variables, *scalars)
         return self._next_state(state, sums, norm, finite)
 
     def _next_state(self, state: State, sums: dict, norm, finite) -> State:
@@ -239,6 +256,12 @@ class Trainer:
             # A table's gradient has a row for each token: these would be gathered. Dense, it is part of the one sum.
             gradients = [g if g is None else tf.convert_to_tensor(g) for g in gradients]
         return {"loss": loss, **sums}, gradients, squares
+
+
+def _takes_in_place(optimizer, strategy: tf.distribute.Strategy) -> bool:
+    """Whether variables can be updated where they are."""
+    one_cpu = type(strategy) is tf.distribute.OneDeviceStrategy and on_cpu()
+    return one_cpu and kernels.fused_enabled() and isinstance(optimizer, AdamWeightDecay)
 
 
 def _one_program(function: Callable) -> Callable:

@@ -84,21 +84,24 @@ def trainer_of(model, optimizer, objective=None, strategy=None, *, batch_size, s
 
 @functools.cache
 def _traced(replicas, batch_size, parts, scale, options) -> tuple[Trainer, list]:
-    """A trainer that is traced once for all runs with these options, its variables, and their first values."""
+    """A trainer that is traced once for all runs with these options, and the first values of its variables."""
     options, strategy = dict(options), one_device() if replicas == 1 else mirrored(replicas)
     extra = {name: options.pop(name) for name in ("use_xla", "recompute", "skip_nonfinite_steps") if name in options}
     trainer = trainer_of(
         *build(strategy, **options), PretrainingObjective, strategy, batch_size=batch_size, scale=scale,
         gradient_accumulation_steps=parts, seed=3, log_every_steps=2, **extra,
     )  # fmt: skip
-    variables = [*trainer.tensors.values(), trainer.loss_scale, trainer.good_steps]
-    return trainer, [(variable, variable.numpy()) for variable in variables]
+    return trainer, [variable.numpy() for variable in _variables(trainer)]
+
+
+def _variables(trainer) -> list:
+    return [*trainer.tensors.values(), trainer.loss_scale, trainer.good_steps]
 
 
 def fresh_trainer(strategy, batch_size, parts=1, scale=None, **options) -> Trainer:
     """A trainer at its first step, which an earlier test may have used."""
     trainer, start = _traced(strategy.num_replicas_in_sync, batch_size, parts, scale, tuple(sorted(options.items())))
-    for variable, value in start:
+    for variable, value in zip(_variables(trainer), start, strict=True):
         variable.assign(value)
     return trainer
 

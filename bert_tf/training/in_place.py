@@ -1,0 +1,125 @@
+"""Adam's update in one pass over memory, which writes where it has read: for training on a CPU.
+
+An operation of TensorFlow, or a program of XLA, writes each of the three results into new memory, in a loop of its own,
+and so moves twice as many bytes. Here the gradient of a table that is only looked up stays what it is: a row for each
+token of the batch.
+"""
+
+import concurrent.futures
+from collections.abc import Sequence
+
+import numba
+import numpy as np
+import tensorflow as tf
+
+from bert_tf.system.workers import available_cores
+from bert_tf.training.optimization import AdamWeightDecay
+
+_SMALL = 2**14  # numbers that one thread updates alone
+_MOST_THREADS = 8  # they wait for memory, more would wait for each other
+
+
+class InPlaceAdam:
+    """Updates an optimizer's variables, and their moments, in their own memory.
+
+    TensorFlow hands the memory of tensors to a function of NumPy arrays, and does not know that it is written to. So
+    nothing else may hold a variable's memory: see `own_memory`.
+
+    Attributes:
+      addresses: of the memory that is written to.
+    """
+
+    def __init__(self, optimizer: AdamWeightDecay):
+        self._optimizer, self.addresses, self._parts = optimizer, set(), range(min(_MOST_THREADS, available_cores()))
+        self._threads = concurrent.futures.ThreadPoolExecutor(len(self._parts))
+
+    def own_memory(self, variables: Sequence) -> None:
+        """Needed before a step if one of the variables was assigned, or if what was read of it may still be held."""
+        for variable in (*variables, *self._optimizer.first_moments, *self._optimizer.second_moments):
+            copy = tf.raw_ops.DeepCopy(x=variable.value)
+            variable.assign(copy)
+            self.addresses.add(_address(np.asarray(memoryview(copy))))
+
+    def update_steps(self, gradients: Sequence, variables: Sequence, learning_rate, factor, counts, step) -> None:
+        """As the optimizer's, in a graph."""
+        optimizer, flat = self._optimizer, []
+        scale, epsilon = optimizer.correction(step, optimizer.constants)
+        beta_1, beta_2 = optimizer.beta_1, optimizer.beta_2
+        numbers = (learning_rate, factor, scale, epsilon, beta_1, 1.0 - beta_1, beta_2, 1.0 - beta_2)
+        indices = [optimizer._get_variable_index(variable) for variable in variables]
+        for index, variable, gradient in zip(indices, variables, gradients, strict=True):
+            is_table = isinstance(gradient, tf.IndexedSlices)
+            rows = tf.cast(gradient.indices, tf.int64) if is_table else tf.zeros([0], tf.int64)
+            tensors = variable, optimizer.first_moments[index], optimizer.second_moments[index]
+            flat += [*map(tf.convert_to_tensor, tensors), gradient.values if is_table else gradient, rows]
+        rates = [np.float32([optimizer.layer_rates[index], optimizer.decay_rate(index) or 0.0]) for index in indices]
+        numbers = tf.stack([tf.cast(number, tf.float32) for number in numbers])
+        tf.numpy_function(lambda *arrays: self._update(rates, *arrays), [counts, numbers, *flat], [])
+
+    def _update(self, rates: Sequence[np.ndarray], counts: np.bool_, numbers: np.ndarray, *arrays: np.ndarray) -> None:
+        """arrays: of each variable itself, m, v, the gradient, and the rows that the gradient's slices belong to."""
+        groups = [arrays[first : first + 5] for first in range(0, len(arrays), 5)]
+        if not self.addresses.issuperset(_address(array) for group in groups for array in group[:3]):
+            raise RuntimeError("A variable's memory is not its own: read `Trainer.tensors` before you assign one.")
+        if not counts:
+            return
+        work = []
+        for (*matrices, rows), rate in zip(groups, rates, strict=True):
+            order = np.argsort(rows, axis=None, kind="stable")
+            matrices = [matrix.reshape(-1, matrix.shape[-1]) for matrix in matrices]
+            work.append((*matrices, rows.reshape(-1)[order], order, numbers, rate))
+
+        def update(part):
+            for index, arguments in enumerate(work):
+                rows, parts = len(arguments[0]), len(self._parts)
+                if arguments[0].size > _SMALL:
+                    _update_rows(*arguments, rows * part // parts, rows * (part + 1) // parts)
+                elif index % parts == part:
+                    _update_rows(*arguments, 0, rows)
+
+        list(self._threads.map(update, self._parts))
+
+
+def _address(array: np.ndarray) -> int:
+    return array.__array_interface__["data"][0]
+
+
+def _compiled(function):
+    """Compiled by Numba, which divides by 0 as NumPy does, and keeps it for the next process where it may write."""
+    options = {"nogil": True, "error_model": "numpy"}
+    try:
+        return numba.njit(cache=True, **options)(function)
+    except RuntimeError:  # neither beside this file nor in the user's cache folder
+        return numba.njit(**options)(function)
+
+
+@_compiled
+def _update_rows(variable, m, v, gradient, rows, order, numbers, rate, begin, end):
+    """Updates rows begin to end of a matrix. rows: those that gradient[order] belong to, sorted; none: the matrix's."""
+    width, at = variable.shape[1], np.searchsorted(rows, begin)
+    if not rows.size:
+        first, last = begin * width, end * width
+        variable, m, v, gradient = variable.reshape(-1), m.reshape(-1), v.reshape(-1), gradient.reshape(-1)
+        _move(variable[first:last], m[first:last], v[first:last], gradient[first:last], numbers, rate)
+        return
+    total = np.zeros(width, np.float32)
+    for row in range(begin, end):
+        first = at
+        while at < rows.size and rows[at] == row:
+            total += gradient[order[at]]
+            at += 1
+        _move(variable[row], m[row], v[row], total, numbers, rate)
+        if at > first:
+            total[:] = 0
+
+
+@_compiled
+def _move(variable, m, v, gradient, numbers, rate):
+    learning_rate, factor, scale, epsilon = numbers[0] * rate[0], numbers[1], numbers[2], numbers[3]
+    beta_1, rest_1, beta_2, rest_2, decay = numbers[4], numbers[5], numbers[6], numbers[7], rate[1]
+    for i in range(variable.size):
+        g = gradient[i] * factor
+        new_m = beta_1 * m[i] + rest_1 * g
+        new_v = beta_2 * v[i] + rest_2 * g * g
+        m[i], v[i] = new_m, new_v
+        variable[i] -= learning_rate * (new_m / (np.sqrt(new_v) + epsilon) * scale + decay * variable[i])

@@ -1,0 +1,84 @@
+"""Adam's update in the variables' own memory."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from helpers.training_steps import build, feed, make_batches, one_device, trainer_of
+
+from bert_tf.models.files import initialize
+from bert_tf.training import in_place
+from bert_tf.training.optimization import AdamWeightDecay
+
+TOKENS = [[3, 0, 119], [3, 60, 3]]  # of both threads' halves of the table, one of them three times
+
+
+def updated(is_in_place: bool, counts: list[bool], **options) -> dict[str, np.ndarray]:
+    """Variables and moments after updates, by the optimizer or in place. counts: for each whether it is applied."""
+    model, _ = build(one_device())
+    optimizer, variables, random = AdamWeightDecay(**options), model.trainable_variables, np.random.default_rng(1)
+    optimizer.build(variables)
+    gradients = [tf.constant(random.normal(size=variable.shape), "float32") for variable in variables]
+    table = next(number for number, variable in enumerate(variables) if variable.path.endswith("word_embeddings"))
+    slices = random.normal(size=(*np.shape(TOKENS), variables[table].shape[1]))
+    gradients[table] = tf.IndexedSlices(*map(tf.convert_to_tensor, (slices.astype("float32"), TOKENS)))
+    gradients[table] = tf.IndexedSlices(
+        tf.reshape(gradients[table].values, [6, -1]), tf.reshape(gradients[table].indices, [6]), variables[table].shape
+    )
+    updater = in_place.InPlaceAdam(optimizer) if is_in_place else optimizer
+    if is_in_place:
+        updater.own_memory(variables)
+
+    @tf.function(autograph=False)
+    def update(counts, step):
+        updater.update_steps(gradients, variables, 0.1, tf.constant(0.5), counts, step)
+
+    for step, applies in enumerate(counts, 1):
+        update(tf.constant(applies), tf.constant(step, "float32"))
+    return {name: value.numpy() for name, value in initialize.training_variables(model, optimizer).items()}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"bias_correction": True, "weight_decay_rate": 0.1},
+        {"bias_correction": True, "epsilon_after_correction": True, "epsilon": 1e-2, "layerwise_lr_decay": 0.8},
+    ],
+)
+def test_the_update_is_the_optimizers(options, monkeypatch):
+    monkeypatch.setattr(in_place, "_SMALL", 100)
+    expected, actual = (updated(is_in_place, [True, False, True], **options) for is_in_place in (False, True))
+    for name, value in expected.items():
+        np.testing.assert_allclose(actual[name], value, rtol=2e-6, atol=1e-8, err_msg=name)
+
+
+def trainer_and_batches():
+    trainer = trainer_of(*build(one_device()), batch_size=4)
+    return trainer, feed(one_device(), tf.data.Dataset.from_tensor_slices(make_batches(4, 8)))
+
+
+def test_what_is_held_of_a_variable_keeps_its_value():
+    trainer, batches = trainer_and_batches()
+    for _ in range(2):
+        held = {name: tf.identity(variable.value) for name, variable in trainer.tensors.items()}
+        values = {name: value.numpy() for name, value in held.items()}
+        trainer.steps(batches, tf.constant(2))
+        for name, value in held.items():
+            np.testing.assert_array_equal(value, values[name], err_msg=name)
+    name = "bert/embeddings/word_embeddings"
+    assert (trainer.tensors[name].numpy() != values[name]).any()
+
+
+def test_memory_that_is_not_the_trainers_is_not_written_to():
+    trainer, batches = trainer_and_batches()
+    trainer.steps(batches, tf.constant(1))
+    variable, zeros = trainer.model.trainable_variables[0], tf.zeros(trainer.model.trainable_variables[0].shape)
+    variable.assign(zeros)
+    with pytest.raises(tf.errors.UnknownError, match="A variable's memory is not its own"):
+        trainer.steps(batches, tf.constant(1))
+    assert not zeros.numpy().any()
+    variable = trainer.tensors["bert/embeddings/word_embeddings"]
+    variable.assign(zeros)
+    trainer.steps(batches, tf.constant(1))
+    assert not zeros.numpy().any()
+    assert variable.numpy().any()
