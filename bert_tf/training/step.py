@@ -63,6 +63,7 @@ class Trainer:
 
     Attributes:
       is_chief: whether this process writes the run's files.
+      graph: `steps`, as a graph function.
       loss_scale, good_steps: variables, float32 and int32: the factor of the loss, and the steps since it changed.
     """
 
@@ -95,7 +96,7 @@ class Trainer:
                 self._totals, self._computed, self._updated = map(
                     _one_program, (self._totals, self._computed, self._updated)
                 )
-        self._graph = tf.function(self._steps, autograph=False)
+        self.graph = tf.function(self._steps, autograph=False)
         self._in_place = None
         if not compiles_steps(settings.use_xla, strategy) and _takes_in_place(optimizer, strategy):
             from bert_tf.training.in_place import InPlaceAdam
@@ -130,10 +131,10 @@ class Trainer:
     # --- steps
 
     def steps(self, iterator, count) -> dict[str, tf.Tensor]:
-        """`_steps`, as one call of a graph."""
+        """See `_steps`; variables that can be are updated in their own memory."""
         if self._in_place and not self._in_place.addresses:
             self._in_place.own_memory(self._variables)
-        return self._graph(iterator, count)
+        return self.graph(iterator, count)
 
     def _steps(self, iterator, count):
         """Runs several optimizer steps.
