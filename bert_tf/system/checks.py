@@ -50,7 +50,7 @@ def download_if_on_hub(path: str, flag: str) -> None:
 
 # What each extra adds, `pip install 'bert-tf[EXTRA]'`, by the names that are imported.
 EXTRAS = {
-    "pretraining": ("numba", "sentencex"), "metrics": ("pytrec_eval",),
+    "pretraining": ("sentencex",), "metrics": ("pytrec_eval",),
     "official": ("official",), "plots": ("matplotlib",),
     "parquet": ("pyarrow",),
     "onnx": ("onnx", "onnxruntime", "tf2onnx"),
