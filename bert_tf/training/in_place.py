@@ -16,6 +16,7 @@ from bert_tf.system.workers import available_cores
 from bert_tf.training.optimization import AdamWeightDecay
 
 _SMALL = 2**14  # numbers that one thread updates alone
+_NO_ROWS = np.zeros(0, np.bool_)
 _MOST_THREADS = 8  # they wait for memory, more would wait for each other
 
 
@@ -26,11 +27,11 @@ class InPlaceAdam:
     nothing else may hold a variable's memory: see `own_memory`.
 
     Attributes:
-      addresses: of the memory that is written to.
+      addresses: of the memory that is written to -> of a second moment of a table, whether each row has had a gradient.
     """
 
     def __init__(self, optimizer: AdamWeightDecay):
-        self._optimizer, self.addresses, self._parts = optimizer, set(), range(min(_MOST_THREADS, available_cores()))
+        self._optimizer, self.addresses, self._parts = optimizer, {}, range(min(_MOST_THREADS, available_cores()))
         self._threads = concurrent.futures.ThreadPoolExecutor(len(self._parts))
 
     def own_memory(self, variables: Sequence) -> None:
@@ -38,7 +39,7 @@ class InPlaceAdam:
         for variable in (*variables, *self._optimizer.first_moments, *self._optimizer.second_moments):
             copy = tf.raw_ops.DeepCopy(x=variable.value)
             variable.assign(copy)
-            self.addresses.add(_address(np.asarray(memoryview(copy))))
+            self.addresses[_address(np.asarray(memoryview(copy)))] = None
 
     def update_steps(self, gradients: Sequence, variables: Sequence, learning_rate, factor, counts, step) -> None:
         """As the optimizer's, in a graph."""
@@ -55,19 +56,23 @@ class InPlaceAdam:
         rates = [np.float32([optimizer.layer_rates[index], optimizer.decay_rate(index) or 0.0]) for index in indices]
         numbers = tf.stack([tf.cast(number, tf.float32) for number in numbers])
         tf.numpy_function(lambda *arrays: self._update(rates, *arrays), [counts, numbers, *flat], [])
+        self._threads.submit(_compile)  # while TensorFlow optimizes the graph
 
     def _update(self, rates: Sequence[np.ndarray], counts: np.bool_, numbers: np.ndarray, *arrays: np.ndarray) -> None:
         """arrays: of each variable itself, m, v, the gradient, and the rows that the gradient's slices belong to."""
         groups = [arrays[first : first + 5] for first in range(0, len(arrays), 5)]
-        if not self.addresses.issuperset(_address(array) for group in groups for array in group[:3]):
+        if not self.addresses.keys() >= {_address(array) for group in groups for array in group[:3]}:
             raise RuntimeError("A variable's memory is not its own: read `Trainer.tensors` before you assign one.")
         if not counts:
             return
         work = []
         for (*matrices, rows), rate in zip(groups, rates, strict=True):
-            order = np.argsort(rows, axis=None, kind="stable")
+            order, moment = np.argsort(rows, axis=None, kind="stable"), _address(matrices[2])
+            if rows.size and self.addresses[moment] is None:
+                self.addresses[moment] = matrices[2].any(axis=1)
+            reached = self.addresses[moment] if rows.size else _NO_ROWS
             matrices = [matrix.reshape(-1, matrix.shape[-1]) for matrix in matrices]
-            work.append((*matrices, rows.reshape(-1)[order], order, numbers, rate))
+            work.append((*matrices, rows.reshape(-1)[order], order, reached, numbers, rate))
 
         def update(part):
             for index, arguments in enumerate(work):
@@ -94,8 +99,11 @@ def _compiled(function):
 
 
 @_compiled
-def _update_rows(variable, m, v, gradient, rows, order, numbers, rate, begin, end):
-    """Updates rows begin to end of a matrix. rows: those that gradient[order] belong to, sorted; none: the matrix's."""
+def _update_rows(variable, m, v, gradient, rows, order, reached, numbers, rate, begin, end):
+    """Updates rows begin to end of a matrix.
+
+    rows: those that gradient[order] belong to, sorted; none: the matrix's. reached: rows whose moments are not 0.
+    """
     width, at = variable.shape[1], np.searchsorted(rows, begin)
     if not rows.size:
         first, last = begin * width, end * width
@@ -108,9 +116,19 @@ def _update_rows(variable, m, v, gradient, rows, order, numbers, rate, begin, en
         while at < rows.size and rows[at] == row:
             total += gradient[order[at]]
             at += 1
-        _move(variable[row], m[row], v[row], total, numbers, rate)
+        reached[row] |= at > first
+        if reached[row]:
+            _move(variable[row], m[row], v[row], total, numbers, rate)
+        else:  # all that is left of the update: the word pieces that the data lacks are most of a table
+            _decay(variable[row], numbers[0] * rate[0], rate[1])
         if at > first:
             total[:] = 0
+
+
+@_compiled
+def _decay(variable, learning_rate, decay):
+    for i in range(variable.size):
+        variable[i] -= learning_rate * (decay * variable[i])
 
 
 @_compiled
@@ -123,3 +141,8 @@ def _move(variable, m, v, gradient, numbers, rate):
         new_v = beta_2 * v[i] + rest_2 * g * g
         m[i], v[i] = new_m, new_v
         variable[i] -= learning_rate * (new_m / (np.sqrt(new_v) + epsilon) * scale + decay * variable[i])
+
+
+def _compile() -> None:
+    matrices, rows = [np.zeros((1, 1), np.float32)] * 4, np.zeros(0, np.int64)
+    _update_rows(*matrices, rows, rows, _NO_ROWS, np.zeros(8, np.float32), np.zeros(2, np.float32), 0, 0)

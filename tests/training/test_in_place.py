@@ -9,7 +9,8 @@ from bert_tf.models.files import initialize
 from bert_tf.training import in_place
 from bert_tf.training.optimization import AdamWeightDecay
 
-TOKENS = [[3, 0, 119], [3, 60, 3]]  # of both threads' halves of the table, one of them three times
+# In each update: of both threads' halves of the table, one of them three times; some in one update only.
+TOKENS = [3, 0, 119, 3, 60, 3], [0, 1, 2, 3, 4, 5], [119, 118, 118, 119, 0, 0]
 
 
 def updated(is_in_place: bool, counts: list[bool], **options) -> dict[str, np.ndarray]:
@@ -19,24 +20,23 @@ def updated(is_in_place: bool, counts: list[bool], **options) -> dict[str, np.nd
     optimizer.build(variables)
     gradients = [tf.constant(random.normal(size=variable.shape), "float32") for variable in variables]
     table = next(number for number, variable in enumerate(variables) if variable.path.endswith("word_embeddings"))
-    slices = random.normal(size=(*np.shape(TOKENS), variables[table].shape[1]))
-    gradients[table] = tf.IndexedSlices(*map(tf.convert_to_tensor, (slices.astype("float32"), TOKENS)))
-    gradients[table] = tf.IndexedSlices(
-        tf.reshape(gradients[table].values, [6, -1]), tf.reshape(gradients[table].indices, [6]), variables[table].shape
-    )
     updater = in_place.InPlaceAdam(optimizer) if is_in_place else optimizer
-    if is_in_place:
-        updater.own_memory(variables)
 
     @tf.function(autograph=False)
-    def update(counts, step):
-        updater.update_steps(gradients, variables, 0.1, tf.constant(0.5), counts, step)
+    def update(tokens, counts, step):
+        slices = tf.IndexedSlices(gradients[table][: len(TOKENS[0])], tokens, gradients[table].shape)
+        of_all = [*gradients[:table], slices, *gradients[table + 1 :]]
+        updater.update_steps(of_all, variables, 0.1, tf.constant(0.5), counts, step)
 
-    for step, applies in enumerate(counts, 1):
-        update(tf.constant(applies), tf.constant(step, "float32"))
+    for step, (tokens, applies) in enumerate(zip(TOKENS, counts, strict=True), 1):
+        if is_in_place and step != 2:  # in the second update the memory is still that of the first
+            updater.addresses.clear()
+            updater.own_memory(variables)
+        update(tf.constant(tokens), tf.constant(applies), tf.constant(step, "float32"))
     return {name: value.numpy() for name, value in initialize.training_variables(model, optimizer).items()}
 
 
+@pytest.mark.parametrize("counts", [[True, True, True], [False, True, False]])
 @pytest.mark.parametrize(
     "options",
     [
@@ -45,9 +45,9 @@ def updated(is_in_place: bool, counts: list[bool], **options) -> dict[str, np.nd
         {"bias_correction": True, "epsilon_after_correction": True, "epsilon": 1e-2, "layerwise_lr_decay": 0.8},
     ],
 )
-def test_the_update_is_the_optimizers(options, monkeypatch):
+def test_the_update_is_the_optimizers(options, counts, monkeypatch):
     monkeypatch.setattr(in_place, "_SMALL", 100)
-    expected, actual = (updated(is_in_place, [True, False, True], **options) for is_in_place in (False, True))
+    expected, actual = (updated(is_in_place, counts, **options) for is_in_place in (False, True))
     for name, value in expected.items():
         np.testing.assert_allclose(actual[name], value, rtol=2e-6, atol=1e-8, err_msg=name)
 
