@@ -16,6 +16,7 @@ from bert_tf.system.workers import available_cores
 from bert_tf.training.optimization import AdamWeightDecay
 
 _SMALL = 2**14  # numbers that one thread updates alone
+_SMALLEST = np.finfo(np.float32).tiny
 _NO_ROWS = np.zeros(0, np.bool_)
 _MOST_THREADS = 8  # they wait for memory, more would wait for each other
 
@@ -27,7 +28,7 @@ class InPlaceAdam:
     nothing else may hold a variable's memory: see `own_memory`.
 
     Attributes:
-      addresses: of the memory that is written to -> of a second moment of a table, whether each row has had a gradient.
+      addresses: of the memory that is written to -> of a table's second moment, whether each row's moments are not 0.
     """
 
     def __init__(self, optimizer: AdamWeightDecay):
@@ -69,7 +70,7 @@ class InPlaceAdam:
         for (*matrices, rows), rate in zip(groups, rates, strict=True):
             order, moment = np.argsort(rows, axis=None, kind="stable"), _address(matrices[2])
             if rows.size and self.addresses[moment] is None:
-                self.addresses[moment] = matrices[2].any(axis=1)
+                self.addresses[moment] = matrices[1].any(axis=1) | matrices[2].any(axis=1)
             reached = self.addresses[moment] if rows.size else _NO_ROWS
             matrices = [matrix.reshape(-1, matrix.shape[-1]) for matrix in matrices]
             work.append((*matrices, rows.reshape(-1)[order], order, reached, numbers, rate))
@@ -139,6 +140,9 @@ def _move(variable, m, v, gradient, numbers, rate):
         g = gradient[i] * factor
         new_m = beta_1 * m[i] + rest_1 * g
         new_v = beta_2 * v[i] + rest_2 * g * g
+        # As TensorFlow's threads do it: the moments of a rare word piece would end as denormal numbers, which are slow.
+        new_m = np.float32(0) if abs(new_m) < _SMALLEST else new_m
+        new_v = np.float32(0) if new_v < _SMALLEST else new_v
         m[i], v[i] = new_m, new_v
         variable[i] -= learning_rate * (new_m / (np.sqrt(new_v) + epsilon) * scale + decay * variable[i])
 

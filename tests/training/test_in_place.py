@@ -52,6 +52,14 @@ def test_the_update_is_the_optimizers(options, counts, monkeypatch):
         np.testing.assert_allclose(actual[name], value, rtol=2e-6, atol=1e-8, err_msg=name)
 
 
+def test_moments_that_are_too_small_become_zero():
+    m, v = (np.float32([1e-38, -1e-38, 1e-37, np.nan]) for _ in range(2))
+    numbers = np.float32([0.1, 1.0, 1.0, 1e-6, 0.9, 0.1, 0.9, 0.1])  # the third of m stays a normal number
+    in_place._move(np.ones(4, np.float32), m, v, np.zeros(4, np.float32), numbers, np.zeros(2, np.float32))
+    np.testing.assert_array_equal(m, np.float32([0, 0, np.float32(0.9) * np.float32(1e-37), np.nan]))
+    np.testing.assert_array_equal(v[[0, 1]], 0)
+
+
 def trainer_and_batches():
     trainer = trainer_of(*build(one_device()), batch_size=4)
     return trainer, feed(one_device(), tf.data.Dataset.from_tensor_slices(make_batches(4, 8)))
