@@ -34,6 +34,13 @@ MUTANTS = {
     ("training/step.py", "training/test_equal_steps.py::test_runs_end_equal"): [
         ("(replica * self._parts + part) * size", "part * size"),
         ("totals = add(self._totals(share))", "totals = self._totals(share)")],
+    ("training/in_place.py", "training/test_in_place.py"): [
+        ("tf.raw_ops.DeepCopy(x=variable.value)", "variable.value.read_value()"),
+        ("matrices[1].any(axis=1) | matrices[2].any(axis=1)", "np.zeros(len(matrices[1]), np.bool_)"),
+        ("            total[:] = 0", "            pass"),
+        ("rows * (part + 1) // parts", "rows * (part + 1) // parts - 1"),
+        ("numbers[0] * rate[0], numbers[1]", "numbers[0], numbers[1]")],
+    ("training/step.py", "training/test_in_place.py"): [("self._in_place.addresses.clear()", "pass")],
     ("training/optimization.py", "training/test_recipes.py::test_robertas_schedule"): [
         ('first = 1.0 if self.warmup == "precedes" else 0.0', "first = 1.0"),
         ("max(steps - warmup, 1.0)", "steps")],
