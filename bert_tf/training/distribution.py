@@ -80,6 +80,11 @@ def compiles_steps(use_xla: bool | None, strategy: tf.distribute.Strategy) -> bo
     return on_gpus if use_xla is None else use_xla
 
 
+def is_one_cpu(strategy: tf.distribute.Strategy) -> bool:
+    """Whether a strategy is a CPU as one device, on which datasets and variables are TensorFlow's plain ones."""
+    return type(strategy) is tf.distribute.OneDeviceStrategy and "CPU" in strategy.extended.worker_devices[0].upper()
+
+
 def check_batch_sizes(strategy: tf.distribute.Strategy, *runs) -> None:
     """Refuses batches of settings that the replicas, in training with their micro-batches, don't divide evenly."""
     for run in runs:
@@ -127,7 +132,7 @@ def distribute(strategy: tf.distribute.Strategy, batches: Callable[[Share], tf.d
       batches: share -> endless dataset of the parts of each batch that are in it; called once in each process, or for
         each host of a TPU, and only in the process whose share it is.
     """
-    if type(strategy) is tf.distribute.OneDeviceStrategy and "CPU" in strategy.extended.worker_devices[0].upper():
+    if is_one_cpu(strategy):
         # The strategy's iterator has a tuner of its own, for whose next wake-up its end may wait, up to a minute.
         return batches(WHOLE)
 

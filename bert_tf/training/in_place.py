@@ -63,7 +63,7 @@ class InPlaceAdam:
         """arrays: of each variable itself, m, v, the gradient, and the rows that the gradient's slices belong to."""
         groups = [arrays[first : first + 5] for first in range(0, len(arrays), 5)]
         if not self.addresses.keys() >= {_address(array) for group in groups for array in group[:3]}:
-            raise RuntimeError("A variable's memory is not its own: read `Trainer.tensors` before you assign one.")
+            raise RuntimeError("A variable's memory is not its own: see `Trainer.own_memory`.")
         if not counts:
             return
         work = []

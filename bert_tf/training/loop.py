@@ -173,6 +173,7 @@ def train(
         pace = _Pace(trainer, periods, received, meanwhile)
         while step < num_train_steps:
             with pace:
+                trainer.own_memory()
                 result = trainer.steps(iterator, pace.count(step))
             step, result, stops = pace.after(step, result)
             if result.pop("failed"):

@@ -23,8 +23,8 @@ from bert_tf.models import kernels
 from bert_tf.models.dropout import dropout_scope
 from bert_tf.models.files import initialize
 from bert_tf.system.messages import batches_with_progress
-from bert_tf.system.workers import batches_at_once, mapped_in_order, on_cpu
-from bert_tf.training.distribution import compiles_steps, is_chief
+from bert_tf.system.workers import batches_at_once, mapped_in_order
+from bert_tf.training.distribution import compiles_steps, is_chief, is_one_cpu
 from bert_tf.training.optimization import AdamWeightDecay
 from bert_tf.training.settings import TrainingSettings
 from bert_tf.weights.bundle import CheckpointReader
@@ -63,7 +63,6 @@ class Trainer:
 
     Attributes:
       is_chief: whether this process writes the run's files.
-      graph: `steps`, as a graph function.
       loss_scale, good_steps: variables, float32 and int32: the factor of the loss, and the steps since it changed.
     """
 
@@ -89,6 +88,7 @@ class Trainer:
         self._part_size = settings.train_batch_size // (strategy.num_replicas_in_sync * self._parts)
         self._totals = objective.totals
         self._computed = self._gradients if self._parts == 1 else self._gradients_of_parts
+        self._in_place = None
         if compiles_steps(settings.use_xla, strategy):
             if strategy.num_replicas_in_sync == 1:
                 self.replica_step = _one_program(self.replica_step)
@@ -96,12 +96,12 @@ class Trainer:
                 self._totals, self._computed, self._updated = map(
                     _one_program, (self._totals, self._computed, self._updated)
                 )
-        self.graph = tf.function(self._steps, autograph=False)
-        self._in_place = None
-        if not compiles_steps(settings.use_xla, strategy) and _takes_in_place(optimizer, strategy):
+        elif is_one_cpu(strategy) and kernels.fused_enabled() and isinstance(optimizer, AdamWeightDecay):
             from bert_tf.training.in_place import InPlaceAdam
 
             self._in_place = InPlaceAdam(optimizer)
+        self.steps = tf.function(self._steps, autograph=False)
+        self.own_memory()
 
     # --- state
 
@@ -114,7 +114,7 @@ class Trainer:
     def tensors(self) -> dict:
         """Name -> variable of everything that the next step reads, as checkpoints name it.
 
-        They may be assigned, and what is read of them be held: the next call of `steps` takes memory of its own.
+        They may be assigned, and what is read of them be held: call `own_memory` before the next step.
         """
         if self._in_place:
             self._in_place.addresses.clear()
@@ -130,14 +130,13 @@ class Trainer:
 
     # --- steps
 
-    def steps(self, iterator, count) -> dict[str, tf.Tensor]:
-        """See `_steps`; variables that can be are updated in their own memory."""
+    def own_memory(self) -> None:
+        """Needed before `steps`, which write to the variables' memory, after the use of `tensors`."""
         if self._in_place and not self._in_place.addresses:
             self._in_place.own_memory(self._variables)
-        return self.graph(iterator, count)
 
     def _steps(self, iterator, count):
-        """Runs several optimizer steps.
+        """Runs several optimizer steps; called as `steps`, a graph function.
 
         After a step that is not finite nothing changes any more, unless such steps are to be skipped.
 
@@ -257,12 +256,6 @@ class Trainer:
             # A table's gradient has a row for each token: these would be gathered. Dense, it is part of the one sum.
             gradients = [g if g is None else tf.convert_to_tensor(g) for g in gradients]
         return {"loss": loss, **sums}, gradients, squares
-
-
-def _takes_in_place(optimizer, strategy: tf.distribute.Strategy) -> bool:
-    """Whether variables can be updated where they are."""
-    one_cpu = type(strategy) is tf.distribute.OneDeviceStrategy and on_cpu()
-    return one_cpu and kernels.fused_enabled() and isinstance(optimizer, AdamWeightDecay)
 
 
 def _one_program(function: Callable) -> Callable:

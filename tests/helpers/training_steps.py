@@ -119,6 +119,7 @@ def run(strategy, batches, *, parts=1, scale=None, calls=1, lengths=False, **opt
     trainer = fresh_trainer(strategy, batch_size, parts, scale, **options)
     data = tf.data.Dataset.from_tensor_slices(batches)
     iterator, results = feed(trainer.strategy, (data.enumerate().map(cut_to_lengths) if lengths else data).repeat()), []
+    trainer.own_memory()
     for _ in range(calls):
         result = trainer.steps(iterator, tf.constant(steps // calls))
         state = {"loss_scale": trainer.loss_scale, "good_steps": trainer.good_steps}

@@ -234,7 +234,7 @@ def calls(monkeypatch):
 def test_few_functions_are_between_main_and_the_model(calls, folder, tmp_path):
     with pytest.raises(InterruptedError):
         script.fine_tune(*counting_run(folder, tmp_path / "run", 1))
-    assert calls == ["fine_tune", "execute", "train", "steps", "_steps", "body", "replica_step", "_gradients"]
+    assert calls == ["fine_tune", "execute", "train", "_steps", "body", "replica_step", "_gradients"]
 
 
 def test_few_functions_are_between_main_and_the_model_in_pretraining(calls, tmp_path):
@@ -247,7 +247,7 @@ def test_few_functions_are_between_main_and_the_model_in_pretraining(calls, tmp_
     )  # fmt: skip
     with pytest.raises(InterruptedError):
         pretrain(settings)
-    assert calls == ["pretrain", "execute", "train", "steps", "_steps", "body", "replica_step", "_gradients"]
+    assert calls == ["pretrain", "execute", "train", "_steps", "body", "replica_step", "_gradients"]
 
 
 def test_the_table_of_tasks_names_what_there_is():

@@ -127,9 +127,9 @@ def test_each_layer_is_computed_once_more(kind):
 
 def operations_of_a_step(layers=1, **settings) -> list[str]:
     model, optimizer = build(one_device(), dropout=0.1, layers=layers)
-    graph = trainer_of(model, optimizer, PretrainingObjective, batch_size=2, **settings).graph
+    steps = trainer_of(model, optimizer, PretrainingObjective, batch_size=2, **settings).steps
     batches = tf.data.Dataset.from_tensor_slices(make_batches(2, 1))
-    library = graph.get_concrete_function(iter(batches), tf.constant(1)).graph.as_graph_def().library
+    library = steps.get_concrete_function(iter(batches), tf.constant(1)).graph.as_graph_def().library
     return [node.op for function in library.function for node in function.node_def]
 
 

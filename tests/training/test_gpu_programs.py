@@ -37,7 +37,7 @@ def loop_of(strategy_of, replicas: int, case: str, options: str) -> tuple:
     model, optimizer, features = trained(strategy, case)
     trainer = trainer_of(model, optimizer, strategy=strategy, batch_size=ROWS, **OPTIONS[options])
     iterator = feed(strategy, tf.data.Dataset.from_tensors(features).repeat())
-    graph = trainer.graph.get_concrete_function(iterator, tf.constant(1)).graph.as_graph_def()
+    graph = trainer.steps.get_concrete_function(iterator, tf.constant(1)).graph.as_graph_def()
     functions = {function.signature.name: function for function in graph.library.function}
     (loop,) = (node for node in graph.node if node.op == "While")
     return *(functions[loop.attr[name].func.name] for name in ("body", "cond")), functions
