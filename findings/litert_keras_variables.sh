@@ -6,8 +6,8 @@
 #   LiteRT's file of the function, with the same module                 3,476 bytes, the same
 #   the same with `[variable.value for variable in model.variables]`    19,256 bytes, error 7e-7
 # The converter looks for tf.Variable objects in what it is given; Keras 3 variables are not of this class, so the
-# weights stay out of the file, without an error or a warning, and the interpreter computes with memory that nobody has
-# set. Look at the size of the file, or give the converter the variables' `value`.
+# weights stay out of the file, without an error or a warning. Look at the size of the file, or give the converter the
+# variables' `value`.
 set -euo pipefail
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
