@@ -2,7 +2,7 @@
 # Guess: KerasHub reads the output layer of a classifier that transformers has saved, or says that it does not.
 # Seen 2026-11-28, keras-hub 0.32.0, keras 3.15.1, tensorflow 2.20.0, transformers 5.23.0:
 #   BertTextClassifier.from_preset(folder of BertForSequenceClassification, num_classes=3) is made without an error or
-#   a warning; its encoder is the folder's (difference below 1e-5), its output layer random: another one for each seed.
+#   a warning; its encoder is the folder's (5e-4 off, by the epsilon of its norms), its output layer random: another one for each seed.
 #   BertMaskedLM.from_preset(folder of BertForMaskedLM) raises: the file has no pooler.
 # A fine-tuned classifier that is moved this way answers at chance. Its output layer has to be assigned by hand.
 set -euo pipefail
