@@ -72,10 +72,8 @@ class Instances(Sequence[TrainingInstance]):
         positions = self.positions[number, : span[instance_kernels.NUM_MASKED]]
         labels = row[positions].tolist()
         row[positions] = self.replacements[number, : len(positions)]
-        second_start = int(span[instance_kernels.A_LENGTH]) + 2
-        return TrainingInstance(
-            row[:length].tolist(), second_start, bool(span[instance_kernels.LABEL]), positions.tolist(), labels
-        )
+        second_start, is_random = int(span[instance_kernels.A_LENGTH]) + 2, bool(span[instance_kernels.LABEL])
+        return TrainingInstance(row[:length].tolist(), second_start, is_random, positions.tolist(), labels)
 
 
 def create_instances(

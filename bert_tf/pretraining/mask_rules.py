@@ -76,8 +76,7 @@ def bert(rows: Rows, seed: int, step, masking: Masking, first_row=0) -> Features
     # In float64, as Python multiplies.
     wanted = tf.cast(tf.round(tf.cast(sizes, tf.float64) * masking.masked_lm_prob), tf.int32)
     counts = tf.where(sizes > 0, tf.clip_by_value(wanted, 1, predictions), 0)
-    real = pair < lengths.shape[1] // 2
-    candidate = real & (ids != masking.cls_id) & (ids != masking.sep_id)
+    candidate = (pair < lengths.shape[1] // 2) & (ids != masking.cls_id) & (ids != masking.sep_id)
     continues = continuations_of(rows, masking)
     counts = at_most(counts, predictions)
     positions = choose(continues, candidate, pair, starts, counts, order_bits, masking, _take_words)
@@ -204,7 +203,6 @@ def roberta(rows: Rows, seed: int, step, masking: Masking, first_row=0, draws: R
 
 
 def roberta_draws(rows: Rows, seed: int, step, masking: Masking, first_row=0) -> RobertaDraws:
-    """The random numbers of `roberta` for these arguments."""
     batch, length = rows["input_ids"].shape
     sequences = rows["segment_lengths"].shape[1] // 2
     bits = random_bits([batch, sequences + 4 * length], seed, step, first_row)
@@ -241,8 +239,7 @@ def electra(rows: Rows, seed: int, step, masking: Masking, first_row=0) -> Featu
     bits = random_bits([rows["input_ids"].shape[0], 2 * predictions + 2], seed, step, first_row)
     position_bits, mask_bits, sampling_seeds = tf.split(bits, [predictions, predictions, 2], axis=1)
     running = tf.cumsum(tf.cast(electra_candidates(features, masking), tf.int32), axis=1)
-    number = scale_bits(position_bits, running[:, -1:])
-    positions = tf.searchsorted(running, tf.cast(number, tf.int32), side="right")
+    positions = tf.searchsorted(running, tf.cast(scale_bits(position_bits, running[:, -1:]), tf.int32), side="right")
     positions = tf.where(running[:, -1:] > 0, positions, 0)
     masked = mask_electra(features, positions, uniform(mask_bits), masking)
     return features | masked | {"sampling_seeds": sampling_seeds}
@@ -339,8 +336,7 @@ def draw_weighted(weights: tf.Tensor, number, share: tf.Tensor, masking: Masking
       bool [B, S], at most P in a row.
     """
     key = tf.where(weights > 0, -tf.math.log(share) / weights, np.inf)
-    flat = tf.reshape(key, [-1])
-    rank = tf.reshape(tf.argsort(tf.argsort(flat, stable=True)), tf.shape(key))
+    rank = tf.reshape(tf.argsort(tf.argsort(tf.reshape(key, [-1]), stable=True)), tf.shape(key))
     chosen = (weights > 0) & (rank < number)
     in_row = tf.argsort(tf.argsort(tf.where(chosen, key, np.inf), axis=1, stable=True), axis=1)
     return chosen & (in_row < masking.max_predictions_per_seq)

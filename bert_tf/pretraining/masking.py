@@ -12,8 +12,8 @@ import functools
 import hashlib
 import json
 import math
-import operator
 from collections.abc import Callable, Mapping, Sequence
+from operator import attrgetter
 
 import numpy as np
 import tensorflow as tf
@@ -32,7 +32,7 @@ class Masking:
       do_whole_word_mask: mask all pieces of a word or none.
       mask_rate, random_rate, keep_rate: shares of the chosen tokens that become [MASK], become any token, stay.
       mask_smoothing: exponent of the tokens' counts by which they are chosen, see `mask_rules.smoothed`; 0: all alike.
-      mask_rule: one of MASK_RULES, or "electra": how many tokens are predicted, and which may be.
+      mask_rule: "bert", "roberta" or "electra": how many tokens are predicted, and which may be.
     """
 
     tokenizer: Tokenizer
@@ -49,9 +49,7 @@ class Masking:
         if self.mask_smoothing and self.do_whole_word_mask:
             raise ValueError("--mask_smoothing chooses single pieces: give it or --do_whole_word_mask.")
 
-    cls_id, sep_id, mask_id = (
-        property(operator.attrgetter(f"tokenizer.{name}")) for name in ("cls_id", "sep_id", "mask_id")
-    )
+    cls_id, sep_id, mask_id = (property(attrgetter(f"tokenizer.{name}")) for name in ("cls_id", "sep_id", "mask_id"))
 
     @property
     def pad_id(self) -> int:
@@ -128,10 +126,8 @@ def write_tokens(ids: tf.Tensor, positions: tf.Tensor, tokens: tf.Tensor) -> tf.
     """`ids` [B, S] with `tokens` [B, P] at `positions` [B, P], S for those that are written nowhere."""
     batch, length = ids.shape
     wide = tf.pad(ids, [[0, 0], [0, 1]])  # with a column that is cut off again
-    offsets = tf.range(batch)[:, None] * (length + 1)
-    flat = tf.tensor_scatter_nd_update(
-        tf.reshape(wide, [-1]), tf.reshape(positions + offsets, [-1, 1]), tf.reshape(tokens, [-1])
-    )
+    indices = tf.reshape(positions + tf.range(batch)[:, None] * (length + 1), [-1, 1])
+    flat = tf.tensor_scatter_nd_update(tf.reshape(wide, [-1]), indices, tf.reshape(tokens, [-1]))
     return tf.reshape(flat, [batch, length + 1])[:, :length]
 
 
@@ -244,8 +240,7 @@ def _words(continues, candidate, pair, starts):
     batch, length = candidate.shape
     running = cumsum(candidate)  # candidates up to and including each token
     before_pair = tf.gather(tf.pad(running, [[0, 0], [1, 0]]), starts, batch_dims=1)  # [B, M + 1]
-    first = running == tf.gather(before_pair, pair, batch_dims=1) + 1
-    continues &= ~first
+    continues &= running != tf.gather(before_pair, pair, batch_dims=1) + 1  # the first of a pair
     word = tf.maximum(cumsum(candidate & ~continues) - 1, 0)
     number = tf.reshape(word + tf.range(batch)[:, None] * length, [-1])
     sizes = tf.math.unsorted_segment_sum(tf.reshape(tf.cast(candidate, tf.int32), [-1]), number, batch * length)

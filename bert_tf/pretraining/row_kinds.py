@@ -17,20 +17,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bert_tf.pretraining.instance_kernels import (
-    A_BEGIN,
-    A_LENGTH,
-    B_BEGIN,
-    B_LENGTH,
-    LABEL,
-    NO_B,
-    NUM_MASKED,
-    begin_of,
-    below,
-    drawing_from,
-    shuffle,
-    uniform,
-)
+from bert_tf.pretraining import instance_kernels as kernels
+from bert_tf.pretraining.instance_kernels import NO_B, begin_of, below, drawing_from, shuffle, uniform
 from bert_tf.pretraining.record_settings import InstanceSettings
 from bert_tf.pretraining.token_store import TokenStore
 from bert_tf.system.numba_compile import compiled, inner
@@ -128,8 +116,9 @@ def pack(lengths: np.ndarray, row_length: int, max_items: int, rng: random.Rando
 
 @inner
 def _put_span(span, a_begin, a_length, b_begin, b_length):
-    span[A_BEGIN], span[A_LENGTH], span[B_BEGIN], span[B_LENGTH] = a_begin, a_length, b_begin, b_length
-    span[LABEL] = span[NUM_MASKED] = 0
+    span[kernels.A_BEGIN], span[kernels.A_LENGTH] = a_begin, a_length
+    span[kernels.B_BEGIN], span[kernels.B_LENGTH] = b_begin, b_length
+    span[kernels.LABEL] = span[kernels.NUM_MASKED] = 0
 
 
 # ---- ELECTRA ---------------------------------------------------------------------------------------------------------

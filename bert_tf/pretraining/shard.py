@@ -71,7 +71,6 @@ class ShardJob:
 
     @property
     def pairs_per_row(self) -> int:
-        """Most pairs of a record."""
         return _PACKED_PAIRS if self.records.pack_sequences else 1
 
     def outputs(self, shard: int) -> list[str]:
@@ -80,7 +79,6 @@ class ShardJob:
         return [path + ending for path in self.output_files]
 
     def files(self, shard: int) -> list[str]:
-        """All files of a shard: its record files, their indexes, and the summary."""
         outputs = self.outputs(shard)
         return [*outputs, *map(index_path, outputs), summary_path(outputs[0])]
 
@@ -105,7 +103,6 @@ class ShardJob:
 
     @property
     def no_rows(self) -> str:
-        """The message that every line is left out."""
         reason = "too short or half unknown (--rows=lines)" if self.instances.rows == "lines" else "blank"
         return f"no text to make records of in {some(self.input_files)}: every line is {reason}"
 
