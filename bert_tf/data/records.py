@@ -177,14 +177,11 @@ def evaluation_batches(
     """Batches in the files' order.
 
     Args:
-      index: from `record_index.index_records`.
-      features: of every record; int64 ones come out as int32.
-      batch_size: records per step, over all replicas.
       repeat: True: start over at the end and give exactly `max_steps` batches (as in the original's evaluation: small
         datasets count several times). False: each record at most once, and the last batch is padded with zeros.
       max_steps: maximum number of batches; None: all.
       prepare: called in the graph with each padded batch, its number from 0, int64, and 0, the number of its first row;
-        its result becomes the batch.
+        its result becomes the batch. The others: as for `training_batches`.
 
     Returns:
       dataset of {name: [B, ...]} with one more entry, "example_weights" float32 [B]: 1 for a record, 0 for padding.
@@ -234,8 +231,7 @@ def _parse(serialized: tf.Tensor, features: record_files.Features) -> dict[str, 
     })  # fmt: skip
     checks = []
     if "segment_lengths" in features:
-        tokens = tf.cast(batch["input_ids"].row_lengths(), tf.int64)
-        same = tokens == tf.reduce_sum(batch["segment_lengths"], axis=1)
+        same = tf.cast(batch["input_ids"].row_lengths(), tf.int64) == tf.reduce_sum(batch["segment_lengths"], axis=1)
         checks.append(tf.debugging.Assert(tf.reduce_all(same), [_OTHER_TOTAL]))
     for name, feature in features.items():
         value = batch[name]

@@ -27,10 +27,8 @@ _PREFETCHED = 4  # batches
 def permutation(length: int, seed: int, epoch: int, stream: int) -> np.ndarray:
     """A permutation of range(length) that depends on nothing but its arguments, in every NumPy version."""
     # The generator increments the first word of the counter, so different epochs and streams never overlap.
-    generator = np.random.Philox(
-        key=np.array([seed % 2**64, 0], np.uint64), counter=np.array([0, 0, stream, epoch], np.uint64)
-    )
-    return np.argsort(generator.random_raw(length), kind="stable")
+    key, counter = (np.array(words, np.uint64) for words in ([seed % 2**64, 0], [0, 0, stream, epoch]))
+    return np.argsort(np.random.Philox(key=key, counter=counter).random_raw(length), kind="stable")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,12 +50,10 @@ class Share:
         return batch_size // self.parts
 
     def slices(self, batch_size: int) -> list[slice]:
-        """The rows of each part of the share in a batch."""
         size = self.part_size(batch_size)
         return [slice(part * size, (part + 1) * size) for part in range(self.first, self.first + self.count)]
 
     def rows(self, batch_size: int) -> slice:
-        """All rows of the share in a batch."""
         slices = self.slices(batch_size)
         return slice(slices[0].start, slices[-1].stop)
 
@@ -141,8 +137,7 @@ class TokenRows:
         """Padded arrays of some rows: input_ids, input_mask, segment_ids int32 [B, length], and the labels."""
         rows = np.asarray(rows)
         positions = np.arange(length)[None, :]
-        lengths = (self.offsets[rows + 1] - self.offsets[rows])[:, None]
-        mask = positions < lengths
+        mask = positions < (self.offsets[rows + 1] - self.offsets[rows])[:, None]
         where = np.minimum(self.offsets[rows][:, None] + positions, len(self.ids) - 1)
         arrays = {
             "input_ids": np.where(mask, self.ids[where], self.pad_id).astype(np.int32),
@@ -159,8 +154,7 @@ def check_tokenizer(tokenizer) -> None:
 
 
 def check_room(tokenizer: Tokenizer, max_seq_length: int) -> None:
-    special = tokenizer.num_special_tokens(pair=True)
-    if max_seq_length < special:
+    if max_seq_length < (special := tokenizer.num_special_tokens(pair=True)):
         raise ValueError(
             f"the maximum sequence length is {max_seq_length}, but a pair's special tokens alone are {special}."
         )
@@ -270,8 +264,7 @@ def training_batches(
                 yield rows.batch(chosen[part], length)
 
     width = allowed[-1] if len(allowed) == 1 else None
-    dataset = _dataset(batches, rows, share.part_size(batch_size), width)
-    return dataset.prefetch(_PREFETCHED * share.count)
+    return _dataset(batches, rows, share.part_size(batch_size), width).prefetch(_PREFETCHED * share.count)
 
 
 def evaluation_rows(lengths: np.ndarray, batch_size: int) -> list[np.ndarray]:
@@ -292,8 +285,7 @@ def evaluation_batches(rows: TokenRows, *, batch_size: int, max_seq_length: int,
             full = np.concatenate([chosen, np.repeat(chosen[-1:], batch_size - len(chosen))])
             yield rows.batch(full, padded_length(int(lengths[full].max()), allowed))
 
-    width = allowed[-1] if static_padding else None
-    dataset = _dataset(batches, rows, batch_size, width)
+    dataset = _dataset(batches, rows, batch_size, allowed[-1] if static_padding else None)
     count = -(-len(rows) // batch_size)
     return dataset.apply(tf.data.experimental.assert_cardinality(count)).prefetch(_PREFETCHED)
 
@@ -439,7 +431,6 @@ class WindowRows(TokenRows):
 
     @property
     def windows(self) -> np.ndarray:
-        """The number of windows of each example [n]."""
         return np.diff(self.first_rows)
 
     @property
@@ -449,7 +440,6 @@ class WindowRows(TokenRows):
 
     @property
     def row_lengths(self) -> np.ndarray:
-        """Tokens of each window."""
         return self.rows.lengths
 
     @property

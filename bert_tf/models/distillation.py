@@ -49,12 +49,10 @@ class TaughtModel:
 
     @property
     def trainable_variables(self) -> list:
-        """The student's trainable variables."""
         return self.student.trainable_variables
 
     @property
     def weights(self) -> list:
-        """The student's weights."""
         return self.student.weights
 
     def __call__(self, features: dict, training: bool = False) -> dict:
@@ -93,7 +91,6 @@ class DistillationObjective:
         return (1.0 - self.weight) * self.objective.loss(sums, totals) + self.weight * soft
 
     def metrics(self, sums: dict) -> dict:
-        """The metrics of the task, and `soft_loss`."""
         soft = self.objective.loss({**sums, "loss_sum": sums["soft_loss_sum"]}, sums)
         return {**self.objective.metrics(sums), "soft_loss": soft}
 
@@ -232,14 +229,12 @@ class TaughtLanguageModel(TaughtModel):
         vectors, table, bias = self._scoring(self.student, compared, compared_positions, training)
         table, compared_table = kernels.shared(table, 2)  # and the lookup of the tokens is a third use
         # A custom gradient takes no variables; outside of graphs the bias still is one.
-        student_factors = [kernels.shared(x, 1)[0] for x in (vectors, compared_table, bias)]
+        factors = [kernels.shared(x, 1)[0] for x in (vectors, compared_table, bias)]
         soft = ops.zeros((3,), "float32")
         alphas = objective.alpha_ce, objective.alpha_mse
         if any(alphas):
             weights = ops.reshape(objective.compared_weights(features), (-1,))
-            soft = vocabulary_divergence(
-                student_factors, teacher_factors, weights, objective.temperature, alphas, training
-            )
+            soft = vocabulary_divergence(factors, teacher_factors, weights, objective.temperature, alphas, training)
         logits = self.student.head(masked, table, positions, training=training)
         return {"masked_lm_logits": logits, "states": states, "teacher_states": targets, "soft_sums": soft}
 
@@ -321,11 +316,8 @@ def _sums_and_gradients(student, teacher, weights, temperature: float, factors: 
             narrow = ops.cast(slope, vectors.dtype)
             of_vectors = ops.cast(ops.matmul(narrow, tables[0]), "float32")
             of_table = ops.cast(ops.matmul(ops.transpose(narrow), vectors), "float32")
-            gradients = (
-                ops.slice_update(gradients[0], [start, 0], of_vectors),
-                gradients[1] + of_table,
-                gradients[2] + ops.sum(slope, axis=0),
-            )
+            all_vectors = ops.slice_update(gradients[0], [start, 0], of_vectors)
+            gradients = (all_vectors, gradients[1] + of_table, gradients[2] + ops.sum(slope, axis=0))
         return start + _ROWS, sums + new, *gradients
 
     start = [ops.zeros_like(ops.cast(x, "float32")) for x in (inputs, student[1], student[2])] if training else []

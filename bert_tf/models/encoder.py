@@ -78,13 +78,6 @@ class Embeddings(ConfiguredLayer):
         return dropout(self.layer_norm(x), config.hidden_dropout_prob, self.name, training)
 
 
-def _if_few(positions: list, length: int | None):
-    """int32 [B, P], all the positions; None if these are not clearly fewer than length, as far as that is known."""
-    positions = ops.concatenate([ops.cast(part, "int32") for part in positions], axis=1)
-    sizes = positions.shape[1], length
-    return positions if None in sizes or reads_few(*sizes) else None
-
-
 class BertEncoder(NamedInputs, Rebuilt, keras.Model):
     """The encoder of BERT or of a descendant as a part of other models; on its own, use `BertModel`.
 
@@ -126,8 +119,7 @@ class BertEncoder(NamedInputs, Rebuilt, keras.Model):
             deviation = None if config.head_initializer_range is None else config.initializer_range
             self.project = Projection(config.hidden_size, deviation, name="embeddings_project", dtype=dtype)
         self.blocks = [
-            TransformerBlock(config, name=f"layer_{number}", dtype=dtype)
-            for number in range(1 + max(config.block_order))
+            TransformerBlock(config, name=f"layer_{k}", dtype=dtype) for k in range(1 + max(config.block_order))
         ]
         self.pooler = None
         if config.has_pooler:
@@ -217,8 +209,11 @@ class BertEncoder(NamedInputs, Rebuilt, keras.Model):
         input_mask = self._mask(inputs)
         bias = attention_bias(input_mask, self.config.is_causal) + wrong[:, None, None, :]
         pooled_positions = self._pooled_positions(inputs.get("pooled_positions"), input_mask)
-        may_leave_out = read_positions is not None and not (return_all_layers or return_attention)
-        few = _if_few([pooled_positions, read_positions], input_ids.shape[1]) if may_leave_out else None
+        few = None  # int32 [B, P]: the tokens that are read, if they are clearly fewer than all, as far as is known
+        if read_positions is not None and not (return_all_layers or return_attention):
+            read = ops.concatenate([ops.cast(part, "int32") for part in (pooled_positions, read_positions)], axis=1)
+            sizes = read.shape[1], input_ids.shape[1]
+            few = read if None in sizes or reads_few(*sizes) else None
         positions = inputs.get("position_ids")
         if positions is not None and not is_packed(inputs):
             positions = ops.cast(positions, "int32") - self.config.first_position
@@ -334,9 +329,7 @@ def reads_few(count: float, length: float) -> bool:
     return 4 * count <= 3 * length
 
 
-def layer_flops(
-    config: BertConfig, length: float, read: float | None = None, *, with_attention: bool = True
-) -> list[float]:
+def layer_flops(config: BertConfig, length: float, read: float | None = None, *, with_attention: bool = True) -> list:
     """Floating-point operations of each layer's matrix products, forward, for one sequence.
 
     Args:

@@ -60,7 +60,6 @@ class NamedInputs:
 
     @property
     def other_names(self) -> dict[str, str]:
-        """See `inputs.other_names`."""
         return model_inputs.other_names(getattr(getattr(self, "objective", None), "label_names", ()))
 
     def __call__(self, inputs=None, *args, **kwargs):
@@ -123,11 +122,9 @@ class ConfiguredLayer(Rebuilt, keras.layers.Layer):
         self.config = as_config(config)
 
     def projection(self, units: int, name: str = "dense") -> "Projection":
-        """A projection with the initial values and the dtype of this layer."""
         return Projection(units, self.config.initializer_range, name=name, dtype=self.dtype_policy)
 
     def norm(self) -> "LayerNorm":
-        """A layer norm with the epsilon and the dtype of this layer."""
         return LayerNorm(self.config.layer_norm_eps, name="LayerNorm", dtype=self.dtype_policy)
 
 
@@ -167,20 +164,17 @@ class Projection(Rebuilt, keras.layers.Layer):
         self.lora = None
 
     def build(self, input_shape):
-        size, trainable = input_shape[-1], self.lora is None
+        size, units, lora = input_shape[-1], self.units, self.lora
         # With adapters the sum is made in float32, as that which is saved, and then cast.
-        precise = {} if self.lora is None else {"autocast": False, "dtype": "float32"}
-        self.kernel = add_random_weight(
-            self, "kernel", (size, self.units), self.initializer_range, trainable=trainable, **precise
-        )
-        self.bias = self.add_weight(name="bias", shape=(self.units,), initializer="zeros", trainable=trainable)
-        if self.lora is not None:
+        precise = {} if lora is None else {"autocast": False, "dtype": "float32"}
+        trained = {"trainable": lora is None}
+        self.kernel = add_random_weight(self, "kernel", (size, units), self.initializer_range, **trained, **precise)
+        self.bias = self.add_weight(name="bias", shape=(units,), initializer="zeros", **trained)
+        if lora is not None:
             # Normal as in the paper, which gives no deviation; its authors' code does.
             deviation = 1.0 / math.sqrt(3 * size)
-            self.lora_a = add_random_weight(self, ADAPTER_A, (size, self.lora.rank), deviation, **precise)
-            self.lora_b = self.add_weight(
-                name=ADAPTER_B, shape=(self.lora.rank, self.units), initializer="zeros", **precise
-            )
+            self.lora_a = add_random_weight(self, ADAPTER_A, (size, lora.rank), deviation, **precise)
+            self.lora_b = self.add_weight(name=ADAPTER_B, shape=(lora.rank, units), initializer="zeros", **precise)
 
     def call(self, x, activation="linear", training=False, in_rows=False):
         """in_rows: whether the result is [N, units], with a row for each vector of x."""
@@ -344,14 +338,12 @@ def truncated_normal(standard_deviation: float | None) -> keras.initializers.Ini
     return keras.initializers.TruncatedNormal(stddev=standard_deviation)
 
 
-def add_random_weight(
-    layer: keras.Layer, name: str, shape: tuple, standard_deviation: float | None, **arguments
-) -> keras.Variable:
-    """Adds a weight of `truncated_normal` to a layer. arguments: of Keras `add_weight`."""
-    initializer = truncated_normal(standard_deviation)  # takes its seed here; a second use would draw the same values
+def add_random_weight(layer: keras.Layer, name: str, shape: tuple, deviation: float | None, **kwargs) -> keras.Variable:
+    """Adds a weight of `truncated_normal` to a layer. kwargs: of Keras `add_weight`."""
+    initializer = truncated_normal(deviation)  # takes its seed here; a second use would draw the same values
     if _undrawn is None:
-        return layer.add_weight(name=name, shape=shape, initializer=initializer, **arguments)
-    variable = layer.add_weight(name=name, shape=shape, initializer="zeros", **arguments)
+        return layer.add_weight(name=name, shape=shape, initializer=initializer, **kwargs)
+    variable = layer.add_weight(name=name, shape=shape, initializer="zeros", **kwargs)
     _undrawn[id(variable)] = variable, initializer
     return variable
 
@@ -435,10 +427,8 @@ class WindowPooling(Rebuilt, keras.layers.Layer):
 
     def build(self, input_shape):
         if self.kind == "attention":
-            shape = (input_shape[-1],)
-            self.scores = self.add_weight(
-                name="scores", shape=shape, initializer="zeros", autocast=False, dtype="float32"
-            )
+            precise = {"autocast": False, "dtype": "float32"}
+            self.scores = self.add_weight(name="scores", shape=input_shape[-1:], initializer="zeros", **precise)
 
     def call(self, x, mask):
         """Combines the windows in float32.
