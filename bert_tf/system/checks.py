@@ -93,7 +93,6 @@ def target_directory(directory) -> str:
 
 
 def check_not_empty(files: list[str], flag: str) -> None:
-    """Refuses local files that are all empty."""
     if files and not any(map(size_of, files)):
         raise ValueError(f"{flag}: {files[0]} is empty{', and so are the others' if len(files) > 1 else ''}.")
 

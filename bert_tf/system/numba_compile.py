@@ -95,5 +95,4 @@ class _InnerLoop(_Loop):
 def _checksum(folder: pathlib.Path) -> str:
     """A checksum over all modules of a folder that import this one."""
     sources = [(path.name, path.read_bytes()) for path in sorted(folder.glob("*.py"))]
-    name = __name__.encode()
-    return hashlib.sha256(repr([source for source in sources if name in source[1]]).encode()).hexdigest()
+    return hashlib.sha256(repr([one for one in sources if __name__.encode() in one[1]]).encode()).hexdigest()

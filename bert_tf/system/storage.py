@@ -57,7 +57,6 @@ def is_remote(path: str) -> bool:
 
 
 def is_on_hub(path: str) -> bool:
-    """Whether a path is that of a data set's file on the hub."""
     return path.startswith((HUB, PAGES))
 
 

@@ -93,10 +93,8 @@ def _with_recipe(settings: PretrainingSettings, config: BertConfig) -> Pretraini
     recipe, warmup = kind.recipe(config), value_of(settings, "num_warmup_steps")
     if differs := recipe != BertConfig.pretraining_recipe:
         warmup = math.ceil(recipe.warmup_proportion * settings.num_train_steps)
-    of_family = {
-        "nsp": config.has_pooler and not settings.teacher,
-        "max_predictions_per_seq": kind.default_predictions(settings, config),
-    }
+    predictions = kind.default_predictions(settings, config)
+    of_family = {"nsp": config.has_pooler and not settings.teacher, "max_predictions_per_seq": predictions}
     of_authors = {"num_warmup_steps": warmup, "learning_rate": recipe.learning_rate, "optimizer": recipe.optimizer}
     filled = {name: value for name, value in {**of_family, **of_authors}.items() if getattr(settings, name) is None}
     chosen = [f"--{name}={filled[name]}" for name in of_authors if name in filled and differs]

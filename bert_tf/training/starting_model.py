@@ -43,13 +43,8 @@ def describe_model(values: FineTuningSettings, newest: str | None, head: str | N
             weights = open_weights.open_weights(path)
     elif not values.do_train:
         raise ValueError(f"Nothing to evaluate or predict with: no --init_checkpoint, and none in {values.output_dir}.")
-    files = model_directory.describe(
-        weights,
-        bert_config_file=values.bert_config_file,
-        vocab_file=values.vocab_file,
-        do_lower_case=values.do_lower_case,
-        strip_accents=values.strip_accents,
-    )
+    names = ("bert_config_file", "vocab_file", "do_lower_case", "strip_accents")
+    files = model_directory.describe(weights, **{name: getattr(values, name) for name in names})
     if not values.do_train and not newest and head in files.head.untrained:
         raise ValueError(f"--init_checkpoint: the output layer ({head}) was saved untrained: give --do_train.")
     files.head = dataclasses.replace(files.head, untrained=())
@@ -114,9 +109,7 @@ def find_head(run: FineTuningSettings, newest: str | None, layer: str | None) ->
     return StartingHead(f"{flag}: {path}", head, weights.shapes[layer][0]) if layer in weights else None
 
 
-def adjustment_of(
-    start: StartingHead | None, head: HeadConfig, others: Sequence[str] = (), *, trains: bool
-) -> Adjustment:
+def adjustment_of(start: StartingHead | None, head: HeadConfig, others: Sequence = (), *, trains: bool) -> Adjustment:
     """The change that fits the output layer of the starting weights to the run's labels.
 
     Args:

@@ -48,12 +48,10 @@ class TeacherSettings:
 
     @property
     def layers(self) -> list[int] | None:
-        """student_layers as numbers."""
         return self.student_layers and [int(number) for number in self.student_layers]
 
     @property
     def temperature(self) -> float:
-        """The temperature, also where it is not given."""
         return value_of(self, "distillation_temperature")
 
     def check_teacher(self) -> None:
