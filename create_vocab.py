@@ -7,6 +7,7 @@
 Give create_pretraining_data.py the same --do_lower_case and --strip_accents, so that it looks up the same pieces.
 """
 
+import collections
 import dataclasses
 import os
 import shlex
@@ -21,19 +22,9 @@ from bert_tf.system.text_files import encoding_setting
 FLAGS = flags.FLAGS
 
 
-@dataclasses.dataclass(frozen=True)
-class Kind:
-    """A kind of vocabulary.
-
-    Attributes:
-      vocab_size: that of the released English models. ending: of the file's name, by which models' directories have it.
-      flags: those that it uses beside --vocab_size.
-    """
-
-    vocab_size: int
-    ending: str
-    flags: tuple[str, ...]
-
+# A kind of vocabulary: the size of the released English models', the ending of the file's name by which models'
+# directories have it, and the flags that it uses besides --vocab_size.
+Kind = collections.namedtuple("Kind", ["vocab_size", "ending", "flags"])
 
 KINDS = {
     "wordpiece": Kind(

@@ -165,13 +165,9 @@ def convert_single_example(
     if ex_index < _LOGGED_EXAMPLES:
         tokens = " ".join(tokenizer.convert_ids_to_tokens(ids))
         logging.info("Example %s, label %s: %s", example.guid, example.label, tokens)
-    padding = max_seq_length - len(ids)
-    return InputFeatures(
-        ids + [tokenizer.pad_id] * padding,
-        [1] * len(ids) + [0] * padding,
-        segments + [0] * padding,
-        list(label_list).index(example.label),
-    )
+    zeros, label_id = [0] * (max_seq_length - len(ids)), list(label_list).index(example.label)
+    padded = ids + [tokenizer.pad_id] * len(zeros)
+    return InputFeatures(padded, [1] * len(ids) + zeros, segments + zeros, label_id)
 
 
 def convert_examples_to_features(

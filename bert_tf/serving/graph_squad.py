@@ -50,13 +50,9 @@ class _Answers(NamedTuple):
 
     def at(self, positions: tf.Tensor) -> "_Answers":
         """The answers of a list [V] at `positions`, any shape; at position V no answer, with the score -inf."""
-        fillings = (_LOWEST, -1, -1, "")
-        return _Answers(
-            *(
-                tf.gather(tf.concat([values, tf.constant([filling], values.dtype)], 0), positions)
-                for values, filling in zip(self, fillings, strict=True)
-            )
-        )
+        pairs = zip(self, (_LOWEST, -1, -1, ""), strict=True)
+        longer = (tf.concat([values, tf.constant([filling], values.dtype)], 0) for values, filling in pairs)
+        return _Answers(*(tf.gather(values, positions) for values in longer))
 
 
 class ServedQuestionAnswering(ServedModel):
@@ -80,10 +76,8 @@ class ServedQuestionAnswering(ServedModel):
         return {name: tf.cast(value, tf.float32) for name, value in self.run(features).items()}
 
     def signatures(self):
-        return {
-            "serving_default": signature(self.answer, strings("question"), strings("context")),
-            **self.id_signatures(),
-        }
+        default = signature(self.answer, strings("question"), strings("context"))
+        return {"serving_default": default, **self.id_signatures()}
 
     def example(self):
         return {"question": "Who met Ada?", "context": "Her teacher met Ada. " * 20}
@@ -187,17 +181,9 @@ def _choose(scored: Outputs, codes: tf.RaggedTensor, settings: PredictionSetting
         # The first in the list, whether a span or "no answer".
         best, score = _Answers(*(part[:, 0] for part in nbest)), probabilities[:, 0]
         null_score = tf.zeros([count], tf.float32)
-    return {
-        "answer": best.texts,
-        "start": best.starts,
-        "end": best.ends,
-        "score": score,
-        "null_score": null_score,
-        "nbest_answers": nbest.texts,
-        "nbest_scores": probabilities,
-        "nbest_starts": nbest.starts,
-        "nbest_ends": nbest.ends,
-    }
+    lists = {"answers": nbest.texts, "scores": probabilities, "starts": nbest.starts, "ends": nbest.ends}
+    answer = {"answer": best.texts, "start": best.starts, "end": best.ends, "score": score, "null_score": null_score}
+    return answer | {f"nbest_{name}": values for name, values in lists.items()}
 
 
 # ---- candidates ------------------------------------------------------------------------------------------------------
@@ -317,9 +303,8 @@ def _best_of_all(scored: Outputs, codes, max_answer_length: int, exists: tf.Tens
     sums = starts[:, None, :] + tf.gather(ends, tf.range(sizes)[:, None] + tf.range(width)[None], axis=1)
     sums = tf.reshape(sums, [-1, sizes * width])
     winner = tf.argmax(sums, 1, tf.int32)
-    questions, spans = _answers(
-        scored, codes, rows, winner % width, winner % width + winner // width, tf.gather(sums, winner, batch_dims=1)
-    )
+    firsts, highest = winner % width, tf.gather(sums, winner, batch_dims=1)
+    questions, spans = _answers(scored, codes, rows, firsts, firsts + winner // width, highest)
     # The first of the best windows of each question.
     count = tf.size(exists)
     best = tf.math.unsorted_segment_max(spans.scores, questions, count)

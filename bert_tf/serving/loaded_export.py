@@ -117,10 +117,8 @@ def check_self_contained(content: bytes, path: str) -> None:
 
     for part in messages_in(onnx.ModelProto.FromString(content)):
         if isinstance(part, onnx.TensorProto) and (part.external_data or part.data_location):
-            name = visible(part.name) or "one without a name"
-            raise ValueError(
-                f"{path} has a tensor that is not in it ({name:.80}): exports are complete, so it is refused."
-            )
+            name = (visible(part.name) or "one without a name")[:80]
+            raise ValueError(f"{path} has a tensor that is not in it ({name}): exports are complete, so it is refused.")
 
 
 def messages_in(part: Message) -> Iterator[Message]:

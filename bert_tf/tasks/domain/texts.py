@@ -67,11 +67,9 @@ def _documents(settings: DomainSettings, name: str, flag: str) -> Iterator[Docum
         yield from documents
     else:
         with naming_flag("--input_file, without --heldout_file"):
-            yield from (
-                document
-                for document, is_held_out in marked_held_out(documents, _HELD_OUT_EVERY)
-                if is_held_out == (name == "heldout")
-            )
+            for document, is_held_out in marked_held_out(documents, _HELD_OUT_EVERY):
+                if is_held_out == (name == "heldout"):
+                    yield document
 
 
 def make_words(settings: DomainSettings, tokenizer: Tokenizer, title: str) -> dict:
