@@ -26,11 +26,10 @@ FLAGS = flags.FLAGS
 # directories have it, and the flags that it uses besides --vocab_size.
 Kind = collections.namedtuple("Kind", ["vocab_size", "ending", "flags"])
 
+_COUNTED = ("min_frequency", "max_words")  # of those that are learned from counts of words
 KINDS = {
-    "wordpiece": Kind(
-        30522, "", ("do_lower_case", "strip_accents", "num_unused", "min_frequency", "max_characters", "max_words")
-    ),
-    "byte_bpe": Kind(50265, "/vocab.json", ("min_frequency", "max_words")),
+    "wordpiece": Kind(30522, "", ("do_lower_case", "strip_accents", "num_unused", *_COUNTED, "max_characters")),
+    "byte_bpe": Kind(50265, "/vocab.json", _COUNTED),
     "sentencepiece": Kind(30000, ".model", ("do_lower_case", "character_coverage", "max_sentences")),
 }
 
@@ -119,8 +118,7 @@ define_flags(VocabularySettings)
 def check_kind(settings: VocabularySettings, given: Collection[str]) -> None:
     """Refuses settings that a kind doesn't use, and names of files that nothing would find.
 
-    Args:
-      given: names of flags, also of those with their defaults.
+    given: names of flags, also of those with their defaults.
     """
     kind, output_file = settings.kind, settings.output_file
     for name in sorted({name for some in KINDS.values() for name in some.flags}):

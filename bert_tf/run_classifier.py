@@ -47,9 +47,6 @@ class InputFeatures:
     is_real_example: bool = True
 
 
-# --- the data of a task ----------------------------------------------------------------------------------------------
-
-
 class DataProcessor:
     """The data of a classification task; a subclass for your own data defines the methods that it needs.
 
@@ -135,9 +132,6 @@ class XnliProcessor(_GlueProcessor):
 
     def __init__(self, language: str = "zh"):
         self.language = language
-
-
-# --- examples to features --------------------------------------------------------------------------------------------
 
 
 def convert_single_example(

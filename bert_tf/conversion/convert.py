@@ -252,9 +252,6 @@ def _digest(weights: Weights, name: str) -> tuple:
     return value.dtype, value.shape, digest.digest()
 
 
-# --- new words --------------------------------------------------------------------------------------------------------
-
-
 def add_words(
     weights: Weights, vocabulary: Sequence[str], words: Sequence[str], tokenize: Callable[[str], list[str]]
 ) -> tuple[Weights, list[str], list[str]]:

@@ -48,16 +48,10 @@ class Feature(NamedTuple):
 Features = Mapping[str, Feature]
 
 
-# --- reading ----------------------------------------------------------------------------------------------------------
-
-
-def read_records(
-    name: str, size: int, begin: int = 0, most: int = RECORDS_PER_BLOCK
-) -> Iterator[tuple[int, int, list[bytes]]]:
+def read_records(name: str, size: int, begin: int = 0, most: int = RECORDS_PER_BLOCK) -> Iterator[tuple]:
     """Yields blocks of records, with all checksums verified: where each begins and ends in the file, and its payloads.
 
-    Args:
-      size: of the file, bytes. begin: the byte where a record begins. most: records of a block.
+    size: of the file, bytes. begin: the byte where a record begins. most: records of a block.
     """
     number, content, position = 0, b"", 0  # where `begin` is in `content`
     with open_binary(name) as file:
@@ -81,9 +75,6 @@ def read_records(
                 begin, position = begin + length + FRAME_BYTES, end
             yield first, begin, payloads
             number += len(payloads)
-
-
-# --- what a record has to hold ----------------------------------------------------------------------------------------
 
 
 def pretraining_features(max_seq_length: int, max_predictions_per_seq: int | None) -> dict[str, Feature]:

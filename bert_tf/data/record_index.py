@@ -78,14 +78,10 @@ class RecordIndex:
         return dict(in_threads(read, self.file_number[first].tolist(), self.byte_offset[first].tolist()))
 
 
-# --- beside a file ----------------------------------------------------------------------------------------------------
-
-
 def written_index(blocks: np.ndarray) -> bytes:
     """The content of the index beside a file, as its writer notes it.
 
-    Args:
-      blocks: int64 [blocks, 2]: bytes in the file, and records, of the blocks, which follow each other without a gap.
+    blocks: int64 [blocks, 2]: bytes in the file, and records, of the blocks, which follow each other without a gap.
     """
     return arrays_as_bytes({"version": np.array(_WRITTEN_VERSION), "blocks": blocks.T})
 
@@ -122,9 +118,6 @@ def _written_blocks(record_file: str, size: int) -> np.ndarray | None:
                     return np.stack([offsets, counts], axis=1)
     logging.warning("%s does not fit %s, all of which is read", index_path(record_file), record_file)
     return None
-
-
-# --- finding the records ----------------------------------------------------------------------------------------------
 
 
 def index_records(files: str | Sequence[str], features: Features | None, *, verify: bool = False) -> RecordIndex:
@@ -173,9 +166,6 @@ def _scan_files(files: Sequence[str], sizes: Sequence[int], verify: bool) -> lis
 
         in_threads(scan, missing, threads=_SCANNING_THREADS)
     return blocks_of_files
-
-
-# --- reading from a place on ------------------------------------------------------------------------------------------
 
 
 def window_reader(index: RecordIndex):

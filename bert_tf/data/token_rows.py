@@ -111,9 +111,7 @@ class TokenRows:
         """The dimensions after B in the shape of a batch of this padded length; None: of any."""
         return (length,)
 
-    def padded_lengths(
-        self, max_seq_length: int, static_padding: bool = False, programs: int | None = None
-    ) -> list[int]:
+    def padded_lengths(self, max_seq_length: int, static_padding: bool = False, programs: int | None = None) -> list:
         """The lengths that batches of these rows are padded to, ascending; see the function of this name.
 
         Args:
@@ -153,11 +151,9 @@ def check_tokenizer(tokenizer) -> None:
         raise TypeError(f"the tokenizer must be that of the model, bert_tf.read_tokenizer(path), not {tokenizer!r:.80}")
 
 
-def check_room(tokenizer: Tokenizer, max_seq_length: int) -> None:
-    if max_seq_length < (special := tokenizer.num_special_tokens(pair=True)):
-        raise ValueError(
-            f"the maximum sequence length is {max_seq_length}, but a pair's special tokens alone are {special}."
-        )
+def check_room(tokenizer: Tokenizer, length: int) -> None:
+    if length < (special := tokenizer.num_special_tokens(pair=True)):
+        raise ValueError(f"the maximum sequence length is {length}, but a pair's special tokens alone are {special}.")
 
 
 def flatten(rows: Sequence[Sequence[int]]) -> tuple[np.ndarray, np.ndarray]:
@@ -171,8 +167,7 @@ def rows_of_texts(
 ) -> tuple[TokenRows, int]:
     """A row [CLS] text [SEP] for each text, and how many texts lost tokens.
 
-    Args:
-      lower: lower-case the texts first, whatever the tokenizer does.
+    lower: lower-case the texts first, whatever the tokenizer does.
     """
     encoded = tokenizer.encode_batch([text.lower() for text in texts] if lower else list(texts))
     ids, offsets = flatten([tokenizer.build_inputs(ids, None, max_seq_length)[0] for ids in encoded])
@@ -326,10 +321,7 @@ def write_records(path: str, rows: TokenRows, max_seq_length: int, columns: Mapp
     """Writes a TFRecord file as the original's scripts do, complete or not at all.
 
     Features: int64 [S] input_ids, padded with `rows.pad_id`, input_mask and segment_ids, padded with zeros, and one for
-    each of `columns`.
-
-    Args:
-      columns: feature name -> values [n] or [n, C]: non-negative integers, or floats.
+    each of `columns`. columns: feature name -> values [n] or [n, C]: non-negative integers, or floats.
     """
     import tensorflow as tf
 
@@ -454,9 +446,7 @@ class WindowRows(TokenRows):
             return None, None
         return -(-length // self.window_length), min(length, self.window_length)
 
-    def padded_lengths(
-        self, max_seq_length: int, static_padding: bool = False, programs: int | None = None
-    ) -> list[int]:
+    def padded_lengths(self, max_seq_length: int, static_padding: bool = False, programs: int | None = None) -> list:
         """The lengths of single windows, and numbers of full windows: 2, 3, 4, 6, 8, 12, and so on, up to the most."""
         most = int(self.windows.max())
         if static_padding:

@@ -36,8 +36,7 @@ class TaughtModel:
     The teacher runs as in inference: without dropout, and without a gradient. It is not among the variables, so that
     optimizers and checkpoints see the student only.
 
-    Args:
-      student: the model to train. teacher: it gets the features that it knows.
+    student: the model to train. teacher: it gets the features that it knows.
     """
 
     def __init__(self, student: keras.Model, teacher: keras.Model):
@@ -195,8 +194,7 @@ class TaughtLanguageModel(TaughtModel):
 
     The teacher sees segments only if the student does.
 
-    Args:
-      student, teacher: see `TaughtModel`. objective: says what is compared.
+    student, teacher: see `TaughtModel`. objective: says what is compared.
     """
 
     def __init__(self, student: keras.Model, teacher: keras.Model, objective: LanguageDistillation):
@@ -206,8 +204,7 @@ class TaughtLanguageModel(TaughtModel):
     def __call__(self, features: dict, training: bool = False) -> dict:
         """Scores the masked tokens, and compares the scores of all.
 
-        Args:
-          features: those of `BertForMaskedLM`, with `masked_lm_positions` [B, P], and of the objective.
+        features: those of `BertForMaskedLM`, with `masked_lm_positions` [B, P], and of the objective.
 
         Returns:
           dict with the student's `masked_lm_logits` [B, P, V] float32; the last hidden states of both, `states` and
@@ -261,8 +258,7 @@ def vocabulary_divergence(
       weights: [N] float32, of the tokens. temperature: T. factors: of both sums in the loss.
       training: whether gradients of the student's tensors are needed.
 
-    Returns:
-      float32 [3]: both sums times their factors added up, which alone has a gradient; the two sums.
+    Returns float32 [3]: both sums times their factors added up, which alone has a gradient; the two sums.
     """
 
     def compute(*ours):

@@ -213,11 +213,9 @@ def replace_tokens(original_ids, positions, weights, sampled_ids):
     A position that was drawn several times gets the mean of its tokens' ids, rounded down: an unrelated token. Position
     0 keeps its token. Both are as in the original.
 
-    Args:
-      original_ids: int32 [B, S]. positions, sampled_ids: int32 [B, P]. weights: [B, P], 0 for no prediction.
+    original_ids: int32 [B, S]. positions, sampled_ids: int32 [B, P]. weights: [B, P], 0 for no prediction.
 
-    Returns:
-      int32 [B, S] and bool [B, S]: the new ids, and whether they differ from the original ones.
+    Returns int32 [B, S] and bool [B, S]: the new ids, and whether they differ from the original ones.
     """
     slots = ops.arange(ops.shape(original_ids)[1], dtype="int32")
     hits = ops.logical_and(positions[:, :, None] == slots, ops.logical_and(weights > 0, positions > 0)[:, :, None])
@@ -243,7 +241,6 @@ class ElectraPretrainer(TaskModel):
       disallow_correct: the generator never draws the right token. temperature: the logits are divided by it.
       generator_weight, discriminator_weight: of the losses, see `ReplacedTokenPretraining`; by default the original's.
       seed: see `BertModel`. dtype: Keras dtype policy.
-
     """
 
     further_inputs = ("original_ids", "masked_lm_positions", "sampling_seeds", "sampling_uniform")

@@ -19,7 +19,6 @@ from bert_tf.models.layers import (
     Projection,
     Rebuilt,
     TransformerBlock,
-    add_random_weight,
     attention_bias,
     gather_positions,
 )
@@ -42,8 +41,7 @@ class Embeddings(ConfiguredLayer):
 
         # The tables stay in float32: to look up a few rows, a cast would go over the whole table.
         def table(name, rows):
-            shape = (rows, config.embedding_size)
-            return add_random_weight(self, name, shape, config.initializer_range, autocast=False, dtype="float32")
+            return self.random_weight(name, (rows, config.embedding_size), autocast=False, dtype="float32")
 
         self.word_embeddings = table("word_embeddings", config.vocab_size)
         if config.type_vocab_size:
@@ -97,13 +95,7 @@ class BertEncoder(NamedInputs, Rebuilt, keras.Model):
     """
 
     def __init__(
-        self,
-        config,
-        dense_embedding_gradient: bool = False,
-        seed: int | None = None,
-        name=None,
-        embeddings: Embeddings | None = None,
-        **kwargs,
+        self, config, dense_embedding_gradient=False, seed: int | None = None, name=None, embeddings=None, **kwargs
     ):
         config = as_config(config)
         super().__init__(name=name or config.model_type, **kwargs)
@@ -145,7 +137,6 @@ class BertEncoder(NamedInputs, Rebuilt, keras.Model):
         Args:
           train_pooler: also trains the pooler, for a head that reads it. In other families this layer is in the head,
             and in many a released model nobody has trained it, so that hardly anything would pass through it.
-
         """
         from bert_tf.models import lora
 
@@ -359,8 +350,7 @@ def pretraining_flops_per_example(
 ) -> float:
     """Floating-point operations of the matrix products for one training example; backward counts twice forward.
 
-    Args:
-      reads_all: the last layer is read everywhere, not only at the predictions and the first token.
+    reads_all: the last layer is read everywhere, not only at the predictions and the first token.
     """
     hidden, width = config.hidden_size, config.embedding_size
     predictions = 2 * max_predictions_per_seq * (hidden * width + width * config.vocab_size)

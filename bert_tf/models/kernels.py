@@ -208,8 +208,7 @@ def attention_weights(scores, mask_bias, scale: float, drop: Drop | None = None,
       scores: [B, N, Q, S], queries by keys.
       mask_bias: float32, broadcastable to scores; 0 for keys that may be attended to, -10000 for others.
 
-    Returns:
-      [B, N, Q, S] in the dtype of scores.
+    Returns [B, N, Q, S] in the dtype of scores.
     """
     if not training and on_cpu():
         # oneDNN fuses scale and mask into the preceding product, and its softmax computes in float32.
@@ -266,11 +265,7 @@ def embedding_lookup(table, ids, dense_gradient: bool = False):
 def gumbel_argmax(logits, uniform):
     """The index of the largest of logits + Gumbel noise, over the last axis: a draw from their softmax.
 
-    Args:
-      logits: float32 [..., V]. uniform: [..., V], uniform in [0, 1).
-
-    Returns:
-      int32 [...].
+    logits: float32 [..., V]. uniform: [..., V], uniform in [0, 1). Returns int32 [...].
 
     Source: ELECTRA's pretrain_helpers.py (sample_from_softmax), with its epsilons.
     """
@@ -288,8 +283,7 @@ def sample(logits, seeds):
       logits: float32 [B, P, V].
       seeds: int32 [B, 2]; what is drawn for an example depends only on its own.
 
-    Returns:
-      int32 [B, P].
+    Returns int32 [B, P].
     """
     logits = ops.stop_gradient(logits)
     return _fused_sample()(*_tensors(logits, seeds)) if fused_enabled() else _sample(logits, seeds)

@@ -68,8 +68,7 @@ def looped(call: Callable, layers: Sequence[keras.Layer], x, training: bool, kee
       layers: L layers with variables of their own, or L times the same.
       x: [B, S, H]. training: whether there will be a gradient. keep: whether products are kept for it.
 
-    Returns:
-      [L, B, S, H], the inputs of all layers, and the last output.
+    Returns [L, B, S, H], the inputs of all layers, and the last output.
     """
     loop = _Loop(call, layers, keep)
     return (loop.differentiable if training else loop.forward)(x, *loop.values())[:2]

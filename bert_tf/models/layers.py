@@ -124,6 +124,9 @@ class ConfiguredLayer(Rebuilt, keras.layers.Layer):
     def projection(self, units: int, name: str = "dense") -> "Projection":
         return Projection(units, self.config.initializer_range, name=name, dtype=self.dtype_policy)
 
+    def random_weight(self, name: str, shape: tuple, **kwargs) -> keras.Variable:
+        return add_random_weight(self, name, shape, self.config.initializer_range, **kwargs)
+
     def norm(self) -> "LayerNorm":
         return LayerNorm(self.config.layer_norm_eps, name="LayerNorm", dtype=self.dtype_policy)
 
@@ -287,11 +290,9 @@ class TransformerBlock(ConfiguredLayer):
     def call(self, x, attention_bias, training=False, positions=None):
         """x: [B, S, H]; attention_bias: float32, broadcastable to [B, N, S, S].
 
-        Args:
-          positions: int32 [B, P]: all but keys and values is computed only there. None: everywhere.
+        positions: int32 [B, P]: all but keys and values is computed only there. None: everywhere.
 
-        Returns:
-          [B, Q, H], and the attention weights [B, N, Q, S]: queries by keys.
+        Returns [B, Q, H], and the attention weights [B, N, Q, S]: queries by keys.
         """
         if positions is not None and attention_bias.shape[2] != 1:
             attention_bias = gather_positions(attention_bias[:, 0], positions)[:, None]
@@ -417,8 +418,7 @@ class WindowPooling(Rebuilt, keras.layers.Layer):
     The weights of "attention" are a softmax over the windows of their vectors' products with one learned vector. It
     begins at zero: then all windows weigh the same. With one window, every kind gives its vector, bit for bit.
 
-    Args:
-      kind: one of `head_config.WINDOW_POOLINGS`.
+    kind: one of `head_config.WINDOW_POOLINGS`.
     """
 
     def __init__(self, kind: str, **kwargs):
@@ -433,11 +433,9 @@ class WindowPooling(Rebuilt, keras.layers.Layer):
     def call(self, x, mask):
         """Combines the windows in float32.
 
-        Args:
-          x: [B, S, H]. mask: [B, S], 0 for windows that a text does not have, which have no influence.
+        x: [B, S, H]. mask: [B, S], 0 for windows that a text does not have, which have no influence.
 
-        Returns:
-          [B, H] in the dtype of x.
+        Returns [B, H] in the dtype of x.
         """
         values = ops.cast(x, "float32")
         if self.kind == "attention":

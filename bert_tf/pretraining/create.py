@@ -129,9 +129,6 @@ def _job_of(
     return ShardJob(tuple(input_files), records.output_files, text, records, instances, fingerprint), flags
 
 
-# ---- files -----------------------------------------------------------------------------------------------------------
-
-
 def _check_files(job: ShardJob) -> None:
     """Refuses output that would overwrite something else, and a scratch directory that is not local."""
     flag = f"--output_file={job.records.output_file}"
@@ -181,9 +178,6 @@ def _exclusive(job: ShardJob) -> Iterator[ShardJob]:
 def _remove_if_there(path: str) -> None:
     if tf.io.gfile.exists(path):
         tf.io.gfile.remove(path)
-
-
-# ---- shards ----------------------------------------------------------------------------------------------------------
 
 
 def _make_missing(job: ShardJob, flags: dict, options: Sequence[str], show_progress: bool) -> tuple[list[dict], bool]:
@@ -283,9 +277,6 @@ def _make_on_beam(shard: int, job: ShardJob) -> tuple[int, int]:
     return shard, (finished_summary(job, shard) or make_shard(job, shard, bar=bar))["instances"]
 
 
-# ---- summary ---------------------------------------------------------------------------------------------------------
-
-
 def _merged_summary(job: ShardJob, flags: dict, shards: list[dict]) -> dict:
     counted = dict.fromkeys(name for shard in shards for name, value in shard.items() if isinstance(value, int))
     totals = {name: sum(shard.get(name, 0) for shard in shards) for name in counted}
@@ -325,15 +316,8 @@ def _log_summary(summary: dict, path: str) -> None:
     logging.info(f"{counts} ({summary['padding_share']:.1%} padding, {masks}, {kind}), {size}; see {path}")
 
 
-# ---- what looks wrong ------------------------------------------------------------------------------------------------
-
-
 def warn_of_text(summary: dict, name: str, job: ShardJob) -> None:
-    """Logs what looks wrong with a text, judged by the counts of a shard.
-
-    Args:
-      name: of the shard, for messages.
-    """
+    """Logs what looks wrong with a text, judged by the counts of a shard. name: of the shard, for messages."""
     settings, count = job.instances, summary
     if not count["instances"]:
         return

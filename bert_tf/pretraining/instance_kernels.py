@@ -138,8 +138,7 @@ def plan_instances(
       spans: int64 [n, 6], filled in. positions, replacements: int32 [n, P], filled in: masked positions, increasing,
         and the ids after masking.
 
-    Returns:
-      The number of instances made; less than n only at the end.
+    Returns the number of instances made; less than n only at the end.
     """
     max_seq_length, dupe_factor, _, _, pairs, in_order, _, _, _ = settings
     max_num_tokens = max_seq_length - 3 if pairs else max_seq_length - 2
@@ -261,9 +260,6 @@ def gather(tokens, span, cls_id, sep_id, row):
     return a_length + b_length + 3
 
 
-# ---- masks -----------------------------------------------------------------------------------------------------------
-
-
 @inner
 def _mask(
     tokens, continuations, is_continuation, span, settings, probabilities, ngram_shares, all_ids, row,
@@ -327,8 +323,7 @@ def _choose(order, words, begins, candidates, num_words, to_predict, ngram_share
     The length of an n-gram is drawn for every word, also for one that is then left out: because not even it alone fits,
     or because a word of its n-gram is chosen already. An n-gram that does not fit is cut to fewer words.
 
-    Returns:
-      Their number.
+    Returns their number.
     """
     covered[: begins[num_words]] = 0
     count = 0

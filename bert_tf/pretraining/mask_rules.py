@@ -43,8 +43,6 @@ _OF_PAIRS = ("next_sentence_labels", "next_sentence_weights", "pooled_positions"
 Rows, Features = Mapping[str, tf.Tensor], dict[str, tf.Tensor]
 _plain = tf.autograph.experimental.do_not_convert
 
-# --- BERT -------------------------------------------------------------------------------------------------------------
-
 
 @_plain
 def bert(rows: Rows, seed: int, step, masking: Masking, first_row=0) -> Features:
@@ -97,11 +95,9 @@ def _take_words(candidate, size, following, pair, starts, counts) -> tf.Tensor:
     looks only at the words that may still fit, takes the longest run of them that fits together, and the first word
     that is left over is too long for the next round: two or three rounds suffice.
 
-    Args:
-      candidate, size, following, pair: [B, S], tokens in the order of their words. starts, counts: [B, M + 1].
+    candidate, size, following, pair: [B, S], tokens in the order of their words. starts, counts: [B, M + 1].
 
-    Returns:
-      bool [B, S], the tokens taken.
+    Returns bool [B, S], the tokens taken.
     """
     pairs = counts.shape[1]
     members = tf.one_hot(pair, pairs, dtype=tf.float32)  # [B, S, M + 1]
@@ -119,9 +115,6 @@ def _take_words(candidate, size, following, pair, starts, counts) -> tf.Tensor:
 
     start = (counts, tf.zeros_like(candidate), tf.constant(True))
     return tf.while_loop(lambda left, taken, more: more, one_round, start)[1]
-
-
-# --- RoBERTa ----------------------------------------------------------------------------------------------------------
 
 
 @dataclasses.dataclass(frozen=True)
@@ -162,8 +155,7 @@ def roberta(rows: Rows, seed: int, step, masking: Masking, first_row=0, draws: R
       rows, seed, step, first_row: as for `bert`. masking: its mask_rule is "roberta".
       draws: the random numbers, instead of those of seed and step.
 
-    Returns:
-      As `bert`.
+    Returns what `bert` does.
     """
     features, sequence, starts = arrange_rows(rows, masking.pad_id)
     ids = features["input_ids"]
@@ -210,9 +202,6 @@ def roberta_draws(rows: Rows, seed: int, step, masking: Masking, first_row=0) ->
     rounding, change, keep = (uniform(values, tf.float64) for values in (rounding, change, keep))
     tokens = tf.gather(tf.constant(masking.all_ids), scale_bits(tokens, len(masking.all_ids)))
     return RobertaDraws(rounding, order, change, keep, tokens)
-
-
-# --- ELECTRA ----------------------------------------------------------------------------------------------------------
 
 
 def electra_predictions(masked_lm_prob: float, max_seq_length: int) -> int:
@@ -281,14 +270,10 @@ def mask_electra(features: Rows, positions: tf.Tensor, share: tf.Tensor, masking
     return {"input_ids": masked, "original_ids": ids} | predictions_at(ids, positions)
 
 
-# --- rare tokens first ------------------------------------------------------------------------------------------------
-
-
 def token_weights(counts: np.ndarray, special_ids: Collection[int], smoothing: float) -> np.ndarray:
     """float32 [V]: how likely a token is chosen, before normalisation: max(count, 1) ** -smoothing; special ones never.
 
-    Args:
-      counts: [V], how often each token is in the data.
+    counts: [V], how often each token is in the data.
     """
     weights = np.maximum(counts, 1).astype(np.float64) ** -smoothing
     weights[list(special_ids)] = 0.0
@@ -306,8 +291,7 @@ def smoothed(rows: Rows, seed: int, step, masking: Masking, weights: np.ndarray)
       rows, seed, step: as for `bert`. masking: how many are chosen, and what becomes of them.
       weights: [V], from `token_weights`.
 
-    Returns:
-      As `bert`.
+    Returns what `bert` does.
     """
     features = arrange_rows(rows, masking.pad_id)[0]
     ids, real = features["input_ids"], features["input_mask"] > 0
@@ -332,8 +316,7 @@ def draw_weighted(weights: tf.Tensor, number, share: tf.Tensor, masking: Masking
       weights: float32 [B, S], 0 for tokens that are never chosen. number: of tokens to choose, if there are as many.
       share: float32 [B, S], uniform between 0 and 1.
 
-    Returns:
-      bool [B, S], at most P in a row.
+    Returns bool [B, S], at most P in a row.
     """
     key = tf.where(weights > 0, -tf.math.log(share) / weights, np.inf)
     rank = tf.reshape(tf.argsort(tf.argsort(tf.reshape(key, [-1]), stable=True)), tf.shape(key))
@@ -345,8 +328,7 @@ def draw_weighted(weights: tf.Tensor, number, share: tf.Tensor, masking: Masking
 def mask_chosen(ids: tf.Tensor, chosen: tf.Tensor, tokens: tf.Tensor, masking: Masking) -> Features:
     """Replaces chosen tokens.
 
-    Args:
-      ids: int32 [B, S]. chosen: bool [B, S], at most P in a row. tokens: int32 [B, S], read where tokens are chosen.
+    ids: int32 [B, S]. chosen: bool [B, S], at most P in a row. tokens: int32 [B, S], read where tokens are chosen.
 
     Returns:
       `input_ids` [B, S]; `masked_lm_positions`, `masked_lm_ids` [B, P] int32 and `masked_lm_weights` [B, P] float32,
@@ -358,9 +340,6 @@ def mask_chosen(ids: tf.Tensor, chosen: tf.Tensor, tokens: tf.Tensor, masking: M
     return {"input_ids": tf.where(chosen, tokens, ids)} | predictions_at(ids, positions[:, :limit])
 
 
-# --- left to right ----------------------------------------------------------------------------------------------------
-
-
 @_plain
 def left_to_right(rows: Rows) -> Features:
     """Labels of a batch for the left-to-right language model of the paper's ablations ("LTR & No NSP", section 5.1).
@@ -370,10 +349,7 @@ def left_to_right(rows: Rows) -> Features:
     two sequences. The model has `"attention": "causal"` in its bert_config.json, so that the constraint holds in
     fine-tuning, too, as in the paper; and as [CLS] sees nothing but itself, it is the last token ([SEP]) that the
     pooler reads. The labels have the form of masked LM, with the positions of all tokens, so that model and loss are
-    those of masked LM.
-
-    Args:
-      rows: as for `bert`, or the seven features of masked records, whose tokens are put back.
+    those of masked LM. rows: as for `bert`, or the seven features of masked records, whose tokens are put back.
 
     Returns:
       the features of `bert` with `masked_lm_positions`, `masked_lm_ids` and `masked_lm_weights` [B, S - 1]: places 0 to

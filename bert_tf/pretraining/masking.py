@@ -82,8 +82,7 @@ class Masking:
     def problem(self, rows: Mapping[str, tf.Tensor]) -> str | None:
         """How the ids of a batch contradict the vocabulary, as the rest of a sentence; None if they don't.
 
-        Args:
-          rows: as for `mask_rules.bert`, any number of them.
+        rows: as for `mask_rules.bert`, any number of them.
         """
         ids, lengths = np.asarray(rows["input_ids"]), np.asarray(rows["segment_lengths"])
         if ids.max() >= len(self.continuations):
@@ -107,11 +106,9 @@ class Masking:
 def predictions_at(ids: tf.Tensor, positions: tf.Tensor) -> dict[str, tf.Tensor]:
     """The features of predictions.
 
-    Args:
-      ids: [B, S]. positions: [B, P], S where there is none.
+    ids: [B, S]. positions: [B, P], S where there is none.
 
-    Returns:
-      `masked_lm_positions`, `masked_lm_ids` and `masked_lm_weights`, see `mask_rules.bert`.
+    Returns `masked_lm_positions`, `masked_lm_ids` and `masked_lm_weights`, see `mask_rules.bert`.
     """
     chosen = positions < ids.shape[1]
     positions = tf.where(chosen, positions, 0)
@@ -149,8 +146,7 @@ def continuations_of(rows: Mapping[str, tf.Tensor], masking: "Masking") -> tf.Te
 def arrange_rows(rows: Mapping[str, tf.Tensor], pad_id: int = 0) -> tuple[dict[str, tf.Tensor], tf.Tensor, tf.Tensor]:
     """Where things are in a batch of unmasked rows.
 
-    Args:
-      rows: as for `mask_rules.bert`. pad_id: the id of padding.
+    rows: as for `mask_rules.bert`. pad_id: the id of padding.
 
     Returns:
       features: what `mask_rules.bert` returns, without the masks; of `input_ids` only padding may change.

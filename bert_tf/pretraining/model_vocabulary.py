@@ -28,7 +28,7 @@ from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.text.tokenizer_files import Casing, directory_of, find_model, is_there, read_casing, resolve_casing
 from bert_tf.text.wordpiece import ElectraTokenizer, FullTokenizer
 
-RecordFiles = Mapping[str, Sequence[str]]  # flag -> the files of records that it names
+Files = Mapping[str, Sequence[str]]  # flag -> the files of records that it names
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,12 +47,7 @@ class _Source:
 
 
 def choose_vocabulary(
-    vocab_file: str | None,
-    init_checkpoint: str | None,
-    record_files: RecordFiles,
-    config: BertConfig,
-    *,
-    from_teacher: bool = False,
+    vocab_file: str | None, init_checkpoint: str | None, records: Files, config: BertConfig, from_teacher: bool = False
 ) -> ModelFiles | None:
     """Vocabulary and casing of a model to be pre-trained: vocab_file, else init_checkpoint's, else that of the records.
 
@@ -60,10 +55,9 @@ def choose_vocabulary(
       init_checkpoint: where the model starts, or its teacher. config: of the model.
       from_teacher: init_checkpoint is what --teacher names, which must have the vocabulary of the records.
 
-    Returns:
-      None if nothing says which vocabulary it is, which is logged.
+    Returns None if nothing says which vocabulary it is, which is logged.
     """
-    made_with, tokenizer_class = _source_of(record_files), family_of(config).tokenizer_class
+    made_with, tokenizer_class = _source_of(records), family_of(config).tokenizer_class
     known = _find(vocab_file, init_checkpoint, made_with, tokenizer_class, from_teacher)
     if known is None:
         return None
@@ -73,13 +67,10 @@ def choose_vocabulary(
     return dataclasses.replace(known, config=config)
 
 
-def check_size(
-    vocab_file: str | None, record_files: RecordFiles, config: BertConfig, config_name: str, is_new: bool
-) -> bool:
+def check_size(vocab_file: str | None, record_files: Files, config: BertConfig, config_name: str, is_new: bool) -> bool:
     """Whether the size of the vocabulary is known: that in the summaries beside the records, else that of vocab_file.
 
-    Args:
-      config_name: for messages. is_new: see `check_vocab_size`.
+    config_name: for messages. is_new: see `check_vocab_size`.
     """
     summaries = [summary for files in record_files.values() for summary in summaries_of(files).values()]
     sizes = {record["flags"]["vocab_file"]: record["vocab_size"] for record in summaries if "vocab_size" in record}
@@ -135,7 +126,7 @@ def _find(vocab_file, init_checkpoint, made_with: _Source | None, kind, from_tea
     return None
 
 
-def _source_of(record_files: RecordFiles) -> _Source | None:
+def _source_of(record_files: Files) -> _Source | None:
     """The vocabulary that all records were made with; None if no summary says it."""
     sources = []
     for path, summary in (pair for files in record_files.values() for pair in summaries_of(files).items()):
@@ -178,9 +169,6 @@ def summaries_of(record_files: Sequence[str]) -> dict[str, dict]:
     return summaries
 
 
-# --- the vocabulary that data are made with ---------------------------------------------------------------------------
-
-
 def read_tokenizer(
     vocab_file: str, do_lower_case: bool | None, strip_accents: bool | None = None, electra: bool = False
 ) -> Tokenizer:
@@ -201,8 +189,7 @@ def tokenizer_of(
 ) -> Tokenizer:
     """The tokenizer of the settings' vocabulary.
 
-    Args:
-      do_lower_case, strip_accents: None: the files beside the vocabulary say it, or else as in the original.
+    do_lower_case, strip_accents: None: the files beside the vocabulary say it, or else as in the original.
     """
     vocab_file = records.vocab_file
     casing = resolve_casing(do_lower_case, strip_accents, read_casing(directory_of(vocab_file)))

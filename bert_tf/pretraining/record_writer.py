@@ -34,8 +34,6 @@ _WEIGHTS = "masked_lm_weights"  # the one feature of floats
 
 Block = tuple[int, bytes]  # the number of its records, and their frames
 
-# ---- values ----------------------------------------------------------------------------------------------------------
-
 
 @compiled
 def _lay_out_pairs(numbers, tokens, spans, positions, replacements, settings, values):
@@ -81,9 +79,6 @@ def _lay_out_unmasked(row_begins, row_ends, members, tokens, continuations, span
         counts[k, 0] = filled
         if len(continuations):
             counts[k, 3] = filled
-
-
-# ---- bytes -----------------------------------------------------------------------------------------------------------
 
 
 @inner
@@ -219,9 +214,6 @@ def _masked_checksums(contents: Iterable[np.ndarray]) -> np.ndarray:
     return crc.astype("<u4").view(np.uint8).reshape(-1, 4)
 
 
-# ---- files -----------------------------------------------------------------------------------------------------------
-
-
 def blocks_of(instances: Instances, members: np.ndarray, row_ends: np.ndarray, max_pairs: int) -> Iterator[Block]:
     """Yields framed records in blocks of up to 1,024.
 
@@ -272,8 +264,7 @@ def blocks_of(instances: Instances, members: np.ndarray, row_ends: np.ndarray, m
 def write_blocks(path: str, blocks: Iterable[Block], progress: Callable[[int], object] = lambda _: None) -> np.ndarray:
     """Writes blocks of framed records to a file on any file system; returns bytes and records of each, int64 [n, 2].
 
-    Args:
-      progress: called with the records of each block.
+    progress: called with the records of each block.
     """
     written = []
     with tf.io.gfile.GFile(path, "wb") as file:

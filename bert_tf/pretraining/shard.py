@@ -123,8 +123,7 @@ def make_shard(
       num_workers: processes for tokenizing.
       bar: makes the progress bar of each stage. log: show some instances in the log.
 
-    Returns:
-      The summary, as written.
+    Returns the summary, as written.
     """
     corpus, tokenizer, outputs = Corpus(job.input_files, job.text), job.tokenizer(), job.outputs(shard)
     for folder in filter(None, map(os.path.dirname, outputs)):
@@ -176,8 +175,7 @@ def read_summary(path: str) -> dict | None:
 def finished_summary(job: ShardJob, shard: int, known: dict | None = None) -> dict | None:
     """The summary of a shard that an earlier run of the same job finished; None if there is none.
 
-    Args:
-      known: a summary of this shard, instead of the one beside its records.
+    known: a summary of this shard, instead of the one beside its records.
     """
     summary = known or read_summary(summary_path(job.outputs(shard)[0])) or {}
     try:

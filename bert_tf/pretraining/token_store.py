@@ -19,7 +19,7 @@ import mmap
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 
@@ -246,13 +246,9 @@ class _Words(abc.ABC):
 
     @abc.abstractmethod
     def _encode(self, ends: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Encodes words.
+        """The ids of all words, int32; where those of each end, int64 [n]; whether it is more than spaces, bool [n].
 
-        Args:
-          ends: int64 [n + 1]; word k is arena[ends[k]:ends[k + 1]].
-
-        Returns:
-          The ids of all, int32; where those of each word end, int64 [n]; whether it is more than whitespace, bool [n].
+        ends: int64 [n + 1]; word k is arena[ends[k]:ends[k + 1]].
         """
 
     def _clear(self) -> None:
@@ -267,12 +263,10 @@ class _Words(abc.ABC):
             self._arena = np.empty(len(data), np.uint8)
             self._clear()
         numbers = np.empty(min(len(data), _NUMBERS_AT_ONCE), np.int32)
-        at = 0
+        at, tables = 0, (self._slots, self._arena, self._arena_ends)
         while at < len(data):
             known, begin = self._count, at
-            at, filled, self._count = word_kernels.find_words(
-                data, at, self._slots, self._arena, self._arena_ends, known, numbers
-            )
+            at, filled, self._count = word_kernels.find_words(data, at, *tables, known, numbers)
             if self._count > known:
                 pieces, starts, visible = self._encode(self._arena_ends[known - 1 : self._count])
                 self._starts = np.concatenate([self._starts, len(self._pieces) + starts])
@@ -290,17 +284,19 @@ class _Words(abc.ABC):
 
 
 class PiecesOfWords(_Words):
-    """Words of `FullTokenizer`, which are between spaces.
-
-    Args:
-      boundaries: see `tokenize`.
-    """
+    """Words of `FullTokenizer`, which are between spaces. boundaries: see `tokenize`."""
 
     def __init__(self, tokenizer: FullTokenizer, boundaries: WordBoundaries | None = None):
         super().__init__()
         self._boundaries, self._basic_tokenizer = boundaries, tokenizer.basic_tokenizer
         wordpiece = tokenizer.wordpiece_tokenizer
-        self._trie = _trie_of(wordpiece.vocab)
+        continues = np.array([token.startswith(CONTINUATION) for token in wordpiece.vocab])
+        tokens = [token.removeprefix(CONTINUATION).encode() for token in wordpiece.vocab]
+        ends = np.cumsum([len(token) for token in tokens])
+        slots = 1 << int(2 * ends[-1] + 2).bit_length()
+        self._trie = np.zeros(slots, np.int64), np.zeros(slots, np.int32), np.full(int(ends[-1]) + 2, -1, np.int32)
+        ids = np.fromiter(wordpiece.vocab.values(), np.int32, len(tokens))
+        word_kernels.build_trie(np.frombuffer(b"".join(tokens), np.uint8), ends, ids, continues, *self._trie)
         self._unknown_token, self._unknown_id = wordpiece.unk_token, tokenizer.vocab.get(wordpiece.unk_token, -1)
         self._max_characters = wordpiece.max_input_chars_per_word
         self._kinds, self._letters = _ascii_rules(tokenizer.basic_tokenizer)
@@ -382,14 +378,3 @@ def _ascii_rules(tokenizer: BasicTokenizer) -> tuple[np.ndarray, np.ndarray]:
         else:
             kinds[code] = word_kernels.DROPPED
     return kinds, letters
-
-
-def _trie_of(vocab: Mapping[str, int]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    continues = np.array([token.startswith(CONTINUATION) for token in vocab])
-    tokens = [token.removeprefix(CONTINUATION).encode() for token in vocab]
-    ends = np.cumsum([len(token) for token in tokens])
-    slots = 1 << int(2 * ends[-1] + 2).bit_length()
-    trie = np.zeros(slots, np.int64), np.zeros(slots, np.int32), np.full(int(ends[-1]) + 2, -1, np.int32)
-    ids = np.fromiter(vocab.values(), np.int32, len(tokens))
-    word_kernels.build_trie(np.frombuffer(b"".join(tokens), np.uint8), ends, ids, continues, *trie)
-    return trie

@@ -146,8 +146,7 @@ def fold(features: dict[str, tf.Tensor]) -> Folded:
     For sentences of mixed length, compared with padding to the longest, about half of the token positions remain. If
     folding would not save much (one text, texts of similar length), each text has its own row.
 
-    Args:
-      features: input_ids, input_mask, segment_ids [B, S]; each row of the mask is ones followed by zeros.
+    features: input_ids, input_mask, segment_ids [B, S]; each row of the mask is ones followed by zeros.
     """
     shape = tf.shape(features["input_ids"])
     number, width = shape[0], shape[1]
@@ -187,8 +186,7 @@ def fold(features: dict[str, tf.Tensor]) -> Folded:
 def unfolded(features: dict[str, tf.Tensor]) -> Folded:
     """A batch unchanged, in the form of a folded one: the second pooled output of each row belongs to no text.
 
-    Args:
-      features: input_ids, input_mask, segment_ids [B, S], with any mask.
+    features: input_ids, input_mask, segment_ids [B, S], with any mask.
     """
     ids = features["input_ids"]
     number, width = tf.shape(ids)[0], tf.shape(ids)[1]

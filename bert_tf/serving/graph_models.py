@@ -50,8 +50,7 @@ class ServedModel:
       facts: what export.json says beside what all exports have.
       folds: texts may share rows. Set it to False before anything is traced for a runtime that gains nothing by it.
 
-    Args:
-      model: a Keras model of this project, built. split_unknown: see `graph_of`.
+    model: a Keras model of this project, built. split_unknown: see `graph_of`.
     """
 
     labels: Sequence[str] = ()
@@ -125,10 +124,7 @@ class ServedModel:
 class ServedEncoder(ServedModel):
     """BertModel: `pooled_output` [B, H], `sequence_output` [B, S, H], and the ids and mask of the encoded text.
 
-    `embed` takes `text` and returns `vector` [B, H], as `Embedder` makes it.
-
-    Args:
-      sentences: how vectors are made.
+    `embed` takes `text` and returns `vector` [B, H], as `Embedder` makes it. sentences: how vectors are made.
     """
 
     def __init__(self, model, tokenizer, max_seq_length, sentences: SentenceSettings):

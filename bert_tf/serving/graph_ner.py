@@ -36,11 +36,7 @@ class Words(NamedTuple):
 
 
 class GraphWords(tf.Module):
-    """Splits texts into words, with the results of `split_words`; invalid bytes are left out.
-
-    Args:
-      split: one of SPLITS.
-    """
+    """Splits texts into words, with the results of `split_words`; invalid bytes are left out. split: one of SPLITS."""
 
     def __init__(self, split: str = "words"):
         if split not in SPLITS:
@@ -79,9 +75,6 @@ def _dense(values: tf.Tensor, splits: tf.Tensor, filling) -> tf.Tensor:
     return tf.RaggedTensor.from_row_splits(values, splits, validate=False).to_tensor(filling)
 
 
-# --- the tagger -------------------------------------------------------------------------------------------------------
-
-
 class ServedTagger(ServedLogits):
     """BertForTokenClassification.
 
@@ -102,11 +95,9 @@ class ServedTagger(ServedLogits):
         self._unknown_id, self._split = tokenizer.unk_id, GraphWords(split)
 
     def signatures(self):
-        return {
-            "serving_default": signature(self.tag_texts, strings("text")),
-            "serve_words": signature(self.tag_words, tf.TensorSpec([None, None], tf.string, "words")),
-            **self.id_signatures(),
-        }
+        default = signature(self.tag_texts, strings("text"))
+        words = signature(self.tag_words, tf.TensorSpec([None, None], tf.string, "words"))
+        return {"serving_default": default, "serve_words": words, **self.id_signatures()}
 
     def answers(self, logits, features):
         """For token ids: `tags` string, `scores` [B, S] of every piece; only those of a word's first piece count."""

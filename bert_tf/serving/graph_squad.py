@@ -148,15 +148,8 @@ class ServedQuestionAnswering(ServedModel):
         return Outputs(outputs, tf.cast(windows.texts, tf.int32), inside, most, *characters)
 
 
-# ---- the choice of answers -------------------------------------------------------------------------------------------
-
-
 def _choose(scored: Outputs, codes: tf.RaggedTensor, settings: PredictionSettings) -> dict[str, tf.Tensor]:
-    """What `ServedQuestionAnswering.answer` returns.
-
-    Args:
-      codes: code points of the contexts [B, None].
-    """
+    """What `ServedQuestionAnswering.answer` returns. codes: code points of the contexts [B, None]."""
     count = codes.nrows(out_type=tf.int32)
     windows = tf.math.bincount(scored.questions, minlength=count, maxlength=count)  # [B]
     # The lowest score of "no answer" among the windows of each question, float64 [B].
@@ -184,9 +177,6 @@ def _choose(scored: Outputs, codes: tf.RaggedTensor, settings: PredictionSetting
     lists = {"answers": nbest.texts, "scores": probabilities, "starts": nbest.starts, "ends": nbest.ends}
     answer = {"answer": best.texts, "start": best.starts, "end": best.ends, "score": score, "null_score": null_score}
     return answer | {f"nbest_{name}": values for name, values in lists.items()}
-
-
-# ---- candidates ------------------------------------------------------------------------------------------------------
 
 
 def _candidates(scored: Outputs, codes: tf.RaggedTensor, settings: PredictionSettings) -> tuple[tf.Tensor, _Answers]:
@@ -249,13 +239,9 @@ def _nbest(questions, answers: _Answers, is_extra, count: tf.Tensor, size: int, 
     none = tf.cast(tf.logical_and(listed, tf.gather(answers.starts, order) < 0), tf.int32)
     lacks_none = tf.math.unsorted_segment_max(none, rows, count) < 1
     listed = tf.logical_or(listed, tf.logical_and(tf.gather(is_extra, order), tf.gather(lacks_none, rows)))
-    lists = tf.RaggedTensor.from_value_rowids(
-        tf.boolean_mask(order, listed), tf.boolean_mask(rows, listed), nrows=count, validate=False
-    )
+    order, rows = tf.boolean_mask(order, listed), tf.boolean_mask(rows, listed)
+    lists = tf.RaggedTensor.from_value_rowids(order, rows, nrows=count, validate=False)
     return answers.at(lists.to_tensor(total, shape=[None, size + lists_null]))
-
-
-# ---- "no answer" -----------------------------------------------------------------------------------------------------
 
 
 def _best_or_none(
@@ -263,8 +249,7 @@ def _best_or_none(
 ) -> tuple[_Answers, tf.Tensor, tf.Tensor]:
     """The best answer of each question, or "no answer" if that is better; its `score` and `null_score`; [B] each.
 
-    Args:
-      windows: how many each question has [B]. null: scores of "no answer" [B].
+    windows: how many each question has [B]. null: scores of "no answer" [B].
     """
     is_answer = nbest.starts >= 0
     exists = tf.reduce_any(is_answer, 1)

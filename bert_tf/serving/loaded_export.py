@@ -23,8 +23,7 @@ class Export:
 
     Calling it runs a signature on strings. Threads may share it.
 
-    Args:
-      trust: load it whatever ops it has; for exports of your own or of someone you trust like your own code.
+    trust: load it whatever ops it has; for exports of your own or of someone you trust like your own code.
     """
 
     def __init__(self, directory: str, trust: bool = False):
@@ -62,9 +61,6 @@ def check_ops(directory: str) -> None:
         )
 
 
-# ---- ONNX ------------------------------------------------------------------------------------------------------------
-
-
 class OnnxModel:
     """The model in the directory of an ONNX export. Threads may share it.
 
@@ -95,8 +91,7 @@ class OnnxModel:
     def run(self, features: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """All outputs.
 
-        Args:
-          features: input_ids, input_mask and segment_ids, integers [B, S]; for multiple choice [B, N, S].
+        features: input_ids, input_mask and segment_ids, integers [B, S]; for multiple choice [B, N, S].
         """
         inputs = {name: np.asarray(features[name], np.int32) for name in self._inputs}
         for name, values in inputs.items():

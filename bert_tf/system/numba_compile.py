@@ -65,9 +65,8 @@ class _Loop(CPUDispatcher):
     def get_call_template(self, arguments, named):
         # A variable that begins with 0 is first taken for the constant, and what it is passed to would be compiled for
         # the constant, too, which nothing calls: a third of the time of compilation.
-        return super().get_call_template(
-            [types.unliteral(kind) for kind in arguments], {name: types.unliteral(kind) for name, kind in named.items()}
-        )
+        named = {name: types.unliteral(kind) for name, kind in named.items()}
+        return super().get_call_template([types.unliteral(kind) for kind in arguments], named)
 
 
 class _CachedLoop(_Loop):

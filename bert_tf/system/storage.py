@@ -233,8 +233,7 @@ def move_together(moves: Mapping[str, str], obsolete: Sequence[str] = ()) -> Non
 
     Its predecessor is removed first, so a kill never leaves new files beside old ones that are read together.
 
-    Args:
-      moves: temporary name -> path, in order. obsolete: old files to be removed, those first that readers need.
+    moves: temporary name -> path, in order. obsolete: old files to be removed, those first that readers need.
     """
     import tensorflow as tf
 

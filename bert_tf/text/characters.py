@@ -154,8 +154,7 @@ def character_kind(char: str, split: str = "words") -> int:
 def split_words(text: str, split: str = "words", tokens: Iterable[tuple[int, int]] = ()) -> list[tuple[int, int]]:
     """For each word of `text` its first character and the one after the last; control characters make no word.
 
-    Args:
-      split: one of SPLITS. tokens: the places of added tokens, each of which is a word of its own, whatever the split.
+    split: one of SPLITS. tokens: the places of added tokens, each of which is a word of its own, whatever the split.
     """
     words, done = [], 0
     for start, end in (*tokens, (len(text), len(text))):
@@ -333,13 +332,9 @@ def _cut(part: Part, forms: Forms) -> list[Part]:
 def read_added_tokens(vocab_file: str, vocab: Mapping[str, int]) -> list[AddedToken]:
     """The added tokens that the files beside a vocabulary name, those with a role among them, as `transformers` reads
     them: tokenizer_config.json, or if that has no added_tokens_decoder special_tokens_map.json, added_tokens.json and
-    tokenizer.json.
+    tokenizer.json. vocab: token -> id, of the vocabulary without them.
 
-    Args:
-      vocab: token -> id, of the vocabulary without them.
-
-    Returns:
-      sorted by their ids. A token in the vocabulary has its id there; the others follow it.
+    They are sorted by their ids. A token in the vocabulary has its id there; the others follow it.
     """
     added, tokens, after = {}, {}, max(vocab.values(), default=-1) + 1
     numbered, unnumbered = _named_tokens(vocab_file, vocab)

@@ -43,8 +43,7 @@ def values_of(rule: Callable[[str], int]) -> np.ndarray:
 class CodePointTable(tf.Module):
     """A number for each code point, as constants of a graph: pages of 256 that are equal are stored once.
 
-    Args:
-      values: int32 [CODE_POINTS].
+    values: int32 [CODE_POINTS].
     """
 
     def __init__(self, values: np.ndarray):
@@ -116,9 +115,8 @@ class GraphNormalizer(tf.Module):
         codes, origins = with_end(rows.characters, ord(" ")), with_end(rows.origins, -1)
         characters, sources = self._expand(codes)
         if self._lowers:
-            characters = tf.cond(
-                tf.reduce_any(tf.equal(characters, _SIGMA)), lambda: self._lower_sigmas(characters), lambda: characters
-            )
+            lower = functools.partial(self._lower_sigmas, characters)
+            characters = tf.cond(tf.reduce_any(tf.equal(characters, _SIGMA)), lower, lambda: characters)
         if self._sorts:
             classes, unsorted = self._classes(characters), (characters, sources)
 

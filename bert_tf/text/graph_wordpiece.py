@@ -52,8 +52,7 @@ class GraphWordPiece(tf.Module):
     Vocabulary and tables are constants. It has no state, so threads may share it, and runs on the CPU. The only op from
     outside TensorFlow is tensorflow-text's FastWordpieceTokenizeWithOffsets.
 
-    Args:
-      split_unknown: as for `FullTokenizer.encode_with_offsets`; here `encode` follows it, too.
+    split_unknown: as for `FullTokenizer.encode_with_offsets`; here `encode` follows it, too.
     """
 
     def __init__(self, tokenizer: FullTokenizer, split_unknown: bool = False):
@@ -221,8 +220,7 @@ class GraphWordPiece(tf.Module):
 def _spans_of_pieces(lasts: tf.Tensor, origins: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     """Where each piece's characters start and end (exclusive) in the texts, int64 [P].
 
-    Args:
-      lasts: the last character of each piece, [P]. origins: of characters, [K].
+    lasts: the last character of each piece, [P]. origins: of characters, [K].
     """
     firsts = tf.concat([[0], lasts + 1], 0)[:-1]
 

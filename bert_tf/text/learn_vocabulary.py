@@ -75,9 +75,6 @@ def _trained(model, trainer, counts: Iterable[tuple[str, int]]) -> dict:
     return json.loads(learner.to_str())["model"]
 
 
-# ---- word pieces -----------------------------------------------------------------------------------------------------
-
-
 def learn_vocabulary(
     files: Sequence[str],
     vocab_size: int = 30522,
@@ -167,9 +164,6 @@ def _single_pieces(characters: set[str]) -> tuple[list[str], list[str]]:
     return alone, ["##" + char for char in alone if not is_punctuation(char) and not is_cjk(char)]
 
 
-# ---- byte-level BPE --------------------------------------------------------------------------------------------------
-
-
 def learn_byte_bpe(
     files: Sequence[str],
     vocab_size: int = 50265,
@@ -191,8 +185,7 @@ def learn_byte_bpe(
       vocab_size: the default is RoBERTa's. max_words: a word's space and its letters are one word, as is a run of
         punctuation marks. The others: as for `learn_vocabulary`.
 
-    Returns:
-      The content of vocab.json and merges.txt, which `ByteBpeTokenizer` and Hugging Face's tokenizers read.
+    Returns the content of vocab.json and merges.txt, which `ByteBpeTokenizer` and Hugging Face's tokenizers read.
     """
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     needed = len(_FIRST_TOKENS) + len(alphabet) + 1
@@ -222,9 +215,6 @@ def _split(text: str) -> tuple[str, ...]:
     return tuple(word for word, _ in _splitter.pre_tokenize_str(text))
 
 
-# ---- SentencePiece ---------------------------------------------------------------------------------------------------
-
-
 def learn_sentence_piece(
     files: Sequence[str],
     vocab_size: int = 30000,
@@ -245,8 +235,7 @@ def learn_sentence_piece(
       show_progress: a bar for reading; how far the training is can't be shown.
       The others: as for `learn_vocabulary`.
 
-    Returns:
-      The content of a spiece.model.
+    Returns the content of a spiece.model.
     """
     sentences = _Sentences(read_lines(files, "reading sentences", show_progress, encoding), do_lower_case)
     start, model = time.monotonic(), io.BytesIO()

@@ -30,8 +30,7 @@ _BATCHES_WITHOUT_VOCABULARY = 64  # in which an id beyond the model's is looked 
 def pretrain(settings: PretrainingSettings) -> dict[str, float]:
     """Trains and evaluates as the settings say; resumes the run in output_dir, if any.
 
-    Returns:
-      The results of the last evaluation, with `global_step`; only `global_step` without `do_eval`.
+    Returns the results of the last evaluation, with `global_step`; only `global_step` without `do_eval`.
 
     Raises:
       ValueError, OSError: settings, records, vocabulary or weights are invalid or don't match; names the flag.
@@ -60,9 +59,6 @@ def pretrain(settings: PretrainingSettings) -> dict[str, float]:
 
 def _kind_of_task(settings: PretrainingSettings) -> type[PretrainingTask]:
     return DistillationTask if settings.teacher else TASKS[settings.objective]
-
-
-# --- configuration ---------------------------------------------------------------------------------------------------
 
 
 def _configure(settings: PretrainingSettings) -> tuple[BertConfig, str]:
@@ -102,9 +98,6 @@ def _with_recipe(settings: PretrainingSettings, config: BertConfig) -> Pretraini
         whose = DistilBertConfig.title if settings.teacher else config.title
         logging.info("As %s was pre-trained by its authors, unless you say otherwise: %s.", whose, " ".join(chosen))
     return dataclasses.replace(settings, **filled)
-
-
-# --- records ---------------------------------------------------------------------------------------------------------
 
 
 def _check_records(task: PretrainingTask) -> None:

@@ -73,8 +73,7 @@ def token_counts(opened: OpenedRecords, vocab_size: int) -> np.ndarray:
 def open_all_records(settings: PretrainingSettings, config: BertConfig, config_name: str) -> dict[str, OpenedRecords]:
     """The records that are needed, by the names of their flags.
 
-    Args:
-      config: of the model, which limits their ids. config_name: the configuration in messages.
+    config: of the model, which limits their ids. config_name: the configuration in messages.
     """
 
     limits = {"vocab_size": config.vocab_size, "segments": max(2, config.type_vocab_size), "model_name": config_name}
@@ -95,8 +94,7 @@ def open_all_records(settings: PretrainingSettings, config: BertConfig, config_n
 class PretrainingTask(Run):
     """A run of masked LM; in families with a pooler also of the order of two segments, unless --nsp=false.
 
-    Args:
-      config: of the model. name: the configuration in messages.
+    config: of the model. name: the configuration in messages.
 
     Attributes:
       data: the run's records, by the names of their flags.

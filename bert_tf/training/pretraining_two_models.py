@@ -125,9 +125,6 @@ class ElectraTask(PretrainingTask):
         return f"  python run_classifier.py {model} --task_name=... --do_train --output_dir=..."
 
 
-# --- distillation ----------------------------------------------------------------------------------------------------
-
-
 class DistillationTask(PretrainingTask):
     """Distillation; see `distillation.LanguageDistillation`. The configuration is the student's.
 

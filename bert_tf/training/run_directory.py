@@ -77,11 +77,7 @@ _SCRIPTS = {
 
 
 def check_script(output_dir: str, settings: Collection[str]) -> None:
-    """Refuses a directory with a run of another script.
-
-    Args:
-      settings: the names of this run's.
-    """
+    """Refuses a directory with a run of another script. settings: the names of this run's."""
     earlier = read_settings(output_dir)
     others = [script for name, script in _SCRIPTS.items() if name in earlier and name not in settings]
     if others:
@@ -102,8 +98,7 @@ _WRITTEN = re.compile(
 def check_earlier_run(output_dir: str, settings: Collection[str], *, trains: bool) -> str | None:
     """`check_script`; and refuses to train where files that a run writes are, and no run has begun.
 
-    Returns:
-      The checkpoint there; see `checkpoints.check_newest`.
+    Returns the checkpoint there; see `checkpoints.check_newest`.
     """
     from bert_tf.training import checkpoints  # it imports TensorFlow
 
@@ -124,8 +119,7 @@ def claim_output_dir(
 ) -> None:
     """Keeps what a run's models are with it, from its first step on; called once everything else has been checked.
 
-    Args:
-      description: see `saving.description_of`.
+    description: see `saving.description_of`.
     """
     import tensorflow as tf
 
@@ -152,8 +146,7 @@ def lock_output_dir(output_dir: str, keep_max: int) -> Iterator[None]:
 
     Only the process that writes the files enters it: not further workers, and no run that only evaluates or predicts.
 
-    Args:
-      keep_max: as in `checkpoints.save`.
+    keep_max: as in `checkpoints.save`.
     """
     with storage.locked(posixpath.join(output_dir, _LOCK), f"--output_dir={output_dir}"):
         remove_leftovers(output_dir, keep_max)
@@ -320,8 +313,7 @@ def card_facts(output_dir: str, recorded: Mapping[str, object], settings: Sequen
 
     Its settings are what every reader looks for, and what is not at its default and leads to another model.
 
-    Args:
-      recorded: as run.json has them. settings: of the run, whose classes know the defaults. others: see `CardFacts`.
+    recorded: as run.json has them. settings: of the run, whose classes know the defaults. others: see `CardFacts`.
     """
     if latest_checkpoint(output_dir):  # the weights that it began from may be elsewhere by now
         beginning = read_settings(output_dir).get(BEGINNING)
@@ -340,8 +332,7 @@ def card_facts(output_dir: str, recorded: Mapping[str, object], settings: Sequen
 def describe_end(output_dir: str, weights: Weights, files: ModelFiles, results: Mapping[str, float]) -> None:
     """Draws the log of a run in its folder, and writes the card of its model, but not over a README.md of the user's.
 
-    Args:
-      files: of the model, with what else the card says. results: of the last step.
+    files: of the model, with what else the card says. results: of the last step.
     """
     from bert_tf.training import plots  # it imports TensorFlow
 

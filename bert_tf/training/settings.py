@@ -303,10 +303,7 @@ class FineTuningSettings(OptimizerSettings, TeacherSettings, TrainingSettings, D
     def check(self, task_settings) -> None:
         """Refuses settings that contradict each other, and files and folders that are not there; reads no model.
 
-        A model may still be a name on the hub.
-
-        Args:
-          task_settings: those of the run's task.
+        A model may still be a name on the hub. task_settings: those of the run's task.
         """
         self.check_flags()
         for name in () if self.do_train else {"class_weights", "mine_hard_negatives"} & {*vars(task_settings)}:

@@ -27,9 +27,6 @@ def unchanged(weights: Weights) -> Weights:
     return weights
 
 
-# --- model files and tokenizer --------------------------------------------------------------------------------------
-
-
 def describe_model(values: FineTuningSettings, newest: str | None, head: str | None) -> tuple[ModelFiles, Tokenizer]:
     """The files of a run's model, and its tokenizer, checked against each other and the weights.
 
@@ -71,9 +68,6 @@ def make_tokenizer(files: ModelFiles, values: ModelSettings) -> Tokenizer:
     return tokenizer
 
 
-# --- the output layer that a run begins with -------------------------------------------------------------------------
-
-
 @dataclasses.dataclass(frozen=True)
 class StartingHead:
     """The output layer of the weights that a run begins with, or uses.
@@ -96,8 +90,7 @@ class StartingHead:
 def find_head(run: FineTuningSettings, newest: str | None, layer: str | None) -> StartingHead | None:
     """The output layer of a run's weights; None if it begins with a new one, or with one without classes.
 
-    Args:
-      newest: checkpoint in --output_dir, if any. layer: the name of the output layer of the task's models.
+    newest: checkpoint in --output_dir, if any. layer: the name of the output layer of the task's models.
     """
     path, flag = newest or run.init_checkpoint, "--output_dir" if newest else "--init_checkpoint"
     if not path or layer != head_config.OUTPUT_LAYER or (not newest and (run.layers or run.new_head)):

@@ -38,8 +38,7 @@ _SIZES = {
 def arguments_of_size(layers: int, hidden: int, heads: int | None = None, **others) -> dict[str, int | float]:
     """Arguments of a configuration: heads of 64 units, feed-forward layers four times as wide as the others.
 
-    Args:
-      layers, hidden: number and width of the layers. heads: None: one per 64 units of width. others: more arguments.
+    layers, hidden: number and width of the layers. heads: None: one per 64 units of width. others: more arguments.
     """
     sizes = {"hidden_size": hidden, "num_hidden_layers": layers, "num_attention_heads": heads or hidden // 64}
     return sizes | {"intermediate_size": 4 * hidden, **others}
@@ -331,8 +330,7 @@ def check_vocab_size(config: BertConfig, lines: int, vocab_file: str, config_fil
     One with fewer lines usually belongs to another model. It is accepted with a warning if the table is just rounded
     up, as often done for speed: vocab_size is a multiple of 8 and fewer than 128 rows are unused.
 
-    Args:
-      lines: one more than the largest id. is_new: there are no weights of this size yet.
+    lines: one more than the largest id. is_new: there are no weights of this size yet.
     """
     vocab_size, is_text = config.vocab_size, vocab_file.endswith(".txt")
     if lines == vocab_size:

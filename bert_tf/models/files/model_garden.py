@@ -103,8 +103,7 @@ def open_checkpoint(path: str) -> Weights:
     Of an ElectraPretrainer it is the discriminator; `Weights.parts` has the generator, too. An encoder alone with a
     narrower word table is an ELECTRA's.
 
-    Args:
-      path: the checkpoint's files without .index and .data; of a SavedModel `<directory>/variables/variables`.
+    path: the checkpoint's files without .index and .data; of a SavedModel `<directory>/variables/variables`.
     """
     reader = bundle.CheckpointReader(path)
     variables = _read_variables(reader, path)

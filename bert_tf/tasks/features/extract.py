@@ -248,8 +248,7 @@ def pool(values: np.ndarray, starts: np.ndarray, pooling: str) -> np.ndarray:
       values: [tokens, L, H]. starts: [T + 1], the first token of each word, and the number of tokens.
       pooling: "first", "mean" or "max"; "none": each token is a word.
 
-    Returns:
-      [T, L, H]
+    Returns [T, L, H].
     """
     if pooling == "none":
         return values
@@ -263,11 +262,7 @@ def pool(values: np.ndarray, starts: np.ndarray, pooling: str) -> np.ndarray:
 def pool_lines(values: np.ndarray, starts: np.ndarray, sentences: SentenceSettings, tokenizer: Tokenizer) -> np.ndarray:
     """One row of values for each line, as `sentences` say.
 
-    Args:
-      values: [tokens, L, H]. starts: [n + 1], the first token of each line, and the number of tokens.
-
-    Returns:
-      [n, L, H]
+    values: [tokens, L, H]. starts: [n + 1], the first token of each line, and the number of tokens. Returns [n, L, H].
     """
     skipped = sentences.skipped(sentences.prompt(), tokenizer)
     if skipped:
@@ -276,9 +271,6 @@ def pool_lines(values: np.ndarray, starts: np.ndarray, sentences: SentenceSettin
         values = values[kept]
     vectors = pool(values, starts, "first" if sentences.pooling == "cls" else sentences.pooling)
     return np.asarray(normalized(vectors)) if sentences.normalize else vectors
-
-
-# --- all together ----------------------------------------------------------------------------------------------------
 
 
 def extract_features(
@@ -312,8 +304,7 @@ def extract_features(
       text: the result of `read_input`, if it has been called before.
       window_bytes: most values held at a time, in bytes (twice: computed and written), except for a single batch.
 
-    Returns:
-      The text as it was tokenized.
+    Returns the text as it was tokenized.
     """
     text = text or read_input(input_file, tokenizer, max_seq_length, pooling, sentences, encoding)
     layers, window_options = tuple(layers), {"strategy": strategy, "window_bytes": window_bytes}
