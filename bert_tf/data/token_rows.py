@@ -21,9 +21,6 @@ from bert_tf.text.tokenizer import Tokenizer
 _PREFETCHED = 4  # batches
 
 
-# --- the order, and the rows of a worker ------------------------------------------------------------------------------
-
-
 def permutation(length: int, seed: int, epoch: int, stream: int) -> np.ndarray:
     """A permutation of range(length) that depends on nothing but its arguments, in every NumPy version."""
     # The generator increments the first word of the counter, so different epochs and streams never overlap.
@@ -59,9 +56,6 @@ class Share:
 
 
 WHOLE = Share()
-
-
-# --- token rows -------------------------------------------------------------------------------------------------------
 
 
 @dataclasses.dataclass(frozen=True)

@@ -94,9 +94,6 @@ class DistillationObjective:
         return {**self.objective.metrics(sums), "soft_loss": soft}
 
 
-# --- pre-training ----------------------------------------------------------------------------------------------------
-
-
 @dataclasses.dataclass(frozen=True)
 class LanguageDistillation:
     """Loss and metrics of a masked language model and its teacher, computed from sums; see `objectives`.

@@ -98,9 +98,6 @@ class ElectraDiscriminator(TaskModel):
         return self.head(self.encode(inputs, training=training)["sequence_output"], training=training)
 
 
-# --- pre-training ----------------------------------------------------------------------------------------------------
-
-
 @dataclasses.dataclass(frozen=True)
 class ReplacedTokenPretraining(SumObjective):
     """Loss and metrics of generator and discriminator together.
