@@ -103,7 +103,7 @@ MUTANTS = {
         ("steps = -(-index.total_records // batch_size)", "steps = index.total_records // batch_size"),
         ("tf.where(tf.reshape(real, [batch_size]", "tf.where(tf.reshape(real | True, [batch_size]")],
     ("data/records.py", "data/test_record_features.py"): [
-        ("same = tokens == tf.reduce_sum", "same = tokens >= tf.reduce_sum"),
+        ("tf.int64) == tf.reduce_sum(batch", "tf.int64) >= tf.reduce_sum(batch"),
         ("tf.bitcast(numbers, tf.uint64) < feature.limit", "numbers < feature.limit")],
     ("data/parquet.py", "data/test_parquet.py"): [
         ("if value in (None, -1)", "if value is None"),
