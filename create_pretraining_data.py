@@ -41,8 +41,7 @@ def main(_):
     given = {name: FLAGS[name].value for name in flags_given(FLAGS) & declared}
     records, instances = settings_of_records(**given)
     beam_options = given.pop("beam_option", ())
-    files = checks.check_input_files(records.input_file, "--input_file")
-    checks.check_not_empty(files, "--input_file")
+    checks.check_not_empty(checks.check_input_files(records.input_file, "--input_file"), "--input_file")
     checks.check_file(records.vocab_file, "--vocab_file")
     for path in records.output_files:
         checks.check_output_file(path, "--output_file")

@@ -7,6 +7,7 @@
 Give create_pretraining_data.py the same --do_lower_case and --strip_accents, so that it looks up the same pieces.
 """
 
+import collections
 import dataclasses
 import os
 import shlex
@@ -21,25 +22,14 @@ from bert_tf.system.text_files import encoding_setting
 FLAGS = flags.FLAGS
 
 
-@dataclasses.dataclass(frozen=True)
-class Kind:
-    """A kind of vocabulary.
+# A kind of vocabulary: the size of the released English models', the ending of the file's name by which models'
+# directories have it, and the flags that it uses besides --vocab_size.
+Kind = collections.namedtuple("Kind", ["vocab_size", "ending", "flags"])
 
-    Attributes:
-      vocab_size: that of the released English models. ending: of the file's name, by which models' directories have it.
-      flags: those that it uses beside --vocab_size.
-    """
-
-    vocab_size: int
-    ending: str
-    flags: tuple[str, ...]
-
-
+_COUNTED = ("min_frequency", "max_words")  # of those that are learned from counts of words
 KINDS = {
-    "wordpiece": Kind(
-        30522, "", ("do_lower_case", "strip_accents", "num_unused", "min_frequency", "max_characters", "max_words")
-    ),
-    "byte_bpe": Kind(50265, "/vocab.json", ("min_frequency", "max_words")),
+    "wordpiece": Kind(30522, "", ("do_lower_case", "strip_accents", "num_unused", *_COUNTED, "max_characters")),
+    "byte_bpe": Kind(50265, "/vocab.json", _COUNTED),
     "sentencepiece": Kind(30000, ".model", ("do_lower_case", "character_coverage", "max_sentences")),
 }
 
@@ -128,8 +118,7 @@ define_flags(VocabularySettings)
 def check_kind(settings: VocabularySettings, given: Collection[str]) -> None:
     """Refuses settings that a kind doesn't use, and names of files that nothing would find.
 
-    Args:
-      given: names of flags, also of those with their defaults.
+    given: names of flags, also of those with their defaults.
     """
     kind, output_file = settings.kind, settings.output_file
     for name in sorted({name for some in KINDS.values() for name in some.flags}):

@@ -27,8 +27,7 @@ def main(_):
     settings = settings_of(DomainSettings, FLAGS, DomainSettings.check)
     devices = settings.pretraining()
     script.start_tensorflow(devices.num_virtual_cpus, on_tpu=devices.strategy == "tpu")
-    from bert_tf.tasks.domain.recipe import adapt
-    from bert_tf.tasks.domain.report import create_page
+    from bert_tf.tasks.domain.recipe import adapt, create_page
 
     print(create_page(adapt(settings)))
     print(f"This report: {settings.output_dir}/domain.md, with domain.json.")

@@ -36,11 +36,8 @@ from bert_tf.training.settings import FineTuningSettings, checked_settings
 from bert_tf.training.teacher import DISTILLATION
 
 FLAGS = flags.FLAGS
-define_flags(
-    SimilaritySettings,
-    FineTuningSettings,
-    without=("eval_batch_size", "classifier_dropout", "new_head", *group(FineTuningSettings, DISTILLATION)),
-)
+_UNUSED = ("eval_batch_size", "classifier_dropout", "new_head", *group(FineTuningSettings, DISTILLATION))
+define_flags(SimilaritySettings, FineTuningSettings, without=_UNUSED)
 
 
 def main(_):

@@ -24,9 +24,8 @@ from bert_tf.tasks.squad.settings import SquadSettings
 from bert_tf.training.settings import FineTuningSettings, checked_settings
 
 FLAGS = flags.FLAGS
-define_flags(
-    SquadSettings, FineTuningSettings, without=("eval_batch_size", "classifier_dropout", "new_head"), max_seq_length=384
-)
+_UNUSED = ("eval_batch_size", "classifier_dropout", "new_head")
+define_flags(SquadSettings, FineTuningSettings, without=_UNUSED, max_seq_length=384)
 
 
 def __getattr__(name: str):

@@ -100,17 +100,12 @@ def main(_):
     settings = settings_of(ClientSettings, FLAGS)
     examples = _read_examples(settings)
     prepared = _to_ids(settings, examples) if settings.tokenizer else dict
+    options = {name: getattr(settings, name) for name in ("signature", "version", "timeout")}
+    options["max_bytes"] = settings.max_answer_mb << 20
     for begin in range(0, len(examples), settings.batch_size):
         part = examples[begin : begin + settings.batch_size]
-        outputs = client.ask(
-            settings.server,
-            settings.model,
-            prepared({name: [example[name] for example in part] for name in part[0]}),
-            signature=settings.signature,
-            version=settings.version,
-            timeout=settings.timeout,
-            max_bytes=settings.max_answer_mb << 20,
-        )
+        inputs = prepared({name: [example[name] for example in part] for name in part[0]})
+        outputs = client.ask(settings.server, settings.model, inputs, **options)
         for _, *values in zip(part, *map(outputs.get, sorted(outputs)), strict=True):
             answer = dict(zip(sorted(outputs), values, strict=True))
             sys.stdout.write(visible(json.dumps(answer, ensure_ascii=False)) + "\n")

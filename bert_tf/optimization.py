@@ -31,10 +31,8 @@ class AdamWeightDecayOptimizer(AdamWeightDecay):
         name: str = "AdamWeightDecayOptimizer",
         **kwargs,
     ):
-        arguments = {"global_clipnorm": None, "name": name, **kwargs}
-        super().__init__(
-            learning_rate, weight_decay_rate, beta_1, beta_2, epsilon, exclude_from_weight_decay, **arguments
-        )
+        others = {"global_clipnorm": None, "name": name, **kwargs}
+        super().__init__(learning_rate, weight_decay_rate, beta_1, beta_2, epsilon, exclude_from_weight_decay, **others)
 
 
 def create_optimizer(init_lr: float, num_train_steps: int, num_warmup_steps: int | None) -> AdamWeightDecay:

@@ -47,9 +47,6 @@ class InputFeatures:
     is_real_example: bool = True
 
 
-# --- the data of a task ----------------------------------------------------------------------------------------------
-
-
 class DataProcessor:
     """The data of a classification task; a subclass for your own data defines the methods that it needs.
 
@@ -137,9 +134,6 @@ class XnliProcessor(_GlueProcessor):
         self.language = language
 
 
-# --- examples to features --------------------------------------------------------------------------------------------
-
-
 def convert_single_example(
     ex_index: int,
     example: InputExample | PaddingInputExample,
@@ -165,13 +159,9 @@ def convert_single_example(
     if ex_index < _LOGGED_EXAMPLES:
         tokens = " ".join(tokenizer.convert_ids_to_tokens(ids))
         logging.info("Example %s, label %s: %s", example.guid, example.label, tokens)
-    padding = max_seq_length - len(ids)
-    return InputFeatures(
-        ids + [tokenizer.pad_id] * padding,
-        [1] * len(ids) + [0] * padding,
-        segments + [0] * padding,
-        list(label_list).index(example.label),
-    )
+    zeros, label_id = [0] * (max_seq_length - len(ids)), list(label_list).index(example.label)
+    padded = ids + [tokenizer.pad_id] * len(zeros)
+    return InputFeatures(padded, [1] * len(ids) + zeros, segments + zeros, label_id)
 
 
 def convert_examples_to_features(

@@ -54,10 +54,8 @@ class SquadExample(data.SquadExample):
     ):
         words = list(doc_tokens)
         starts = np.cumsum([0, *(len(word) + 1 for word in words)])[:-1].tolist()
-        paragraph = data.Paragraph(" ".join(words), words, starts)
-        super().__init__(
-            qas_id, question_text, paragraph, orig_answer_text, start_position, end_position, is_impossible
-        )
+        context = data.Paragraph(" ".join(words), words, starts)
+        super().__init__(qas_id, question_text, context, orig_answer_text, start_position, end_position, is_impossible)
 
 
 @dataclasses.dataclass
@@ -129,7 +127,6 @@ class _FeatureTokens:
         self.tokens: list[str] = []
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The text that the tokens spell."""
         return join_pieces(self.tokens[number] for number in ids)
 
     def normalize(self, text: str) -> str:
@@ -146,12 +143,10 @@ def _windows_of(features: Sequence[InputFeatures], tokens: _FeatureTokens) -> wi
         for position, word in feature.token_to_orig_map.items():
             words[offset + position] = word
             best[offset + position] = feature.token_is_max_context.get(position, False)
-    example_index = np.array([feature.example_index for feature in features], np.int32)
+    owners = np.array([feature.example_index for feature in features], np.int32)
     spans = np.array([feature.doc_span_index for feature in features], np.int32)
     none = np.zeros(len(features), np.int32)
-    return windows.Windows(
-        ids, offsets, none, {}, words, best, None, None, example_index, spans, none.astype(bool), pad_id=0
-    )
+    return windows.Windows(ids, offsets, none, {}, words, best, None, None, owners, spans, none.astype(bool), pad_id=0)
 
 
 def write_predictions(
@@ -196,13 +191,8 @@ def write_predictions(
     predictions = answers.predict_answers(
         all_examples, _windows_of(features, tokens), scores.SpanScores(starts, ends), tokens, settings
     )
-    answers.write_prediction_files(
-        [example.qas_id for example in all_examples],
-        list(predictions),
-        output_prediction_file,
-        output_nbest_file,
-        output_null_log_odds_file,
-    )
+    files = output_prediction_file, output_nbest_file, output_null_log_odds_file
+    answers.write_prediction_files([example.qas_id for example in all_examples], list(predictions), *files)
 
 
 def get_final_text(pred_text: str, orig_text: str, do_lower_case: bool) -> str:

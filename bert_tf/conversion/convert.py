@@ -8,10 +8,10 @@ import dataclasses
 import hashlib
 import math
 import posixpath
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 
-from bert_tf.conversion.new_words import add_words
-from bert_tf.models.configuration.config import BertConfig
+import numpy as np
+
 from bert_tf.models.configuration.families import config_of_dict, family_of, family_of_variables, is_encoder_variable
 from bert_tf.models.configuration.head_config import NO_HEAD
 from bert_tf.models.configuration.sentence_settings import read_settings
@@ -26,7 +26,9 @@ from bert_tf.text import tokenizer_class_of, tokenizer_files
 from bert_tf.text.characters import read_added_tokens
 from bert_tf.text.tokenizer_files import Casing
 from bert_tf.text.wordpiece import FullTokenizer
-from bert_tf.weights.tensor_files import Weights, blocks, is_model_variable
+from bert_tf.weights.tensor_files import Weights, base_name, blocks, is_model_variable
+
+OUTPUT_BIAS = "cls/predictions/output_bias"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,7 +105,14 @@ class Conversion:
             compared.append(_compare_tensors(weights, path, with_optimizer))
 
         written = saving.write_model(weights=weights, files=files, **self.writing, card_text=text, check=check)
-        notes = [*self.notes, *compared, *_notes_on_activation(files.config, format)]
+        notes = [*self.notes, *compared]
+        usual = type(files.config).hidden_act  # what the family's original has
+        knows = open_weights.FORMATS[format].knows_exact_gelu or usual == "gelu_erf"
+        if files.config.activation == "gelu_erf" and not knows:
+            notes.append(
+                f"hidden_act is \"gelu_erf\", the exact gelu, which the {format} format's own programs don't know. "
+                "With --hidden_act=gelu they run it with the tanh form; outputs then differ by about 1e-3."
+            )
         wanted = expected_shapes(files.config)
         if family_of(files.config).parts:  # the other part's head is not missing
             wanted = filter(is_encoder_variable, wanted)
@@ -221,16 +230,6 @@ def _notes_on_source(weights: Weights, files: ModelFiles, with_optimizer: bool) 
     return notes
 
 
-def _notes_on_activation(config: BertConfig, format: str) -> list[str]:
-    usual = type(config).hidden_act  # what the family's original has
-    if open_weights.FORMATS[format].knows_exact_gelu or config.activation != "gelu_erf" or usual == "gelu_erf":
-        return []
-    return [
-        f"hidden_act is \"gelu_erf\", the exact gelu, which the {format} format's own programs don't know. With "
-        "--hidden_act=gelu they run it with the tanh form; outputs then differ by about 1e-3."
-    ]
-
-
 def _compare_tensors(weights: Weights, path: str, with_optimizer: bool) -> str:
     """Reads back what was written; every tensor must have the same bits as in the source."""
     back = open_weights.open_weights(path)
@@ -251,3 +250,35 @@ def _digest(weights: Weights, name: str) -> tuple:
     for block in blocks(value):
         digest.update(block.tobytes())
     return value.dtype, value.shape, digest.digest()
+
+
+def add_words(
+    weights: Weights, vocabulary: Sequence[str], words: Sequence[str], tokenize: Callable[[str], list[str]]
+) -> tuple[Weights, list[str], list[str]]:
+    """Appends words to a vocabulary of word pieces, and rows to the word table and the masked-LM bias.
+
+    A row, to be trained, is the mean of those of the word's pieces, taken in float64 and rounded once; its Adam moments
+    are 0.
+
+    Words already in the vocabulary are left out. The weights' tables grow when they are read; the lines that are
+    returned say what was done.
+    """
+    table = word_table(family_of_variables(weights.shapes).model_type)
+    ids = {token.strip(): number for number, token in enumerate(vocabulary)}
+    pieces = {word: tokenize(word) for word in words if word not in ids}
+    first, size = len(vocabulary), max(weights.shapes[table][0], len(vocabulary) + len(pieces))
+
+    def read(name: str) -> np.ndarray:
+        value, of = weights.read(name), base_name(name)
+        if of not in (table, OUTPUT_BIAS):
+            return value
+        grown = np.zeros((size, *value.shape[1:]), value.dtype)
+        grown[: len(value)] = value
+        for row, cut in enumerate(pieces.values(), first):
+            grown[row] = value[[ids[piece] for piece in cut]].mean(axis=0, dtype=np.float64) if of == name else 0.0
+        return grown
+
+    grows = (table, OUTPUT_BIAS)
+    shapes = {name: (size, *of[1:]) if base_name(name) in grows else of for name, of in weights.shapes.items()}
+    report = [f"{word!r}: row {row}, the mean of {' '.join(pieces[word])}." for row, word in enumerate(pieces, first)]
+    return dataclasses.replace(weights, shapes=shapes, reader=read), [*vocabulary, *pieces], report

@@ -48,16 +48,10 @@ class Feature(NamedTuple):
 Features = Mapping[str, Feature]
 
 
-# --- reading ----------------------------------------------------------------------------------------------------------
-
-
-def read_records(
-    name: str, size: int, begin: int = 0, most: int = RECORDS_PER_BLOCK
-) -> Iterator[tuple[int, int, list[bytes]]]:
+def read_records(name: str, size: int, begin: int = 0, most: int = RECORDS_PER_BLOCK) -> Iterator[tuple]:
     """Yields blocks of records, with all checksums verified: where each begins and ends in the file, and its payloads.
 
-    Args:
-      size: of the file, bytes. begin: the byte where a record begins. most: records of a block.
+    size: of the file, bytes. begin: the byte where a record begins. most: records of a block.
     """
     number, content, position = 0, b"", 0  # where `begin` is in `content`
     with open_binary(name) as file:
@@ -81,9 +75,6 @@ def read_records(
                 begin, position = begin + length + FRAME_BYTES, end
             yield first, begin, payloads
             number += len(payloads)
-
-
-# --- what a record has to hold ----------------------------------------------------------------------------------------
 
 
 def pretraining_features(max_seq_length: int, max_predictions_per_seq: int | None) -> dict[str, Feature]:
@@ -120,9 +111,8 @@ def features_of(
     first_name, (first_kind, pairs, has_words) = next(iter(kinds.items()))
     for name, (kind, *_) in kinds.items():
         if kind != first_kind:
-            raise RecordError(
-                f"{first_name} has {first_kind}, {name} has {kind}: a run can't use both; give files of one kind"
-            )
+            both = f"{first_name} has {first_kind}, {name} has {kind}"
+            raise RecordError(f"{both}: a run can't use both; give files of one kind")
     if pairs:
         ids = Feature(max_seq_length, is_padded=True)
         features = {"word_continuations": ids} if has_words else {}
@@ -136,13 +126,11 @@ def features_of(
     tokens = vocab_size, f"vocab_size={vocab_size} in {model_name}: was the data made with another vocabulary?"
     limits = {
         **({"input_ids": tokens, "masked_lm_ids": tokens} if vocab_size else {}),
-        "input_mask": (2, ""),
+        **dict.fromkeys(("input_mask", "next_sentence_labels", "word_continuations"), (2, "")),
         "segment_ids": (segments, f"type_vocab_size in {model_name}"),
         "masked_lm_positions": (max_seq_length, f"--max_seq_length={max_seq_length}"),
         "masked_lm_weights": (1, ""),
-        "next_sentence_labels": (2, ""),
         "segment_lengths": (max_seq_length + 1, f"--max_seq_length={max_seq_length}"),
-        "word_continuations": (2, ""),
     }
     for name in features.keys() & limits.keys():
         limit, reason = limits[name]

@@ -18,7 +18,7 @@ import tensorflow as tf
 from absl import logging
 
 from bert_tf.data import record_files
-from bert_tf.data.record_files import RECORDS_PER_BLOCK
+from bert_tf.data.record_files import RECORDS_PER_BLOCK, Features
 from bert_tf.data.token_rows import permutation
 from bert_tf.system.example_bytes import is_frame_head
 from bert_tf.system.messages import progress_bar, some
@@ -49,7 +49,6 @@ class RecordIndex:
 
     @property
     def total_records(self) -> int:
-        """The number of records per epoch."""
         return int(self.num_records.sum())
 
     @property
@@ -59,14 +58,12 @@ class RecordIndex:
         It does not include directories, so data may be moved between runs.
         """
         digest = hashlib.sha256()
-        names = [os.path.basename(name) for name in self.files]
-        digest.update(json.dumps([names, list(self.file_sizes)]).encode())
+        digest.update(json.dumps([[*map(os.path.basename, self.files)], list(self.file_sizes)]).encode())
         for row in self.blocks():
             digest.update(row.astype("<i8").tobytes())
         return digest.hexdigest()
 
     def blocks(self, order=slice(None)) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """File number, byte offset and number of records of the blocks in `order`."""
         return self.file_number[order], self.byte_offset[order], self.num_records[order]
 
     def first_payloads(self) -> dict[str, tuple[int, bytes]]:
@@ -81,14 +78,10 @@ class RecordIndex:
         return dict(in_threads(read, self.file_number[first].tolist(), self.byte_offset[first].tolist()))
 
 
-# --- beside a file ----------------------------------------------------------------------------------------------------
-
-
 def written_index(blocks: np.ndarray) -> bytes:
     """The content of the index beside a file, as its writer notes it.
 
-    Args:
-      blocks: int64 [blocks, 2]: bytes in the file, and records, of the blocks, which follow each other without a gap.
+    blocks: int64 [blocks, 2]: bytes in the file, and records, of the blocks, which follow each other without a gap.
     """
     return arrays_as_bytes({"version": np.array(_WRITTEN_VERSION), "blocks": blocks.T})
 
@@ -127,12 +120,7 @@ def _written_blocks(record_file: str, size: int) -> np.ndarray | None:
     return None
 
 
-# --- finding the records ----------------------------------------------------------------------------------------------
-
-
-def index_records(
-    files: str | Sequence[str], features: record_files.Features | None, *, verify: bool = False
-) -> RecordIndex:
+def index_records(files: str | Sequence[str], features: Features | None, *, verify: bool = False) -> RecordIndex:
     """Finds every record of `files`, and compares the first of each file with `features`.
 
     Files that have an index beside them, as create_pretraining_data.py writes it, are not read for it; their checksums
@@ -144,8 +132,7 @@ def index_records(
       verify: read all records of all files now, and verify all checksums.
     """
     files = [os.fspath(name) for name in ([files] if isinstance(files, str | os.PathLike) else files)]
-    stats = in_threads(tf.io.gfile.stat, files)
-    sizes = [int(stat.length) for stat in stats]
+    sizes = [int(stat.length) for stat in in_threads(tf.io.gfile.stat, files)]
     of_files = _scan_files(files, sizes, verify)
     blocks = np.concatenate([np.insert(each, 0, number, axis=1) for number, each in enumerate(of_files)])
     index = RecordIndex(tuple(files), tuple(sizes), *blocks.T)
@@ -181,9 +168,6 @@ def _scan_files(files: Sequence[str], sizes: Sequence[int], verify: bool) -> lis
     return blocks_of_files
 
 
-# --- reading from a place on ------------------------------------------------------------------------------------------
-
-
 def window_reader(index: RecordIndex):
     """A function of (*index.blocks(...)), each [blocks] -> serialized records [sum of the counts], in order."""
 
@@ -207,9 +191,7 @@ def window_reader(index: RecordIndex):
     return read
 
 
-def shuffled_windows(
-    index: RecordIndex, seed: int, shuffle_window: int, start_record: int
-) -> Iterator[tuple[np.ndarray, ...]]:
+def shuffled_windows(index: RecordIndex, seed: int, shuffle_window: int, start_record: int) -> Iterator[tuple]:
     """Yields `index.blocks` of each window and the order of its records.
 
     `start_record` counts from the start of epoch 0; the first window leaves out the records before it.

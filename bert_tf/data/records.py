@@ -42,9 +42,6 @@ _OTHER_TOTAL = "the segment_lengths of a record do not add up to its tokens"
 Preparation = Callable[[dict[str, tf.Tensor], tf.Tensor, tf.Tensor], dict[str, tf.Tensor]]
 
 
-# --- What is wrong with a batch ---------------------------------------------------------------------------------------
-
-
 def _unreadable_record(error: tf.errors.OpError, index: RecordIndex, features: record_files.Features) -> str | None:
     """The record that made a batch unreadable, and its problem, as text; None if `error` is not about records.
 
@@ -75,8 +72,7 @@ def _unreadable_record(error: tf.errors.OpError, index: RecordIndex, features: r
 def explained_errors(index: RecordIndex, features: record_files.Features, flag: str = ""):
     """Turns TensorFlow's error about an unreadable batch into a RecordError that names the record and its problem.
 
-    Args:
-      flag: the name of the flag that named the files, for the message.
+    flag: the name of the flag that named the files, for the message.
     """
     try:
         yield
@@ -85,9 +81,6 @@ def explained_errors(index: RecordIndex, features: record_files.Features, flag: 
         if explanation is None:
             raise
         raise record_files.RecordError(f"--{flag}: {explanation}" if flag else explanation) from error
-
-
-# --- Reading ----------------------------------------------------------------------------------------------------------
 
 
 def training_batches(
@@ -120,8 +113,7 @@ def training_batches(
       share: the rows of each batch that are wanted. The others are not parsed, but their bytes are read: the records
         of all workers lie side by side in a window, and requests for single ones would take longer.
 
-    Returns:
-      dataset of {name: [B / share.parts, ...]}: of the first batch each part of the share, then of the second, ...
+    Returns {name: [B / share.parts, ...]}: of the first batch each part of the share, then of the second, ...
     """
     read_share = WHOLE if prepares_whole_batches else share
     part_size, parts = read_share.part_size(batch_size), read_share.count
@@ -177,17 +169,13 @@ def evaluation_batches(
     """Batches in the files' order.
 
     Args:
-      index: from `record_index.index_records`.
-      features: of every record; int64 ones come out as int32.
-      batch_size: records per step, over all replicas.
       repeat: True: start over at the end and give exactly `max_steps` batches (as in the original's evaluation: small
         datasets count several times). False: each record at most once, and the last batch is padded with zeros.
       max_steps: maximum number of batches; None: all.
       prepare: called in the graph with each padded batch, its number from 0, int64, and 0, the number of its first row;
-        its result becomes the batch.
+        its result becomes the batch. The others: as for `training_batches`.
 
-    Returns:
-      dataset of {name: [B, ...]} with one more entry, "example_weights" float32 [B]: 1 for a record, 0 for padding.
+    Returns {name: [B, ...]} with one more entry, "example_weights" float32 [B]: 1 for a record, 0 for padding.
     """
     read = window_reader(index)
     dataset = tf.data.Dataset.from_tensor_slices(index.blocks())
@@ -234,8 +222,7 @@ def _parse(serialized: tf.Tensor, features: record_files.Features) -> dict[str, 
     })  # fmt: skip
     checks = []
     if "segment_lengths" in features:
-        tokens = tf.cast(batch["input_ids"].row_lengths(), tf.int64)
-        same = tokens == tf.reduce_sum(batch["segment_lengths"], axis=1)
+        same = tf.cast(batch["input_ids"].row_lengths(), tf.int64) == tf.reduce_sum(batch["segment_lengths"], axis=1)
         checks.append(tf.debugging.Assert(tf.reduce_all(same), [_OTHER_TOTAL]))
     for name, feature in features.items():
         value = batch[name]

@@ -21,16 +21,11 @@ from bert_tf.text.tokenizer import Tokenizer
 _PREFETCHED = 4  # batches
 
 
-# --- the order, and the rows of a worker ------------------------------------------------------------------------------
-
-
 def permutation(length: int, seed: int, epoch: int, stream: int) -> np.ndarray:
     """A permutation of range(length) that depends on nothing but its arguments, in every NumPy version."""
     # The generator increments the first word of the counter, so different epochs and streams never overlap.
-    generator = np.random.Philox(
-        key=np.array([seed % 2**64, 0], np.uint64), counter=np.array([0, 0, stream, epoch], np.uint64)
-    )
-    return np.argsort(generator.random_raw(length), kind="stable")
+    key, counter = (np.array(words, np.uint64) for words in ([seed % 2**64, 0], [0, 0, stream, epoch]))
+    return np.argsort(np.random.Philox(key=key, counter=counter).random_raw(length), kind="stable")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,20 +47,15 @@ class Share:
         return batch_size // self.parts
 
     def slices(self, batch_size: int) -> list[slice]:
-        """The rows of each part of the share in a batch."""
         size = self.part_size(batch_size)
         return [slice(part * size, (part + 1) * size) for part in range(self.first, self.first + self.count)]
 
     def rows(self, batch_size: int) -> slice:
-        """All rows of the share in a batch."""
         slices = self.slices(batch_size)
         return slice(slices[0].start, slices[-1].stop)
 
 
 WHOLE = Share()
-
-
-# --- token rows -------------------------------------------------------------------------------------------------------
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,9 +105,7 @@ class TokenRows:
         """The dimensions after B in the shape of a batch of this padded length; None: of any."""
         return (length,)
 
-    def padded_lengths(
-        self, max_seq_length: int, static_padding: bool = False, programs: int | None = None
-    ) -> list[int]:
+    def padded_lengths(self, max_seq_length: int, static_padding: bool = False, programs: int | None = None) -> list:
         """The lengths that batches of these rows are padded to, ascending; see the function of this name.
 
         Args:
@@ -141,8 +129,7 @@ class TokenRows:
         """Padded arrays of some rows: input_ids, input_mask, segment_ids int32 [B, length], and the labels."""
         rows = np.asarray(rows)
         positions = np.arange(length)[None, :]
-        lengths = (self.offsets[rows + 1] - self.offsets[rows])[:, None]
-        mask = positions < lengths
+        mask = positions < (self.offsets[rows + 1] - self.offsets[rows])[:, None]
         where = np.minimum(self.offsets[rows][:, None] + positions, len(self.ids) - 1)
         arrays = {
             "input_ids": np.where(mask, self.ids[where], self.pad_id).astype(np.int32),
@@ -158,12 +145,9 @@ def check_tokenizer(tokenizer) -> None:
         raise TypeError(f"the tokenizer must be that of the model, bert_tf.read_tokenizer(path), not {tokenizer!r:.80}")
 
 
-def check_room(tokenizer: Tokenizer, max_seq_length: int) -> None:
-    special = tokenizer.num_special_tokens(pair=True)
-    if max_seq_length < special:
-        raise ValueError(
-            f"the maximum sequence length is {max_seq_length}, but a pair's special tokens alone are {special}."
-        )
+def check_room(tokenizer: Tokenizer, length: int) -> None:
+    if length < (special := tokenizer.num_special_tokens(pair=True)):
+        raise ValueError(f"the maximum sequence length is {length}, but a pair's special tokens alone are {special}.")
 
 
 def flatten(rows: Sequence[Sequence[int]]) -> tuple[np.ndarray, np.ndarray]:
@@ -177,8 +161,7 @@ def rows_of_texts(
 ) -> tuple[TokenRows, int]:
     """A row [CLS] text [SEP] for each text, and how many texts lost tokens.
 
-    Args:
-      lower: lower-case the texts first, whatever the tokenizer does.
+    lower: lower-case the texts first, whatever the tokenizer does.
     """
     encoded = tokenizer.encode_batch([text.lower() for text in texts] if lower else list(texts))
     ids, offsets = flatten([tokenizer.build_inputs(ids, None, max_seq_length)[0] for ids in encoded])
@@ -270,8 +253,7 @@ def training_batches(
                 yield rows.batch(chosen[part], length)
 
     width = allowed[-1] if len(allowed) == 1 else None
-    dataset = _dataset(batches, rows, share.part_size(batch_size), width)
-    return dataset.prefetch(_PREFETCHED * share.count)
+    return _dataset(batches, rows, share.part_size(batch_size), width).prefetch(_PREFETCHED * share.count)
 
 
 def evaluation_rows(lengths: np.ndarray, batch_size: int) -> list[np.ndarray]:
@@ -292,8 +274,7 @@ def evaluation_batches(rows: TokenRows, *, batch_size: int, max_seq_length: int,
             full = np.concatenate([chosen, np.repeat(chosen[-1:], batch_size - len(chosen))])
             yield rows.batch(full, padded_length(int(lengths[full].max()), allowed))
 
-    width = allowed[-1] if static_padding else None
-    dataset = _dataset(batches, rows, batch_size, width)
+    dataset = _dataset(batches, rows, batch_size, allowed[-1] if static_padding else None)
     count = -(-len(rows) // batch_size)
     return dataset.apply(tf.data.experimental.assert_cardinality(count)).prefetch(_PREFETCHED)
 
@@ -334,10 +315,7 @@ def write_records(path: str, rows: TokenRows, max_seq_length: int, columns: Mapp
     """Writes a TFRecord file as the original's scripts do, complete or not at all.
 
     Features: int64 [S] input_ids, padded with `rows.pad_id`, input_mask and segment_ids, padded with zeros, and one for
-    each of `columns`.
-
-    Args:
-      columns: feature name -> values [n] or [n, C]: non-negative integers, or floats.
+    each of `columns`. columns: feature name -> values [n] or [n, C]: non-negative integers, or floats.
     """
     import tensorflow as tf
 
@@ -439,7 +417,6 @@ class WindowRows(TokenRows):
 
     @property
     def windows(self) -> np.ndarray:
-        """The number of windows of each example [n]."""
         return np.diff(self.first_rows)
 
     @property
@@ -449,7 +426,6 @@ class WindowRows(TokenRows):
 
     @property
     def row_lengths(self) -> np.ndarray:
-        """Tokens of each window."""
         return self.rows.lengths
 
     @property
@@ -464,9 +440,7 @@ class WindowRows(TokenRows):
             return None, None
         return -(-length // self.window_length), min(length, self.window_length)
 
-    def padded_lengths(
-        self, max_seq_length: int, static_padding: bool = False, programs: int | None = None
-    ) -> list[int]:
+    def padded_lengths(self, max_seq_length: int, static_padding: bool = False, programs: int | None = None) -> list:
         """The lengths of single windows, and numbers of full windows: 2, 3, 4, 6, 8, 12, and so on, up to the most."""
         most = int(self.windows.max())
         if static_padding:

@@ -36,8 +36,7 @@ class TaughtModel:
     The teacher runs as in inference: without dropout, and without a gradient. It is not among the variables, so that
     optimizers and checkpoints see the student only.
 
-    Args:
-      student: the model to train. teacher: it gets the features that it knows.
+    student: the model to train. teacher: it gets the features that it knows.
     """
 
     def __init__(self, student: keras.Model, teacher: keras.Model):
@@ -49,12 +48,10 @@ class TaughtModel:
 
     @property
     def trainable_variables(self) -> list:
-        """The student's trainable variables."""
         return self.student.trainable_variables
 
     @property
     def weights(self) -> list:
-        """The student's weights."""
         return self.student.weights
 
     def __call__(self, features: dict, training: bool = False) -> dict:
@@ -93,12 +90,8 @@ class DistillationObjective:
         return (1.0 - self.weight) * self.objective.loss(sums, totals) + self.weight * soft
 
     def metrics(self, sums: dict) -> dict:
-        """The metrics of the task, and `soft_loss`."""
         soft = self.objective.loss({**sums, "loss_sum": sums["soft_loss_sum"]}, sums)
         return {**self.objective.metrics(sums), "soft_loss": soft}
-
-
-# --- pre-training ----------------------------------------------------------------------------------------------------
 
 
 @dataclasses.dataclass(frozen=True)
@@ -198,8 +191,7 @@ class TaughtLanguageModel(TaughtModel):
 
     The teacher sees segments only if the student does.
 
-    Args:
-      student, teacher: see `TaughtModel`. objective: says what is compared.
+    student, teacher: see `TaughtModel`. objective: says what is compared.
     """
 
     def __init__(self, student: keras.Model, teacher: keras.Model, objective: LanguageDistillation):
@@ -209,8 +201,7 @@ class TaughtLanguageModel(TaughtModel):
     def __call__(self, features: dict, training: bool = False) -> dict:
         """Scores the masked tokens, and compares the scores of all.
 
-        Args:
-          features: those of `BertForMaskedLM`, with `masked_lm_positions` [B, P], and of the objective.
+        features: those of `BertForMaskedLM`, with `masked_lm_positions` [B, P], and of the objective.
 
         Returns:
           dict with the student's `masked_lm_logits` [B, P, V] float32; the last hidden states of both, `states` and
@@ -232,14 +223,12 @@ class TaughtLanguageModel(TaughtModel):
         vectors, table, bias = self._scoring(self.student, compared, compared_positions, training)
         table, compared_table = kernels.shared(table, 2)  # and the lookup of the tokens is a third use
         # A custom gradient takes no variables; outside of graphs the bias still is one.
-        student_factors = [kernels.shared(x, 1)[0] for x in (vectors, compared_table, bias)]
+        factors = [kernels.shared(x, 1)[0] for x in (vectors, compared_table, bias)]
         soft = ops.zeros((3,), "float32")
         alphas = objective.alpha_ce, objective.alpha_mse
         if any(alphas):
             weights = ops.reshape(objective.compared_weights(features), (-1,))
-            soft = vocabulary_divergence(
-                student_factors, teacher_factors, weights, objective.temperature, alphas, training
-            )
+            soft = vocabulary_divergence(factors, teacher_factors, weights, objective.temperature, alphas, training)
         logits = self.student.head(masked, table, positions, training=training)
         return {"masked_lm_logits": logits, "states": states, "teacher_states": targets, "soft_sums": soft}
 
@@ -266,8 +255,7 @@ def vocabulary_divergence(
       weights: [N] float32, of the tokens. temperature: T. factors: of both sums in the loss.
       training: whether gradients of the student's tensors are needed.
 
-    Returns:
-      float32 [3]: both sums times their factors added up, which alone has a gradient; the two sums.
+    Returns float32 [3]: both sums times their factors added up, which alone has a gradient; the two sums.
     """
 
     def compute(*ours):
@@ -321,11 +309,8 @@ def _sums_and_gradients(student, teacher, weights, temperature: float, factors: 
             narrow = ops.cast(slope, vectors.dtype)
             of_vectors = ops.cast(ops.matmul(narrow, tables[0]), "float32")
             of_table = ops.cast(ops.matmul(ops.transpose(narrow), vectors), "float32")
-            gradients = (
-                ops.slice_update(gradients[0], [start, 0], of_vectors),
-                gradients[1] + of_table,
-                gradients[2] + ops.sum(slope, axis=0),
-            )
+            all_vectors = ops.slice_update(gradients[0], [start, 0], of_vectors)
+            gradients = (all_vectors, gradients[1] + of_table, gradients[2] + ops.sum(slope, axis=0))
         return start + _ROWS, sums + new, *gradients
 
     start = [ops.zeros_like(ops.cast(x, "float32")) for x in (inputs, student[1], student[2])] if training else []

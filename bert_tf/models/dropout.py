@@ -137,11 +137,8 @@ def drop_at(name: str, rate: float, training: bool) -> Drop | None:
         raise RuntimeError(f"Dropout of {name} outside of a model: open a bert_tf.models.dropout.dropout_scope.")
     words = [[_signed(zlib.crc32(f"{path}/{name}".encode())), 0, 0] for path in scope.paths]
     # One operation outside of a loop, since there are many places.
-    return Drop(
-        rate,
-        scope.key
-        + (np.array(words[0], "int32") if len(words) == 1 else ops.take(np.array(words, "int32"), scope.turn, axis=0)),
-    )
+    place = np.array(words[0], "int32") if len(words) == 1 else ops.take(np.array(words, "int32"), scope.turn, axis=0)
+    return Drop(rate, scope.key + place)
 
 
 def dropout(x, rate: float, name: str, training: bool):

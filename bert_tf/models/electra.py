@@ -12,22 +12,14 @@ import numpy as np
 from absl import logging
 from keras import ops
 
-from bert_tf.models import kernels
+from bert_tf.models import kernels, objectives
 from bert_tf.models.configuration import variable_names
 from bert_tf.models.configuration.families import as_config
 from bert_tf.models.encoder import BertEncoder
 from bert_tf.models.heads import MaskedLanguageModelHead, TaskModel
 from bert_tf.models.inputs import require_inputs, select
 from bert_tf.models.layers import ConfiguredLayer, Projection
-from bert_tf.models.objectives import (
-    ClassificationObjective,
-    MaskedLanguageModelObjective,
-    SumObjective,
-    means,
-    require_zero_or_one,
-    row_weights,
-    sigmoid_cross_entropy,
-)
+from bert_tf.models.objectives import ClassificationObjective, MaskedLanguageModelObjective, SumObjective, row_weights
 from bert_tf.weights.tensor_files import Weights
 
 _EPSILON = 1e-6  # added to numbers of tokens and predictions, so that a batch without any has loss 0
@@ -46,7 +38,7 @@ class ReplacedTokenObjective(ClassificationObjective):
 
     label_names = ("is_replaced",)
     optional_names = ("example_weights",)
-    ratios = means(replaced_token_accuracy="accuracy", replaced_token_loss="metric_loss")
+    ratios = objectives.means(replaced_token_accuracy="accuracy", replaced_token_loss="metric_loss")
 
     @classmethod
     def weights(cls, features, in_metrics=False):
@@ -56,9 +48,9 @@ class ReplacedTokenObjective(ClassificationObjective):
 
     @classmethod
     def values(cls, outputs, features: dict) -> tuple:
-        labels = require_zero_or_one("is_replaced", features["is_replaced"], cls.weights(features))
+        labels = objectives.require_zero_or_one("is_replaced", features["is_replaced"], cls.weights(features))
         right = ops.cast(ops.equal(outputs > 0, labels > 0), "float32")
-        return sigmoid_cross_entropy(outputs, labels), {"accuracy": right}
+        return objectives.sigmoid_cross_entropy(outputs, labels), {"accuracy": right}
 
     @classmethod
     def loss(cls, sums: dict, totals: dict):
@@ -103,11 +95,7 @@ class ElectraDiscriminator(TaskModel):
 
     def call(self, inputs, training=False):
         """inputs: as for `BertModel`. Returns float32 logits [B, S]: positive for tokens that were replaced."""
-        encoded = self.encode(inputs, training=training)
-        return self.head(encoded["sequence_output"], training=training)
-
-
-# --- pre-training ----------------------------------------------------------------------------------------------------
+        return self.head(self.encode(inputs, training=training)["sequence_output"], training=training)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -222,11 +210,9 @@ def replace_tokens(original_ids, positions, weights, sampled_ids):
     A position that was drawn several times gets the mean of its tokens' ids, rounded down: an unrelated token. Position
     0 keeps its token. Both are as in the original.
 
-    Args:
-      original_ids: int32 [B, S]. positions, sampled_ids: int32 [B, P]. weights: [B, P], 0 for no prediction.
+    original_ids: int32 [B, S]. positions, sampled_ids: int32 [B, P]. weights: [B, P], 0 for no prediction.
 
-    Returns:
-      int32 [B, S] and bool [B, S]: the new ids, and whether they differ from the original ones.
+    Returns int32 [B, S] and bool [B, S]: the new ids, and whether they differ from the original ones.
     """
     slots = ops.arange(ops.shape(original_ids)[1], dtype="int32")
     hits = ops.logical_and(positions[:, :, None] == slots, ops.logical_and(weights > 0, positions > 0)[:, :, None])
@@ -252,7 +238,6 @@ class ElectraPretrainer(TaskModel):
       disallow_correct: the generator never draws the right token. temperature: the logits are divided by it.
       generator_weight, discriminator_weight: of the losses, see `ReplacedTokenPretraining`; by default the original's.
       seed: see `BertModel`. dtype: Keras dtype policy.
-
     """
 
     further_inputs = ("original_ids", "masked_lm_positions", "sampling_seeds", "sampling_uniform")
@@ -280,14 +265,7 @@ class ElectraPretrainer(TaskModel):
         self.temperature = temperature
         self.generator_weight, self.discriminator_weight = generator_weight, discriminator_weight
         shared, dtype = None if untied_generator_embeddings else self.bert.embeddings, self.dtype_policy
-        self.generator = BertEncoder(
-            self.generator_config,
-            dense_embedding_gradient=True,
-            embeddings=shared,
-            seed=seed,
-            name="generator",
-            dtype=dtype,
-        )
+        self.generator = BertEncoder(self.generator_config, True, seed, "generator", embeddings=shared, dtype=dtype)
         self.generator_head = MaskedLanguageModelHead(self.generator_config, name="generator_predictions", dtype=dtype)
         self.head = ReplacedTokenHead(self.config, name="discriminator_predictions", dtype=dtype)
 
@@ -325,9 +303,8 @@ class ElectraPretrainer(TaskModel):
         table = self.generator.get_embedding_table()
         logits = self.generator_head(generated["sequence_output"], table, training=training)
         sampled = self.draw(logits, inputs)
-        corrupted, replaced = replace_tokens(
-            ops.cast(inputs["original_ids"], "int32"), positions, inputs["masked_lm_weights"], sampled
-        )
+        original_ids = ops.cast(inputs["original_ids"], "int32")
+        corrupted, replaced = replace_tokens(original_ids, positions, inputs["masked_lm_weights"], sampled)
         judged = self.encode({**inputs, "input_ids": corrupted}, training=training)
         return {
             "masked_lm_logits": logits,

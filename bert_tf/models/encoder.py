@@ -19,7 +19,6 @@ from bert_tf.models.layers import (
     Projection,
     Rebuilt,
     TransformerBlock,
-    add_random_weight,
     attention_bias,
     gather_positions,
 )
@@ -42,8 +41,7 @@ class Embeddings(ConfiguredLayer):
 
         # The tables stay in float32: to look up a few rows, a cast would go over the whole table.
         def table(name, rows):
-            shape = (rows, config.embedding_size)
-            return add_random_weight(self, name, shape, config.initializer_range, autocast=False, dtype="float32")
+            return self.random_weight(name, (rows, config.embedding_size), autocast=False, dtype="float32")
 
         self.word_embeddings = table("word_embeddings", config.vocab_size)
         if config.type_vocab_size:
@@ -78,13 +76,6 @@ class Embeddings(ConfiguredLayer):
         return dropout(self.layer_norm(x), config.hidden_dropout_prob, self.name, training)
 
 
-def _if_few(positions: list, length: int | None):
-    """int32 [B, P], all the positions; None if these are not clearly fewer than length, as far as that is known."""
-    positions = ops.concatenate([ops.cast(part, "int32") for part in positions], axis=1)
-    sizes = positions.shape[1], length
-    return positions if None in sizes or reads_few(*sizes) else None
-
-
 class BertEncoder(NamedInputs, Rebuilt, keras.Model):
     """The encoder of BERT or of a descendant as a part of other models; on its own, use `BertModel`.
 
@@ -104,13 +95,7 @@ class BertEncoder(NamedInputs, Rebuilt, keras.Model):
     """
 
     def __init__(
-        self,
-        config,
-        dense_embedding_gradient: bool = False,
-        seed: int | None = None,
-        name=None,
-        embeddings: Embeddings | None = None,
-        **kwargs,
+        self, config, dense_embedding_gradient=False, seed: int | None = None, name=None, embeddings=None, **kwargs
     ):
         config = as_config(config)
         super().__init__(name=name or config.model_type, **kwargs)
@@ -126,8 +111,7 @@ class BertEncoder(NamedInputs, Rebuilt, keras.Model):
             deviation = None if config.head_initializer_range is None else config.initializer_range
             self.project = Projection(config.hidden_size, deviation, name="embeddings_project", dtype=dtype)
         self.blocks = [
-            TransformerBlock(config, name=f"layer_{number}", dtype=dtype)
-            for number in range(1 + max(config.block_order))
+            TransformerBlock(config, name=f"layer_{k}", dtype=dtype) for k in range(1 + max(config.block_order))
         ]
         self.pooler = None
         if config.has_pooler:
@@ -153,7 +137,6 @@ class BertEncoder(NamedInputs, Rebuilt, keras.Model):
         Args:
           train_pooler: also trains the pooler, for a head that reads it. In other families this layer is in the head,
             and in many a released model nobody has trained it, so that hardly anything would pass through it.
-
         """
         from bert_tf.models import lora
 
@@ -217,8 +200,11 @@ class BertEncoder(NamedInputs, Rebuilt, keras.Model):
         input_mask = self._mask(inputs)
         bias = attention_bias(input_mask, self.config.is_causal) + wrong[:, None, None, :]
         pooled_positions = self._pooled_positions(inputs.get("pooled_positions"), input_mask)
-        may_leave_out = read_positions is not None and not (return_all_layers or return_attention)
-        few = _if_few([pooled_positions, read_positions], input_ids.shape[1]) if may_leave_out else None
+        few = None  # int32 [B, P]: the tokens that are read, if they are clearly fewer than all, as far as is known
+        if read_positions is not None and not (return_all_layers or return_attention):
+            read = ops.concatenate([ops.cast(part, "int32") for part in (pooled_positions, read_positions)], axis=1)
+            sizes = read.shape[1], input_ids.shape[1]
+            few = read if None in sizes or reads_few(*sizes) else None
         positions = inputs.get("position_ids")
         if positions is not None and not is_packed(inputs):
             positions = ops.cast(positions, "int32") - self.config.first_position
@@ -334,9 +320,7 @@ def reads_few(count: float, length: float) -> bool:
     return 4 * count <= 3 * length
 
 
-def layer_flops(
-    config: BertConfig, length: float, read: float | None = None, *, with_attention: bool = True
-) -> list[float]:
+def layer_flops(config: BertConfig, length: float, read: float | None = None, *, with_attention: bool = True) -> list:
     """Floating-point operations of each layer's matrix products, forward, for one sequence.
 
     Args:
@@ -366,8 +350,7 @@ def pretraining_flops_per_example(
 ) -> float:
     """Floating-point operations of the matrix products for one training example; backward counts twice forward.
 
-    Args:
-      reads_all: the last layer is read everywhere, not only at the predictions and the first token.
+    reads_all: the last layer is read everywhere, not only at the predictions and the first token.
     """
     hidden, width = config.hidden_size, config.embedding_size
     predictions = 2 * max_predictions_per_seq * (hidden * width + width * config.vocab_size)

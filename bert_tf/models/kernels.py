@@ -25,12 +25,8 @@ from keras import ops
 from bert_tf.models.dropout import Drop, dropped, random_bits
 from bert_tf.system.workers import on_cpu
 
-_switches = {
-    "fused": keras.config.backend() == "tensorflow",
-    "fused in inference": False,
-    "recomputation": False,
-    "one program": False,
-}
+_switches = dict.fromkeys(("fused in inference", "recomputation", "one program"), False)
+_switches["fused"] = keras.config.backend() == "tensorflow"
 
 MASK_BIAS = -10000.0  # the additive value of a masked key (original: modeling.py, attention_layer)
 _GUMBEL_EPSILON = 1e-9
@@ -93,7 +89,6 @@ def recomputes() -> bool:
 
 
 def fuses(training: bool) -> bool:
-    """Whether a model traced now uses the fused forms."""
     return (training or _switches["fused in inference"]) and fused_enabled()
 
 
@@ -148,13 +143,7 @@ def _gelu_erf_slope(x):
 
 # Activations by the names of bert_config.json. "gelu" is the tanh form (original: modeling.py, gelu, since 2019-02);
 # "gelu_erf" is the exact form, which Hugging Face calls "gelu".
-ACTIVATIONS = {
-    "gelu": _gelu_tanh,
-    "gelu_erf": _gelu_erf,
-    "relu": ops.relu,
-    "tanh": ops.tanh,
-    "linear": lambda x: x,
-}
+ACTIVATIONS = {"gelu": _gelu_tanh, "gelu_erf": _gelu_erf, "relu": ops.relu, "tanh": ops.tanh, "linear": lambda x: x}
 _SLOPES = {"gelu": _gelu_tanh_slope, "gelu_erf": _gelu_erf_slope}
 
 
@@ -219,8 +208,7 @@ def attention_weights(scores, mask_bias, scale: float, drop: Drop | None = None,
       scores: [B, N, Q, S], queries by keys.
       mask_bias: float32, broadcastable to scores; 0 for keys that may be attended to, -10000 for others.
 
-    Returns:
-      [B, N, Q, S] in the dtype of scores.
+    Returns [B, N, Q, S] in the dtype of scores.
     """
     if not training and on_cpu():
         # oneDNN fuses scale and mask into the preceding product, and its softmax computes in float32.
@@ -259,27 +247,32 @@ def embedding_lookup(table, ids, dense_gradient: bool = False):
         the whole table. By default the gradient is `IndexedSlices`, as in the original, whose global norm is computed
         over the unmerged slices.
     """
-    if dense_gradient and keras.config.backend() == "tensorflow":
-        return _dense_gradient_lookup(table, ids)
-    return ops.take(table, ids, axis=0)
+    if not dense_gradient or keras.config.backend() != "tensorflow":
+        return ops.take(table, ids, axis=0)
+    import tensorflow as tf
+
+    @tf.custom_gradient
+    def lookup(table):
+        def gradient(upstream):
+            rows = tf.reshape(upstream, [-1, tf.shape(upstream)[-1]])
+            return tf.math.unsorted_segment_sum(rows, tf.reshape(ids, [-1]), tf.shape(table)[0])
+
+        return tf.gather(table, ids), gradient
+
+    return lookup(tf.convert_to_tensor(table))
 
 
 def gumbel_argmax(logits, uniform):
     """The index of the largest of logits + Gumbel noise, over the last axis: a draw from their softmax.
 
-    Args:
-      logits: float32 [..., V]. uniform: [..., V], uniform in [0, 1).
-
-    Returns:
-      int32 [...].
+    logits: float32 [..., V]. uniform: [..., V], uniform in [0, 1). Returns int32 [...].
 
     Source: ELECTRA's pretrain_helpers.py (sample_from_softmax), with its epsilons.
     """
     noisy = logits - ops.log(-ops.log(uniform + _GUMBEL_EPSILON) + _GUMBEL_EPSILON)
     # The first of the largest: compiled, several times as fast on a CPU as argmax.
     size = ops.shape(logits)[-1]
-    index = ops.arange(size, dtype="int32")
-    largest = ops.where(noisy >= ops.max(noisy, axis=-1, keepdims=True), index, size - 1)
+    largest = ops.where(noisy >= ops.max(noisy, axis=-1, keepdims=True), ops.arange(size, dtype="int32"), size - 1)
     return ops.min(largest, axis=-1)
 
 
@@ -290,8 +283,7 @@ def sample(logits, seeds):
       logits: float32 [B, P, V].
       seeds: int32 [B, 2]; what is drawn for an example depends only on its own.
 
-    Returns:
-      int32 [B, P].
+    Returns int32 [B, P].
     """
     logits = ops.stop_gradient(logits)
     return _fused_sample()(*_tensors(logits, seeds)) if fused_enabled() else _sample(logits, seeds)
@@ -320,6 +312,10 @@ def _compiled(function):
     import tensorflow as tf
 
     return tf.function(function, jit_compile=True, autograph=False)
+
+
+def _dropped(x, rate, key):
+    return dropped(x, Drop(rate, key) if rate else None)
 
 
 def _column_sums(x):
@@ -355,12 +351,9 @@ def _fused_bias_activation(activation):
 def _fused_norm(rate, epsilon, dtype):
     import tensorflow as tf
 
-    def drop(x, key):
-        return dropped(x, Drop(rate, key) if rate else None)
-
     @_compiled
     def forward(x, residual, gamma, beta, key):
-        normalized, scale = _normalized(drop(_float32(x), key) + _float32(residual), epsilon)
+        normalized, scale = _normalized(_dropped(_float32(x), rate, key) + _float32(residual), epsilon)
         return ops.cast(normalized * gamma + beta, dtype), normalized, scale
 
     @_compiled
@@ -369,7 +362,7 @@ def _fused_norm(rate, epsilon, dtype):
         slope, of_gamma = upstream * gamma, upstream * normalized
         along = ops.mean(slope * normalized, axis=-1, keepdims=True)
         slope = scale * (slope - ops.mean(slope, axis=-1, keepdims=True) - normalized * along)
-        return ops.cast(drop(slope, key), dtype), ops.cast(slope, dtype), of_gamma, upstream
+        return ops.cast(_dropped(slope, rate, key), dtype), ops.cast(slope, dtype), of_gamma, upstream
 
     @tf.custom_gradient
     def fused(x, residual, gamma, beta, key):
@@ -388,21 +381,17 @@ def _fused_norm(rate, epsilon, dtype):
 def _fused_attention(scale, rate):
     import tensorflow as tf
 
-    def drop(x, key):
-        return dropped(x, Drop(rate, key) if rate else None)
-
     @_compiled
     def forward(scores, mask_bias, key):
         probabilities = _softmax(scores, mask_bias, scale)
-        return ops.cast(drop(probabilities, key), scores.dtype), ops.cast(probabilities, scores.dtype)
+        return ops.cast(_dropped(probabilities, rate, key), scores.dtype), ops.cast(probabilities, scores.dtype)
 
     @_compiled
     def backward(probabilities, key, upstream):
         dtype = probabilities.dtype
         probabilities = _float32(probabilities)
-        product = drop(_float32(upstream), key) * probabilities
-        total = ops.sum(product, axis=-1, keepdims=True)
-        return ops.cast((product - probabilities * total) * scale, dtype)
+        product = _dropped(_float32(upstream), rate, key) * probabilities
+        return ops.cast((product - probabilities * ops.sum(product, axis=-1, keepdims=True)) * scale, dtype)
 
     @tf.custom_gradient
     def fused(scores, mask_bias, key):
@@ -415,17 +404,3 @@ def _fused_attention(scale, rate):
 @functools.cache
 def _fused_sample():
     return _compiled(_sample)
-
-
-def _dense_gradient_lookup(table, ids):
-    import tensorflow as tf
-
-    @tf.custom_gradient
-    def lookup(table):
-        def gradient(upstream):
-            rows = tf.reshape(upstream, [-1, tf.shape(upstream)[-1]])
-            return tf.math.unsorted_segment_sum(rows, tf.reshape(ids, [-1]), tf.shape(table)[0])
-
-        return tf.gather(table, ids), gradient
-
-    return lookup(tf.convert_to_tensor(table))

@@ -9,9 +9,8 @@ On a CPU, where operations are not compiled together, layers stay unrolled: that
 Shape legend: L turns of the loop, B batch, S sequence length, H hidden size, X any axes.
 """
 
-import contextlib
 import contextvars
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 import keras
 
@@ -25,8 +24,6 @@ _keeper: contextvars.ContextVar["_Record | _Replay | None"] = contextvars.Contex
 
 
 class _Record:
-    """Keeps the products of a layer."""
-
     def __init__(self):
         self.values = []
 
@@ -57,15 +54,6 @@ class _Replay:
         return replayed(*tensors)
 
 
-@contextlib.contextmanager
-def _keeping(keeper: "_Record | _Replay | None") -> Iterator[None]:
-    token = _keeper.set(keeper)
-    try:
-        yield
-    finally:
-        _keeper.reset(token)
-
-
 def kept_product(function: Callable, *tensors):
     """function(*tensors), a matrix product; in a loop its result is kept for the backward pass."""
     keeper = _keeper.get()
@@ -80,8 +68,7 @@ def looped(call: Callable, layers: Sequence[keras.Layer], x, training: bool, kee
       layers: L layers with variables of their own, or L times the same.
       x: [B, S, H]. training: whether there will be a gradient. keep: whether products are kept for it.
 
-    Returns:
-      [L, B, S, H], the inputs of all layers, and the last output.
+    Returns [L, B, S, H], the inputs of all layers, and the last output.
     """
     loop = _Loop(call, layers, keep)
     return (loop.differentiable if training else loop.forward)(x, *loop.values())[:2]
@@ -94,6 +81,7 @@ class _Loop:
         self.call, self.layers, self.keep = call, layers, keep
         self.layer, self.turns = layers[0], len(layers)
         self.shared = all(layer is self.layer for layer in layers)
+        self.options = {"parallel_iterations": 1, "maximum_iterations": self.turns}  # of tf.while_loop
 
     def values(self) -> list:
         """Stacks of the variables, in the dtypes that layers compute with; the variables if layers share them.
@@ -116,12 +104,15 @@ class _Loop:
         return values
 
     def output_of(self, turn, x, values: Sequence, keeper: _Record | _Replay | None):
-        """The output of a layer whose variables have these values."""
         parts = [tf.split(v, sizes) if len(sizes) > 1 else [v] for v, sizes in zip(values, self.sizes, strict=True)]
         weights = [self.layer.weights[number] for group in self.groups for number in group]
         mapping = list(zip(weights, [part for each in parts for part in each], strict=True))
-        with keras.StatelessScope(mapping), _keeping(keeper):
-            return self.call(self.layer, turn, x)
+        token = _keeper.set(keeper)
+        try:
+            with keras.StatelessScope(mapping):
+                return self.call(self.layer, turn, x)
+        finally:
+            _keeper.reset(token)
 
     def values_of(self, turn, values: Sequence) -> list:
         return [value if self.shared else tf.gather(value, turn) for value in values]
@@ -148,9 +139,7 @@ class _Loop:
 
         kept = recording.structured_outputs[1:] if recording else ()
         start = (tf.constant(0), x, *(_rows(self.turns, each) for each in (x, *kept)))
-        _, y, *rows = tf.while_loop(
-            lambda turn, *_: turn < self.turns, body, start, parallel_iterations=1, maximum_iterations=self.turns
-        )
+        _, y, *rows = tf.while_loop(lambda turn, *_: turn < self.turns, body, start, **self.options)
         inputs, *records = (each.stack() for each in rows)
         return inputs, y, *records
 
@@ -184,9 +173,7 @@ class _Loop:
 
         totals = (tf.zeros_like(value) if self.shared else _rows(self.turns, value[0]) for value in values)
         start = (tf.constant(self.turns - 1), output_gradient, *totals)
-        _, x_gradient, *gradients = tf.while_loop(
-            lambda turn, *_: turn >= 0, body, start, parallel_iterations=1, maximum_iterations=self.turns
-        )
+        _, x_gradient, *gradients = tf.while_loop(lambda turn, *_: turn >= 0, body, start, **self.options)
         return [x_gradient, *(each if self.shared else each.stack() for each in gradients)]
 
 

@@ -60,7 +60,6 @@ class NamedInputs:
 
     @property
     def other_names(self) -> dict[str, str]:
-        """See `inputs.other_names`."""
         return model_inputs.other_names(getattr(getattr(self, "objective", None), "label_names", ()))
 
     def __call__(self, inputs=None, *args, **kwargs):
@@ -123,11 +122,12 @@ class ConfiguredLayer(Rebuilt, keras.layers.Layer):
         self.config = as_config(config)
 
     def projection(self, units: int, name: str = "dense") -> "Projection":
-        """A projection with the initial values and the dtype of this layer."""
         return Projection(units, self.config.initializer_range, name=name, dtype=self.dtype_policy)
 
+    def random_weight(self, name: str, shape: tuple, **kwargs) -> keras.Variable:
+        return add_random_weight(self, name, shape, self.config.initializer_range, **kwargs)
+
     def norm(self) -> "LayerNorm":
-        """A layer norm with the epsilon and the dtype of this layer."""
         return LayerNorm(self.config.layer_norm_eps, name="LayerNorm", dtype=self.dtype_policy)
 
 
@@ -167,20 +167,17 @@ class Projection(Rebuilt, keras.layers.Layer):
         self.lora = None
 
     def build(self, input_shape):
-        size, trainable = input_shape[-1], self.lora is None
+        size, units, lora = input_shape[-1], self.units, self.lora
         # With adapters the sum is made in float32, as that which is saved, and then cast.
-        precise = {} if self.lora is None else {"autocast": False, "dtype": "float32"}
-        self.kernel = add_random_weight(
-            self, "kernel", (size, self.units), self.initializer_range, trainable=trainable, **precise
-        )
-        self.bias = self.add_weight(name="bias", shape=(self.units,), initializer="zeros", trainable=trainable)
-        if self.lora is not None:
+        precise = {} if lora is None else {"autocast": False, "dtype": "float32"}
+        trained = {"trainable": lora is None}
+        self.kernel = add_random_weight(self, "kernel", (size, units), self.initializer_range, **trained, **precise)
+        self.bias = self.add_weight(name="bias", shape=(units,), initializer="zeros", **trained)
+        if lora is not None:
             # Normal as in the paper, which gives no deviation; its authors' code does.
             deviation = 1.0 / math.sqrt(3 * size)
-            self.lora_a = add_random_weight(self, ADAPTER_A, (size, self.lora.rank), deviation, **precise)
-            self.lora_b = self.add_weight(
-                name=ADAPTER_B, shape=(self.lora.rank, self.units), initializer="zeros", **precise
-            )
+            self.lora_a = add_random_weight(self, ADAPTER_A, (size, lora.rank), deviation, **precise)
+            self.lora_b = self.add_weight(name=ADAPTER_B, shape=(lora.rank, units), initializer="zeros", **precise)
 
     def call(self, x, activation="linear", training=False, in_rows=False):
         """in_rows: whether the result is [N, units], with a row for each vector of x."""
@@ -293,11 +290,9 @@ class TransformerBlock(ConfiguredLayer):
     def call(self, x, attention_bias, training=False, positions=None):
         """x: [B, S, H]; attention_bias: float32, broadcastable to [B, N, S, S].
 
-        Args:
-          positions: int32 [B, P]: all but keys and values is computed only there. None: everywhere.
+        positions: int32 [B, P]: all but keys and values is computed only there. None: everywhere.
 
-        Returns:
-          [B, Q, H], and the attention weights [B, N, Q, S]: queries by keys.
+        Returns [B, Q, H], and the attention weights [B, N, Q, S]: queries by keys.
         """
         if positions is not None and attention_bias.shape[2] != 1:
             attention_bias = gather_positions(attention_bias[:, 0], positions)[:, None]
@@ -344,14 +339,12 @@ def truncated_normal(standard_deviation: float | None) -> keras.initializers.Ini
     return keras.initializers.TruncatedNormal(stddev=standard_deviation)
 
 
-def add_random_weight(
-    layer: keras.Layer, name: str, shape: tuple, standard_deviation: float | None, **arguments
-) -> keras.Variable:
-    """Adds a weight of `truncated_normal` to a layer. arguments: of Keras `add_weight`."""
-    initializer = truncated_normal(standard_deviation)  # takes its seed here; a second use would draw the same values
+def add_random_weight(layer: keras.Layer, name: str, shape: tuple, deviation: float | None, **kwargs) -> keras.Variable:
+    """Adds a weight of `truncated_normal` to a layer. kwargs: of Keras `add_weight`."""
+    initializer = truncated_normal(deviation)  # takes its seed here; a second use would draw the same values
     if _undrawn is None:
-        return layer.add_weight(name=name, shape=shape, initializer=initializer, **arguments)
-    variable = layer.add_weight(name=name, shape=shape, initializer="zeros", **arguments)
+        return layer.add_weight(name=name, shape=shape, initializer=initializer, **kwargs)
+    variable = layer.add_weight(name=name, shape=shape, initializer="zeros", **kwargs)
     _undrawn[id(variable)] = variable, initializer
     return variable
 
@@ -425,8 +418,7 @@ class WindowPooling(Rebuilt, keras.layers.Layer):
     The weights of "attention" are a softmax over the windows of their vectors' products with one learned vector. It
     begins at zero: then all windows weigh the same. With one window, every kind gives its vector, bit for bit.
 
-    Args:
-      kind: one of `head_config.WINDOW_POOLINGS`.
+    kind: one of `head_config.WINDOW_POOLINGS`.
     """
 
     def __init__(self, kind: str, **kwargs):
@@ -435,19 +427,15 @@ class WindowPooling(Rebuilt, keras.layers.Layer):
 
     def build(self, input_shape):
         if self.kind == "attention":
-            shape = (input_shape[-1],)
-            self.scores = self.add_weight(
-                name="scores", shape=shape, initializer="zeros", autocast=False, dtype="float32"
-            )
+            precise = {"autocast": False, "dtype": "float32"}
+            self.scores = self.add_weight(name="scores", shape=input_shape[-1:], initializer="zeros", **precise)
 
     def call(self, x, mask):
         """Combines the windows in float32.
 
-        Args:
-          x: [B, S, H]. mask: [B, S], 0 for windows that a text does not have, which have no influence.
+        x: [B, S, H]. mask: [B, S], 0 for windows that a text does not have, which have no influence.
 
-        Returns:
-          [B, H] in the dtype of x.
+        Returns [B, H] in the dtype of x.
         """
         values = ops.cast(x, "float32")
         if self.kind == "attention":

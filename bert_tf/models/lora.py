@@ -83,10 +83,7 @@ def merged(weights: Weights) -> Weights:
 
         return ops.convert_to_numpy(merged_kernel(value, a, b, scale))
 
-    return dataclasses.replace(
-        weights,
-        shapes={name: shape for name, shape in weights.shapes.items() if not is_adapter(base_name(name))},
-        origins={name: origin for name, origin in weights.origins.items() if not is_adapter(base_name(name))},
-        reader=read,
-        parts={name: merged(part) for name, part in weights.parts.items()},
-    )
+    tables = weights.shapes, weights.origins
+    shapes, origins = ({name: of[name] for name in of if not is_adapter(base_name(name))} for of in tables)
+    parts = {name: merged(part) for name, part in weights.parts.items()}
+    return dataclasses.replace(weights, shapes=shapes, origins=origins, reader=read, parts=parts)

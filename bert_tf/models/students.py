@@ -11,7 +11,6 @@ from bert_tf.models.configuration.config import BertConfig
 from bert_tf.models.configuration.families import DistilBertConfig, is_encoder_variable
 from bert_tf.weights.tensor_files import Weights, is_model_variable, renamed
 
-_TRANSFORM = "cls/predictions/transform/"
 _LAYER = re.compile(r"(\w+/encoder/layer_)(\d+)(/.+)")
 
 
@@ -48,7 +47,7 @@ def chosen_layers(
       transform: with the hidden layer of the masked-LM head (--vocab_transform).
     """
     numbers = {layer: number for number, layer in enumerate(layers)}
-    names, head = {}, ("cls/predictions/output_bias", *[_TRANSFORM] * transform)
+    names, head = {}, ("cls/predictions/output_bias", *["cls/predictions/transform/"] * transform)
     for name in filter(is_model_variable, weights):
         layer = _LAYER.fullmatch(name)
         if layer and int(layer[2]) in numbers:

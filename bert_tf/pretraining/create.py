@@ -9,7 +9,7 @@ Where things are:
   row_kinds                         or the rows of other families; several short pairs in a row
   record_writer                     tf.train.Example records in TFRecord files
   shard                             all of it for one shard of the text
-  system.workers, beam_pipeline     many shards, on this machine or on a cluster
+  system.workers                    many shards, on this machine; `_make_shards_by_beam`: on a cluster
 
 This module checks the flags, finds what an earlier run has already done, starts the rest, and says what looks wrong.
 """
@@ -23,7 +23,7 @@ import os
 import re
 import socket
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import tensorflow as tf
 from absl import logging
@@ -49,6 +49,9 @@ _LATER = {
     "word_boundaries": None, "segmenter": None, "rows": "pairs", "next_sentence": "random", "ngram": 0,
     "favor_shorter_ngram": True, "blanks_separate_docs": True, "joins_files": True, "encoding": "utf-8",
 }  # fmt: skip
+# Beam finds this runner only by its whole name. By default up to 128 shards would be one piece of work, for one worker.
+_DASK = "apache_beam.runners.dask.dask_runner.DaskRunner"
+_DASK_PARTITIONS = ("--dask_partition_size", "--dask_npartitions")
 _LARGE_TEXT = 200_000_000  # bytes
 _MANY_NOT_IN_ORDER = 0.6  # of the pairs; usually half of them
 _MANY_RANDOM = 0.8  # of the pairs; usually half of them
@@ -122,18 +125,8 @@ def _job_of(
     decisive = {name: value for name, value in flags.items() if name not in ("input_file", "vocab_file")}
     decisive["compression"] = None  # which earlier versions had: their files are what would be made now
     content = json.dumps([_FORMAT, decisive, files, vocab_sha256], sort_keys=True)
-    job = ShardJob(
-        input_files=tuple(input_files),
-        output_files=records.output_files,
-        text=text,
-        records=dataclasses.replace(records, **casing),
-        instances=instances,
-        fingerprint=hashlib.sha256(content.encode()).hexdigest(),
-    )
-    return job, flags
-
-
-# ---- files -----------------------------------------------------------------------------------------------------------
+    records, fingerprint = dataclasses.replace(records, **casing), hashlib.sha256(content.encode()).hexdigest()
+    return ShardJob(tuple(input_files), records.output_files, text, records, instances, fingerprint), flags
 
 
 def _check_files(job: ShardJob) -> None:
@@ -141,7 +134,8 @@ def _check_files(job: ShardJob) -> None:
     flag = f"--output_file={job.records.output_file}"
     written = [path for shard in range(job.num_shards) for path in job.files(shard)]
     check_output_files(written, [*job.input_files, job.records.vocab_file], flag)
-    for path in (path for shard in range(job.num_shards) for path in job.outputs(shard)):
+    outputs = [path for shard in range(job.num_shards) for path in job.outputs(shard)]
+    for path in outputs:
         if os.path.isfile(path) or (is_remote(path) and tf.io.gfile.exists(path)):  # a pipe is not read
             with tf.io.gfile.GFile(path, "rb") as file:
                 head = file.read(12)
@@ -152,8 +146,7 @@ def _check_files(job: ShardJob) -> None:
             raise ValueError(f"--scratch_dir={scratch} must be a local directory.")
         os.makedirs(scratch, exist_ok=True)
     existing = {name for path in job.output_files for name in paths_beginning_with(f"{path}-")}
-    outputs = {path for shard in range(job.num_shards) for path in job.outputs(shard)}
-    if stale := sorted(name for name in existing - outputs if re.search(r"-\d{5,}-of-\d{5,}$", name)):
+    if stale := sorted(name for name in existing.difference(outputs) if re.search(r"-\d{5,}-of-\d{5,}$", name)):
         raise ValueError(
             f"--num_shards={job.num_shards}: delete the {len(stale)} files of another number of shards, which would be "
             f"taken for these: {some(stale)}"
@@ -187,12 +180,7 @@ def _remove_if_there(path: str) -> None:
         tf.io.gfile.remove(path)
 
 
-# ---- shards ----------------------------------------------------------------------------------------------------------
-
-
-def _make_missing(
-    job: ShardJob, flags: dict, beam_options: Sequence[str], show_progress: bool
-) -> tuple[list[dict], bool]:
+def _make_missing(job: ShardJob, flags: dict, options: Sequence[str], show_progress: bool) -> tuple[list[dict], bool]:
     """Makes the shards that no earlier run has made; the summaries of all, and whether any was made."""
     final_summary, records = summary_path(job.output_files[0]), job.records
     earlier = read_summary(final_summary) or {}
@@ -204,24 +192,30 @@ def _make_missing(
     missing = [shard for shard in finished if shard not in summaries]
     if summaries and job.num_shards > 1:
         logging.info("%d of %d shards are done already", len(summaries), job.num_shards)
-    _warn_of_replaced(job, missing, earlier.get("flags", {}), flags)
+    if replaced := [shard for shard in missing if all(map(tf.io.gfile.exists, job.outputs(shard)))]:
+        before, count = earlier.get("flags", {}), len(replaced) * len(job.output_files)
+        changed = [f"--{name} was {before[name]}" for name in flags if name in before and before[name] != flags[name]]
+        logging.warning(
+            f"{count} finished files of an earlier run with other flags or another text are replaced, the first is "
+            + job.outputs(replaced[0])[0]
+            + (f" ({', '.join(changed)})" if changed else "")
+        )
     num_workers = records.num_workers or available_cores()
+    bar = functools.partial(progress_bar, disable=not show_progress)
     corpus = Corpus(job.input_files, job.text)
     corpus.warn_of_tables()
     logging.info("%.1f MB of text in %s", corpus.total_bytes / 1e6, some(job.input_files))
     if not missing:
         logging.info("Everything is done already; nothing is written. Delete %s to make it again.", final_summary)
     elif records.beam_runner:
-        from bert_tf.pretraining import beam_pipeline
-
-        summaries |= beam_pipeline.make_shards(job, missing, records.beam_runner, beam_options)
+        summaries |= _make_shards_by_beam(job, missing, records.beam_runner, options)
     elif job.num_shards == 1:
         if corpus.total_bytes > _LARGE_TEXT and num_workers > 1:
             logging.info("One shard is drawn on one core: --num_shards=%d would use all of them.", 4 * num_workers)
         bar = functools.partial(progress_bar, disable=not show_progress)
         summaries[0] = make_shard(job, 0, num_workers, bar=bar, log=True)
     else:
-        summaries |= _make_shards(job, corpus, missing, num_workers, show_progress)
+        summaries |= _make_shards(job, corpus, missing, num_workers, bar)
     if not any(summary["rows"] for summary in summaries.values()):
         for shard in range(job.num_shards):
             for path in job.files(shard):
@@ -232,26 +226,55 @@ def _make_missing(
     return [summaries[shard] for shard in range(job.num_shards)], bool(missing)
 
 
-def _make_shards(
-    job: ShardJob, corpus: Corpus, missing: Sequence[int], num_workers: int, show_progress: bool
-) -> dict[int, dict]:
+def _make_shards(job: ShardJob, corpus: Corpus, missing: list[int], num_workers: int, bar: Callable) -> dict[int, dict]:
     summaries = {}
     weights = [end - begin for begin, end in (corpus.shard_range(shard, job.num_shards) for shard in missing)]
     num_workers = min(num_workers, len(missing))
     logging.info("%d shards by %d process%s", len(missing), num_workers, "es" if num_workers > 1 else "")
-    with progress_bar(
-        total=sum(weights), desc="making shards", unit="B", unit_scale=True, disable=not show_progress
-    ) as bar:
+    with bar(total=sum(weights), desc="making shards", unit="B", unit_scale=True) as progress:
         tasks = [(job, shard, weight) for shard, weight in zip(missing, weights, strict=True)]
-        done = workers.run_tasks(pretraining_shard.make_shard_as_task, tasks, num_workers, bar.update)
-        for number, summary in done:
+        for number, summary in workers.run_tasks(
+            pretraining_shard.make_shard_as_task, tasks, num_workers, progress.update
+        ):
             summaries[missing[number]] = summary
             done_shards = f"{len(summaries) + job.num_shards - len(missing)} of {job.num_shards}"
             logging.info(f"shard {missing[number]}: {summary['instances']} instances ({done_shards})")
     return summaries
 
 
-# ---- summary ---------------------------------------------------------------------------------------------------------
+def _make_shards_by_beam(job: ShardJob, shards: list[int], runner: str, options: Sequence[str]) -> dict[int, dict]:
+    """Makes shards on Dataflow, Flink, Spark, Dask, or this machine (DirectRunner), and waits for the end.
+
+    Workers need this package and its requirements, and must reach the text, the vocabulary and the output by the same
+    names as this machine (gs://..., a shared file system).
+    """
+    import apache_beam as beam
+    from apache_beam.options.pipeline_options import PipelineOptions
+
+    logging.info("%d shards by Apache Beam %s, %s", len(shards), beam.__version__, runner)
+    if runner == "DaskRunner":
+        runner = _DASK
+        if not any(option.startswith(_DASK_PARTITIONS) for option in options):
+            options = [*options, f"{_DASK_PARTITIONS[0]}=1"]  # each shard is a piece of work of its own
+    pipeline_options = PipelineOptions([f"--runner={runner}", "--job_name=bert-pretraining-data", *options])
+    with beam.Pipeline(options=pipeline_options) as pipeline:
+        _ = (
+            pipeline
+            | "Shards" >> beam.Create(shards)
+            # Without it a runner may keep all shards in one bundle, on one worker.
+            | "Spread" >> beam.Reshuffle()
+            | "Make" >> beam.Map(_make_on_beam, job)
+        )
+    summaries = {shard: finished_summary(job, shard) for shard in shards}
+    for shard, summary in summaries.items():
+        if summary is None:
+            raise RuntimeError(f"{job.outputs(shard)[0]} is not there: do all workers share this file system?")
+    return summaries
+
+
+def _make_on_beam(shard: int, job: ShardJob) -> tuple[int, int]:
+    bar = functools.partial(progress_bar, disable=True)
+    return shard, (finished_summary(job, shard) or make_shard(job, shard, bar=bar))["instances"]
 
 
 def _merged_summary(job: ShardJob, flags: dict, shards: list[dict]) -> dict:
@@ -293,27 +316,8 @@ def _log_summary(summary: dict, path: str) -> None:
     logging.info(f"{counts} ({summary['padding_share']:.1%} padding, {masks}, {kind}), {size}; see {path}")
 
 
-# ---- what looks wrong ------------------------------------------------------------------------------------------------
-
-
-def _warn_of_replaced(job: ShardJob, missing: Sequence[int], before: dict, flags: dict) -> None:
-    replaced = [shard for shard in missing if all(map(tf.io.gfile.exists, job.outputs(shard)))]
-    if not replaced:
-        return
-    changed = [f"--{name} was {before[name]}" for name in flags if name in before and before[name] != flags[name]]
-    count, first = len(replaced) * len(job.output_files), job.outputs(replaced[0])[0]
-    logging.warning(
-        f"{count} finished files of an earlier run with other flags or another text are replaced, the first is {first}"
-        + (f" ({', '.join(changed)})" if changed else "")
-    )
-
-
 def warn_of_text(summary: dict, name: str, job: ShardJob) -> None:
-    """Logs what looks wrong with a text, judged by the counts of a shard.
-
-    Args:
-      name: of the shard, for messages.
-    """
+    """Logs what looks wrong with a text, judged by the counts of a shard. name: of the shard, for messages."""
     settings, count = job.instances, summary
     if not count["instances"]:
         return

@@ -40,10 +40,7 @@ def text_documents(files: Sequence[str], max_bytes: int) -> list[Document]:
 
     A file may have one sentence or one paragraph per line, or paragraphs with broken lines and blank lines between
     them, which is detected. A document ends at the end of a file and at a blank line, but not before it has 20
-    sentences; it is cut after 200.
-
-    Args:
-      files: paths, see `bert_tf.system.text_files.list_files`.
+    sentences; it is cut after 200. files: paths, see `bert_tf.system.text_files.list_files`.
     """
     import tensorflow as tf
 
@@ -99,10 +96,7 @@ def all_documents(files: Sequence[str], show_progress: bool = True, encoding: st
     """The documents of all text in files of any format that create_pretraining_data.py reads, also compressed.
 
     Plain text is read as by `text_documents`; a JSON line is a document. A file of plain text, or a line, is in
-    memory at a time.
-
-    Args:
-      encoding: of the files, see `text_files.TextFile`.
+    memory at a time. encoding: of the files, see `text_files.TextFile`.
     """
     corpora = [Corpus([path], TextSettings(encoding=encoding)) for path in files]
     total = sum(corpus.total_bytes for corpus in corpora)

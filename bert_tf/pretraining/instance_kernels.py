@@ -138,8 +138,7 @@ def plan_instances(
       spans: int64 [n, 6], filled in. positions, replacements: int32 [n, P], filled in: masked positions, increasing,
         and the ids after masking.
 
-    Returns:
-      The number of instances made; less than n only at the end.
+    Returns the number of instances made; less than n only at the end.
     """
     max_seq_length, dupe_factor, _, _, pairs, in_order, _, _, _ = settings
     max_num_tokens = max_seq_length - 3 if pairs else max_seq_length - 2
@@ -167,7 +166,7 @@ def plan_instances(
                 _truncate(span, max_num_tokens)
                 span[NUM_MASKED] = 0
                 if settings[2]:
-                    span[NUM_MASKED] = _mask_span(
+                    span[NUM_MASKED] = _mask(
                         tokens, continuations, is_continuation, span, settings, probabilities, ngram_shares, all_ids,
                         row, continues, scratch, positions[made], replacements[made],
                     )  # fmt: skip
@@ -180,65 +179,30 @@ def plan_instances(
 
 
 @inner
-def _mask_span(
-    tokens, continuations, is_continuation, span, settings, probabilities, ngram_shares, all_ids, row,
-    continues, scratch, positions, replacements,
-):  # fmt: skip
-    """Masks an instance; returns the number of masks. See `plan_instances` and `_mask`."""
-    _, _, max_predictions, whole_words, _, _, cls_id, sep_id, mask_id = settings
-    _, masked_lm_prob, mask_rate, keep_share = probabilities
-    row_length = gather(tokens, span, cls_id, sep_id, row)
-    if whole_words:
-        _gather_continuations(continuations, is_continuation, span, row, row_length, continues)
-    # Half to even, as Python rounds.
-    to_predict = min(max_predictions, max(1, np.int64(np.rint(row_length * masked_lm_prob))))
-    return _mask(
-        row, row_length, to_predict, whole_words, ngram_shares, mask_rate, keep_share, cls_id, sep_id, mask_id, all_ids,
-        continues, scratch, positions, replacements,
-    )  # fmt: skip
+def _put_span(sentence_ends, document_ends, order, number, start, last, target_length, pairs, in_order, span):
+    """Puts texts and label of the instance that begins with the sentence `start`; returns the sentence after it.
 
-
-@inner
-def _put_span(
-    sentence_ends, document_ends, order, number, start, last, target_length, pairs, in_order, span,
-):  # fmt: skip
-    """Puts texts and label of the instance that begins with the sentence `start`; returns the sentence after it."""
+    The sentences are A, or divided into A and B, or another B is found.
+    """
     begin, _, end = _sentences_from(sentence_ends, start, last, target_length)
-    if pairs:
-        end, span[LABEL] = _put_pair(
-            sentence_ends, document_ends, order, number, begin, start, end, target_length, in_order, span
-        )
-    else:
+    num_sentences, span[LABEL] = end - start, 0
+    if not pairs:
         span[A_BEGIN], span[A_LENGTH] = begin, sentence_ends[end - 1] - begin
         span[B_BEGIN], span[B_LENGTH] = NO_B, 0
-        span[LABEL] = 0
-    return end
-
-
-@inner
-def _put_pair(
-    sentence_ends, document_ends, order, number, begin, start, end, target_length, in_order, span
-):  # fmt: skip
-    """Divides sentences, from `start` on, into A and B, or finds another B, and writes both to span.
-
-    Returns:
-      The sentence after those that were used, and the label.
-    """
-    num_sentences = end - start
+        return end
     a_end = start + 1 if num_sentences == 1 else start + 1 + below(num_sentences - 1)
     span[A_BEGIN], span[A_LENGTH] = begin, sentence_ends[a_end - 1] - begin
     if num_sentences == 1 or (not in_order and uniform() < 0.5):
-        span[B_BEGIN], span[B_LENGTH] = _random_next(
-            sentence_ends, document_ends, order, number, target_length - span[A_LENGTH]
-        )
-        return a_end, np.int64(1)
+        rest, span[LABEL] = target_length - span[A_LENGTH], 1
+        span[B_BEGIN], span[B_LENGTH] = _random_next(sentence_ends, document_ends, order, number, rest)
+        return a_end
     span[B_BEGIN] = sentence_ends[a_end - 1]
     span[B_LENGTH] = sentence_ends[end - 1] - span[B_BEGIN]
-    swapped = np.int64(in_order != 0 and uniform() < 0.5)
-    if swapped:
+    if in_order and uniform() < 0.5:
         span[A_BEGIN], span[B_BEGIN] = span[B_BEGIN], span[A_BEGIN]
         span[A_LENGTH], span[B_LENGTH] = span[B_LENGTH], span[A_LENGTH]
-    return end, swapped
+        span[LABEL] = 1
+    return end
 
 
 @inner
@@ -297,31 +261,27 @@ def gather(tokens, span, cls_id, sep_id, row):
 
 
 @inner
-def _gather_continuations(continuations, is_continuation, span, row, length, continues):
-    """Writes for each token of an instance's row whether it continues a word; see `plan_instances`."""
-    if len(continuations):
-        gather(continuations, span, 0, 0, continues)
-    else:
-        for k in range(length):
-            continues[k] = is_continuation[row[k]]
-
-
-# ---- masks -----------------------------------------------------------------------------------------------------------
-
-
-@inner
 def _mask(
-    row, length, to_predict, whole_words, ngram_shares, mask_rate, keep_share, cls_id, sep_id, mask_id, all_ids,
+    tokens, continuations, is_continuation, span, settings, probabilities, ngram_shares, all_ids, row,
     continues, scratch, positions, replacements,
 ):  # fmt: skip
-    """Chooses positions of one instance and the tokens to put there; returns their number.
+    """Chooses positions of one instance and the tokens to put there; returns their number. See `plan_instances`.
 
     Args:
-      row: int32 [S], the first `length` are the instance. to_predict: most positions.
       ngram_shares: float64 [N], the share of n-grams of up to 1, 2, ... N words, the last 1; or empty: single words.
-      continues: int32 [S], whether each token continues a word; used if whole_words.
+      row, continues: int32 [S], for the instance and, of whole words, whether each of its tokens continues one.
       scratch: int64 [_SCRATCH_ROWS, S + 1]. positions, replacements: int32 [P], filled in, by increasing position.
     """
+    _, _, max_predictions, whole_words, _, _, cls_id, sep_id, mask_id = settings
+    _, masked_lm_prob, mask_rate, keep_share = probabilities
+    length = gather(tokens, span, cls_id, sep_id, row)
+    if whole_words and len(continuations):
+        gather(continuations, span, 0, 0, continues)
+    elif whole_words:
+        for k in range(length):
+            continues[k] = is_continuation[row[k]]
+    # Half to even, as Python rounds.
+    to_predict = min(max_predictions, max(1, np.int64(np.rint(length * masked_lm_prob))))
     words, order, chosen = scratch[0], scratch[1], scratch[2]  # words: the word that each candidate belongs to
     candidates, begins, num_candidates, num_words = scratch[3], scratch[4], 0, 0
     for position in range(length):
@@ -363,8 +323,7 @@ def _choose(order, words, begins, candidates, num_words, to_predict, ngram_share
     The length of an n-gram is drawn for every word, also for one that is then left out: because not even it alone fits,
     or because a word of its n-gram is chosen already. An n-gram that does not fit is cut to fewer words.
 
-    Returns:
-      Their number.
+    Returns their number.
     """
     covered[: begins[num_words]] = 0
     count = 0

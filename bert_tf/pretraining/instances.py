@@ -72,10 +72,8 @@ class Instances(Sequence[TrainingInstance]):
         positions = self.positions[number, : span[instance_kernels.NUM_MASKED]]
         labels = row[positions].tolist()
         row[positions] = self.replacements[number, : len(positions)]
-        second_start = int(span[instance_kernels.A_LENGTH]) + 2
-        return TrainingInstance(
-            row[:length].tolist(), second_start, bool(span[instance_kernels.LABEL]), positions.tolist(), labels
-        )
+        second_start, is_random = int(span[instance_kernels.A_LENGTH]) + 2, bool(span[instance_kernels.LABEL])
+        return TrainingInstance(row[:length].tolist(), second_start, is_random, positions.tolist(), labels)
 
 
 def create_instances(
@@ -174,11 +172,9 @@ def ngram_shares(settings: InstanceSettings) -> np.ndarray:
 def _write_planned(plan: Plan, width: int, directory: str, progress: Callable[[int], None]) -> list[np.ndarray]:
     """Calls a plan until it has nothing left, and keeps what it plans in files.
 
-    Args:
-      width: P. directory: local. progress: called with what was done since the last call.
+    width: P. directory: local. progress: called with what was done since the last call.
 
-    Returns:
-      spans, positions and replacements of all instances, see `Instances`, mapped from the files.
+    Returns spans, positions and replacements of all instances, see `Instances`, mapped from the files.
     """
     columns = {"spans": (np.int64, 6), "positions": (np.int32, width), "replacements": (np.int32, width)}
     chunk = [np.empty((_INSTANCES_PER_CALL, width), kind) for kind, width in columns.values()]

@@ -43,8 +43,6 @@ _OF_PAIRS = ("next_sentence_labels", "next_sentence_weights", "pooled_positions"
 Rows, Features = Mapping[str, tf.Tensor], dict[str, tf.Tensor]
 _plain = tf.autograph.experimental.do_not_convert
 
-# --- BERT -------------------------------------------------------------------------------------------------------------
-
 
 @_plain
 def bert(rows: Rows, seed: int, step, masking: Masking, first_row=0) -> Features:
@@ -76,8 +74,7 @@ def bert(rows: Rows, seed: int, step, masking: Masking, first_row=0) -> Features
     # In float64, as Python multiplies.
     wanted = tf.cast(tf.round(tf.cast(sizes, tf.float64) * masking.masked_lm_prob), tf.int32)
     counts = tf.where(sizes > 0, tf.clip_by_value(wanted, 1, predictions), 0)
-    real = pair < lengths.shape[1] // 2
-    candidate = real & (ids != masking.cls_id) & (ids != masking.sep_id)
+    candidate = (pair < lengths.shape[1] // 2) & (ids != masking.cls_id) & (ids != masking.sep_id)
     continues = continuations_of(rows, masking)
     counts = at_most(counts, predictions)
     positions = choose(continues, candidate, pair, starts, counts, order_bits, masking, _take_words)
@@ -98,11 +95,9 @@ def _take_words(candidate, size, following, pair, starts, counts) -> tf.Tensor:
     looks only at the words that may still fit, takes the longest run of them that fits together, and the first word
     that is left over is too long for the next round: two or three rounds suffice.
 
-    Args:
-      candidate, size, following, pair: [B, S], tokens in the order of their words. starts, counts: [B, M + 1].
+    candidate, size, following, pair: [B, S], tokens in the order of their words. starts, counts: [B, M + 1].
 
-    Returns:
-      bool [B, S], the tokens taken.
+    Returns bool [B, S], the tokens taken.
     """
     pairs = counts.shape[1]
     members = tf.one_hot(pair, pairs, dtype=tf.float32)  # [B, S, M + 1]
@@ -120,9 +115,6 @@ def _take_words(candidate, size, following, pair, starts, counts) -> tf.Tensor:
 
     start = (counts, tf.zeros_like(candidate), tf.constant(True))
     return tf.while_loop(lambda left, taken, more: more, one_round, start)[1]
-
-
-# --- RoBERTa ----------------------------------------------------------------------------------------------------------
 
 
 @dataclasses.dataclass(frozen=True)
@@ -163,8 +155,7 @@ def roberta(rows: Rows, seed: int, step, masking: Masking, first_row=0, draws: R
       rows, seed, step, first_row: as for `bert`. masking: its mask_rule is "roberta".
       draws: the random numbers, instead of those of seed and step.
 
-    Returns:
-      As `bert`.
+    Returns what `bert` does.
     """
     features, sequence, starts = arrange_rows(rows, masking.pad_id)
     ids = features["input_ids"]
@@ -204,7 +195,6 @@ def roberta(rows: Rows, seed: int, step, masking: Masking, first_row=0, draws: R
 
 
 def roberta_draws(rows: Rows, seed: int, step, masking: Masking, first_row=0) -> RobertaDraws:
-    """The random numbers of `roberta` for these arguments."""
     batch, length = rows["input_ids"].shape
     sequences = rows["segment_lengths"].shape[1] // 2
     bits = random_bits([batch, sequences + 4 * length], seed, step, first_row)
@@ -212,9 +202,6 @@ def roberta_draws(rows: Rows, seed: int, step, masking: Masking, first_row=0) ->
     rounding, change, keep = (uniform(values, tf.float64) for values in (rounding, change, keep))
     tokens = tf.gather(tf.constant(masking.all_ids), scale_bits(tokens, len(masking.all_ids)))
     return RobertaDraws(rounding, order, change, keep, tokens)
-
-
-# --- ELECTRA ----------------------------------------------------------------------------------------------------------
 
 
 def electra_predictions(masked_lm_prob: float, max_seq_length: int) -> int:
@@ -241,8 +228,7 @@ def electra(rows: Rows, seed: int, step, masking: Masking, first_row=0) -> Featu
     bits = random_bits([rows["input_ids"].shape[0], 2 * predictions + 2], seed, step, first_row)
     position_bits, mask_bits, sampling_seeds = tf.split(bits, [predictions, predictions, 2], axis=1)
     running = tf.cumsum(tf.cast(electra_candidates(features, masking), tf.int32), axis=1)
-    number = scale_bits(position_bits, running[:, -1:])
-    positions = tf.searchsorted(running, tf.cast(number, tf.int32), side="right")
+    positions = tf.searchsorted(running, tf.cast(scale_bits(position_bits, running[:, -1:]), tf.int32), side="right")
     positions = tf.where(running[:, -1:] > 0, positions, 0)
     masked = mask_electra(features, positions, uniform(mask_bits), masking)
     return features | masked | {"sampling_seeds": sampling_seeds}
@@ -284,14 +270,10 @@ def mask_electra(features: Rows, positions: tf.Tensor, share: tf.Tensor, masking
     return {"input_ids": masked, "original_ids": ids} | predictions_at(ids, positions)
 
 
-# --- rare tokens first ------------------------------------------------------------------------------------------------
-
-
 def token_weights(counts: np.ndarray, special_ids: Collection[int], smoothing: float) -> np.ndarray:
     """float32 [V]: how likely a token is chosen, before normalisation: max(count, 1) ** -smoothing; special ones never.
 
-    Args:
-      counts: [V], how often each token is in the data.
+    counts: [V], how often each token is in the data.
     """
     weights = np.maximum(counts, 1).astype(np.float64) ** -smoothing
     weights[list(special_ids)] = 0.0
@@ -309,8 +291,7 @@ def smoothed(rows: Rows, seed: int, step, masking: Masking, weights: np.ndarray)
       rows, seed, step: as for `bert`. masking: how many are chosen, and what becomes of them.
       weights: [V], from `token_weights`.
 
-    Returns:
-      As `bert`.
+    Returns what `bert` does.
     """
     features = arrange_rows(rows, masking.pad_id)[0]
     ids, real = features["input_ids"], features["input_mask"] > 0
@@ -335,12 +316,10 @@ def draw_weighted(weights: tf.Tensor, number, share: tf.Tensor, masking: Masking
       weights: float32 [B, S], 0 for tokens that are never chosen. number: of tokens to choose, if there are as many.
       share: float32 [B, S], uniform between 0 and 1.
 
-    Returns:
-      bool [B, S], at most P in a row.
+    Returns bool [B, S], at most P in a row.
     """
     key = tf.where(weights > 0, -tf.math.log(share) / weights, np.inf)
-    flat = tf.reshape(key, [-1])
-    rank = tf.reshape(tf.argsort(tf.argsort(flat, stable=True)), tf.shape(key))
+    rank = tf.reshape(tf.argsort(tf.argsort(tf.reshape(key, [-1]), stable=True)), tf.shape(key))
     chosen = (weights > 0) & (rank < number)
     in_row = tf.argsort(tf.argsort(tf.where(chosen, key, np.inf), axis=1, stable=True), axis=1)
     return chosen & (in_row < masking.max_predictions_per_seq)
@@ -349,8 +328,7 @@ def draw_weighted(weights: tf.Tensor, number, share: tf.Tensor, masking: Masking
 def mask_chosen(ids: tf.Tensor, chosen: tf.Tensor, tokens: tf.Tensor, masking: Masking) -> Features:
     """Replaces chosen tokens.
 
-    Args:
-      ids: int32 [B, S]. chosen: bool [B, S], at most P in a row. tokens: int32 [B, S], read where tokens are chosen.
+    ids: int32 [B, S]. chosen: bool [B, S], at most P in a row. tokens: int32 [B, S], read where tokens are chosen.
 
     Returns:
       `input_ids` [B, S]; `masked_lm_positions`, `masked_lm_ids` [B, P] int32 and `masked_lm_weights` [B, P] float32,
@@ -362,9 +340,6 @@ def mask_chosen(ids: tf.Tensor, chosen: tf.Tensor, tokens: tf.Tensor, masking: M
     return {"input_ids": tf.where(chosen, tokens, ids)} | predictions_at(ids, positions[:, :limit])
 
 
-# --- left to right ----------------------------------------------------------------------------------------------------
-
-
 @_plain
 def left_to_right(rows: Rows) -> Features:
     """Labels of a batch for the left-to-right language model of the paper's ablations ("LTR & No NSP", section 5.1).
@@ -374,10 +349,7 @@ def left_to_right(rows: Rows) -> Features:
     two sequences. The model has `"attention": "causal"` in its bert_config.json, so that the constraint holds in
     fine-tuning, too, as in the paper; and as [CLS] sees nothing but itself, it is the last token ([SEP]) that the
     pooler reads. The labels have the form of masked LM, with the positions of all tokens, so that model and loss are
-    those of masked LM.
-
-    Args:
-      rows: as for `bert`, or the seven features of masked records, whose tokens are put back.
+    those of masked LM. rows: as for `bert`, or the seven features of masked records, whose tokens are put back.
 
     Returns:
       the features of `bert` with `masked_lm_positions`, `masked_lm_ids` and `masked_lm_weights` [B, S - 1]: places 0 to

@@ -12,8 +12,8 @@ import functools
 import hashlib
 import json
 import math
-import operator
 from collections.abc import Callable, Mapping, Sequence
+from operator import attrgetter
 
 import numpy as np
 import tensorflow as tf
@@ -32,7 +32,7 @@ class Masking:
       do_whole_word_mask: mask all pieces of a word or none.
       mask_rate, random_rate, keep_rate: shares of the chosen tokens that become [MASK], become any token, stay.
       mask_smoothing: exponent of the tokens' counts by which they are chosen, see `mask_rules.smoothed`; 0: all alike.
-      mask_rule: one of MASK_RULES, or "electra": how many tokens are predicted, and which may be.
+      mask_rule: "bert", "roberta" or "electra": how many tokens are predicted, and which may be.
     """
 
     tokenizer: Tokenizer
@@ -49,9 +49,7 @@ class Masking:
         if self.mask_smoothing and self.do_whole_word_mask:
             raise ValueError("--mask_smoothing chooses single pieces: give it or --do_whole_word_mask.")
 
-    cls_id, sep_id, mask_id = (
-        property(operator.attrgetter(f"tokenizer.{name}")) for name in ("cls_id", "sep_id", "mask_id")
-    )
+    cls_id, sep_id, mask_id = (property(attrgetter(f"tokenizer.{name}")) for name in ("cls_id", "sep_id", "mask_id"))
 
     @property
     def pad_id(self) -> int:
@@ -84,8 +82,7 @@ class Masking:
     def problem(self, rows: Mapping[str, tf.Tensor]) -> str | None:
         """How the ids of a batch contradict the vocabulary, as the rest of a sentence; None if they don't.
 
-        Args:
-          rows: as for `mask_rules.bert`, any number of them.
+        rows: as for `mask_rules.bert`, any number of them.
         """
         ids, lengths = np.asarray(rows["input_ids"]), np.asarray(rows["segment_lengths"])
         if ids.max() >= len(self.continuations):
@@ -109,11 +106,9 @@ class Masking:
 def predictions_at(ids: tf.Tensor, positions: tf.Tensor) -> dict[str, tf.Tensor]:
     """The features of predictions.
 
-    Args:
-      ids: [B, S]. positions: [B, P], S where there is none.
+    ids: [B, S]. positions: [B, P], S where there is none.
 
-    Returns:
-      `masked_lm_positions`, `masked_lm_ids` and `masked_lm_weights`, see `mask_rules.bert`.
+    Returns `masked_lm_positions`, `masked_lm_ids` and `masked_lm_weights`, see `mask_rules.bert`.
     """
     chosen = positions < ids.shape[1]
     positions = tf.where(chosen, positions, 0)
@@ -128,10 +123,8 @@ def write_tokens(ids: tf.Tensor, positions: tf.Tensor, tokens: tf.Tensor) -> tf.
     """`ids` [B, S] with `tokens` [B, P] at `positions` [B, P], S for those that are written nowhere."""
     batch, length = ids.shape
     wide = tf.pad(ids, [[0, 0], [0, 1]])  # with a column that is cut off again
-    offsets = tf.range(batch)[:, None] * (length + 1)
-    flat = tf.tensor_scatter_nd_update(
-        tf.reshape(wide, [-1]), tf.reshape(positions + offsets, [-1, 1]), tf.reshape(tokens, [-1])
-    )
+    indices = tf.reshape(positions + tf.range(batch)[:, None] * (length + 1), [-1, 1])
+    flat = tf.tensor_scatter_nd_update(tf.reshape(wide, [-1]), indices, tf.reshape(tokens, [-1]))
     return tf.reshape(flat, [batch, length + 1])[:, :length]
 
 
@@ -153,8 +146,7 @@ def continuations_of(rows: Mapping[str, tf.Tensor], masking: "Masking") -> tf.Te
 def arrange_rows(rows: Mapping[str, tf.Tensor], pad_id: int = 0) -> tuple[dict[str, tf.Tensor], tf.Tensor, tf.Tensor]:
     """Where things are in a batch of unmasked rows.
 
-    Args:
-      rows: as for `mask_rules.bert`. pad_id: the id of padding.
+    rows: as for `mask_rules.bert`. pad_id: the id of padding.
 
     Returns:
       features: what `mask_rules.bert` returns, without the masks; of `input_ids` only padding may change.
@@ -244,8 +236,7 @@ def _words(continues, candidate, pair, starts):
     batch, length = candidate.shape
     running = cumsum(candidate)  # candidates up to and including each token
     before_pair = tf.gather(tf.pad(running, [[0, 0], [1, 0]]), starts, batch_dims=1)  # [B, M + 1]
-    first = running == tf.gather(before_pair, pair, batch_dims=1) + 1
-    continues &= ~first
+    continues &= running != tf.gather(before_pair, pair, batch_dims=1) + 1  # the first of a pair
     word = tf.maximum(cumsum(candidate & ~continues) - 1, 0)
     number = tf.reshape(word + tf.range(batch)[:, None] * length, [-1])
     sizes = tf.math.unsorted_segment_sum(tf.reshape(tf.cast(candidate, tf.int32), [-1]), number, batch * length)

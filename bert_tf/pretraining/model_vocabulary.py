@@ -28,6 +28,8 @@ from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.text.tokenizer_files import Casing, directory_of, find_model, is_there, read_casing, resolve_casing
 from bert_tf.text.wordpiece import ElectraTokenizer, FullTokenizer
 
+Files = Mapping[str, Sequence[str]]  # flag -> the files of records that it names
+
 
 @dataclasses.dataclass(frozen=True)
 class _Source:
@@ -45,24 +47,17 @@ class _Source:
 
 
 def choose_vocabulary(
-    vocab_file: str | None,
-    init_checkpoint: str | None,
-    record_files: Mapping[str, Sequence[str]],
-    config: BertConfig,
-    *,
-    from_teacher: bool = False,
+    vocab_file: str | None, init_checkpoint: str | None, records: Files, config: BertConfig, from_teacher: bool = False
 ) -> ModelFiles | None:
     """Vocabulary and casing of a model to be pre-trained: vocab_file, else init_checkpoint's, else that of the records.
 
     Args:
-      init_checkpoint: where the model starts, or its teacher.
-      record_files: flag -> the files that it names. config: of the model.
+      init_checkpoint: where the model starts, or its teacher. config: of the model.
       from_teacher: init_checkpoint is what --teacher names, which must have the vocabulary of the records.
 
-    Returns:
-      None if nothing says which vocabulary it is, which is logged.
+    Returns None if nothing says which vocabulary it is, which is logged.
     """
-    made_with, tokenizer_class = _source_of(record_files), family_of(config).tokenizer_class
+    made_with, tokenizer_class = _source_of(records), family_of(config).tokenizer_class
     known = _find(vocab_file, init_checkpoint, made_with, tokenizer_class, from_teacher)
     if known is None:
         return None
@@ -72,17 +67,10 @@ def choose_vocabulary(
     return dataclasses.replace(known, config=config)
 
 
-def check_size(
-    vocab_file: str | None,
-    record_files: Mapping[str, Sequence[str]],
-    config: BertConfig,
-    config_name: str,
-    is_new: bool,
-) -> bool:
+def check_size(vocab_file: str | None, record_files: Files, config: BertConfig, config_name: str, is_new: bool) -> bool:
     """Whether the size of the vocabulary is known: that in the summaries beside the records, else that of vocab_file.
 
-    Args:
-      record_files: flag -> the files that it names. config_name: for messages. is_new: see `check_vocab_size`.
+    config_name: for messages. is_new: see `check_vocab_size`.
     """
     summaries = [summary for files in record_files.values() for summary in summaries_of(files).values()]
     sizes = {record["flags"]["vocab_file"]: record["vocab_size"] for record in summaries if "vocab_size" in record}
@@ -106,9 +94,7 @@ def tokenizer_of_model(vocab_file: str, config: BertConfig, casing: Casing = Cas
     return kind.from_file(vocab_file, casing)
 
 
-def _find(
-    vocab_file, init_checkpoint, made_with: _Source | None, tokenizer_class, from_teacher: bool
-) -> ModelFiles | None:
+def _find(vocab_file, init_checkpoint, made_with: _Source | None, kind, from_teacher: bool) -> ModelFiles | None:
     if vocab_file:
         beside = read_model_files(init_checkpoint) if init_checkpoint and not from_teacher else ModelFiles("")
         if problem := other_ids(vocab_file, beside):  # as where the encoder is to learn another language
@@ -124,7 +110,7 @@ def _find(
             if made_with and files.casing.do_lower_case is None:
                 files.casing = made_with.casing
             same = not made_with or vocabulary_sha256(files.vocab_file) == made_with.vocab_sha256
-            if not same and not _same_tokens(files.vocab_file, made_with, tokenizer_class):
+            if not same and not _same_tokens(files.vocab_file, made_with, kind):
                 if from_teacher:
                     raise ValueError(f"--teacher: {files.vocab_file} {made_with.is_other}; give this as --vocab_file.")
                 logging.warning(f"--init_checkpoint: {files.vocab_file} {made_with.is_other}. Do their tokens differ?")
@@ -140,7 +126,7 @@ def _find(
     return None
 
 
-def _source_of(record_files: Mapping[str, Sequence[str]]) -> _Source | None:
+def _source_of(record_files: Files) -> _Source | None:
     """The vocabulary that all records were made with; None if no summary says it."""
     sources = []
     for path, summary in (pair for files in record_files.values() for pair in summaries_of(files).items()):
@@ -183,9 +169,6 @@ def summaries_of(record_files: Sequence[str]) -> dict[str, dict]:
     return summaries
 
 
-# --- the vocabulary that data are made with ---------------------------------------------------------------------------
-
-
 def read_tokenizer(
     vocab_file: str, do_lower_case: bool | None, strip_accents: bool | None = None, electra: bool = False
 ) -> Tokenizer:
@@ -206,8 +189,7 @@ def tokenizer_of(
 ) -> Tokenizer:
     """The tokenizer of the settings' vocabulary.
 
-    Args:
-      do_lower_case, strip_accents: None: the files beside the vocabulary say it, or else as in the original.
+    do_lower_case, strip_accents: None: the files beside the vocabulary say it, or else as in the original.
     """
     vocab_file = records.vocab_file
     casing = resolve_casing(do_lower_case, strip_accents, read_casing(directory_of(vocab_file)))
@@ -227,20 +209,15 @@ def tokenizer_of(
 def vocabulary_sha256(vocab_file: str) -> str:
     """SHA-256 of a vocabulary file; of a vocab.json, of its own and that of the merges.txt beside it, as of a KoBERT's
     vocab.txt with the .model. Added tokens that other files beside it name count, too."""
-    digest, kind = file_sha256(vocab_file), tokenizer_class_of(vocab_file)
-    if other := _other_file(vocab_file, kind):
+    digest, kind, other = file_sha256(vocab_file), tokenizer_class_of(vocab_file), None
+    directory = posixpath.dirname(vocab_file)
+    if kind is KoBertTokenizer and not vocab_file.endswith(".model"):
+        other = find_model(directory)
+    elif kind is ByteBpeTokenizer and not isinstance(read_json(vocab_file).get("model"), dict):
+        other = posixpath.join(directory, MERGES)  # which a tokenizer.json has in it
+    if other and is_there(other):
         digest = hashlib.sha256(f"{digest} {file_sha256(other)}".encode()).hexdigest()
     if vocab_file.endswith(TOKENIZER):
         return digest
     added = kind.from_file(vocab_file, Casing(False)).added_tokens.tokens
     return hashlib.sha256(f"{digest} {added}".encode()).hexdigest() if added else digest
-
-
-def _other_file(vocab_file: str, kind: type[Tokenizer]) -> str | None:
-    directory = posixpath.dirname(vocab_file)
-    if kind is KoBertTokenizer and not vocab_file.endswith(".model"):
-        return find_model(directory)
-    merges_file = posixpath.join(directory, MERGES)
-    # A tokenizer.json has the merges in it.
-    is_half = kind is ByteBpeTokenizer and not isinstance(read_json(vocab_file).get("model"), dict)
-    return merges_file if is_half and is_there(merges_file) else None

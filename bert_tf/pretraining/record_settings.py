@@ -231,12 +231,6 @@ def settings_of_records(**values) -> tuple[RecordSettings, InstanceSettings]:
     if records.masking == "dynamic":
         values.setdefault("dupe_factor", 1)
     settings = InstanceSettings(**values)
-    _check(records, settings)
-    return records, settings
-
-
-def _check(records: RecordSettings, settings: InstanceSettings) -> None:
-    """Refuses what can't be in records of this kind, or has no effect on them."""
     rows, is_dynamic, is_electra = settings.rows, records.masking == "dynamic", settings.rows == "electra"
     words = records.segmenter or records.word_boundaries
     rates = given(settings, ("masked_lm_prob", "mask_rate", "random_rate", "keep_rate"))
@@ -258,6 +252,7 @@ def _check(records: RecordSettings, settings: InstanceSettings) -> None:
     ):
         if is_wrong:
             raise ValueError(problem)
+    return records, settings
 
 
 def check_mask_rates(mask_rate: float, random_rate: float, keep_rate: float) -> None:

@@ -32,7 +32,7 @@ _HEAD_BYTES = 80  # of a feature, at most
 _ROWS_AT_ONCE = 64  # whose values stay in the cache of a core
 _WEIGHTS = "masked_lm_weights"  # the one feature of floats
 
-# ---- values ----------------------------------------------------------------------------------------------------------
+Block = tuple[int, bytes]  # the number of its records, and their frames
 
 
 @compiled
@@ -79,9 +79,6 @@ def _lay_out_unmasked(row_begins, row_ends, members, tokens, continuations, span
         counts[k, 0] = filled
         if len(continuations):
             counts[k, 3] = filled
-
-
-# ---- bytes -----------------------------------------------------------------------------------------------------------
 
 
 @inner
@@ -145,7 +142,6 @@ def _put_integers(buffer, at, values, size):
 
 @inner
 def _put_ones(buffer, at, values):
-    """Zeros and ones as floats."""
     for k in range(len(values)):
         bit = values[k]  # 1.0 is 0x3F800000
         buffer[at + 4 * k] = buffer[at + 4 * k + 1] = 0
@@ -218,13 +214,8 @@ def _masked_checksums(contents: Iterable[np.ndarray]) -> np.ndarray:
     return crc.astype("<u4").view(np.uint8).reshape(-1, 4)
 
 
-# ---- files -----------------------------------------------------------------------------------------------------------
-
-
-def blocks_of(
-    instances: Instances, members: np.ndarray, row_ends: np.ndarray, max_pairs: int
-) -> Iterator[tuple[int, bytes]]:
-    """Yields framed records in blocks of up to 1,024: (number of records, bytes).
+def blocks_of(instances: Instances, members: np.ndarray, row_ends: np.ndarray, max_pairs: int) -> Iterator[Block]:
+    """Yields framed records in blocks of up to 1,024.
 
     Record k holds the instances members[row_ends[k - 1]:row_ends[k]]; masked records and ELECTRA's hold one each.
     """
@@ -270,13 +261,10 @@ def blocks_of(
         yield block_end - block, _framed(buffer, ends[: block_end - block])
 
 
-def write_blocks(
-    path: str, blocks: Iterable[tuple[int, bytes]], progress: Callable[[int], object] = lambda _: None
-) -> np.ndarray:
+def write_blocks(path: str, blocks: Iterable[Block], progress: Callable[[int], object] = lambda _: None) -> np.ndarray:
     """Writes blocks of framed records to a file on any file system; returns bytes and records of each, int64 [n, 2].
 
-    Args:
-      progress: called with the records of each block.
+    progress: called with the records of each block.
     """
     written = []
     with tf.io.gfile.GFile(path, "wb") as file:

@@ -17,20 +17,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bert_tf.pretraining.instance_kernels import (
-    A_BEGIN,
-    A_LENGTH,
-    B_BEGIN,
-    B_LENGTH,
-    LABEL,
-    NO_B,
-    NUM_MASKED,
-    begin_of,
-    below,
-    drawing_from,
-    shuffle,
-    uniform,
-)
+from bert_tf.pretraining import instance_kernels as kernels
+from bert_tf.pretraining.instance_kernels import NO_B, begin_of, below, drawing_from, shuffle, uniform
 from bert_tf.pretraining.record_settings import InstanceSettings
 from bert_tf.pretraining.token_store import TokenStore
 from bert_tf.system.numba_compile import compiled, inner
@@ -76,8 +64,7 @@ def lines_plan(store: TokenStore, settings: InstanceSettings, unknown_id: int) -
 def electra_plan(store: TokenStore, max_seq_length: int, path: str) -> Plan:
     """The plan of ELECTRA's rows, in the order of the text, with every draw of the original's.
 
-    Args:
-      path: a local file for the rows' tokens, end to end, since a row takes sentences out of their order.
+    path: a local file for the rows' tokens, end to end, since a row takes sentences out of their order.
     """
     cursor = np.array([0, 0, 0, 0, max_seq_length], np.int64)
     tokens = np.empty(max(_ROW_TOKENS, max_seq_length), store.tokens.dtype)
@@ -109,8 +96,7 @@ def pack(lengths: np.ndarray, row_length: int, max_items: int, rng: random.Rando
       row_length: room of a row. max_items: most items in a row.
       rng: for the order of the rows, which is random.
 
-    Returns:
-      (members, row_ends), int64: row k holds the items members[row_ends[k - 1]:row_ends[k]].
+    Returns (members, row_ends), int64: row k holds the items members[row_ends[k - 1]:row_ends[k]].
     """
     order = np.argsort(-lengths, kind="stable")
     row_of, num_rows = _best_fit(lengths[order].astype(np.int64), row_length, max_items)
@@ -128,11 +114,9 @@ def pack(lengths: np.ndarray, row_length: int, max_items: int, rng: random.Rando
 
 @inner
 def _put_span(span, a_begin, a_length, b_begin, b_length):
-    span[A_BEGIN], span[A_LENGTH], span[B_BEGIN], span[B_LENGTH] = a_begin, a_length, b_begin, b_length
-    span[LABEL] = span[NUM_MASKED] = 0
-
-
-# ---- ELECTRA ---------------------------------------------------------------------------------------------------------
+    span[kernels.A_BEGIN], span[kernels.A_LENGTH] = a_begin, a_length
+    span[kernels.B_BEGIN], span[kernels.B_LENGTH] = b_begin, b_length
+    span[kernels.LABEL] = span[kernels.NUM_MASKED] = 0
 
 
 @compiled
@@ -146,8 +130,7 @@ def plan_electra(tokens, sentence_ends, document_ends, max_seq_length, cursor, u
       spans: int64 [n, 6], filled in. They point into all rows end to end, since a row takes sentences out of their
         order. rows: like tokens, [m], filled in.
 
-    Returns:
-      (number of rows, tokens filled in).
+    Returns (number of rows, tokens filled in).
     """
     made = filled = 0
     in_a = np.empty(max_seq_length + 1, np.bool_)
@@ -210,9 +193,6 @@ def _copy(tokens, begin, ends, in_a, wanted, most, row):
     return length
 
 
-# ---- whole sentences -------------------------------------------------------------------------------------------------
-
-
 @compiled
 def plan_sentences(sentence_ends, document_ends, max_seq_length, within_documents, cursor, spans):
     """Packs whole sentences into rows until `spans` is full or the text ends (fairseq: complete, complete_doc).
@@ -226,8 +206,7 @@ def plan_sentences(sentence_ends, document_ends, max_seq_length, within_document
         that are in rows already; at first zeros.
       spans: int64 [n, 6], filled in. A is what a row holds between its special tokens; it is never empty.
 
-    Returns:
-      The number of rows; less than n only at the end.
+    Returns the number of rows; less than n only at the end.
     """
     room = max_seq_length - 1  # for sentences with their separators, the last of which ends the row
     made, total = 0, len(sentence_ends)
@@ -251,9 +230,6 @@ def plan_sentences(sentence_ends, document_ends, max_seq_length, within_document
     return made
 
 
-# ---- lines -----------------------------------------------------------------------------------------------------------
-
-
 @compiled
 def plan_lines(tokens, sentence_ends, unknown_id, max_seq_length, cursor, spans):
     """Makes each line a row until `spans` is full or the text ends (DistilBERT: lm_seqs_dataset.py).
@@ -266,8 +242,7 @@ def plan_lines(tokens, sentence_ends, unknown_id, max_seq_length, cursor, spans)
       cursor: int64 [3], where to continue: the next line, the part of it, and how many rows were left out; at first 0.
       spans: int64 [n, 6], filled in.
 
-    Returns:
-      The number of rows; less than n only at the end.
+    Returns the number of rows; less than n only at the end.
     """
     made, size = 0, max_seq_length - 2
     while cursor[0] < len(sentence_ends):
@@ -292,9 +267,6 @@ def plan_lines(tokens, sentence_ends, unknown_id, max_seq_length, cursor, spans)
             cursor[1] += 1
         cursor[0], cursor[1] = cursor[0] + 1, 0
     return made
-
-
-# ---- packing ---------------------------------------------------------------------------------------------------------
 
 
 @compiled

@@ -71,7 +71,6 @@ class ShardJob:
 
     @property
     def pairs_per_row(self) -> int:
-        """Most pairs of a record."""
         return _PACKED_PAIRS if self.records.pack_sequences else 1
 
     def outputs(self, shard: int) -> list[str]:
@@ -80,7 +79,6 @@ class ShardJob:
         return [path + ending for path in self.output_files]
 
     def files(self, shard: int) -> list[str]:
-        """All files of a shard: its record files, their indexes, and the summary."""
         outputs = self.outputs(shard)
         return [*outputs, *map(index_path, outputs), summary_path(outputs[0])]
 
@@ -105,7 +103,6 @@ class ShardJob:
 
     @property
     def no_rows(self) -> str:
-        """The message that every line is left out."""
         reason = "too short or half unknown (--rows=lines)" if self.instances.rows == "lines" else "blank"
         return f"no text to make records of in {some(self.input_files)}: every line is {reason}"
 
@@ -126,8 +123,7 @@ def make_shard(
       num_workers: processes for tokenizing.
       bar: makes the progress bar of each stage. log: show some instances in the log.
 
-    Returns:
-      The summary, as written.
+    Returns the summary, as written.
     """
     corpus, tokenizer, outputs = Corpus(job.input_files, job.text), job.tokenizer(), job.outputs(shard)
     for folder in filter(None, map(os.path.dirname, outputs)):
@@ -179,8 +175,7 @@ def read_summary(path: str) -> dict | None:
 def finished_summary(job: ShardJob, shard: int, known: dict | None = None) -> dict | None:
     """The summary of a shard that an earlier run of the same job finished; None if there is none.
 
-    Args:
-      known: a summary of this shard, instead of the one beside its records.
+    known: a summary of this shard, instead of the one beside its records.
     """
     summary = known or read_summary(summary_path(job.outputs(shard)[0])) or {}
     try:

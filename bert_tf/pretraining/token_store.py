@@ -19,7 +19,7 @@ import mmap
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 
@@ -97,7 +97,7 @@ def tokenize(
     tokenizer: Tokenizer,
     directory: str,
     boundaries: WordBoundaries | None = None,
-    separator: int | None = None,
+    separator: int = -1,
     mark_words: bool = False,
 ) -> TokenStore:
     """Tokenizes text into a store.
@@ -111,7 +111,7 @@ def tokenize(
       boundaries: say which pieces continue a word; None: the pieces themselves do. Word pieces only.
       mark_words: store which pieces continue a word by their characters. SentencePiece only, where that is more than
         the ids say: an unknown piece may continue a word, too.
-      separator: an id to put after each sentence and, as a sentence of its own, after each document; None: nothing.
+      separator: an id to put after each sentence and, as a sentence of its own, after each document; -1: nothing.
     """
     look_up = words_of(tokenizer, boundaries, mark_words)
     is_marked = boundaries is not None or mark_words
@@ -126,9 +126,7 @@ def tokenize(
             lines = int(np.count_nonzero(numbers == 0))
             tokens = int((starts[numbers + 1] - starts[numbers]).sum()) + lines
             arrays = [np.empty(tokens, np.int32 if is_marked else kind), *np.empty((2, lines), np.int64)]
-            counts = word_kernels.cut_sentences(
-                numbers, ids, starts, visible, -1 if separator is None else separator, carry, *arrays
-            )
+            counts = word_kernels.cut_sentences(numbers, ids, starts, visible, separator, carry, *arrays)
             arrays = [values[:count] for values, count in zip(arrays, counts, strict=True)]
             if is_marked:
                 arrays.append((arrays[0] >= _CONTINUES).astype(np.uint8))
@@ -140,7 +138,6 @@ def tokenize(
 
 @contextlib.contextmanager
 def _opened(directory: str, is_marked: bool) -> Iterator[list]:
-    """The files of a store, to be written."""
     os.makedirs(directory, exist_ok=True)
     with contextlib.ExitStack() as stack:
         names = (*_NAMES, _CONTINUATIONS) if is_marked else _NAMES
@@ -249,13 +246,9 @@ class _Words(abc.ABC):
 
     @abc.abstractmethod
     def _encode(self, ends: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Encodes words.
+        """The ids of all words, int32; where those of each end, int64 [n]; whether it is more than spaces, bool [n].
 
-        Args:
-          ends: int64 [n + 1]; word k is arena[ends[k]:ends[k + 1]].
-
-        Returns:
-          The ids of all, int32; where those of each word end, int64 [n]; whether it is more than whitespace, bool [n].
+        ends: int64 [n + 1]; word k is arena[ends[k]:ends[k + 1]].
         """
 
     def _clear(self) -> None:
@@ -270,12 +263,10 @@ class _Words(abc.ABC):
             self._arena = np.empty(len(data), np.uint8)
             self._clear()
         numbers = np.empty(min(len(data), _NUMBERS_AT_ONCE), np.int32)
-        at = 0
+        at, tables = 0, (self._slots, self._arena, self._arena_ends)
         while at < len(data):
             known, begin = self._count, at
-            at, filled, self._count = word_kernels.find_words(
-                data, at, self._slots, self._arena, self._arena_ends, known, numbers
-            )
+            at, filled, self._count = word_kernels.find_words(data, at, *tables, known, numbers)
             if self._count > known:
                 pieces, starts, visible = self._encode(self._arena_ends[known - 1 : self._count])
                 self._starts = np.concatenate([self._starts, len(self._pieces) + starts])
@@ -293,17 +284,19 @@ class _Words(abc.ABC):
 
 
 class PiecesOfWords(_Words):
-    """Words of `FullTokenizer`, which are between spaces.
-
-    Args:
-      boundaries: see `tokenize`.
-    """
+    """Words of `FullTokenizer`, which are between spaces. boundaries: see `tokenize`."""
 
     def __init__(self, tokenizer: FullTokenizer, boundaries: WordBoundaries | None = None):
         super().__init__()
         self._boundaries, self._basic_tokenizer = boundaries, tokenizer.basic_tokenizer
         wordpiece = tokenizer.wordpiece_tokenizer
-        self._trie = _trie_of(wordpiece.vocab)
+        continues = np.array([token.startswith(CONTINUATION) for token in wordpiece.vocab])
+        tokens = [token.removeprefix(CONTINUATION).encode() for token in wordpiece.vocab]
+        ends = np.cumsum([len(token) for token in tokens])
+        slots = 1 << int(2 * ends[-1] + 2).bit_length()
+        self._trie = np.zeros(slots, np.int64), np.zeros(slots, np.int32), np.full(int(ends[-1]) + 2, -1, np.int32)
+        ids = np.fromiter(wordpiece.vocab.values(), np.int32, len(tokens))
+        word_kernels.build_trie(np.frombuffer(b"".join(tokens), np.uint8), ends, ids, continues, *self._trie)
         self._unknown_token, self._unknown_id = wordpiece.unk_token, tokenizer.vocab.get(wordpiece.unk_token, -1)
         self._max_characters = wordpiece.max_input_chars_per_word
         self._kinds, self._letters = _ascii_rules(tokenizer.basic_tokenizer)
@@ -316,7 +309,11 @@ class PiecesOfWords(_Words):
         others = np.flatnonzero(~is_ascii)
         words = self._texts(ends, others)
         visible[others] = [not word.isspace() for word in words]
-        split_text = self._split(words)
+        # Their basic tokens, all at once, with an ideograph between words: a space between tokens, a newline after each
+        # word. Writable, as the words of the other kind are: Numba compiles another version for arrays that are not.
+        mark = next(chr(code) for code in _MARKS if chr(code) not in " ".join(words))
+        tokens = " ".join(self._basic_tokenizer.tokenize(f" {mark} ".join([*words, ""])))
+        split_text = np.frombuffer(bytearray(tokens.replace(mark, "\n").encode()), np.uint8)
         pieces = np.empty(int(ends[-1] - ends[0]) + len(split_text), np.int32)
         starts = np.empty(len(ends) - 1, np.int64)
         count = word_kernels.cut_words(
@@ -330,15 +327,6 @@ class PiecesOfWords(_Words):
                 flags = self._boundaries.continuations(word)
                 pieces[end - len(flags) : end] += np.array(flags, np.int32) * _CONTINUES
         return pieces[:count], starts, visible
-
-    def _split(self, words: list[str]) -> np.ndarray:
-        """UTF-8 of the basic tokens of words: spaces between tokens, a newline after each word."""
-        # All at once, with an ideograph between them.
-        text = " ".join(words)
-        mark = next(chr(code) for code in _MARKS if chr(code) not in text)
-        tokens = self._basic_tokenizer.tokenize(f" {mark} ".join([*words, ""]))
-        # Writable, as the words of the other kind are: Numba compiles another version for arrays that are not.
-        return np.frombuffer(bytearray(" ".join(tokens).replace(mark, "\n").encode()), np.uint8)
 
 
 class ByteBpeWords(_Words):
@@ -358,9 +346,7 @@ class ByteBpeWords(_Words):
             yield self._lines.encode(lines)
             return
         if _ODD_SPACE.search(text):
-            lines = [
-                line.replace(" ", _HELD_SPACE if _ODD_SPACE.search(line) else f" {_AFTER_SPACE}") for line in lines
-            ]
+            lines = [row.replace(" ", _HELD_SPACE if _ODD_SPACE.search(row) else f" {_AFTER_SPACE}") for row in lines]
             text = "\n".join(lines)
         else:
             text = text.replace(" ", f" {_AFTER_SPACE}")
@@ -375,8 +361,7 @@ class ByteBpeWords(_Words):
         texts = ["\n".join([*words[k : k + _WORDS_AT_ONCE], ""]) for k in range(0, len(words), _WORDS_AT_ONCE)]
         ids = np.concatenate([np.array(row, np.int32) for row in self._tokenizer.encode_batch(texts)])
         is_end = ids == self._newline_id
-        starts = np.flatnonzero(is_end) - np.arange(len(words))
-        return ids[~is_end], starts, np.ones(len(words), bool)
+        return ids[~is_end], np.flatnonzero(is_end) - np.arange(len(words)), np.ones(len(words), bool)
 
 
 def _ascii_rules(tokenizer: BasicTokenizer) -> tuple[np.ndarray, np.ndarray]:
@@ -393,15 +378,3 @@ def _ascii_rules(tokenizer: BasicTokenizer) -> tuple[np.ndarray, np.ndarray]:
         else:
             kinds[code] = word_kernels.DROPPED
     return kinds, letters
-
-
-def _trie_of(vocab: Mapping[str, int]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """See `word_kernels.build_trie`."""
-    continues = np.array([token.startswith(CONTINUATION) for token in vocab])
-    tokens = [token.removeprefix(CONTINUATION).encode() for token in vocab]
-    ends = np.cumsum([len(token) for token in tokens])
-    slots = 1 << int(2 * ends[-1] + 2).bit_length()
-    trie = np.zeros(slots, np.int64), np.zeros(slots, np.int32), np.full(int(ends[-1]) + 2, -1, np.int32)
-    ids = np.fromiter(vocab.values(), np.int32, len(tokens))
-    word_kernels.build_trie(np.frombuffer(b"".join(tokens), np.uint8), ends, ids, continues, *trie)
-    return trie

@@ -14,9 +14,6 @@ from bert_tf.system.numba_compile import compiled, inner
 DROPPED, SPACE, ALONE, LETTER = range(4)
 
 
-# ---- vocabulary ------------------------------------------------------------------------------------------------------
-
-
 @inner
 def _child_slot(keys, node, byte):
     """Where the child of a node is, or would be, in the hash table of a trie."""
@@ -93,8 +90,7 @@ def cut_words(arena, ends, is_ascii, kinds, letters, split_text, trie, unknown_i
       trie: see `build_trie`. unknown_id: for what is in no piece, or longer than max_characters.
       pieces: int32, filled in. starts: int64 [n], filled in: where each word's pieces end.
 
-    Returns:
-      How many pieces there are.
+    Returns how many pieces there are.
     """
     longest = 1
     for k in range(len(is_ascii)):
@@ -132,9 +128,6 @@ def cut_words(arena, ends, is_ascii, kinds, letters, split_text, trie, unknown_i
     return count
 
 
-# ---- text ------------------------------------------------------------------------------------------------------------
-
-
 @compiled
 def find_words(data, at, slots, arena, arena_ends, count, numbers):
     """Numbers for the words of UTF-8 text, which are separated by spaces and newlines; a newline itself is number 0.
@@ -146,8 +139,7 @@ def find_words(data, at, slots, arena, arena_ends, count, numbers):
       count: numbers given so far. New words get the next ones.
       numbers: int32, filled in.
 
-    Returns:
-      (where it ended in data, numbers filled in, new count). It ends early when there is no room for another word.
+    Returns (where it ended in data, numbers filled in, new count). It ends early if there is no room for another word.
     """
     filled, mask, size = 0, np.int64(len(slots) - 1), len(data)
     while at < size:
@@ -206,8 +198,7 @@ def cut_sentences(words, pieces, starts, visible, separator, carry, tokens, sent
       carry: int64 [5], see `token_store.tokenize`; updated.
       tokens, sentence_ends, document_ends: filled in.
 
-    Returns:
-      How many of each were filled in.
+    Returns how many of each were filled in.
     """
     num_tokens = num_sentences = num_documents = 0
     total_tokens, total_sentences, sentence_begin, document_begin, line_visible = carry

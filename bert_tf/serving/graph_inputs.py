@@ -70,9 +70,8 @@ class TextEncoder:
     def _dense(self, parts: list[tf.RaggedTensor], segments: list) -> dict[str, tf.Tensor]:
         """Concatenates parts of rows into features; a part's segment is one number or one per value."""
         ids = tf.concat(parts, 1)
-        segments = [
-            part.with_values(tf.ones_like(part.values) * segment) for part, segment in zip(parts, segments, strict=True)
-        ]
+        pairs = zip(parts, segments, strict=True)
+        segments = [part.with_values(tf.ones_like(part.values) * segment) for part, segment in pairs]
         return {
             "input_ids": to_dense(ids, self.pad_id),
             "input_mask": to_dense(tf.ones_like(ids)),
@@ -111,9 +110,8 @@ def parse_examples(serialized: tf.Tensor) -> dict[str, tf.Tensor]:
     0), of the same length. Examples from the scripts' record files are accepted.
     """
     names = ("input_ids", "input_mask", "segment_ids")
-    rows = tf.io.parse_example(
-        serialized, {name: tf.io.RaggedFeature(tf.int64, row_splits_dtype=tf.int64) for name in names}
-    )
+    feature = tf.io.RaggedFeature(tf.int64, row_splits_dtype=tf.int64)
+    rows = tf.io.parse_example(serialized, dict.fromkeys(names, feature))
     rows = {name: tf.cast(row, tf.int32) for name, row in rows.items()}
     ids = to_dense(rows["input_ids"])
     shape = tf.stack([-1, tf.shape(ids)[1]])
@@ -148,8 +146,7 @@ def fold(features: dict[str, tf.Tensor]) -> Folded:
     For sentences of mixed length, compared with padding to the longest, about half of the token positions remain. If
     folding would not save much (one text, texts of similar length), each text has its own row.
 
-    Args:
-      features: input_ids, input_mask, segment_ids [B, S]; each row of the mask is ones followed by zeros.
+    features: input_ids, input_mask, segment_ids [B, S]; each row of the mask is ones followed by zeros.
     """
     shape = tf.shape(features["input_ids"])
     number, width = shape[0], shape[1]
@@ -176,36 +173,29 @@ def fold(features: dict[str, tf.Tensor]) -> Folded:
 
     owners = tf.where(is_first, 1, tf.where(is_real, 2, 0))
     rank = tf.math.invert_permutation(order)
-    return Folded(
-        {
-            "input_ids": folded("input_ids"),
-            "segment_ids": folded("segment_ids"),
-            "input_mask": tf.cast(tf.equal(owners[:, :, None], owners[:, None, :]), tf.int32),
-            "position_ids": positions,
-            "pooled_positions": tf.concat([tf.zeros_like(starts), tf.minimum(starts, tf.shape(positions)[1] - 1)], 1),
-        },
-        tf.where(rank < rows, 2 * rank, 2 * (number - 1 - rank) + 1),
-    )
+    features_of_rows = {
+        "input_ids": folded("input_ids"),
+        "segment_ids": folded("segment_ids"),
+        "input_mask": tf.cast(tf.equal(owners[:, :, None], owners[:, None, :]), tf.int32),
+        "position_ids": positions,
+        "pooled_positions": tf.concat([tf.zeros_like(starts), tf.minimum(starts, tf.shape(positions)[1] - 1)], 1),
+    }
+    return Folded(features_of_rows, tf.where(rank < rows, 2 * rank, 2 * (number - 1 - rank) + 1))
 
 
 def unfolded(features: dict[str, tf.Tensor]) -> Folded:
     """A batch unchanged, in the form of a folded one: the second pooled output of each row belongs to no text.
 
-    Args:
-      features: input_ids, input_mask, segment_ids [B, S], with any mask.
+    features: input_ids, input_mask, segment_ids [B, S], with any mask.
     """
     ids = features["input_ids"]
     number, width = tf.shape(ids)[0], tf.shape(ids)[1]
-    return Folded(
-        {
-            "input_ids": ids,
-            "segment_ids": features["segment_ids"],
-            "input_mask": tf.tile(features["input_mask"][:, None], [1, width, 1]),
-            "position_ids": tf.tile(tf.range(width)[None], [number, 1]),
-            "pooled_positions": tf.zeros([number, 2], tf.int32),
-        },
-        2 * tf.range(number),
-    )
+    further = {
+        "input_mask": tf.tile(features["input_mask"][:, None], [1, width, 1]),
+        "position_ids": tf.tile(tf.range(width)[None], [number, 1]),
+        "pooled_positions": tf.zeros([number, 2], tf.int32),
+    }
+    return Folded({"input_ids": ids, "segment_ids": features["segment_ids"], **further}, 2 * tf.range(number))
 
 
 # ---- windows of long texts -------------------------------------------------------------------------------------------
@@ -233,8 +223,7 @@ def cut(lengths: tf.Tensor, room, stride, least: int = 0) -> Windows:
       least: windows of a text without tokens.
     """
     room, stride = (tf.broadcast_to(tf.cast(size, tf.int64), tf.shape(lengths)) for size in (room, stride))
-    further = (tf.maximum(lengths - room, 0) + stride - 1) // stride
-    counts = tf.where(lengths > 0, 1 + further, least)
+    counts = tf.where(lengths > 0, 1 + (tf.maximum(lengths - room, 0) + stride - 1) // stride, least)
     texts = tf.repeat(tf.range(tf.size(counts, tf.int64)), counts)
     numbers = tf.range(tf.size(texts, tf.int64)) - tf.gather(tf.cumsum(counts, exclusive=True), texts)
     starts = numbers * tf.gather(stride, texts)

@@ -33,7 +33,6 @@ FOLDED = {
 
 
 def strings(name: str) -> tf.TensorSpec:
-    """string [B]."""
     return tf.TensorSpec([None], tf.string, name)
 
 
@@ -51,8 +50,7 @@ class ServedModel:
       facts: what export.json says beside what all exports have.
       folds: texts may share rows. Set it to False before anything is traced for a runtime that gains nothing by it.
 
-    Args:
-      model: a Keras model of this project, built. split_unknown: see `graph_of`.
+    model: a Keras model of this project, built. split_unknown: see `graph_of`.
     """
 
     labels: Sequence[str] = ()
@@ -105,21 +103,15 @@ class ServedModel:
 
     def signatures(self) -> dict[str, Callable]:
         """name -> tf.function with an input signature."""
-        return {
-            "serving_default": signature(lambda text: self.outputs(self.features_of_texts(text)), strings("text")),
-            **self.id_signatures(),
-        }
+        default = signature(lambda text: self.outputs(self.features_of_texts(text)), strings("text"))
+        return {"serving_default": default, **self.id_signatures()}
 
     def features_of_texts(self, texts: tf.Tensor) -> dict[str, tf.Tensor]:
-        """The model's features of `text`, string [B]."""
         return self.encoder.features(texts)
 
     def id_signatures(self) -> dict[str, Callable]:
-        """`serve_ids` and `serve_examples`."""
-        return {
-            "serve_ids": signature(self._of_ids, *IDS.values()),
-            "serve_examples": signature(lambda examples: self.outputs(parse_examples(examples)), strings("examples")),
-        }
+        of_examples = signature(lambda examples: self.outputs(parse_examples(examples)), strings("examples"))
+        return {"serve_ids": signature(self._of_ids, *IDS.values()), "serve_examples": of_examples}
 
     def _of_ids(self, input_ids, input_mask, segment_ids):
         return self.outputs({"input_ids": input_ids, "input_mask": input_mask, "segment_ids": segment_ids})
@@ -132,10 +124,7 @@ class ServedModel:
 class ServedEncoder(ServedModel):
     """BertModel: `pooled_output` [B, H], `sequence_output` [B, S, H], and the ids and mask of the encoded text.
 
-    `embed` takes `text` and returns `vector` [B, H], as `Embedder` makes it.
-
-    Args:
-      sentences: how vectors are made.
+    `embed` takes `text` and returns `vector` [B, H], as `Embedder` makes it. sentences: how vectors are made.
     """
 
     def __init__(self, model, tokenizer, max_seq_length, sentences: SentenceSettings):
@@ -158,12 +147,8 @@ class ServedEncoder(ServedModel):
 
     def outputs(self, features):
         outputs = self.run(features)
-        return {
-            "pooled_output": tf.cast(outputs["pooled_output"], tf.float32),
-            "sequence_output": tf.cast(outputs["sequence_output"], tf.float32),
-            "input_ids": tf.identity(features["input_ids"]),
-            "input_mask": tf.identity(features["input_mask"]),
-        }
+        vectors = {name: tf.cast(outputs[name], tf.float32) for name in ("pooled_output", "sequence_output")}
+        return vectors | {name: tf.identity(features[name]) for name in ("input_ids", "input_mask")}
 
 
 class ServedLogits(ServedModel):
@@ -220,12 +205,8 @@ class ServedClassifier(ServedLogits):
             probabilities = tf.sigmoid(logits)
             return {"labels": every_name, "probabilities": probabilities, "holds": probabilities > 0.5}
         probabilities = tf.nn.softmax(logits)
-        return {
-            "label": tf.gather(names, tf.argmax(logits, -1)),
-            "score": tf.reduce_max(probabilities, -1),
-            "labels": every_name,
-            "probabilities": probabilities,
-        }
+        label, score = tf.gather(names, tf.argmax(logits, -1)), tf.reduce_max(probabilities, -1)
+        return {"label": label, "score": score, "labels": every_name, "probabilities": probabilities}
 
     def signatures(self):
         single = signature(lambda text: self.text_outputs(text), strings("text"))
@@ -270,10 +251,8 @@ class ServedWindowClassifier(ServedClassifier):
         return {name: value.to_tensor(filling.get(name, 0)) for name, value in features.items()}
 
     def signatures(self):
-        return {
-            "serving_default": signature(lambda text: self.outputs(self.features_of_texts(text)), strings("text")),
-            "serve_ids": signature(self._of_ids, *self.model_inputs().values()),
-        }
+        default = signature(lambda text: self.outputs(self.features_of_texts(text)), strings("text"))
+        return {"serving_default": default, "serve_ids": signature(self._of_ids, *self.model_inputs().values())}
 
 
 class ServedMultipleChoice(ServedLogits):
@@ -287,11 +266,8 @@ class ServedMultipleChoice(ServedLogits):
         del features
         logits = tf.cast(logits, tf.float32)  # [B, N]
         probabilities = tf.nn.softmax(logits)
-        return {
-            "choice": tf.argmax(logits, -1, tf.int32),
-            "score": tf.reduce_max(probabilities, -1),
-            "probabilities": probabilities,
-        }
+        choice, score = tf.argmax(logits, -1, tf.int32), tf.reduce_max(probabilities, -1)
+        return {"choice": choice, "score": score, "probabilities": probabilities}
 
     def model_inputs(self):
         return {name: tf.TensorSpec([None, None, None], tf.int32, name) for name in IDS}

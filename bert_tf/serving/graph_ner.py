@@ -36,11 +36,7 @@ class Words(NamedTuple):
 
 
 class GraphWords(tf.Module):
-    """Splits texts into words, with the results of `split_words`; invalid bytes are left out.
-
-    Args:
-      split: one of SPLITS.
-    """
+    """Splits texts into words, with the results of `split_words`; invalid bytes are left out. split: one of SPLITS."""
 
     def __init__(self, split: str = "words"):
         if split not in SPLITS:
@@ -79,9 +75,6 @@ def _dense(values: tf.Tensor, splits: tf.Tensor, filling) -> tf.Tensor:
     return tf.RaggedTensor.from_row_splits(values, splits, validate=False).to_tensor(filling)
 
 
-# --- the tagger -------------------------------------------------------------------------------------------------------
-
-
 class ServedTagger(ServedLogits):
     """BertForTokenClassification.
 
@@ -102,11 +95,9 @@ class ServedTagger(ServedLogits):
         self._unknown_id, self._split = tokenizer.unk_id, GraphWords(split)
 
     def signatures(self):
-        return {
-            "serving_default": signature(self.tag_texts, strings("text")),
-            "serve_words": signature(self.tag_words, tf.TensorSpec([None, None], tf.string, "words")),
-            **self.id_signatures(),
-        }
+        default = signature(self.tag_texts, strings("text"))
+        words = signature(self.tag_words, tf.TensorSpec([None, None], tf.string, "words"))
+        return {"serving_default": default, "serve_words": words, **self.id_signatures()}
 
     def answers(self, logits, features):
         """For token ids: `tags` string, `scores` [B, S] of every piece; only those of a word's first piece count."""
@@ -116,18 +107,12 @@ class ServedTagger(ServedLogits):
         return {"tags": tf.where(real, tags, ""), "scores": tf.where(real, tf.reduce_max(probabilities, -1), 0.0)}
 
     def tag_texts(self, text: tf.Tensor) -> dict[str, tf.Tensor]:
-        """`serving_default`."""
         with tf.device(CPU):
             words = self._split(text)
-        outputs = self._tags_of(words.texts, words.splits)
-        return {
-            **outputs,
-            "starts": _dense(words.starts, words.splits, -1),
-            "ends": _dense(words.ends, words.splits, -1),
-        }
+        tags = self._tags_of(words.texts, words.splits)
+        return tags | {"starts": _dense(words.starts, words.splits, -1), "ends": _dense(words.ends, words.splits, -1)}
 
     def tag_words(self, words: tf.Tensor) -> dict[str, tf.Tensor]:
-        """`serve_words`."""
         is_word = tf.not_equal(words, "")
         splits = tf.concat([[0], tf.cumsum(tf.reduce_sum(tf.cast(is_word, tf.int64), -1))], 0)
         return self._tags_of(tf.boolean_mask(words, is_word), splits)
@@ -143,11 +128,8 @@ class ServedTagger(ServedLogits):
         logits = tf.gather(self._logits(ids), pieces.row_starts())  # of each word's first piece
         tags = self._valid_tags(tf.argmax(logits, -1, tf.int32), splits)
         scores = tf.reduce_max(tf.nn.softmax(logits), -1)
-        return {
-            "words": _dense(words, splits, ""),
-            "tags": _dense(tags, splits, ""),
-            "scores": _dense(scores, splits, 0.0),
-        }
+        columns = {"words": (words, ""), "tags": (tags, ""), "scores": (scores, 0.0)}
+        return {name: _dense(values, splits, filling) for name, (values, filling) in columns.items()}
 
     def _logits(self, ids: tf.RaggedTensor) -> tf.Tensor:
         """float32 [P, C]: the logits of each piece in the window whose nearer edge is farthest away from it."""
@@ -169,8 +151,7 @@ class ServedTagger(ServedLogits):
         pieces = tf.where(inside, firsts[:, None] + columns, 0)
         distance = tf.minimum(columns, windows.sizes[:, None] - 1 - columns)
         chosen = tf.where(most_context(distance, inside, pieces, tf.size(ids.values)))  # [P, 2]
-        order = tf.argsort(tf.gather_nd(pieces, chosen), stable=True)
-        return tf.gather_nd(of_words, tf.gather(chosen, order))
+        return tf.gather_nd(of_words, tf.gather(chosen, tf.argsort(tf.gather_nd(pieces, chosen), stable=True)))
 
     def _valid_tags(self, numbers: tf.Tensor, word_splits: tf.Tensor) -> tf.Tensor:
         """Tags in which each entity begins as the scheme requires (see `ner.tags.valid_tags`), string [words]."""

@@ -50,13 +50,9 @@ class _Answers(NamedTuple):
 
     def at(self, positions: tf.Tensor) -> "_Answers":
         """The answers of a list [V] at `positions`, any shape; at position V no answer, with the score -inf."""
-        fillings = (_LOWEST, -1, -1, "")
-        return _Answers(
-            *(
-                tf.gather(tf.concat([values, tf.constant([filling], values.dtype)], 0), positions)
-                for values, filling in zip(self, fillings, strict=True)
-            )
-        )
+        pairs = zip(self, (_LOWEST, -1, -1, ""), strict=True)
+        longer = (tf.concat([values, tf.constant([filling], values.dtype)], 0) for values, filling in pairs)
+        return _Answers(*(tf.gather(values, positions) for values in longer))
 
 
 class ServedQuestionAnswering(ServedModel):
@@ -80,10 +76,8 @@ class ServedQuestionAnswering(ServedModel):
         return {name: tf.cast(value, tf.float32) for name, value in self.run(features).items()}
 
     def signatures(self):
-        return {
-            "serving_default": signature(self.answer, strings("question"), strings("context")),
-            **self.id_signatures(),
-        }
+        default = signature(self.answer, strings("question"), strings("context"))
+        return {"serving_default": default, **self.id_signatures()}
 
     def example(self):
         return {"question": "Who met Ada?", "context": "Her teacher met Ada. " * 20}
@@ -154,15 +148,8 @@ class ServedQuestionAnswering(ServedModel):
         return Outputs(outputs, tf.cast(windows.texts, tf.int32), inside, most, *characters)
 
 
-# ---- the choice of answers -------------------------------------------------------------------------------------------
-
-
 def _choose(scored: Outputs, codes: tf.RaggedTensor, settings: PredictionSettings) -> dict[str, tf.Tensor]:
-    """What `ServedQuestionAnswering.answer` returns.
-
-    Args:
-      codes: code points of the contexts [B, None].
-    """
+    """What `ServedQuestionAnswering.answer` returns. codes: code points of the contexts [B, None]."""
     count = codes.nrows(out_type=tf.int32)
     windows = tf.math.bincount(scored.questions, minlength=count, maxlength=count)  # [B]
     # The lowest score of "no answer" among the windows of each question, float64 [B].
@@ -187,20 +174,9 @@ def _choose(scored: Outputs, codes: tf.RaggedTensor, settings: PredictionSetting
         # The first in the list, whether a span or "no answer".
         best, score = _Answers(*(part[:, 0] for part in nbest)), probabilities[:, 0]
         null_score = tf.zeros([count], tf.float32)
-    return {
-        "answer": best.texts,
-        "start": best.starts,
-        "end": best.ends,
-        "score": score,
-        "null_score": null_score,
-        "nbest_answers": nbest.texts,
-        "nbest_scores": probabilities,
-        "nbest_starts": nbest.starts,
-        "nbest_ends": nbest.ends,
-    }
-
-
-# ---- candidates ------------------------------------------------------------------------------------------------------
+    lists = {"answers": nbest.texts, "scores": probabilities, "starts": nbest.starts, "ends": nbest.ends}
+    answer = {"answer": best.texts, "start": best.starts, "end": best.ends, "score": score, "null_score": null_score}
+    return answer | {f"nbest_{name}": values for name, values in lists.items()}
 
 
 def _candidates(scored: Outputs, codes: tf.RaggedTensor, settings: PredictionSettings) -> tuple[tf.Tensor, _Answers]:
@@ -263,13 +239,9 @@ def _nbest(questions, answers: _Answers, is_extra, count: tf.Tensor, size: int, 
     none = tf.cast(tf.logical_and(listed, tf.gather(answers.starts, order) < 0), tf.int32)
     lacks_none = tf.math.unsorted_segment_max(none, rows, count) < 1
     listed = tf.logical_or(listed, tf.logical_and(tf.gather(is_extra, order), tf.gather(lacks_none, rows)))
-    lists = tf.RaggedTensor.from_value_rowids(
-        tf.boolean_mask(order, listed), tf.boolean_mask(rows, listed), nrows=count, validate=False
-    )
+    order, rows = tf.boolean_mask(order, listed), tf.boolean_mask(rows, listed)
+    lists = tf.RaggedTensor.from_value_rowids(order, rows, nrows=count, validate=False)
     return answers.at(lists.to_tensor(total, shape=[None, size + lists_null]))
-
-
-# ---- "no answer" -----------------------------------------------------------------------------------------------------
 
 
 def _best_or_none(
@@ -277,8 +249,7 @@ def _best_or_none(
 ) -> tuple[_Answers, tf.Tensor, tf.Tensor]:
     """The best answer of each question, or "no answer" if that is better; its `score` and `null_score`; [B] each.
 
-    Args:
-      windows: how many each question has [B]. null: scores of "no answer" [B].
+    windows: how many each question has [B]. null: scores of "no answer" [B].
     """
     is_answer = nbest.starts >= 0
     exists = tf.reduce_any(is_answer, 1)
@@ -317,9 +288,8 @@ def _best_of_all(scored: Outputs, codes, max_answer_length: int, exists: tf.Tens
     sums = starts[:, None, :] + tf.gather(ends, tf.range(sizes)[:, None] + tf.range(width)[None], axis=1)
     sums = tf.reshape(sums, [-1, sizes * width])
     winner = tf.argmax(sums, 1, tf.int32)
-    questions, spans = _answers(
-        scored, codes, rows, winner % width, winner % width + winner // width, tf.gather(sums, winner, batch_dims=1)
-    )
+    firsts, highest = winner % width, tf.gather(sums, winner, batch_dims=1)
+    questions, spans = _answers(scored, codes, rows, firsts, firsts + winner // width, highest)
     # The first of the best windows of each question.
     count = tf.size(exists)
     best = tf.math.unsorted_segment_max(spans.scores, questions, count)

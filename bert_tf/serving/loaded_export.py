@@ -23,8 +23,7 @@ class Export:
 
     Calling it runs a signature on strings. Threads may share it.
 
-    Args:
-      trust: load it whatever ops it has; for exports of your own or of someone you trust like your own code.
+    trust: load it whatever ops it has; for exports of your own or of someone you trust like your own code.
     """
 
     def __init__(self, directory: str, trust: bool = False):
@@ -62,9 +61,6 @@ def check_ops(directory: str) -> None:
         )
 
 
-# ---- ONNX ------------------------------------------------------------------------------------------------------------
-
-
 class OnnxModel:
     """The model in the directory of an ONNX export. Threads may share it.
 
@@ -95,8 +91,7 @@ class OnnxModel:
     def run(self, features: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """All outputs.
 
-        Args:
-          features: input_ids, input_mask and segment_ids, integers [B, S]; for multiple choice [B, N, S].
+        features: input_ids, input_mask and segment_ids, integers [B, S]; for multiple choice [B, N, S].
         """
         inputs = {name: np.asarray(features[name], np.int32) for name in self._inputs}
         for name, values in inputs.items():
@@ -117,10 +112,8 @@ def check_self_contained(content: bytes, path: str) -> None:
 
     for part in messages_in(onnx.ModelProto.FromString(content)):
         if isinstance(part, onnx.TensorProto) and (part.external_data or part.data_location):
-            name = visible(part.name) or "one without a name"
-            raise ValueError(
-                f"{path} has a tensor that is not in it ({name:.80}): exports are complete, so it is refused."
-            )
+            name = (visible(part.name) or "one without a name")[:80]
+            raise ValueError(f"{path} has a tensor that is not in it ({name}): exports are complete, so it is refused.")
 
 
 def messages_in(part: Message) -> Iterator[Message]:

@@ -73,8 +73,7 @@ def check_extra(extra: str, use: str) -> None:
 def path_of(path, check: Callable[[str], object] | None = None, with_weights: bool = True) -> str:
     """A path, also a `pathlib.Path`, as a string, or the local folder of a model that it names on the hub.
 
-    Args:
-      check, with_weights: see `hub.local`. Without a check, no weights are needed.
+    check, with_weights: see `hub.local`. Without a check, no weights are needed.
     """
     path = os.fspath(path)
     if not storage.is_name(path):
@@ -93,7 +92,6 @@ def target_directory(directory) -> str:
 
 
 def check_not_empty(files: list[str], flag: str) -> None:
-    """Refuses local files that are all empty."""
     if files and not any(map(size_of, files)):
         raise ValueError(f"{flag}: {files[0]} is empty{', and so are the others' if len(files) > 1 else ''}.")
 
@@ -144,8 +142,6 @@ def check_different(columns: Mapping[str, str | None]) -> None:
         if column is not None and (first := flags.setdefault(column, flag)) != flag:
             raise ValueError(f"{first} and {flag} are both {column!r}: give each its own column.")
 
-
-# --- the environment --------------------------------------------------------------------------------------------------
 
 _TF_CONFIG = '{"cluster": {"worker": ["host0:2222", "host1:2222"]}, "task": {"type": "worker", "index": 0}}'
 

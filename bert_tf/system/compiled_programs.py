@@ -77,7 +77,6 @@ def keep_programs(deterministic: bool = False) -> Iterator[None]:
 
 
 def _gpus() -> list[str]:
-    """Name and driver of each GPU that a program may use."""
     driver = "".join(file.read_text(errors="replace") for file in _NVIDIA.glob("version"))
     texts = [file.read_text(errors="replace") for file in _NVIDIA.glob("gpus/*/information")]
     names = sorted("".join(re.findall(r"^Model:.*", text, re.MULTILINE)) + driver for text in texts)

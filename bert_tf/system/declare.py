@@ -76,7 +76,6 @@ class Declared:
         return ", ".join(f"{words} {bound:g}" for words, bound in named.items() if math.isfinite(bound))
 
     def field(self):
-        """The field of a dataclass that is declared so."""
         return dataclasses.field(default=None if self.unset else self.default, metadata={_KEY: self})
 
     def check_value(self, name: str, value) -> None:
@@ -84,9 +83,8 @@ class Declared:
         if self.choices and value not in self.choices:
             raise ValueError(f"--{name}={value} must be one of {', '.join(filter(None, self.choices))}.")
         # Unset bounds are infinite, and not included, so that neither infinity nor NaN is within.
-        if isinstance(value, int | float) and not (
-            self.least <= value <= self.most and self.above < value < self.below
-        ):
+        is_number = isinstance(value, int | float)
+        if is_number and not (self.least <= value <= self.most and self.above < value < self.below):
             shown = f"{value:g}" if isinstance(value, float) else value
             raise ValueError(f"--{name}={shown} must be {self.bounds or 'a finite number'}.")
         if self.check and not self.names_model(value):
@@ -152,12 +150,11 @@ def check_values(settings) -> None:
 def define_flags(*kinds: type, without: Collection[str] = (), values: Flags = flags.FLAGS, **defaults) -> None:
     """Defines a flag for each setting of some classes, `without` some, with other defaults for some."""
     for kind in kinds:
-        kinds_of_values = {field.name: field.type for field in dataclasses.fields(kind)}
+        types_of_values = {field.name: field.type for field in dataclasses.fields(kind)}
         for name, declared in declared_in(kind).items():
             if name not in without:
                 usual = None if declared.default is REQUIRED or not declared.shown else declared.default
-                default = defaults.get(name, usual)
-                _define_flag(_flag_name(name), kinds_of_values[name], declared, default, values)
+                _define_flag(_flag_name(name), types_of_values[name], declared, defaults.get(name, usual), values)
 
 
 def parsed_flags(arguments: Sequence[str], *kinds: type) -> dict[str, object]:
@@ -199,13 +196,10 @@ def settings_of(kind: type[Settings], values: Flags, check: Callable[[Settings],
         flag = _flag_name(name)
         if flag in set_flags or (flag in values and not declared.unset and values[flag].value is not None):
             chosen[name] = values[flag].value
-    begun = values["output_dir"].value if "output_dir" in values else None
-    return with_models(kind(**chosen), check, begun)
+    return with_models(kind(**chosen), check, values["output_dir"].value if "output_dir" in values else None)
 
 
-def with_models(
-    settings: Settings, check: Callable[[Settings], object] = check_values, begun: str | None = None
-) -> Settings:
+def with_models(settings: Settings, check: Callable = check_values, begun: str | None = None) -> Settings:
     """Settings that were checked, with the local folders of models instead of their names on the hub.
 
     Args:

@@ -65,9 +65,8 @@ class _Loop(CPUDispatcher):
     def get_call_template(self, arguments, named):
         # A variable that begins with 0 is first taken for the constant, and what it is passed to would be compiled for
         # the constant, too, which nothing calls: a third of the time of compilation.
-        return super().get_call_template(
-            [types.unliteral(kind) for kind in arguments], {name: types.unliteral(kind) for name, kind in named.items()}
-        )
+        named = {name: types.unliteral(kind) for name, kind in named.items()}
+        return super().get_call_template([types.unliteral(kind) for kind in arguments], named)
 
 
 class _CachedLoop(_Loop):
@@ -95,5 +94,4 @@ class _InnerLoop(_Loop):
 def _checksum(folder: pathlib.Path) -> str:
     """A checksum over all modules of a folder that import this one."""
     sources = [(path.name, path.read_bytes()) for path in sorted(folder.glob("*.py"))]
-    name = __name__.encode()
-    return hashlib.sha256(repr([source for source in sources if name in source[1]]).encode()).hexdigest()
+    return hashlib.sha256(repr([one for one in sources if __name__.encode() in one[1]]).encode()).hexdigest()

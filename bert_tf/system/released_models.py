@@ -111,8 +111,7 @@ def download_hub_module(address: str, cache_dir: str | None = None) -> str:
     Hub addresses can give the module as a tar file. Kaggle's own pages can't.
     """
     name = f"tfhub/{hashlib.sha256(address.encode()).hexdigest()[:16]}"
-    separator = "&" if "?" in address else "?"
-    return _unpacked(f"{address}{separator}tf-hub-format=compressed", cache_dir, name)
+    return _unpacked(f"{address}{'&' if '?' in address else '?'}tf-hub-format=compressed", cache_dir, name)
 
 
 def _unpacked(address: str, cache_dir: str | None, name: str) -> str:

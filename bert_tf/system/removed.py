@@ -4,10 +4,7 @@ _ROWS = "docs/vocabulary.md has the lines of NumPy that add rows for words and p
 # Flags, as they were called in any script.
 _FEATURES = "python -m experiments.feature_based trains models on a frozen BERT, and without one"
 FLAGS = {
-    "add_tokens": _ROWS,
-    "max_position_embeddings": _ROWS,
-    "new_rows": _ROWS,
-    "use_unused_slots": _ROWS,
+    **dict.fromkeys(("add_tokens", "max_position_embeddings", "new_rows", "use_unused_slots"), _ROWS),
     **dict.fromkeys(("features", "model_on_top", "lstm_on_top", "lstm_size", "lstm_layers"), _FEATURES),
     **dict.fromkeys(("model", "embedding_size", "hidden_size"), _FEATURES),
     "beam_size": "every model has BERT's head for questions, whose candidates are --n_best_size",
@@ -31,15 +28,10 @@ FLAGS = {
 }
 SETTINGS = FLAGS.keys()  # that run.json of earlier versions has
 # Values of flags.
-VALUES = {
-    "--format=tflite": "docs/serving.md has the lines of Python that make a file for LiteRT",
-    "--format=tflite_int8": "docs/serving.md has the lines of Python that make a file for LiteRT",
-}
+_LITE_RT = "docs/serving.md has the lines of Python that make a file for LiteRT"
+VALUES = dict.fromkeys(("--format=tflite", "--format=tflite_int8"), _LITE_RT)
 # Names of the package, as in `from bert_tf import NAME`.
-NAMES = {
-    "AlbertForQuestionAnswering": "use BertForQuestionAnswering",
-    "ElectraForQuestionAnswering": "use BertForQuestionAnswering",
-}
+NAMES = dict.fromkeys(("AlbertForQuestionAnswering", "ElectraForQuestionAnswering"), "use BertForQuestionAnswering")
 # Keys of head_config.json.
 _JOINT = "the joint head for questions is gone: train BERT's on this encoder, with run_squad.py"
 _ON_TOP = "a {} on top is gone: train BERT's own output layer on this encoder, or see experiments/feature_based.py"

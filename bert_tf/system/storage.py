@@ -57,7 +57,6 @@ def is_remote(path: str) -> bool:
 
 
 def is_on_hub(path: str) -> bool:
-    """Whether a path is that of a data set's file on the hub."""
     return path.startswith((HUB, PAGES))
 
 
@@ -234,8 +233,7 @@ def move_together(moves: Mapping[str, str], obsolete: Sequence[str] = ()) -> Non
 
     Its predecessor is removed first, so a kill never leaves new files beside old ones that are read together.
 
-    Args:
-      moves: temporary name -> path, in order. obsolete: old files to be removed, those first that readers need.
+    moves: temporary name -> path, in order. obsolete: old files to be removed, those first that readers need.
     """
     import tensorflow as tf
 

@@ -46,8 +46,7 @@ _TITLES = {name: title for name, (title, *_) in _CANDIDATES.items()} | {
 def converted(path: str, encoding: str, errors: str, chunks: Iterable[bytes]) -> Iterator[bytes]:
     """The bytes of a text in UTF-8, without a byte order mark; a text that is UTF-8 all the same stays as it is.
 
-    Args:
-      path: of the file, for messages. errors: "strict", or "replace": what is invalid becomes U+FFFD.
+    path: of the file, for messages. errors: "strict", or "replace": what is invalid becomes U+FFFD.
     """
     chunks = iter(chunks)
     first = b""
@@ -112,8 +111,7 @@ def wide_ascii(sample: bytes) -> bool:
 def _is_utf_8_text(sample: bytes, wide: bool) -> bool:
     """Whether the beginning of a file is surely UTF-8: it has a character that other encodings can't imitate.
 
-    Args:
-      wide: it would be UTF-16 otherwise.
+    wide: it would be UTF-16 otherwise.
     """
     if sample.startswith(codecs.BOM_UTF8):
         return True
@@ -127,8 +125,7 @@ def _is_utf_8_text(sample: bytes, wide: bool) -> bool:
 def _utf_16_of(sample: bytes, most_ascii: int = 50) -> str | None:
     """The form of UTF-16 that bytes from the beginning of a file are in, or None.
 
-    Args:
-      most_ascii: without a byte order mark, at least one of so many bytes is 0, all of them in one of the two places.
+    most_ascii: without a byte order mark, at least one of so many bytes is 0, all of them in one of the two places.
     """
     if sample.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         return "utf-16"

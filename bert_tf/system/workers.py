@@ -21,7 +21,6 @@ Item, Result = TypeVar("Item"), TypeVar("Result")
 
 
 def available_cores() -> int:
-    """The number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -86,7 +85,9 @@ def in_threads(function: Callable, *arguments: Iterable, threads: int = _WAITING
 _POLL_SECONDS = 0.5
 _DEATHS_ALLOWED = 3  # in a row, without a finished task in between
 
-_report: Callable[[float], None] | None = None  # receives the progress of a running task
+Progress = Callable[[float], None]  # receives what was done since the last call
+
+_report: Progress | None = None  # of a running task
 _shared: tuple = ()  # in a worker process: arguments that all tasks share
 
 
@@ -128,11 +129,7 @@ def map_tasks(function: Callable, tasks: Sequence[tuple], num_workers: int, *, s
 
 
 def run_tasks(
-    function: Callable,
-    tasks: Sequence[tuple],
-    num_workers: int,
-    on_progress: Callable[[float], None],
-    shared: tuple = (),
+    function: Callable, tasks: Sequence[tuple], num_workers: int, on_progress: Progress, shared: tuple = ()
 ) -> Iterator[tuple[int, object]]:
     """Yields (number of the task, function(*task, *shared)) as tasks finish, in any order.
 
@@ -140,7 +137,7 @@ def run_tasks(
 
     Args:
       function: of a module, so that another process can import it; it may call `report_progress`.
-      num_workers: 1: this process. on_progress: called every half second with the amount since the last call.
+      num_workers: 1: this process. on_progress: called every half second.
       shared: sent to each process once; tasks can use it as a cache for later ones.
     """
     global _report
@@ -153,14 +150,16 @@ def run_tasks(
                 _report = None
             yield number, result
         return
-    context = _start_context(function.__module__)
+    # Not by forking this process, since TensorFlow's threads would not survive that. On Linux processes are forked from
+    # one that has only imported the module: all wait for a single import of TensorFlow, and share its memory.
+    context = multiprocessing.get_context("forkserver" if sys.platform == "linux" else "spawn")
+    if sys.platform == "linux":
+        context.set_forkserver_preload([function.__module__])
     counter, shown = context.Value("d", 0.0), 0.0
     pending, deaths = list(range(len(tasks))), 0
     while pending:
-        start = (counter, logging.get_verbosity(), shared)
-        with concurrent.futures.ProcessPoolExecutor(
-            min(num_workers, len(pending)), context, _start_worker, start
-        ) as pool:
+        count, start = min(num_workers, len(pending)), (counter, logging.get_verbosity(), shared)
+        with concurrent.futures.ProcessPoolExecutor(count, context, _start_worker, start) as pool:
             futures = {pool.submit(_run_in_worker, function, tasks[number]): number for number in pending}
             waiting = set(futures)
             try:
@@ -185,15 +184,3 @@ def run_tasks(
             except BaseException:
                 pool.shutdown(cancel_futures=True)
                 raise
-
-
-def _start_context(module: str):
-    """How processes start: not by forking this one, since TensorFlow's threads would not survive that.
-
-    On Linux they are forked from a process that has only imported `module`, so that all workers wait for a single
-    import of TensorFlow and share its memory.
-    """
-    context = multiprocessing.get_context("forkserver" if sys.platform == "linux" else "spawn")
-    if sys.platform == "linux":
-        context.set_forkserver_preload([module])
-    return context

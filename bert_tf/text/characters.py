@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import posixpath
 import re
+import string
 import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
@@ -11,17 +12,9 @@ from bert_tf.system.text_files import naming_file, read_json_if_there
 
 # The blocks that the original calls CJK: each such character becomes a separate token. Hangul, Hiragana and Katakana
 # are left out on purpose: their words are separated by spaces or split by the vocabulary.
-_CJK_BLOCKS = (
-    (0x4E00, 0x9FFF),
-    (0x3400, 0x4DBF),
-    (0x20000, 0x2A6DF),
-    (0x2A700, 0x2B73F),
-    (0x2B740, 0x2B81F),
-    (0x2B820, 0x2CEAF),
-    (0xF900, 0xFAFF),
-    (0x2F800, 0x2FA1F),
+_CJK = re.compile(
+    "[\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0002a6df\U0002a700-\U0002ceaf\U0002f800-\U0002fa1f]"
 )
-_FIRST_CJK = 0x3400
 
 # Without width: byte order mark, zero-width space, word joiner, zero. Joiners (U+200C, U+200D) change how letters look.
 _INVISIBLE = "\ufeff\u200b\u2060\0"
@@ -30,7 +23,7 @@ _NAME = {**dict.fromkeys(map(ord, _INVISIBLE)), **dict.fromkeys(map(ord, "\u00a0
 # What the `tokenizers` library's regular expressions call whitespace (White_Space); `str.isspace` has four more.
 WHITESPACE = "\t\n\v\f\r \x85\xa0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a"
 WHITESPACE += "\u2028\u2029\u202f\u205f\u3000"
-_CIRCLED_LETTERS = ((0x24B6, 0x24E9), (0x1F130, 0x1F149), (0x1F150, 0x1F169), (0x1F170, 0x1F189))
+_CIRCLED_LETTER = re.compile("[\u24b6-\u24e9\U0001f130-\U0001f149\U0001f150-\U0001f169\U0001f170-\U0001f189]")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
@@ -75,16 +68,12 @@ def is_control(char: str) -> bool:
 def is_punctuation(char: str) -> bool:
     """True for categories P* and for every ASCII character that is not a letter, digit or space (including $ and ^,
     which Unicode calls symbols)."""
-    code = ord(char)
-    if 33 <= code <= 47 or 58 <= code <= 64 or 91 <= code <= 96 or 123 <= code <= 126:
-        return True
-    return unicodedata.category(char).startswith("P")
+    return char in string.punctuation or unicodedata.category(char).startswith("P")
 
 
 def is_cjk(char: str) -> bool:
     """True for the CJK ideographs that become separate tokens."""
-    code = ord(char)
-    return code >= _FIRST_CJK and any(first <= code <= last for first, last in _CJK_BLOCKS)
+    return _CJK.match(char) is not None
 
 
 def clean(char: str, drop_unassigned: bool = False, separate_cjk: bool = True) -> str | None:
@@ -130,7 +119,7 @@ def is_word_character(char: str) -> bool:
     category = unicodedata.category(char)
     if category[0] in "LM" or category in ("Nd", "Nl", "Pc") or char in "\u200c\u200d":
         return True
-    return category == "So" and any(first <= ord(char) <= last for first, last in _CIRCLED_LETTERS)
+    return category == "So" and _CIRCLED_LETTER.match(char) is not None
 
 
 @functools.cache
@@ -165,8 +154,7 @@ def character_kind(char: str, split: str = "words") -> int:
 def split_words(text: str, split: str = "words", tokens: Iterable[tuple[int, int]] = ()) -> list[tuple[int, int]]:
     """For each word of `text` its first character and the one after the last; control characters make no word.
 
-    Args:
-      split: one of SPLITS. tokens: the places of added tokens, each of which is a word of its own, whatever the split.
+    split: one of SPLITS. tokens: the places of added tokens, each of which is a word of its own, whatever the split.
     """
     words, done = [], 0
     for start, end in (*tokens, (len(text), len(text))):
@@ -291,7 +279,6 @@ class AddedTokens:
         return bool(self.normalized and self.normalized.pattern.search(self.normalize(text)))
 
     def parts(self, text: str) -> list[Part]:
-        """`text`, cut into added tokens and what is between them."""
         parts = []
         for part in _cut(Part(text, range(len(text)), len(text)), self.written):
             form = self.normalize(part.text) if self.normalized and not part.token else ""
@@ -345,13 +332,9 @@ def _cut(part: Part, forms: Forms) -> list[Part]:
 def read_added_tokens(vocab_file: str, vocab: Mapping[str, int]) -> list[AddedToken]:
     """The added tokens that the files beside a vocabulary name, those with a role among them, as `transformers` reads
     them: tokenizer_config.json, or if that has no added_tokens_decoder special_tokens_map.json, added_tokens.json and
-    tokenizer.json.
+    tokenizer.json. vocab: token -> id, of the vocabulary without them.
 
-    Args:
-      vocab: token -> id, of the vocabulary without them.
-
-    Returns:
-      sorted by their ids. A token in the vocabulary has its id there; the others follow it.
+    They are sorted by their ids. A token in the vocabulary has its id there; the others follow it.
     """
     added, tokens, after = {}, {}, max(vocab.values(), default=-1) + 1
     numbered, unnumbered = _named_tokens(vocab_file, vocab)

@@ -43,8 +43,7 @@ def values_of(rule: Callable[[str], int]) -> np.ndarray:
 class CodePointTable(tf.Module):
     """A number for each code point, as constants of a graph: pages of 256 that are equal are stored once.
 
-    Args:
-      values: int32 [CODE_POINTS].
+    values: int32 [CODE_POINTS].
     """
 
     def __init__(self, values: np.ndarray):
@@ -116,16 +115,18 @@ class GraphNormalizer(tf.Module):
         codes, origins = with_end(rows.characters, ord(" ")), with_end(rows.origins, -1)
         characters, sources = self._expand(codes)
         if self._lowers:
-            characters = tf.cond(
-                tf.reduce_any(tf.equal(characters, _SIGMA)), lambda: self._lower_sigmas(characters), lambda: characters
-            )
+            lower = functools.partial(self._lower_sigmas, characters)
+            characters = tf.cond(tf.reduce_any(tf.equal(characters, _SIGMA)), lower, lambda: characters)
         if self._sorts:
-            classes = self._classes(characters)
-            characters, sources = tf.cond(
-                tf.reduce_any(classes > 0),
-                lambda: self._sort(characters, sources, codes, classes),
-                lambda: (characters, sources),
-            )
+            classes, unsorted = self._classes(characters), (characters, sources)
+
+            def in_order() -> tuple[tf.Tensor, tf.Tensor]:
+                # The marks between two characters of class 0, of which some are dropped later, by their classes.
+                groups = tf.cumsum(tf.cast(self._delimiters(codes), tf.int64))
+                order = tf.argsort(256 * tf.gather(groups, unsorted[1]) + tf.cast(classes, tf.int64), stable=True)
+                return tuple(tf.gather(values, order) for values in unsorted)
+
+            characters, sources = tf.cond(tf.reduce_any(classes > 0), in_order, lambda: unsorted)
         origins, owners = tf.gather(origins, sources), tf.gather(owners, sources)
         kept = origins >= 0
         owners = tf.boolean_mask(owners, kept)
@@ -154,14 +155,6 @@ class GraphNormalizer(tf.Module):
         number = tf.maximum(tf.cumsum(tf.cast(counted, tf.int32)) - 1, 0)
         lowered = tf.where(tf.gather(final, number), _FINAL_SIGMA, _SMALL_SIGMA)
         return tf.where(tf.equal(characters, _SIGMA), lowered, characters)
-
-    def _sort(
-        self, characters: tf.Tensor, sources: tf.Tensor, codes: tf.Tensor, classes: tf.Tensor
-    ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Sorts the marks between two characters of class 0, of which some are dropped later, by their classes."""
-        groups = tf.cumsum(tf.cast(self._delimiters(codes), tf.int64))
-        order = tf.argsort(256 * tf.gather(groups, sources) + tf.cast(classes, tf.int64), stable=True)
-        return tf.gather(characters, order), tf.gather(sources, order)
 
 
 # ---- what Python makes of each code point ----------------------------------------------------------------------------

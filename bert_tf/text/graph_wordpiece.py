@@ -52,8 +52,7 @@ class GraphWordPiece(tf.Module):
     Vocabulary and tables are constants. It has no state, so threads may share it, and runs on the CPU. The only op from
     outside TensorFlow is tensorflow-text's FastWordpieceTokenizeWithOffsets.
 
-    Args:
-      split_unknown: as for `FullTokenizer.encode_with_offsets`; here `encode` follows it, too.
+    split_unknown: as for `FullTokenizer.encode_with_offsets`; here `encode` follows it, too.
     """
 
     def __init__(self, tokenizer: FullTokenizer, split_unknown: bool = False):
@@ -87,7 +86,7 @@ class GraphWordPiece(tf.Module):
             for char in [chr(self._stranger), *sorted(alphabet)]:
                 for token in (char, "##" + char):
                     pieces.setdefault(token, vocab[unknown])
-        self._any_pieces, self._any_ids = self._build_model(pieces, unknown, words=True)
+        self._any_pieces, self._any_ids = self._build_model(pieces, words=True)
         ascii_pieces = {unknown: vocab[unknown]}
         for token, index in pieces.items():
             body = token.removeprefix("##")
@@ -97,22 +96,16 @@ class GraphWordPiece(tf.Module):
             for char in filter(str.isalnum, map(chr, range(128))):
                 for token in (char, "##" + char):
                     ascii_pieces.setdefault(token, vocab[unknown])
-        self._ascii_pieces, self._ascii_ids = self._build_model(ascii_pieces, unknown, words=False)
+        self._ascii_pieces, self._ascii_ids = self._build_model(ascii_pieces, words=False)
         return alphabet
 
-    def _build_model(
-        self, pieces: Mapping[str, int], unknown: str, words: bool
-    ) -> tuple[tf_text.FastWordpieceTokenizer, tf.Tensor]:
+    def _build_model(self, pieces: Mapping[str, int], words: bool) -> tuple[tf_text.FastWordpieceTokenizer, tf.Tensor]:
         """The op with its model, for words or for whole texts in ASCII, and the ids (int32) of the tokens it numbers.
 
         `_pieces` limits words in code points, so the op's own limit is off."""
-        model = tf_text.FastWordpieceTokenizer(
-            list(pieces),
-            max_bytes_per_word=2**31 - 1 if words or self._split_unknown else self._longest_word,
-            token_out_type=tf.int32,
-            unknown_token=unknown,
-            no_pretokenization=words,
-        )
+        options = {"token_out_type": tf.int32, "unknown_token": self._unk_token, "no_pretokenization": words}
+        longest = 2**31 - 1 if words or self._split_unknown else self._longest_word
+        model = tf_text.FastWordpieceTokenizer(list(pieces), max_bytes_per_word=longest, **options)
         return model, tf.constant(list(pieces.values()), tf.int32)
 
     # ---- the graph -----------------------------------------------------------------------------------------------
@@ -182,9 +175,8 @@ class GraphWordPiece(tf.Module):
             stops = tf.concat([~marks | is_kept, [True]], 0)
             before = tf.cumsum(tf.cast(stops, tf.int32), exclusive=True)
             ends = tf.gather(tf.where(stops)[:, 0], tf.gather(before, pieces.ends))
-            return tf.where(
-                pieces.ends > pieces.starts, tf.minimum(ends, tf.gather(text.splits[1:], owners)), pieces.ends
-            )
+            within = tf.minimum(ends, tf.gather(text.splits[1:], owners))
+            return tf.where(pieces.ends > pieces.starts, within, pieces.ends)
 
         ends = tf.cond(tf.reduce_any(marks), over_lost_marks, lambda: pieces.ends)
         firsts = tf.gather(text.splits, owners)
@@ -210,9 +202,8 @@ class GraphWordPiece(tf.Module):
                 lambda: tf.tensor_scatter_nd_update(characters, token_starts[too_long][:, None], strangers),
                 lambda: characters,
             )
-        tokens = tf.strings.unicode_encode(
-            tf.RaggedTensor.from_row_splits(characters, token_splits, validate=False), "UTF-8"
-        )  # [W]
+        tokens = tf.RaggedTensor.from_row_splits(characters, token_splits, validate=False)
+        tokens = tf.strings.unicode_encode(tokens, "UTF-8")  # [W]
         pieces, firsts, ends = self._any_pieces.tokenize_with_offsets(tokens)  # [W, None]
         splits = tf.searchsorted(tf.gather(kept, token_starts), rows.splits, out_type=tf.int64)
         ids, id_splits = tf.gather(self._any_ids, pieces.values), tf.gather(pieces.row_splits, splits)
@@ -229,8 +220,7 @@ class GraphWordPiece(tf.Module):
 def _spans_of_pieces(lasts: tf.Tensor, origins: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     """Where each piece's characters start and end (exclusive) in the texts, int64 [P].
 
-    Args:
-      lasts: the last character of each piece, [P]. origins: of characters, [K].
+    lasts: the last character of each piece, [P]. origins: of characters, [K].
     """
     firsts = tf.concat([[0], lasts + 1], 0)[:-1]
 
@@ -259,11 +249,9 @@ _NORMALIZING = ("do_lower_case", "strip_accents", "drop_unassigned", "do_basic_t
 
 
 @functools.cache
-def _normalizing(
-    do_lower_case: bool, strip_accents: bool, drop_unassigned: bool, do_basic_tokenize: bool
-) -> BasicTokenizer:
+def _normalizing(do_lower_case: bool, strip_accents: bool, drop_unassigned: bool, is_basic: bool) -> BasicTokenizer:
     """The same object for equal settings, so that what is derived from it is made once."""
-    kept = {"tokenize_chinese_chars": False, "do_basic_tokenize": do_basic_tokenize}
+    kept = {"tokenize_chinese_chars": False, "do_basic_tokenize": is_basic}
     return BasicTokenizer(do_lower_case, strip_accents, drop_unassigned, **kept)
 
 

@@ -13,8 +13,7 @@ class NoGraphError(ValueError):
 def graph_of(tokenizer: Tokenizer, split_unknown: bool = False) -> GraphWordPiece:
     """The rules of a tokenizer as TensorFlow ops, with `encode` and `tokenize`.
 
-    Args:
-      split_unknown: see `Tokenizer.encode_with_offsets`.
+    split_unknown: see `Tokenizer.encode_with_offsets`.
     """
     try:
         if tokenizer.added_tokens:

@@ -75,9 +75,6 @@ def _trained(model, trainer, counts: Iterable[tuple[str, int]]) -> dict:
     return json.loads(learner.to_str())["model"]
 
 
-# ---- word pieces -----------------------------------------------------------------------------------------------------
-
-
 def learn_vocabulary(
     files: Sequence[str],
     vocab_size: int = 30522,
@@ -119,8 +116,10 @@ def learn_vocabulary(
     check = None if max_characters else lambda words: _check_room(words.characters(), room)
     words = count_words(files, tokenizer.tokenize, max_words, show_progress, encoding, check)
     characters = words.characters()
-    if tokenizer.strip_accents:
-        _warn_about_stripping(characters)
+    for name, (first, last) in _HURT_BY_STRIPPING.items() if tokenizer.strip_accents else ():
+        if seen := sum(count for char, count in characters.items() if first <= ord(char) <= last):
+            advice = "--strip_accents=false keeps them, here and wherever the vocabulary is used"
+            logging.warning(f"Stripping accents changes {name}: {seen} characters of this text; {advice}.")
     alphabet = set(sorted(characters, key=lambda char: (-characters[char], char))[:max_characters])
     if (single := _check_room(alphabet, room)) > room / 2:
         logging.warning(f"Single characters take {single} of {vocab_size} places: --max_characters drops rare ones.")
@@ -151,39 +150,18 @@ def learn_pieces(
     alone, continuing = _single_pieces(characters)
     # Pieces of equal frequency are merged by their ids, and the trainer numbers "##" characters in the order of a hash
     # table, which differs from run to run. Passing them as special tokens, which come first, fixes their ids.
-    trainer = trainers.WordPieceTrainer(
-        vocab_size=vocab_size,
-        min_frequency=min_frequency,
-        special_tokens=continuing,
-        initial_alphabet=alone,
-        show_progress=show_progress,
-    )
-    usable = (
-        (word, count)
-        for word, count in counts.items()
-        if len(word) <= _MAX_WORD_CHARACTERS and characters.issuperset(word)
-    )
-    ids = _trained(models.WordPiece(unk_token="[UNK]"), trainer, usable)["vocab"]
+    options = {"vocab_size": vocab_size, "min_frequency": min_frequency, "show_progress": show_progress}
+    trainer = trainers.WordPieceTrainer(special_tokens=continuing, initial_alphabet=alone, **options)
+    usable = [word for word in counts if len(word) <= _MAX_WORD_CHARACTERS and characters.issuperset(word)]
+    ids = _trained(models.WordPiece(unk_token="[UNK]"), trainer, ((word, counts[word]) for word in usable))["vocab"]
     single = {*alone, *continuing}
     return [*alone, *continuing, *sorted((piece for piece in ids if piece not in single), key=ids.get)]
 
 
 def _single_pieces(characters: set[str]) -> tuple[list[str], list[str]]:
-    """The pieces of one character: alone, and with "##"."""
     alone = sorted(characters)
     # A character that is always a separate token continues no word; for Chinese this saves thousands of rows.
     return alone, ["##" + char for char in alone if not is_punctuation(char) and not is_cjk(char)]
-
-
-def _warn_about_stripping(characters: Mapping[str, int]) -> None:
-    for name, (first, last) in _HURT_BY_STRIPPING.items():
-        seen = sum(count for char, count in characters.items() if first <= ord(char) <= last)
-        if seen:
-            advice = "--strip_accents=false keeps them, here and wherever the vocabulary is used"
-            logging.warning(f"Stripping accents changes {name}: {seen} characters of this text; {advice}.")
-
-
-# ---- byte-level BPE --------------------------------------------------------------------------------------------------
 
 
 def learn_byte_bpe(
@@ -207,8 +185,7 @@ def learn_byte_bpe(
       vocab_size: the default is RoBERTa's. max_words: a word's space and its letters are one word, as is a run of
         punctuation marks. The others: as for `learn_vocabulary`.
 
-    Returns:
-      The content of vocab.json and merges.txt, which `ByteBpeTokenizer` and Hugging Face's tokenizers read.
+    Returns the content of vocab.json and merges.txt, which `ByteBpeTokenizer` and Hugging Face's tokenizers read.
     """
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     needed = len(_FIRST_TOKENS) + len(alphabet) + 1
@@ -216,23 +193,16 @@ def learn_byte_bpe(
         raise ValueError(f"--vocab_size={vocab_size} is too small: special tokens and bytes need {needed}.")
     words = count_words(files, _words_of, max_words, show_progress, encoding)
     start = time.monotonic()
-    trainer = trainers.BpeTrainer(
-        vocab_size=vocab_size - 1,
-        min_frequency=min_frequency,
-        special_tokens=list(_FIRST_TOKENS),
-        initial_alphabet=alphabet,
-        show_progress=show_progress,
-    )
+    options = {"vocab_size": vocab_size - 1, "min_frequency": min_frequency, "show_progress": show_progress}
+    trainer = trainers.BpeTrainer(special_tokens=list(_FIRST_TOKENS), initial_alphabet=alphabet, **options)
     model = _trained(models.BPE(), trainer, words.counts.items())
     vocab = dict(sorted(model["vocab"].items(), key=lambda item: item[1]))
     vocab[ByteBpeTokenizer.mask_token] = len(vocab)
     logging.info("Learned %d merges in %.1f s", len(model["merges"]), time.monotonic() - start)
     _warn_of_fewer(len(vocab), vocab_size, "More text or a lower --min_frequency gives more.")
     merges = ["#version: 0.2", *(" ".join(pair) for pair in model["merges"])]
-    return {
-        JSON_VOCAB: json.dumps(vocab, ensure_ascii=False).encode(),
-        MERGES: "".join(line + "\n" for line in merges).encode(),
-    }
+    vocab_json = json.dumps(vocab, ensure_ascii=False).encode()
+    return {JSON_VOCAB: vocab_json, MERGES: "".join(line + "\n" for line in merges).encode()}
 
 
 def _words_of(line: str) -> list[str]:
@@ -243,9 +213,6 @@ def _words_of(line: str) -> list[str]:
 @functools.lru_cache(1 << 18)  # most words recur; splitting one takes longer than looking it up
 def _split(text: str) -> tuple[str, ...]:
     return tuple(word for word, _ in _splitter.pre_tokenize_str(text))
-
-
-# ---- SentencePiece ---------------------------------------------------------------------------------------------------
 
 
 def learn_sentence_piece(
@@ -268,8 +235,7 @@ def learn_sentence_piece(
       show_progress: a bar for reading; how far the training is can't be shown.
       The others: as for `learn_vocabulary`.
 
-    Returns:
-      The content of a spiece.model.
+    Returns the content of a spiece.model.
     """
     sentences = _Sentences(read_lines(files, "reading sentences", show_progress, encoding), do_lower_case)
     start, model = time.monotonic(), io.BytesIO()
@@ -352,8 +318,6 @@ def _warn_about_marks(characters: Mapping[str, int]) -> None:
         if char > _LAST_LATIN and any(map(unicodedata.combining, unicodedata.normalize("NFKD", char)))
     }
     if lost:
-        examples = " ".join(sorted(lost, key=lambda char: (-lost[char], char))[:5])
-        what = (
-            f"{sum(lost.values())} characters of this text lose combining marks ({examples}), as in ALBERT's original"
-        )
+        examples, count = " ".join(sorted(lost, key=lambda char: (-lost[char], char))[:5]), sum(lost.values())
+        what = f"{count} characters of this text lose combining marks ({examples}), as in ALBERT's original"
         logging.warning(f"{what}: --kind=byte_bpe keeps them.")

@@ -81,12 +81,10 @@ def count_words(
     return words
 
 
-def read_lines(
-    files: Sequence[str], description: str, show_progress: bool = True, encoding: str = UTF_8
-) -> Iterator[str]:
+def read_lines(files: Sequence[str], title: str, show_progress: bool = True, encoding: str = UTF_8) -> Iterator[str]:
     """The lines of text files, which may be compressed, with a progress bar in bytes; see `read_text_lines`."""
     total = sum(map(size_of, files))
-    with progress_bar(total=total, unit="B", unit_scale=True, desc=description, disable=not show_progress) as bar:
+    with progress_bar(total=total, unit="B", unit_scale=True, desc=title, disable=not show_progress) as bar:
         for path in files:
             for line in read_text_lines(path, bar.update, encoding, gzip_of(path)[0]):
                 yield line.lstrip("\ufeff")

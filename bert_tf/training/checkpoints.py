@@ -29,9 +29,6 @@ _SET_ASIDE = "damaged."  # before the names of a damaged checkpoint's files
 Used = TypeVar("Used")
 
 
-# --- reading ---------------------------------------------------------------------------------------------------------
-
-
 def read_global_step(prefix: str) -> int:
     """The step at which a checkpoint was saved; 0 if it has none (released weights)."""
     weights = open_weights(prefix)
@@ -43,11 +40,9 @@ def use_newest(output_dir: str, use: Callable[[str], Used], may_be_older: bool =
 
     The damaged ones are then renamed, so that no later start takes them for checkpoints.
 
-    Args:
-      use: called with a prefix; raises DamagedError. may_be_older: False: only the newest will do.
+    use: called with a prefix; raises DamagedError. may_be_older: False: only the newest will do.
 
-    Returns:
-      What `use` returned; None if there is no checkpoint.
+    Returns what `use` returned; None if there is no checkpoint.
     """
     newest = latest_checkpoint(output_dir)
     if newest is None:
@@ -87,9 +82,6 @@ def _set_aside(prefix: str) -> None:
             logging.info("%s was renamed by another worker.", name)
 
 
-# --- writing ---------------------------------------------------------------------------------------------------------
-
-
 def save(output_dir: str, step: int, tensors: Mapping, keep_max: int = 5) -> str:
     """Writes `output_dir/model.ckpt-<step>` and deletes all but the newest `keep_max` checkpoints.
 
@@ -97,8 +89,7 @@ def save(output_dir: str, step: int, tensors: Mapping, keep_max: int = 5) -> str
       tensors: values by name (variables, arrays or scalars).
       keep_max: 0 keeps all.
 
-    Returns:
-      The prefix.
+    Returns the prefix.
     """
     prefix = posixpath.join(output_dir, f"model.ckpt-{step}")
     temporary = prefix + ".writing"
@@ -141,8 +132,7 @@ class Writer:
 
     As a context manager it waits at the end for the one that is being written.
 
-    Args:
-      output_dir, keep_max: see `save`. active: False on workers that write nothing.
+    output_dir, keep_max: see `save`. active: False on workers that write nothing.
     """
 
     def __init__(self, output_dir: str, keep_max: int, active: bool = True):

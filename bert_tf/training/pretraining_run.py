@@ -30,8 +30,7 @@ _BATCHES_WITHOUT_VOCABULARY = 64  # in which an id beyond the model's is looked 
 def pretrain(settings: PretrainingSettings) -> dict[str, float]:
     """Trains and evaluates as the settings say; resumes the run in output_dir, if any.
 
-    Returns:
-      The results of the last evaluation, with `global_step`; only `global_step` without `do_eval`.
+    Returns the results of the last evaluation, with `global_step`; only `global_step` without `do_eval`.
 
     Raises:
       ValueError, OSError: settings, records, vocabulary or weights are invalid or don't match; names the flag.
@@ -62,9 +61,6 @@ def _kind_of_task(settings: PretrainingSettings) -> type[PretrainingTask]:
     return DistillationTask if settings.teacher else TASKS[settings.objective]
 
 
-# --- configuration ---------------------------------------------------------------------------------------------------
-
-
 def _configure(settings: PretrainingSettings) -> tuple[BertConfig, str]:
     """The model's configuration, and its name in messages."""
     if settings.bert_size:
@@ -93,10 +89,8 @@ def _with_recipe(settings: PretrainingSettings, config: BertConfig) -> Pretraini
     recipe, warmup = kind.recipe(config), value_of(settings, "num_warmup_steps")
     if differs := recipe != BertConfig.pretraining_recipe:
         warmup = math.ceil(recipe.warmup_proportion * settings.num_train_steps)
-    of_family = {
-        "nsp": config.has_pooler and not settings.teacher,
-        "max_predictions_per_seq": kind.default_predictions(settings, config),
-    }
+    predictions = kind.default_predictions(settings, config)
+    of_family = {"nsp": config.has_pooler and not settings.teacher, "max_predictions_per_seq": predictions}
     of_authors = {"num_warmup_steps": warmup, "learning_rate": recipe.learning_rate, "optimizer": recipe.optimizer}
     filled = {name: value for name, value in {**of_family, **of_authors}.items() if getattr(settings, name) is None}
     chosen = [f"--{name}={filled[name]}" for name in of_authors if name in filled and differs]
@@ -104,9 +98,6 @@ def _with_recipe(settings: PretrainingSettings, config: BertConfig) -> Pretraini
         whose = DistilBertConfig.title if settings.teacher else config.title
         logging.info("As %s was pre-trained by its authors, unless you say otherwise: %s.", whose, " ".join(chosen))
     return dataclasses.replace(settings, **filled)
-
-
-# --- records ---------------------------------------------------------------------------------------------------------
 
 
 def _check_records(task: PretrainingTask) -> None:

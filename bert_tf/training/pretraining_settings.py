@@ -191,10 +191,9 @@ class PretrainingSettings(LanguageTeacherSettings, TrainingSettings, DeviceSetti
         self.check_devices(self.dtype, self.use_xla)
         if not self.do_train and not self.do_eval:
             raise ValueError("Nothing to do: give --do_train, --do_eval or both.")
-        if (self.stop_at_step or 0) > self.num_train_steps:
-            raise ValueError(
-                f"--stop_at_step={self.stop_at_step} must be at most --num_train_steps={self.num_train_steps}."
-            )
+        stop, steps = self.stop_at_step or 0, self.num_train_steps
+        if stop > steps:
+            raise ValueError(f"--stop_at_step={stop} must be at most --num_train_steps={steps}.")
         for pair, both in _APART.items():
             if all(getattr(self, name) for name in pair):
                 named = " and ".join(f"--{name}={getattr(self, name)}" for name in pair)

@@ -73,26 +73,19 @@ def token_counts(opened: OpenedRecords, vocab_size: int) -> np.ndarray:
 def open_all_records(settings: PretrainingSettings, config: BertConfig, config_name: str) -> dict[str, OpenedRecords]:
     """The records that are needed, by the names of their flags.
 
-    Args:
-      config: of the model, which limits their ids. config_name: the configuration in messages.
+    config: of the model, which limits their ids. config_name: the configuration in messages.
     """
 
-    needs_texts = settings.objective == "electra"
+    limits = {"vocab_size": config.vocab_size, "segments": max(2, config.type_vocab_size), "model_name": config_name}
+    lengths = settings.max_seq_length, settings.max_predictions_per_seq
+    no_masked = "masked records, but ELECTRA masks its texts during training" if settings.objective == "electra" else ""
 
     def open_records(flag: str, patterns: str | None) -> OpenedRecords:
         files = list_files(patterns, f"--{flag}")
         warn_of_missing_shards(files, f"--{flag}")
         with naming_flag(f"--{flag}"):
             index = record_index.index_records(files, None, verify=settings.verify_records)
-            features = features_of(
-                index.first_payloads(),
-                settings.max_seq_length,
-                settings.max_predictions_per_seq,
-                vocab_size=config.vocab_size,
-                segments=max(2, config.type_vocab_size),
-                model_name=config_name,
-                no_masked="masked records, but ELECTRA masks its texts during training" if needs_texts else "",
-            )
+            features = features_of(index.first_payloads(), *lengths, **limits, no_masked=no_masked)
         return OpenedRecords(flag, index, *features)
 
     return {flag: open_records(flag, getattr(settings, flag)) for flag in settings.records_read}
@@ -101,8 +94,7 @@ def open_all_records(settings: PretrainingSettings, config: BertConfig, config_n
 class PretrainingTask(Run):
     """A run of masked LM; in families with a pooler also of the order of two segments, unless --nsp=false.
 
-    Args:
-      config: of the model. config_name: the configuration in messages.
+    config: of the model. name: the configuration in messages.
 
     Attributes:
       data: the run's records, by the names of their flags.
@@ -113,12 +105,10 @@ class PretrainingTask(Run):
 
     own_masks: Mapping[str, object] = {}
 
-    def __init__(
-        self, settings: PretrainingSettings, config: BertConfig, config_name: str, strategy: tf.distribute.Strategy
-    ):
+    def __init__(self, settings: PretrainingSettings, config: BertConfig, name: str, strategy: tf.distribute.Strategy):
         super().__init__(settings, strategy, settings.stop_at_step or settings.num_train_steps)
-        self.config, self.config_name = config, config_name
-        self.data = open_all_records(settings, config, config_name)
+        self.config, self.config_name = config, name
+        self.data = open_all_records(settings, config, name)
         self.masking = self.create_masking()
         self.token_weights = None
         if self.masking and (power := self.masking.mask_smoothing):
@@ -143,7 +133,6 @@ class PretrainingTask(Run):
 
     @staticmethod
     def recipe(config: BertConfig) -> Recipe:
-        """Schedule and optimizer where the settings don't give them."""
         return config.pretraining_recipe
 
     @property
@@ -155,11 +144,9 @@ class PretrainingTask(Run):
         """Vocabulary and casing of the model; see `model_vocabulary.choose_vocabulary`, which logs and raises."""
         settings, files = self.settings, {f"--{flag}": opened.index.files for flag, opened in self.data.items()}
         # A student of layers starts from its teacher; one of a configuration has its teacher's vocabulary, too.
-        from_teacher = bool(settings.teacher) and (bool(settings.student_layers) or not settings.init_checkpoint)
+        taught = bool(settings.teacher) and (bool(settings.student_layers) or not settings.init_checkpoint)
         model = settings.init_checkpoint or settings.teacher
-        return model_vocabulary.choose_vocabulary(
-            settings.vocab_file, model, files, self.config, from_teacher=from_teacher
-        )
+        return model_vocabulary.choose_vocabulary(settings.vocab_file, model, files, self.config, from_teacher=taught)
 
     @property
     def objective(self):
@@ -180,7 +167,6 @@ class PretrainingTask(Run):
 
     @property
     def model_class(self) -> type[keras.Model]:
-        """The class of the model, also when it is used."""
         return task_models.BertForPreTraining if self.config.has_pooler else task_models.BertForMaskedLM
 
     def start(self) -> str | Weights | None:
@@ -193,18 +179,15 @@ class PretrainingTask(Run):
 
     @staticmethod
     def default_predictions(settings: PretrainingSettings, config: BertConfig) -> int:
-        """max_predictions_per_seq if the settings don't give it."""
+        share, length = settings.masked_lm_prob, settings.max_seq_length
         if settings.mask_smoothing:  # rows differ in how many they get
-            return min(math.ceil(2 * settings.masked_lm_prob * settings.max_seq_length), settings.max_seq_length)
+            return min(math.ceil(2 * share * length), length)
         if mask_rule_of(settings, config) == "roberta":
-            return mask_rules.roberta_predictions(
-                settings.masked_lm_prob, settings.max_seq_length, settings.do_whole_word_mask
-            )
+            return mask_rules.roberta_predictions(share, length, settings.do_whole_word_mask)
         return 20
 
     @property
     def predictions(self) -> int:
-        """Most predictions in a row."""
         return self.settings.max_predictions_per_seq
 
     @property
@@ -214,7 +197,6 @@ class PretrainingTask(Run):
 
     @property
     def unused_settings(self) -> tuple[str, ...]:
-        """The settings that don't matter to this run."""
         return (*ELECTRA_FLAGS, *DISTILLATION_FLAGS, *(() if self.masking else ("vocab_file", *MASK_FLAGS)))
 
     @property
@@ -271,22 +253,13 @@ class PretrainingTask(Run):
         self.evaluate_batches = make_evaluate_function(self.trained, objective, self.strategy, self.compiles)
 
     def training_batches(self, first_step: int, share: Share) -> tf.data.Dataset:
-        """See `records.training_batches`."""
         settings, opened = self.settings, self.data["input_file"]
-        return records.training_batches(
-            opened.index,
-            opened.features,
-            batch_size=settings.train_batch_size,
-            seed=settings.seed,
-            start_step=first_step,
-            shuffle_window=settings.shuffle_window,
-            prepare=self.labeller(opened, settings.seed),
-            prepares_whole_batches=self.token_weights is not None,
-            share=share,
-        )
+        options = {"batch_size": settings.train_batch_size, "shuffle_window": settings.shuffle_window}
+        options |= {"seed": settings.seed, "prepare": self.labeller(opened, settings.seed)}
+        options |= {"prepares_whole_batches": self.token_weights is not None, "start_step": first_step}
+        return records.training_batches(opened.index, opened.features, **options, share=share)
 
     def is_due(self, step: int) -> bool:
-        """Whether a step of the training is evaluated."""
         every = self.settings.eval_every_steps
         return every > 0 and step % every == 0
 
@@ -294,14 +267,10 @@ class PretrainingTask(Run):
         """The results of a step, which is evaluated only once."""
         if step not in self.evaluated:
             settings, opened = self.settings, self.data.get("eval_input_file") or self.data["input_file"]
-            batches = records.evaluation_batches(
-                opened.index,
-                opened.features,
-                batch_size=settings.eval_batch_size,
-                repeat=not settings.eval_input_file,
-                max_steps=settings.max_eval_steps,
-                prepare=self.labeller(opened, mask_rules.EVALUATION_SEED),
-            )
+            options = {"repeat": not settings.eval_input_file, "max_steps": settings.max_eval_steps}
+            options["prepare"] = self.labeller(opened, mask_rules.EVALUATION_SEED)
+            options["batch_size"] = settings.eval_batch_size
+            batches = records.evaluation_batches(opened.index, opened.features, **options)
             with records.explained_errors(opened.index, opened.features, opened.flag):
                 self.evaluated[step] = self.evaluate_batches(batches)
         return self.evaluated[step]
@@ -348,18 +317,15 @@ class PretrainingTask(Run):
             raise ValueError("The records are unmasked, to be masked during training: give --vocab_file.")
         values = {name: getattr(settings, name) for name in ("max_predictions_per_seq", *MASK_FLAGS)}
         values |= {"mask_rule": mask_rule_of(settings, self.config), **self.own_masks}
-        tokenizer = model_vocabulary.tokenizer_of_model(vocab_file, self.config)
-        masking = Masking(tokenizer, **values)
+        masking = Masking(model_vocabulary.tokenizer_of_model(vocab_file, self.config), **values)
         has_words = any("word_continuations" in opened.features for opened in self.data.values())
+        say_words = " and say what a word is" if has_words else ""
+        rule = "DistilBERT" if masking.mask_smoothing else masking.mask_rule
+        units = "whole words" if masking.do_whole_word_mask else "single pieces"
         logging.info(
-            "The records are unmasked%s: by the rule of %s, %g of the tokens (%s) will be masked during training, at "
-            "most %d per row, with the vocabulary %s.",
-            " and say what a word is" if has_words else "",
-            "DistilBERT" if masking.mask_smoothing else masking.mask_rule,
-            masking.masked_lm_prob,
-            "whole words" if masking.do_whole_word_mask else "single pieces",
-            masking.max_predictions_per_seq,
-            vocab_file,
+            f"The records are unmasked{say_words}: by the rule of {rule}, {masking.masked_lm_prob:g} of the tokens "
+            f"({units}) will be masked during training, at most {masking.max_predictions_per_seq} per row, with the "
+            f"vocabulary {vocab_file}."
         )
         most = self.default_predictions(settings, self.config)
         if masking.mask_rule == "roberta" and masking.max_predictions_per_seq < most:
@@ -375,7 +341,6 @@ class PretrainingTask(Run):
     # --- the run's directory -----------------------------------------------------------------------------------------
 
     def claim_output_dir(self, description: Mapping[str, bytes]) -> None:
-        """See `run_directory.claim_output_dir`."""
         run_directory.claim_output_dir(self.settings.output_dir, self.config, description=description)
 
     def recorded_settings(self) -> dict:
@@ -397,7 +362,6 @@ class PretrainingTask(Run):
         return run_directory.card_facts(self.output_dir, recorded, [self.settings], is_served=is_served, **facts)
 
     def usage(self, folder: str, has_vocabulary: bool) -> str:
-        """Lines that use the model in a folder."""
         if has_vocabulary:
             return self.advice(folder)
         return f'  from bert_tf import BertForPreTraining\n  BertForPreTraining.from_pretrained("{folder}")'

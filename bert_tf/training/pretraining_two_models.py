@@ -79,15 +79,10 @@ class ElectraTask(PretrainingTask):
         return ReplacedTokenEvaluation(self.settings.gen_weight, self.settings.disc_weight)
 
     def create_model(self) -> ElectraPretrainer:
-        return ElectraPretrainer(
-            self.config,
-            self.generator_config,
-            untied_generator_embeddings=self.settings.untied_generator_embeddings,
-            disallow_correct=self.settings.disallow_correct,
-            temperature=self.settings.generator_temperature,
-            **dataclasses.asdict(self.objective),
-            dtype=self.settings.dtype_policy,
-        )
+        settings = self.settings
+        options = {name: getattr(settings, name) for name in ("untied_generator_embeddings", "disallow_correct")}
+        options |= {"temperature": settings.generator_temperature, "dtype": settings.dtype_policy}
+        return ElectraPretrainer(self.config, self.generator_config, **options, **dataclasses.asdict(self.objective))
 
     @property
     def flops_per_example(self) -> float:
@@ -107,8 +102,7 @@ class ElectraTask(PretrainingTask):
     def claim_output_dir(self, description: Mapping[str, bytes]) -> None:
         """Also keeps the generator's configuration, from where its weights are read."""
         super().claim_output_dir(description)
-        folder = posixpath.join(self.settings.output_dir, "generator")
-        run_directory.claim_output_dir(folder, self.generator_config)
+        run_directory.claim_output_dir(posixpath.join(self.settings.output_dir, "generator"), self.generator_config)
 
     def write_parts(self, facts: CardFacts) -> None:
         """Writes the discriminator and the generator, each into a directory of its own."""
@@ -129,9 +123,6 @@ class ElectraTask(PretrainingTask):
     def advice(self, folder: str) -> str:
         model = f"--init_checkpoint={folder}/discriminator"
         return f"  python run_classifier.py {model} --task_name=... --do_train --output_dir=..."
-
-
-# --- distillation ----------------------------------------------------------------------------------------------------
 
 
 class DistillationTask(PretrainingTask):
@@ -162,12 +153,10 @@ class DistillationTask(PretrainingTask):
         return LanguageDistillation(*alphas, settings.temperature, settings.restrict_ce_to_mask)
 
     def start(self) -> str | Weights | None:
-        settings = self.settings
-        if not settings.layers:
+        layers, transform = self.settings.layers, self.settings.vocab_transform
+        if not layers:
             return super().start()
-        return students.chosen_layers(
-            self.teacher.weights, settings.layers, self.config, transform=settings.vocab_transform
-        )
+        return students.chosen_layers(self.teacher.weights, layers, self.config, transform=transform)
 
     def around(self, model: keras.Model) -> TaughtLanguageModel:
         teacher = BertForMaskedLM.from_pretrained(self.teacher.path, dtype=self.settings.dtype_policy, trained=True)

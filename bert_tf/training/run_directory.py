@@ -29,10 +29,7 @@ LOG_FILE = "train_log.jsonl"
 
 def write_eval_results(path: str, results: dict) -> None:
     """Writes sorted `key = value` lines, as the original does; floats in the shortest form that is exact in float32."""
-    lines = [
-        f"{key} = {value if isinstance(value, int) else np.float32(value)!s}\n"
-        for key, value in sorted(results.items())
-    ]
+    lines = [f"{key} = {x if isinstance(x, int) else np.float32(x)!s}\n" for key, x in sorted(results.items())]
     write_text_file(path, "".join(lines))
     for line in lines:
         of_batches = line.startswith("loss = ") and "eval_loss" in results
@@ -53,16 +50,15 @@ def check_output_dir(
     path = find_config(posixpath.join(output_dir, part))
     if not (path and latest_checkpoint(output_dir)):
         return
+    other = f"--output_dir={output_dir} holds a run of"
     old, new = {key: value for key, value in read_json(path).items() if key not in KEYS_IN_CONFIG}, config.to_dict()
     if head != NO_HEAD:
         old_head = read_head(output_dir)
         old_labels, new_labels = old_head.labels or (), head.labels or ()
         if trains and old_labels != new_labels:
-            same = {*old_labels} == {*new_labels}
-            different = "in another order" if same else difference(old_labels, new_labels)
-            raise ValueError(
-                f"--output_dir={output_dir} holds a run of other labels ({different}): choose another directory."
-            )
+            is_order = {*old_labels} == {*new_labels}
+            different = "in another order" if is_order else difference(old_labels, new_labels)
+            raise ValueError(f"{other} other labels ({different}): choose another directory.")
         use = dict.fromkeys(("window_stride", "max_windows", "labels", "pairs", "activation"))
         old |= dataclasses.replace(old_head, **use).to_dict()
         new |= dataclasses.replace(head, **use).to_dict()
@@ -70,9 +66,7 @@ def check_output_dir(
     if keys:
         different = some([f"{key}: {old.get(key)!s:.40} there, {new.get(key)!s:.40} now" for key in keys], "; ")
         of_part = f" of the {part}" if part else ""
-        raise ValueError(
-            f"--output_dir={output_dir} holds a run of another configuration{of_part} ({different}). Choose another."
-        )
+        raise ValueError(f"{other} another configuration{of_part} ({different}). Choose another.")
 
 
 # A setting that only the runs of one script have.
@@ -83,11 +77,7 @@ _SCRIPTS = {
 
 
 def check_script(output_dir: str, settings: Collection[str]) -> None:
-    """Refuses a directory with a run of another script.
-
-    Args:
-      settings: the names of this run's.
-    """
+    """Refuses a directory with a run of another script. settings: the names of this run's."""
     earlier = read_settings(output_dir)
     others = [script for name, script in _SCRIPTS.items() if name in earlier and name not in settings]
     if others:
@@ -108,8 +98,7 @@ _WRITTEN = re.compile(
 def check_earlier_run(output_dir: str, settings: Collection[str], *, trains: bool) -> str | None:
     """`check_script`; and refuses to train where files that a run writes are, and no run has begun.
 
-    Returns:
-      The checkpoint there; see `checkpoints.check_newest`.
+    Returns the checkpoint there; see `checkpoints.check_newest`.
     """
     from bert_tf.training import checkpoints  # it imports TensorFlow
 
@@ -130,8 +119,7 @@ def claim_output_dir(
 ) -> None:
     """Keeps what a run's models are with it, from its first step on; called once everything else has been checked.
 
-    Args:
-      description: see `saving.description_of`.
+    description: see `saving.description_of`.
     """
     import tensorflow as tf
 
@@ -158,8 +146,7 @@ def lock_output_dir(output_dir: str, keep_max: int) -> Iterator[None]:
 
     Only the process that writes the files enters it: not further workers, and no run that only evaluates or predicts.
 
-    Args:
-      keep_max: as in `checkpoints.save`.
+    keep_max: as in `checkpoints.save`.
     """
     with storage.locked(posixpath.join(output_dir, _LOCK), f"--output_dir={output_dir}"):
         remove_leftovers(output_dir, keep_max)
@@ -308,8 +295,7 @@ def record_settings(output_dir: str, settings: dict, resumed: bool) -> None:
 
 
 def _write_settings(output_dir: str, settings: dict) -> None:
-    content = json.dumps(settings, indent=2, sort_keys=True) + "\n"
-    write_text_file(posixpath.join(output_dir, _SETTINGS), content)
+    write_text_file(posixpath.join(output_dir, _SETTINGS), json.dumps(settings, indent=2, sort_keys=True) + "\n")
 
 
 # --- the card ---------------------------------------------------------------------------------------------------------
@@ -327,8 +313,7 @@ def card_facts(output_dir: str, recorded: Mapping[str, object], settings: Sequen
 
     Its settings are what every reader looks for, and what is not at its default and leads to another model.
 
-    Args:
-      recorded: as run.json has them. settings: of the run, whose classes know the defaults. others: see `CardFacts`.
+    recorded: as run.json has them. settings: of the run, whose classes know the defaults. others: see `CardFacts`.
     """
     if latest_checkpoint(output_dir):  # the weights that it began from may be elsewhere by now
         beginning = read_settings(output_dir).get(BEGINNING)
@@ -347,8 +332,7 @@ def card_facts(output_dir: str, recorded: Mapping[str, object], settings: Sequen
 def describe_end(output_dir: str, weights: Weights, files: ModelFiles, results: Mapping[str, float]) -> None:
     """Draws the log of a run in its folder, and writes the card of its model, but not over a README.md of the user's.
 
-    Args:
-      files: of the model, with what else the card says. results: of the last step.
+    files: of the model, with what else the card says. results: of the last step.
     """
     from bert_tf.training import plots  # it imports TensorFlow
 
@@ -357,5 +341,4 @@ def describe_end(output_dir: str, weights: Weights, files: ModelFiles, results: 
         plots.plot_training_log(log, posixpath.join(output_dir, "loss.png"), title=output_dir)
     if not card.is_others(output_dir):
         files = dataclasses.replace(files, card=dataclasses.replace(files.card, results=results))
-        text = saving.card_of(weights, files, "tf1")
-        write_text_file(posixpath.join(output_dir, card.CARD), text)
+        write_text_file(posixpath.join(output_dir, card.CARD), saving.card_of(weights, files, "tf1"))

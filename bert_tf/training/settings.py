@@ -287,7 +287,6 @@ class FineTuningSettings(OptimizerSettings, TeacherSettings, TrainingSettings, D
 
     @property
     def checkpoints_while_training(self) -> int:
-        """How many checkpoints are kept while the run goes on; 0: all of them."""
         return self.keep_checkpoint_max if self.keeps_optimizer else 1
 
     @property
@@ -304,17 +303,19 @@ class FineTuningSettings(OptimizerSettings, TeacherSettings, TrainingSettings, D
     def check(self, task_settings) -> None:
         """Refuses settings that contradict each other, and files and folders that are not there; reads no model.
 
-        A model may still be a name on the hub.
-
-        Args:
-          task_settings: those of the run's task.
+        A model may still be a name on the hub. task_settings: those of the run's task.
         """
         self.check_flags()
         for name in () if self.do_train else {"class_weights", "mine_hard_negatives"} & {*vars(task_settings)}:
             if getattr(task_settings, name):
                 raise ValueError(f"--{name} is for training: give --do_train, or leave it out.")
         if self.init_checkpoint and (self.do_train or not is_remote(self.output_dir)):
-            _check_other_folder(self.output_dir, self.init_checkpoint)
+            folder = os.path.realpath(self.output_dir)
+            is_run = os.path.exists(f"{folder}/run.json") or os.path.exists(f"{folder}/checkpoint")
+            if not is_run and folder == os.path.realpath(directory_of(self.init_checkpoint)):
+                raise ValueError(
+                    f"--output_dir={self.output_dir} is the folder of --init_checkpoint: choose another one."
+                )
         task_settings.check(self)
 
     def check_flags(self) -> None:
@@ -357,14 +358,6 @@ class FineTuningSettings(OptimizerSettings, TeacherSettings, TrainingSettings, D
     def check_tables(self, files: FileSettings) -> None:
         """Refuses an action whose file is not given, not there, or empty."""
         self.check_files(check_file, **{name: getattr(files, name) for name in ("train_file", "dev_file", "test_file")})
-
-
-def _check_other_folder(output_dir: str, checkpoint: str) -> None:
-    """Refuses to write into the folder of the model that a run begins with, unless a run has begun in it."""
-    folder = os.path.realpath(output_dir)
-    is_run = os.path.exists(f"{folder}/run.json") or os.path.exists(f"{folder}/checkpoint")
-    if not is_run and folder == os.path.realpath(directory_of(checkpoint)):
-        raise ValueError(f"--output_dir={output_dir} is the folder of --init_checkpoint: choose another one.")
 
 
 def checked_settings(kind: type[TaskSettings], values: Flags) -> tuple[FineTuningSettings, TaskSettings]:

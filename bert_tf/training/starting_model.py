@@ -27,9 +27,6 @@ def unchanged(weights: Weights) -> Weights:
     return weights
 
 
-# --- model files and tokenizer --------------------------------------------------------------------------------------
-
-
 def describe_model(values: FineTuningSettings, newest: str | None, head: str | None) -> tuple[ModelFiles, Tokenizer]:
     """The files of a run's model, and its tokenizer, checked against each other and the weights.
 
@@ -43,13 +40,8 @@ def describe_model(values: FineTuningSettings, newest: str | None, head: str | N
             weights = open_weights.open_weights(path)
     elif not values.do_train:
         raise ValueError(f"Nothing to evaluate or predict with: no --init_checkpoint, and none in {values.output_dir}.")
-    files = model_directory.describe(
-        weights,
-        bert_config_file=values.bert_config_file,
-        vocab_file=values.vocab_file,
-        do_lower_case=values.do_lower_case,
-        strip_accents=values.strip_accents,
-    )
+    names = ("bert_config_file", "vocab_file", "do_lower_case", "strip_accents")
+    files = model_directory.describe(weights, **{name: getattr(values, name) for name in names})
     if not values.do_train and not newest and head in files.head.untrained:
         raise ValueError(f"--init_checkpoint: the output layer ({head}) was saved untrained: give --do_train.")
     files.head = dataclasses.replace(files.head, untrained=())
@@ -76,9 +68,6 @@ def make_tokenizer(files: ModelFiles, values: ModelSettings) -> Tokenizer:
     return tokenizer
 
 
-# --- the output layer that a run begins with -------------------------------------------------------------------------
-
-
 @dataclasses.dataclass(frozen=True)
 class StartingHead:
     """The output layer of the weights that a run begins with, or uses.
@@ -101,8 +90,7 @@ class StartingHead:
 def find_head(run: FineTuningSettings, newest: str | None, layer: str | None) -> StartingHead | None:
     """The output layer of a run's weights; None if it begins with a new one, or with one without classes.
 
-    Args:
-      newest: checkpoint in --output_dir, if any. layer: the name of the output layer of the task's models.
+    newest: checkpoint in --output_dir, if any. layer: the name of the output layer of the task's models.
     """
     path, flag = newest or run.init_checkpoint, "--output_dir" if newest else "--init_checkpoint"
     if not path or layer != head_config.OUTPUT_LAYER or (not newest and (run.layers or run.new_head)):
@@ -114,9 +102,7 @@ def find_head(run: FineTuningSettings, newest: str | None, layer: str | None) ->
     return StartingHead(f"{flag}: {path}", head, weights.shapes[layer][0]) if layer in weights else None
 
 
-def adjustment_of(
-    start: StartingHead | None, head: HeadConfig, others: Sequence[str] = (), *, trains: bool
-) -> Adjustment:
+def adjustment_of(start: StartingHead | None, head: HeadConfig, others: Sequence = (), *, trains: bool) -> Adjustment:
     """The change that fits the output layer of the starting weights to the run's labels.
 
     Args:

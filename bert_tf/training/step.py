@@ -107,7 +107,6 @@ class Trainer:
 
     @property
     def step(self) -> int:
-        """The number of steps done."""
         return int(self.optimizer.iterations.numpy())
 
     @property

@@ -48,12 +48,10 @@ class TeacherSettings:
 
     @property
     def layers(self) -> list[int] | None:
-        """student_layers as numbers."""
         return self.student_layers and [int(number) for number in self.student_layers]
 
     @property
     def temperature(self) -> float:
-        """The temperature, also where it is not given."""
         return value_of(self, "distillation_temperature")
 
     def check_teacher(self) -> None:
@@ -155,8 +153,7 @@ def open_teacher(
 def with_labels_of(teacher: Teacher, student: HeadConfig, others: Sequence[str]) -> Teacher:
     """The teacher, with its labels in the order of the student's.
 
-    Args:
-      student: the student's head, with what the data says of it. others: see `head_config.order_of`.
+    student: the student's head, with what the data says of it. others: see `head_config.order_of`.
     """
     if not student.problem_type and not student.labels:
         return teacher

@@ -11,7 +11,6 @@ import math
 import numbers
 import re
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import ClassVar
 
 from absl import logging
@@ -30,31 +29,19 @@ ATTENTIONS = ("bidirectional", "causal")
 # The sizes, and what is surely a mistake, or meant to fill the memory, if it is larger.
 _SIZES = {
     "vocab_size": 1 << 24,
-    "embedding_size": 1 << 16,
-    "hidden_size": 1 << 16,
-    "num_hidden_layers": 1 << 12,
-    "num_attention_heads": 1 << 12,
-    "num_hidden_groups": 1 << 12,
-    "inner_group_num": 1 << 12,
-    "intermediate_size": 1 << 20,
-    "max_position_embeddings": 1 << 20,
-    "type_vocab_size": 1 << 16,
+    **dict.fromkeys(("embedding_size", "hidden_size", "type_vocab_size"), 1 << 16),
+    **dict.fromkeys(("num_hidden_layers", "num_attention_heads", "num_hidden_groups", "inner_group_num"), 1 << 12),
+    **dict.fromkeys(("intermediate_size", "max_position_embeddings"), 1 << 20),
 }
 
 
 def arguments_of_size(layers: int, hidden: int, heads: int | None = None, **others) -> dict[str, int | float]:
     """Arguments of a configuration: heads of 64 units, feed-forward layers four times as wide as the others.
 
-    Args:
-      layers, hidden: number and width of the layers. heads: None: one per 64 units of width. others: more arguments.
+    layers, hidden: number and width of the layers. heads: None: one per 64 units of width. others: more arguments.
     """
-    return {
-        "hidden_size": hidden,
-        "num_hidden_layers": layers,
-        "num_attention_heads": heads or hidden // 64,
-        "intermediate_size": 4 * hidden,
-        **others,
-    }
+    sizes = {"hidden_size": hidden, "num_hidden_layers": layers, "num_attention_heads": heads or hidden // 64}
+    return sizes | {"intermediate_size": 4 * hidden, **others}
 
 
 # The first 24 are the "miniatures" of the original's README (Turc et al. 2019); the others complete Table 6.
@@ -69,14 +56,8 @@ _MINIATURES = {
     "L-12_H-1024": arguments_of_size(12, 1024, type_vocab_size=2),
     "L-24_H-1024": arguments_of_size(24, 1024, type_vocab_size=2),
 }
-_NAMED_SIZES = {
-    "tiny": _MINIATURES["L-2_H-128"],
-    "mini": _MINIATURES["L-4_H-256"],
-    "small": _MINIATURES["L-4_H-512"],
-    "medium": _MINIATURES["L-8_H-512"],
-    "base": _MINIATURES["L-12_H-768"],
-    "large": _MINIATURES["L-24_H-1024"],
-}
+_NAMES = ("tiny", "mini", "small", "medium", "base", "large")
+_NAMED = dict(zip(_NAMES, ((2, 128), (4, 256), (4, 512), (8, 512), (12, 768), (24, 1024)), strict=True))
 
 
 @dataclasses.dataclass(eq=False)
@@ -158,14 +139,17 @@ class BertConfig:
     recipe = Recipe()  # how it is fine-tuned
     pretraining_recipe = Recipe()  # how it is pre-trained
     draws_normal_weights = False  # a model to be pre-trained begins with `initialize.draw_normal_weights`
-    mask_rule = "bert"  # which tokens are predicted in pre-training; see training.pretraining_settings.MASK_RULES
+    mask_rule = "bert"  # which tokens are predicted in pre-training; see `pretraining.mask_rules`
     looks_up_types = False  # a segment embedding is looked up, as a word's; otherwise it is a product with one-hot rows
     detects_replaced_tokens = False  # there may be a head that says of each token whether it was replaced
     # Standard deviation of a new output layer; None: Glorot's uniform distribution, there and behind the embeddings.
     head_initializer_range: ClassVar[float | None] = 0.02
     released_vocab_size = 30522  # of the (uncased) English models
     # A size's name (--bert_size) -> the arguments that differ from the defaults, without vocab_size.
-    sizes: ClassVar[Mapping[str, Mapping]] = MappingProxyType({**_NAMED_SIZES, **_MINIATURES})
+    sizes: ClassVar[Mapping[str, Mapping]] = {
+        **{name: arguments_of_size(*size, type_vocab_size=2) for name, size in _NAMED.items()},
+        **_MINIATURES,
+    }
     classes: ClassVar[dict[str, type["BertConfig"]]] = {}  # model_type -> class, of all families
 
     def __init_subclass__(cls, **kwargs):
@@ -320,17 +304,14 @@ class BertConfig:
         if self.hidden_size % self.num_attention_heads:
             heads = f"num_attention_heads={self.num_attention_heads}"
             raise ValueError(f"hidden_size={self.hidden_size} must be a multiple of {heads}")
+        known = f"one of {', '.join(ACTIVATIONS)}"
         for key, fits, wanted in (
             ("hidden_dropout_prob", lambda value: 0 <= value < 1, "a probability, 0 <= p < 1"),
             ("attention_probs_dropout_prob", lambda value: 0 <= value < 1, "a probability, 0 <= p < 1"),
             ("initializer_range", lambda value: 0 <= value < math.inf, "a number of at least 0"),
             ("layer_norm_eps", lambda value: 0 < value < math.inf, "a positive number"),
-            (
-                "hidden_act",
-                lambda value: (value or "linear").lower() in ACTIVATIONS,
-                f"one of {', '.join(ACTIVATIONS)}",
-            ),
-            ("masked_lm_act", lambda value: value in (None, *ACTIVATIONS), f"one of {', '.join(ACTIVATIONS)}"),
+            ("hidden_act", lambda value: (value or "linear").lower() in ACTIVATIONS, known),
+            ("masked_lm_act", lambda value: value in (None, *ACTIVATIONS), known),
             ("attention", lambda value: value in ATTENTIONS, f"one of {', '.join(ATTENTIONS)}"),
         ):
             if not fits(value := getattr(self, key)):
@@ -349,8 +330,7 @@ def check_vocab_size(config: BertConfig, lines: int, vocab_file: str, config_fil
     One with fewer lines usually belongs to another model. It is accepted with a warning if the table is just rounded
     up, as often done for speed: vocab_size is a multiple of 8 and fewer than 128 rows are unused.
 
-    Args:
-      lines: one more than the largest id. is_new: there are no weights of this size yet.
+    lines: one more than the largest id. is_new: there are no weights of this size yet.
     """
     vocab_size, is_text = config.vocab_size, vocab_file.endswith(".txt")
     if lines == vocab_size:

@@ -7,7 +7,6 @@ huggingface_layouts.py. Neither TensorFlow nor Keras is imported here.
 import contextlib
 import dataclasses
 from collections.abc import Iterable, Mapping
-from types import MappingProxyType
 from typing import ClassVar
 
 from bert_tf.models.configuration.config import BertConfig, arguments_of_size
@@ -48,7 +47,7 @@ class DistilBertConfig(BertConfig):
         adam_beta_2=0.98, bias_correction=True, epsilon_after_correction=True, clip_norm=5.0,
     )  # fmt: skip
     draws_normal_weights = True
-    sizes = MappingProxyType({"distilbert_base": arguments_of_size(6, 768)})
+    sizes: ClassVar = {"distilbert_base": arguments_of_size(6, 768)}
 
 
 @dataclasses.dataclass(eq=False)
@@ -90,7 +89,7 @@ class RobertaConfig(BertConfig):
     draws_normal_weights = True
     mask_rule = "roberta"
     released_vocab_size = 50265
-    sizes = MappingProxyType({"roberta_base": arguments_of_size(12, 768), "roberta_large": arguments_of_size(24, 1024)})
+    sizes: ClassVar = {"roberta_base": arguments_of_size(12, 768), "roberta_large": arguments_of_size(24, 1024)}
 
     @property
     def first_position(self) -> int:
@@ -133,13 +132,11 @@ class ElectraConfig(BertConfig):
     head_initializer_range = None
     hidden_layer_dropout = True
     choice_act = "gelu_erf"
-    sizes = MappingProxyType(
-        {
-            "electra_small": arguments_of_size(12, 256, embedding_size=128),
-            "electra_base": arguments_of_size(12, 768, embedding_size=768),
-            "electra_large": arguments_of_size(24, 1024, embedding_size=1024),
-        }
-    )
+    sizes: ClassVar = {
+        "electra_small": arguments_of_size(12, 256, embedding_size=128),
+        "electra_base": arguments_of_size(12, 768, embedding_size=768),
+        "electra_large": arguments_of_size(24, 1024, embedding_size=1024),
+    }
 
     @property
     def recipe(self) -> Recipe:
@@ -161,9 +158,11 @@ class ElectraConfig(BertConfig):
             width (the original's pretrain_helpers.py).
         """
         width = round(self.hidden_size * size)
-        heads = max(1, width // 64)
-        sizes = {"hidden_size": width, "num_attention_heads": heads, "intermediate_size": 4 * width}
+        sizes = {"hidden_size": width, "num_attention_heads": max(1, width // 64), "intermediate_size": 4 * width}
         return type(self).from_dict({**self.to_dict(), **sizes}, allow_unknown=True, source=f"generator_size={size:g}")
+
+
+_ALBERT_SIZES = {"base": (12, 768), "large": (24, 1024), "xlarge": (24, 2048, 16), "xxlarge": (12, 4096)}
 
 
 @dataclasses.dataclass(eq=False)
@@ -209,21 +208,14 @@ class AlbertConfig(BertConfig):
         optimizer="lamb", learning_rate=0.00176, warmup_proportion=0.025, bias_correction=False
     )  # fmt: skip
     released_vocab_size = 30000
-    sizes = MappingProxyType(
-        {
-            f"albert_{name}_{version}": arguments_of_size(*size, embedding_size=128, **dropout)
-            for version, dropout in (
-                ("v2", {}),  # models of version 2 were trained without dropout
-                ("v1", {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1}),
-            )
-            for name, size in (
-                ("base", (12, 768)),
-                ("large", (24, 1024)),
-                ("xlarge", (24, 2048, 16)),
-                ("xxlarge", (12, 4096)),
-            )
-        }
-    )
+    sizes: ClassVar = {
+        f"albert_{name}_{version}": arguments_of_size(*size, embedding_size=128, **dropout)
+        for version, dropout in (
+            ("v2", {}),  # models of version 2 were trained without dropout
+            ("v1", {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1}),
+        )
+        for name, size in _ALBERT_SIZES.items()
+    }
 
     @property
     def block_order(self) -> list[int]:
@@ -269,21 +261,12 @@ class Family:
 
 
 BERT = Family(BertConfig, FullTokenizer, "BertTokenizer", has_tf1=True)
-ELECTRA = Family(
-    ElectraConfig,
-    ElectraTokenizer,
-    "ElectraTokenizer",
-    has_tf1=True,
-    parts={"discriminator": REPLACED_TOKEN_HEAD, "generator": "cls/predictions/output_bias"},
-)
+DISTILBERT = Family(DistilBertConfig, FullTokenizer, "DistilBertTokenizer")
+ROBERTA = Family(RobertaConfig, ByteBpeTokenizer, "RobertaTokenizer")
+_PARTS = {"discriminator": REPLACED_TOKEN_HEAD, "generator": "cls/predictions/output_bias"}
+ELECTRA = Family(ElectraConfig, ElectraTokenizer, "ElectraTokenizer", has_tf1=True, parts=_PARTS)
 ALBERT = Family(AlbertConfig, SentencePieceTokenizer, "AlbertTokenizer", has_tf1=True)
-FAMILIES = (
-    BERT,
-    Family(DistilBertConfig, FullTokenizer, "DistilBertTokenizer"),
-    Family(RobertaConfig, ByteBpeTokenizer, "RobertaTokenizer"),
-    ELECTRA,
-    ALBERT,
-)
+FAMILIES = (BERT, DISTILBERT, ROBERTA, ELECTRA, ALBERT)
 
 
 def family_named(model_type: str, source: str = "config") -> Family:

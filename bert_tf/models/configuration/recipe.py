@@ -118,14 +118,8 @@ def number_of_steps(num_examples: int, batch_size: int, num_train_epochs: float)
 
 # The settings that can be searched, and the type of their values: those of the optimizer and of its schedule, which
 # change neither the model nor its rows.
-SEARCHED = {
-    "learning_rate": float,
-    "train_batch_size": int,
-    "num_train_epochs": float,
-    "warmup_proportion": float,
-    "layerwise_lr_decay": float,
-    "weight_decay_rate": float,
-}
+SEARCHED = {"learning_rate": float, "train_batch_size": int}
+SEARCHED |= dict.fromkeys(("num_train_epochs", "warmup_proportion", "layerwise_lr_decay", "weight_decay_rate"), float)
 
 Values = Mapping[str, float | int]
 

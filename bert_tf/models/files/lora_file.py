@@ -38,7 +38,6 @@ def base_variables(model: keras.Model) -> dict[str, keras.Variable]:
 
 
 def reads_pooler(model: keras.Model) -> bool:
-    """Whether a model's head reads the encoder's pooler."""
     return model.config.has_pooler and model.reads_pooler
 
 

@@ -22,13 +22,8 @@ import re
 import numpy as np
 from tensorflow.core.protobuf.trackable_object_graph_pb2 import TrackableObjectGraph
 
-from bert_tf.models.configuration.variable_names import (
-    check_shapes,
-    config_of_shapes,
-    expected_shapes,
-    pooler,
-    word_table,
-)
+from bert_tf.models.configuration import variable_names
+from bert_tf.models.configuration.variable_names import expected_shapes, pooler, word_table
 from bert_tf.system.messages import some
 from bert_tf.system.text_files import exists, read_bytes
 from bert_tf.weights import bundle
@@ -108,8 +103,7 @@ def open_checkpoint(path: str) -> Weights:
     Of an ElectraPretrainer it is the discriminator; `Weights.parts` has the generator, too. An encoder alone with a
     narrower word table is an ELECTRA's.
 
-    Args:
-      path: the checkpoint's files without .index and .data; of a SavedModel `<directory>/variables/variables`.
+    path: the checkpoint's files without .index and .data; of a SavedModel `<directory>/variables/variables`.
     """
     reader = bundle.CheckpointReader(path)
     variables = _read_variables(reader, path)
@@ -183,7 +177,7 @@ def _open(reader, path: str, variables: list[_Variable], is_part: bool = False) 
     stored = {key: tuple(shape) for key, shape in reader.get_variable_to_shape_map().items()}
     shapes = {name: _original_shape(name, stored[key]) for name, key in keys.items()}
     heads = {stored[key][1] for name, key in keys.items() if _ATTENTION.search(name) and len(stored[key]) == 3}
-    config = config_of_shapes(path, shapes, max(heads, default=1))
+    config = variable_names.config_of_shapes(path, shapes, max(heads, default=1))
     reasons |= _drop_unfit_heads(keys, shapes, expected_shapes(config))
 
     def read(name: str) -> np.ndarray:
@@ -208,7 +202,7 @@ def _open(reader, path: str, variables: list[_Variable], is_part: bool = False) 
     unused = {key: reasons.get(key, others) for key in sorted({*stored} - {*keys.values()} - {bundle.OBJECT_GRAPH})}
     origins = dict(sorted(keys.items()))
     weights = Weights(path, "model_garden", {name: shapes[name] for name in origins}, origins, read, unused, hints)
-    check_shapes(weights, config, "The configuration that some of the variables show")
+    variable_names.check_shapes(weights, config, "The configuration that some of the variables show")
     return weights
 
 

@@ -1,32 +1,121 @@
 """From released weights to a model of a domain: texts, new words, records, pre-training, evaluation, fine-tuning."""
 
+import dataclasses
 import functools
 import json
 import math
 import posixpath
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import keras
 import tensorflow as tf
 from absl import logging
 
-from bert_tf.conversion.convert import convert
-from bert_tf.models.files.directory import read_model_files
+from bert_tf.conversion.convert import OUTPUT_BIAS, convert
+from bert_tf.models.configuration.config import BertConfig
+from bert_tf.models.configuration.families import AlbertConfig, family_of
+from bert_tf.models.configuration.variable_names import REPLACED_TOKEN_HEAD
+from bert_tf.models.files import directory as model_directory
+from bert_tf.models.files import open_weights
 from bert_tf.pretraining.create import create_pretraining_data
 from bert_tf.system import storage
 from bert_tf.system.declare import with_models
+from bert_tf.system.messages import naming_flag
 from bert_tf.system.storage import names_in, write_text_file
 from bert_tf.system.text_files import read_json_if_there
 from bert_tf.tasks.classification.task import ClassificationTask
-from bert_tf.tasks.domain import report
 from bert_tf.tasks.domain.settings import DomainSettings
-from bert_tf.tasks.domain.start import Start, open_start
 from bert_tf.tasks.domain.texts import WORDS, files_of, make_texts, make_words, text_path
 from bert_tf.tasks.script import fine_tune
+from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.training import run_directory
 from bert_tf.training.pretraining_run import pretrain
 from bert_tf.training.pretraining_settings import PretrainingSettings
+
+_NEXT_SENTENCE_BIAS = "cls/seq_relationship/output_bias"
+_WORDS_SHOWN = 20
+_SECTION = "#" * 2  # which Markdown and word pieces have in common
+_TEXTS = {"heldout": "the domain", "other": "the other text"}
+_STARTS = {"released": "the released weights", "domain": "the domain's model"}
+
+
+# --- the released weights, and how their family is trained ------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class Start:
+    """The released weights.
+
+    Attributes:
+      has_head: whether they have the head that is trained, without which there is nothing to evaluate before.
+      predicts_order: whether they have learned which segment follows another. notes: what a reader of losses must know.
+    """
+
+    config: BertConfig
+    tokenizer: Tokenizer
+    has_head: bool
+    predicts_order: bool
+    notes: tuple[str, ...]
+
+    @property
+    def record_settings(self) -> dict:
+        """Settings of unmasked records: training draws new masks in each pass, evaluation always the same."""
+        if self.config.detects_replaced_tokens:
+            return {"rows": "electra"}
+        if not family_of(self.config).has_word_pieces and not self.config.has_pooler:
+            return {"rows": "full_sentences"}
+        if not self.predicts_order:
+            return {"masking": "dynamic", "nsp": False}
+        is_albert = self.config.model_type == AlbertConfig.model_type
+        return {"masking": "dynamic", "next_sentence": "order" if is_albert else "random"}
+
+    @property
+    def training_settings(self) -> dict:
+        """Settings of training and evaluation; ELECTRA and RoBERTa have their authors' number of predictions."""
+        detects = self.config.detects_replaced_tokens
+        return {
+            **({"objective": "electra"} if detects else {}),
+            **({"max_predictions_per_seq": None} if detects or self.config.mask_rule == "roberta" else {}),
+            "nsp": False if self.config.has_pooler and not self.predicts_order else None,
+        }
+
+
+def open_start(settings: DomainSettings) -> Start:
+    """Reads what is beside the weights, and which heads they have; refuses rows that the model does not take."""
+    path = settings.init_checkpoint
+    with naming_flag("--init_checkpoint"):
+        weights, files = model_directory.read_model(path)
+        config = model_directory.needed_config(files)
+        family = family_of(config)
+        if family.parts:
+            weights = open_weights.choose_part(weights, "discriminator")
+    if not files.vocab_file:
+        raise ValueError(f"--init_checkpoint={path} has no {family.tokenizer_class.vocab_name} beside it.")
+    if settings.max_seq_length > config.max_length:
+        raise ValueError(f"--max_seq_length={settings.max_seq_length}: {path} takes {config.max_length} tokens.")
+    predicts_order = config.has_pooler and _NEXT_SENTENCE_BIAS in weights.shapes
+    detects, notes = config.detects_replaced_tokens, []
+    has_head = (REPLACED_TOKEN_HEAD if detects else OUTPUT_BIAS) in weights.shapes
+    if not has_head:
+        notes.append(
+            f"The weights have no {'head for replaced tokens' if detects else 'masked-LM head'}, so that it starts "
+            "from random weights: there is nothing to evaluate before the training, and the losses after include "
+            "what the head has learned."
+        )
+    elif detects:
+        notes.append(
+            "The generator, which is trained beside the discriminator, starts from random weights: its loss before is "
+            "that of guessing."
+        )
+    if config.has_pooler and not predicts_order:
+        notes.append("The weights have no head for the order of sentences, so that is not trained.")
+    for note in notes:
+        logging.info("%s", note)
+    return Start(config, model_directory.tokenizer_of(files), has_head, predicts_order, tuple(notes))
+
+
+# --- the steps --------------------------------------------------------------------------------------------------------
 
 
 def adapt(settings: DomainSettings) -> dict:
@@ -50,13 +139,11 @@ def adapt(settings: DomainSettings) -> dict:
             )
         content = job.do_all()
         write_text_file(job.path("domain.json"), json.dumps(content, indent=2, ensure_ascii=False) + "\n")
-        write_text_file(job.path("domain.md"), report.create_page(content))
+        write_text_file(job.path("domain.md"), create_page(content))
     return content
 
 
 class _Job:
-    """The steps of a run on the weights in output_dir."""
-
     def __init__(self, settings: DomainSettings, start: Start):
         self.settings, self.start = settings, start
         self.path = functools.partial(posixpath.join, settings.output_dir)
@@ -67,10 +154,8 @@ class _Job:
         settings, name = self.settings, storage.name_of(self.settings.init_checkpoint)
         model = self.path("pretrained", *["discriminator"] * self.start.config.detects_replaced_tokens)
         vocabulary_settings = {"init_checkpoint": name, "new_words": settings.new_words} | files_of(settings)
-        texts = self.do("texts", vocabulary_settings, self.make_texts)
-        rows = self.do(
-            "records", {"max_seq_length": settings.max_seq_length}, lambda: self.make_records(texts["texts"])
-        )
+        made = self.do("texts", vocabulary_settings, self.make_texts)
+        rows = self.do("records", {"max_seq_length": settings.max_seq_length}, lambda: self.make_records(made["texts"]))
         held_out = [text for text in rows if text != "train"]
         scores, losses = {}, {text: {} for text in held_out}
         for text in held_out if self.start.has_head else ():
@@ -82,7 +167,7 @@ class _Job:
             losses[text]["after"] = self.evaluate(text, "after", self.pretrained)
         if settings.train_file:
             scores["domain"] = self.fine_tune("domain", model)
-        content = {"init_checkpoint": name, "model": model, "notes": list(self.start.notes), **texts}
+        content = {"init_checkpoint": name, "model": model, "notes": list(self.start.notes), **made}
         return content | {"training": training, "losses": losses, "fine_tuning": scores}
 
     def make_texts(self) -> dict:
@@ -98,27 +183,18 @@ class _Job:
     def make_records(self, texts: Mapping[str, Mapping]) -> dict[str, int]:
         """The records of all texts; returns how many each has."""
         tf.io.gfile.makedirs(self.path("records"))
-        return {
-            name: create_pretraining_data(
-                text_path(self.settings, name),
-                self.path("records", f"{name}.tfrecord"),
-                read_model_files(self.start_folder).vocab_file,
-                max_seq_length=self.settings.max_seq_length,
-                **self.start.record_settings,
-            )["rows"]
-            for name in texts
-        }
+        vocab_file, rows = model_directory.read_model_files(self.start_folder).vocab_file, {}
+        options = {"max_seq_length": self.settings.max_seq_length, **self.start.record_settings}
+        for name in texts:
+            paths = text_path(self.settings, name), self.path("records", f"{name}.tfrecord")
+            rows[name] = create_pretraining_data(*paths, vocab_file, **options)["rows"]
+        return rows
 
     def _pretraining(self, text: str, model: str, output_dir: str, **further) -> PretrainingSettings:
         """Settings of a run from a model, with a held-out text to evaluate on."""
-        return self.settings.pretraining(
-            input_file=self.path("records", "train.tfrecord"),
-            eval_input_file=self.path("records", f"{text}.tfrecord"),
-            init_checkpoint=model,
-            output_dir=output_dir,
-            **self.start.training_settings,
-            **further,
-        )
+        train, held_out = (self.path("records", f"{name}.tfrecord") for name in ("train", text))
+        paths = {"input_file": train, "eval_input_file": held_out, "init_checkpoint": model, "output_dir": output_dir}
+        return self.settings.pretraining(**paths, **self.start.training_settings, **further)
 
     def evaluate(self, text: str, when: str, model: str) -> dict[str, float]:
         """Results on a held-out text, of the model "before" or "after" the training."""
@@ -180,3 +256,81 @@ class _Job:
             keras.backend.clear_session()
             write_text_file(path, json.dumps(kept, indent=2, ensure_ascii=False) + "\n")
         return kept["results"]
+
+
+# --- the report: domain.json as Markdown ------------------------------------------------------------------------------
+
+
+def create_page(content: dict) -> str:
+    """domain.json as Markdown."""
+    training, counts = content["training"], content["texts"].items()
+    passes = training["steps"] * training["train_batch_size"] / training["records"]
+    sizes = ([name, f"{of['documents']:,}", f"{of['sentences']:,}", f"{of['bytes'] / 1e6:.2f}"] for name, of in counts)
+    lines = [
+        "# A domain's model\n",
+        f"From `{content['init_checkpoint']}`, trained for {training['steps']:,} steps of "
+        f"{training['train_batch_size']} rows ({passes:.2g} passes over {training['records']:,} records), with a "
+        f"learning rate of {training['learning_rate']:g}.\n",
+        *_table(["text", "documents", "sentences", "MB"], sizes),
+        f"\n{_SECTION} New words",
+        *_words(content["new_words"], content["pieces_per_word"]),
+        *_losses(content["losses"], content["notes"]),
+    ]
+    if scores := content["fine_tuning"]:
+        metrics = _metrics(scores["released"])
+        rows = ([_STARTS[start], *(_spread(of[name]) for name in metrics)] for start, of in scores.items())
+        lines += [
+            f"\n{_SECTION} Fine-tuning, from both starts",
+            *_table(["", *metrics], rows),
+            f"\nMean of {len(scores['released'][metrics[0]])} seeds, lowest to highest: what differs less may be "
+            "chance.",
+        ]
+    lines.append(
+        f"\nTo use it: `python run_classifier.py --init_checkpoint={content['model']} ...`, or any other script that "
+        f'takes `--init_checkpoint`; in Python `from_pretrained("{content["model"]}")`.'
+    )
+    return "\n".join(lines) + "\n"
+
+
+def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    lines = ["|" + "".join(f" {cell} |" if cell else " |" for cell in cells) for cells in (header, *rows)]
+    return [lines[0], f"|{'---|' * len(header)}", *lines[1:]]
+
+
+def _metrics(results: Mapping[str, object]) -> list[str]:
+    return [name for name in results if name not in ("global_step", "loss", "eval_loss")]
+
+
+def _words(words: Sequence[Mapping], pieces: Mapping[str, float]) -> list[str]:
+    if not words:
+        return ["None."]
+    rows = ([new["word"], f"{new['count']:,}", " ".join(new["pieces"])] for new in words[:_WORDS_SHOWN])
+    return [
+        f"{len(words)} words that were cut into several pieces now are one each: {pieces['after']:.3f} pieces per "
+        f"word of the training text instead of {pieces['before']:.3f}. The first, by what they save:\n",
+        *_table(["word", "times", "was"], rows),
+    ]
+
+
+def _losses(losses: Mapping[str, Mapping[str, Mapping]], notes: Sequence[str]) -> list[str]:
+    columns = {f"{_TEXTS[text]}, {when}": scores for text, of in losses.items() for when, scores in of.items()}
+    names = _metrics(losses["heldout"]["after"])
+    lines = [
+        f"\n{_SECTION} Losses on text that it was not trained on",
+        *_table(["", *columns], ([name, *(f"{of[name]:.3f}" for of in columns.values())] for name in names)),
+        "\n![Losses](pretrained/loss.png)\n",
+        *notes,
+    ]
+    if "before" in losses["heldout"]:
+        lines.append(
+            "Both models have the same vocabulary, new words included, so their losses can be compared. Those of a "
+            "model with another vocabulary can't: it predicts other tokens."
+        )
+        if "other" in losses:
+            lines.append("An increase of the losses of the other text measures what was forgotten.")
+    return lines
+
+
+def _spread(values: Sequence[float]) -> str:
+    mean = f"{sum(values) / len(values):.4f}"
+    return f"{mean} ({min(values):.4f} to {max(values):.4f})" if len(values) > 1 else mean

@@ -97,9 +97,8 @@ class DomainSettings:
             if (pattern := getattr(self, name)) is not None
         }
         if (both := files["input_file"] & files.get("heldout_file", set())) and is_first("heldout_file", *both):
-            logging.warning(
-                "--heldout_file: %s is trained on, too: results on it say nothing about other texts.", min(both)
-            )
+            what = f"{min(both)} is trained on, too: results on it say nothing about other texts."
+            logging.warning("--heldout_file: %s", what)
         with naming_flag("--pretraining_flag"):
             check_values(self.pretraining())
         if any(getattr(self, name) for name in (*_TASK, "num_seeds", "fine_tuning_flag")):
@@ -119,16 +118,10 @@ class DomainSettings:
 
     def training(self, steps: int) -> dict:
         """The settings for `pretraining` that a training of so many steps needs."""
-        return {
-            "do_train": True,
-            "num_train_steps": steps,
-            "num_warmup_steps": math.ceil(_WARMUP_SHARE * steps),
-            "train_batch_size": self.train_batch_size,
-            "learning_rate": self.learning_rate,
-            "optimizer": "adamw",  # LAMB, with which ALBERT was pre-trained, is for batches of thousands
-            "log_every_steps": max(1, min(100, steps // 20)),
-            "keep_checkpoint_max": 1,
-        }
+        chosen = {"do_train": True, "num_train_steps": steps, "num_warmup_steps": math.ceil(_WARMUP_SHARE * steps)}
+        chosen |= {"train_batch_size": self.train_batch_size, "learning_rate": self.learning_rate}
+        chosen["optimizer"] = "adamw"  # LAMB, with which ALBERT was pre-trained, is for batches of thousands
+        return chosen | {"log_every_steps": max(1, min(100, steps // 20)), "keep_checkpoint_max": 1}
 
     def fine_tuning(self, model: str | None = None, output_dir: str | None = None):
         """The settings of run_classifier.py for the user's task: of the task, and of a run from a model."""

@@ -38,8 +38,7 @@ def files_of(settings: DomainSettings) -> dict[str, list[tuple[str, int]]]:
 def make_texts(settings: DomainSettings) -> dict[str, dict[str, int]]:
     """Writes text/train.txt, heldout.txt and, of --other_text, other.txt.
 
-    Returns:
-      name -> `documents`, `sentences` and `bytes`.
+    Returns name -> `documents`, `sentences` and `bytes`.
     """
     tf.io.gfile.makedirs(posixpath.join(settings.output_dir, "text"))
     flags = {"train": "input_file", "heldout": "heldout_file" if settings.heldout_file else "input_file"}
@@ -67,18 +66,15 @@ def _documents(settings: DomainSettings, name: str, flag: str) -> Iterator[Docum
         yield from documents
     else:
         with naming_flag("--input_file, without --heldout_file"):
-            yield from (
-                document
-                for document, is_held_out in marked_held_out(documents, _HELD_OUT_EVERY)
-                if is_held_out == (name == "heldout")
-            )
+            for document, is_held_out in marked_held_out(documents, _HELD_OUT_EVERY):
+                if is_held_out == (name == "heldout"):
+                    yield document
 
 
 def make_words(settings: DomainSettings, tokenizer: Tokenizer, title: str) -> dict:
     """Writes the words to add to words.txt, if there are any. title: of the model's family.
 
-    Returns:
-      `new_words`, see `find_new_words`, and `pieces_per_word` of the training text, `before` and `after`.
+    Returns `new_words`, see `find_new_words`, and `pieces_per_word` of the training text, `before` and `after`.
     """
     words, pieces = [], {"before": None, "after": None}
     if settings.new_words and not isinstance(tokenizer, FullTokenizer):
@@ -99,11 +95,9 @@ def find_new_words(counts: Mapping[str, int], tokenizer: FullTokenizer, most: in
     Left out are words that are in the text less than 5 times, and what has no letter in it. A word that is unknown as a
     whole counts as two pieces.
 
-    Args:
-      counts: of the tokenizer's basic tokens (`tokenizer.basic_tokenizer.tokenize`). most: as many at most.
+    counts: of the tokenizer's basic tokens (`tokenizer.basic_tokenizer.tokenize`). most: as many at most.
 
-    Returns:
-      `word`, `count` and `pieces`, what it has been cut into so far.
+    Returns `word`, `count` and `pieces`, what it has been cut into so far.
     """
     cut, unknown = tokenizer.wordpiece_tokenizer.cut, tokenizer.unk_token
     ranked = []

@@ -248,8 +248,7 @@ def pool(values: np.ndarray, starts: np.ndarray, pooling: str) -> np.ndarray:
       values: [tokens, L, H]. starts: [T + 1], the first token of each word, and the number of tokens.
       pooling: "first", "mean" or "max"; "none": each token is a word.
 
-    Returns:
-      [T, L, H]
+    Returns [T, L, H].
     """
     if pooling == "none":
         return values
@@ -257,31 +256,21 @@ def pool(values: np.ndarray, starts: np.ndarray, pooling: str) -> np.ndarray:
         return values[starts[:-1]]
     if pooling == "max":
         return np.maximum.reduceat(values, starts[:-1], axis=0)
-    sums = np.add.reduceat(values, starts[:-1], axis=0)
-    return sums / np.diff(starts)[:, None, None].astype(np.float32)
+    return np.add.reduceat(values, starts[:-1], axis=0) / np.diff(starts)[:, None, None].astype(np.float32)
 
 
-def pool_lines(
-    values: np.ndarray, offsets: np.ndarray, sentences: SentenceSettings, tokenizer: Tokenizer
-) -> np.ndarray:
+def pool_lines(values: np.ndarray, starts: np.ndarray, sentences: SentenceSettings, tokenizer: Tokenizer) -> np.ndarray:
     """One row of values for each line, as `sentences` say.
 
-    Args:
-      values: [tokens, L, H]. offsets: [n + 1], the first token of each line, and the number of tokens.
-
-    Returns:
-      [n, L, H]
+    values: [tokens, L, H]. starts: [n + 1], the first token of each line, and the number of tokens. Returns [n, L, H].
     """
     skipped = sentences.skipped(sentences.prompt(), tokenizer)
     if skipped:
-        kept = np.arange(len(values)) - np.repeat(offsets[:-1], np.diff(offsets)) >= skipped
-        offsets = np.concatenate([[0], np.cumsum(np.add.reduceat(kept, offsets[:-1]))])
+        kept = np.arange(len(values)) - np.repeat(starts[:-1], np.diff(starts)) >= skipped
+        starts = np.concatenate([[0], np.cumsum(np.add.reduceat(kept, starts[:-1]))])
         values = values[kept]
-    vectors = pool(values, offsets, "first" if sentences.pooling == "cls" else sentences.pooling)
+    vectors = pool(values, starts, "first" if sentences.pooling == "cls" else sentences.pooling)
     return np.asarray(normalized(vectors)) if sentences.normalize else vectors
-
-
-# --- all together ----------------------------------------------------------------------------------------------------
 
 
 def extract_features(
@@ -315,8 +304,7 @@ def extract_features(
       text: the result of `read_input`, if it has been called before.
       window_bytes: most values held at a time, in bytes (twice: computed and written), except for a single batch.
 
-    Returns:
-      The text as it was tokenized.
+    Returns the text as it was tokenized.
     """
     text = text or read_input(input_file, tokenizer, max_seq_length, pooling, sentences, encoding)
     layers, window_options = tuple(layers), {"strategy": strategy, "window_bytes": window_bytes}
@@ -364,20 +352,10 @@ def run(settings: FeatureSettings) -> None:
         model.reads_pooler = False
         initialize.load_complete(model, weights)
     with storage.file_locked(settings.output_file):
-        extract_features(
-            model,
-            tokenizer,
-            settings.input_file,
-            settings.output_file,
-            layers=layers,
-            max_seq_length=settings.max_seq_length,
-            batch_size=settings.batch_size,
-            output_format=settings.output_format,
-            pooling=settings.pooling,
-            sentences=sentences,
-            strategy=strategy,
-            text=text,
-            static_padding=settings.static_padding or settings.strategy == "tpu",
-        )
+        names = ("max_seq_length", "batch_size", "output_format", "pooling")
+        options = {name: getattr(settings, name) for name in names}
+        options |= {"layers": layers, "sentences": sentences, "strategy": strategy, "text": text}
+        options["static_padding"] = settings.static_padding or settings.strategy == "tpu"
+        extract_features(model, tokenizer, settings.input_file, settings.output_file, **options)
     rows = {"none": "tokens", SENTENCE: "vectors"}.get(settings.pooling, "words")
     logging.info("Wrote %d %s of %d lines to %s.", text.entries.count, rows, len(text.rows), settings.output_file)

@@ -52,9 +52,7 @@ Write = Callable[[range, np.ndarray], None]
 
 
 @contextlib.contextmanager
-def open_writer(
-    path: str, output_format: str, layers: tuple[int, ...], hidden_size: int, entries: Entries
-) -> Iterator[Write]:
+def open_writer(path: str, output_format: str, layers: tuple, hidden_size: int, entries: Entries) -> Iterator[Write]:
     """A function that adds the values [entries, L, H] of the next lines to a file, which gets its name when all went
     well.
 
@@ -119,7 +117,6 @@ class _Stream:
         self._file, self.flush = file, file.flush
 
     def write(self, data) -> int:
-        """Writes all bytes, and returns their number."""
         self._file.write(bytes(data))
         return len(data)
 
@@ -154,9 +151,7 @@ def _open_npz(path: str, layers: tuple[int, ...], shape: tuple[int, int, int], e
             yield lambda lines, values: write(values)
 
 
-def _write_examples(
-    writer: tf.io.TFRecordWriter, lines: range, values: np.ndarray, layers: tuple[int, ...], entries: Entries
-) -> None:
+def _write_examples(writer, lines: range, values: np.ndarray, layers: tuple[int, ...], entries: Entries) -> None:
     def integers(numbers) -> tf.train.Feature:
         return tf.train.Feature(int64_list=tf.train.Int64List(value=numbers))
 

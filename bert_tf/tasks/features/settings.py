@@ -116,10 +116,8 @@ def describe_model(settings: FeatureSettings) -> tuple[Weights, ModelFiles, Toke
     """The weights, the files beside them and the requested layers, checked against each other."""
     with naming_flag("--init_checkpoint"):
         weights = open_weights.open_weights(settings.init_checkpoint)
-    files = model_directory.describe(
-        weights, bert_config_file=settings.bert_config_file, vocab_file=settings.vocab_file,
-        do_lower_case=settings.do_lower_case, strip_accents=settings.strip_accents,
-    )  # fmt: skip
+    names = ("bert_config_file", "vocab_file", "do_lower_case", "strip_accents")
+    files = model_directory.describe(weights, **{name: getattr(settings, name) for name in names})
     tokenizer = make_tokenizer(files, settings)
     check_shapes(weights, files.config, files.config_file or "The configuration")
     of_lines = settings.layers is None and settings.pooling == "sentence"
