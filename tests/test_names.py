@@ -96,9 +96,6 @@ print([module for module in ("tensorflow", "keras") if module in sys.modules])
     assert result.stdout.splitlines() == ["False", "True False", "[]"]
 
 
-# --- modeling.py and optimization.py ---------------------------------------------------------------------------------
-
-
 def test_activations():
     x = np.array([-3.0, 0.0, 1.0], np.float32)
     np.testing.assert_allclose(modeling.gelu(x), [-0.00363739, 0.0, 0.84119199], atol=1e-6)
@@ -163,8 +160,6 @@ def test_create_optimizer(golden):
             assert float(optimizer.learning_rate) == pytest.approx(rate, rel=1e-6)
 
 
-# --- run_classifier.py -----------------------------------------------------------------------------------------------
-
 PROCESSORS = {
     "cola": run_classifier.ColaProcessor,
     "mnli": run_classifier.MnliProcessor,
@@ -213,9 +208,6 @@ def test_a_processor_of_ones_own(tmp_path, english, caplog):
         run_classifier.convert_single_example(5, examples[1], ["bad", "good"], 6, english)
     assert [record.message for record in caplog.records] == ['Example dev-0, label good: [CLS] a " quoted warm [SEP]']
     assert feature == run_classifier.InputFeatures([101, 1037, 1000, 9339, 4010, 102], [1] * 6, [0] * 6, 1, True)
-
-
-# --- run_squad.py ----------------------------------------------------------------------------------------------------
 
 
 def features_of(examples, tokenizer, size, is_training) -> list:

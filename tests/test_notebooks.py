@@ -95,8 +95,6 @@ def test_form(path):
         exec(ast.unparse(node), {})
 
 
-# ---- pre-training, and what the model does inside --------------------------------------------------------------------
-
 _PLACES = {"lighthouse": "sea", "farm": "cows", "school": "children", "mill": "flour", "forest": "trees"}
 
 
@@ -147,9 +145,6 @@ def test_look_inside(pretrained, tmp_path):
     pieces, sureness = values["tokens"][1:-1], values["probabilities"]
     assert sureness[pieces.index("known")] > 0.5 > 0.4 > sureness[pieces.index("the") - 1]
     assert values["bars"] == values["probabilities"]
-
-
-# ---- small random models: vectors of sentences, a domain, answers, classification ------------------------------------
 
 
 def write_small_model(folder: pathlib.Path, kind: str = "BertForPreTraining", **form) -> None:

@@ -95,9 +95,6 @@ def test_step_far_away(three_files):
     assert first in drawn[0][:38]
 
 
-# --- Shares of several workers ----------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("share", "start", "window"), [(Share(2, 1, 1), 17, 20), (Share(12, 5, 3), 0, 20), (Share(12, 5, 3), 17, 1)]
 )
@@ -154,9 +151,6 @@ def test_a_preparation_of_whole_batches_gets_them_whatever_the_share(three_files
             np.testing.assert_array_equal(own, value[3:9], err_msg=name)
 
 
-# --- Evaluation -------------------------------------------------------------------------------------------------------
-
-
 def test_evaluation_fills_the_last_batch_with_zeros(three_files):
     index = record_index.index_records(three_files, FEATURES)
     batches = records.evaluation_batches(index, FEATURES, batch_size=32, repeat=False, max_steps=None)
@@ -180,9 +174,6 @@ def test_evaluation_repeated_as_the_original(three_files, batch_size):
     assert len(batches) == 20
     np.testing.assert_array_equal(numbers(batches).ravel(), np.arange(20 * batch_size) % 100)
     assert all(b["example_weights"].numpy().tolist() == [1.0] * batch_size for b in batches)
-
-
-# --- Damaged files ----------------------------------------------------------------------------------------------------
 
 
 def test_damage_is_named(tmp_path, small_blocks):

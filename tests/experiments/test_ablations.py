@@ -188,8 +188,6 @@ def test_runs_without_results_give_none(scripts, tmp_path):
     assert script_runs.result_of(run, str(tmp_path))["command"] == run.command()
 
 
-# ---- what a script says while it runs, and at its end ----------------------------------------------------------------
-
 BAR = "train:  40%|████      | 40/100 [00:10<00:15,  4.0step/s, loss=7.56]"
 WARNS = """
 import sys

@@ -27,9 +27,6 @@ def without(run, *names) -> dict:
     return {name: value for name, value in run.flags.items() if name not in names}
 
 
-# ---- families --------------------------------------------------------------------------------------------------------
-
-
 def test_families_share_vocabularies_and_start_from_what_was_trained(tmp_path):
     values = types.SimpleNamespace(
         train_text="train.txt", heldout_text="heldout.txt", glue_dir="glue", output_dir=str(tmp_path), vocab_size=500,
@@ -56,9 +53,6 @@ def test_table_of_families():
     lines = families.create_table(content).splitlines()
     assert lines[2] == "| BERT | 1,200 | 4.250 ± 0.125 | 50.0 ± 1.0 | 50.0 ± 1.0 | 50.0 ± 1.0 |"
     assert lines[3].startswith("| none |  |  | 50.0")
-
-
-# ---- students --------------------------------------------------------------------------------------------------------
 
 
 def test_both_students_train_alike(tmp_path):
@@ -92,8 +86,6 @@ def test_examples_of_the_dev_set(tmp_path):
     assert distilled.dev_set(values, "MRPC") == [("A text.", "Its pair.")]
     assert distilled.dev_set(values, "SST-2") == ["A text."]
 
-
-# ---- long texts ------------------------------------------------------------------------------------------------------
 
 NOVEL = "One two three.\nFour five.\n\nSix seven eight nine.\nTen.\nEleven twelve.\nThirteen.\n"
 
@@ -139,9 +131,6 @@ def test_runs_differ_only_in_how_long_texts_are_read(values):
     check_flags(runs.values())
 
 
-# ---- the domain's example --------------------------------------------------------------------------------------------
-
-
 def test_half_of_the_rows_follow():
     lines = [f"{number} " * 15 for number in range(300)]
     pairs = domain_texts.pairs_of_lines(lines, 200, random.Random(1), "novel.txt")
@@ -166,9 +155,6 @@ def test_texts_of_the_domain(tmp_path):
     assert texts["wiki.txt"] == texts["wiki_other.txt"] == "a0\na1\n\nb0\nb1\n\n"
     assert texts["train.csv"].startswith("text,other,label\n") and texts["train.csv"].count("\n") == 21
     assert "heldout" not in texts["train.csv"] and "train-0" not in texts["dev.csv"]
-
-
-# ---- the recipe ------------------------------------------------------------------------------------------------------
 
 
 def test_operations_are_about_six_per_parameter_and_token():

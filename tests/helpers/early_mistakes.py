@@ -71,8 +71,6 @@ def refusals(script: str, commands: Sequence[Sequence[str]]) -> list[str]:
     return [line.removeprefix(start) for line in lines]
 
 
-# --- small files and flags -------------------------------------------------------------------------------------------
-
 CSV = "text,label\n" + "good film,up\nbad film,down\n" * 3
 TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a"]
 CONFIG = {"vocab_size": len(TOKENS), "hidden_size": 4, "num_hidden_layers": 2, "num_attention_heads": 1,

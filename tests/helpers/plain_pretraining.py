@@ -187,9 +187,6 @@ def word_sets(tokens: Sequence[Token], positions: Sequence[int], continuations: 
     return words
 
 
-# ---- records ---------------------------------------------------------------------------------------------------------
-
-
 class ExampleEncoder:
     """Encodes instances as the bytes of a tf.train.Example."""
 

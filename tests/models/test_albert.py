@@ -147,15 +147,12 @@ def test_model_garden(tmp_path, embedding_width):
         np.testing.assert_allclose(outputs[name], expected[name], atol=1e-5, rtol=0)
 
 
-@pytest.mark.parametrize(
-    ("config_folder", "folder", "dropout", "is_warned"),
-    [
-        ("albert_base_v1", "albert_base_v2", 0.0, True),
-        ("", "models--albert--albert-base-v2/snapshots/0e09", 0.1, True),
-        ("", "albert_base_v1", 0.1, False),
-        ("albert_base_v1", "albert_base_v2/mrpc", 0.1, False),
-    ],
-)
+@pytest.mark.parametrize(("config_folder", "folder", "dropout", "is_warned"), [
+    ("albert_base_v1", "albert_base_v2", 0.0, True),
+    ("", "models--albert--albert-base-v2/snapshots/0e09", 0.1, True),
+    ("", "albert_base_v1", 0.1, False),
+    ("albert_base_v1", "albert_base_v2/mrpc", 0.1, False),
+])  # fmt: skip
 def test_a_configuration_of_another_version(released, tmp_path, caplog, config_folder, folder, dropout, is_warned):
     weights = shutil.copytree(released, tmp_path / folder)
     config = AlbertConfig.from_json_file(f"{weights}/albert_config.json")

@@ -64,15 +64,12 @@ def test_a_card_says_what_is_known():
         assert f"\n{line}\n" in text, line
 
 
-@pytest.mark.parametrize(
-    ("path", "shown"),
-    [
-        ("/home/ada/uncased_L-2/bert_model.ckpt", "uncased_L-2/bert_model.ckpt"),
-        ("/home/ada/mrpc/best_model/", "mrpc/best_model"),
-        ("gs://secret/runs/mrpc/best_model", "mrpc/best_model"),
-        ("~/glue/MRPC", "MRPC"),
-    ],
-)
+@pytest.mark.parametrize(("path", "shown"), [
+    ("/home/ada/uncased_L-2/bert_model.ckpt", "uncased_L-2/bert_model.ckpt"),
+    ("/home/ada/mrpc/best_model/", "mrpc/best_model"),
+    ("gs://secret/runs/mrpc/best_model", "mrpc/best_model"),
+    ("~/glue/MRPC", "MRPC"),
+])  # fmt: skip
 def test_a_card_does_not_say_where_its_owner_keeps_files(path, shown):
     settings = card.public({"data_dir": path, "train_file": f"{path},one.csv,{path}"})
     text = card_text(HEAD, SHAPES, CardFacts({"path": path}, settings=settings))

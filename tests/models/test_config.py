@@ -108,19 +108,16 @@ def test_numpys_numbers_are_numbers(tmp_path):
     assert type(model.num_labels) is int is type(config.vocab_size)
 
 
-@pytest.mark.parametrize(
-    ("values", "message"),
-    [
-        ({"vocab_size": None}, "vocab_size is missing"),
-        ({"hidden_size": -1}, "hidden_size must be an integer from 1 to 65,536, not -1"),
-        ({"num_hidden_layers": 2.0}, "num_hidden_layers must be an integer"),
-        ({"vocab_size": 10**400}, "vocab_size must be an integer from 1 to 16,777,216, not 1000"),
-        ({"hidden_size": 770}, "hidden_size=770 must be a multiple of num_attention_heads=12"),
-        ({"attention_probs_dropout_prob": float("nan")}, "attention_probs_dropout_prob must be a probability"),
-        ({"layer_norm_eps": 0}, "layer_norm_eps must be a positive number, not 0"),
-        ({"hidden_act": "swish"}, "hidden_act must be one of gelu, gelu_erf, relu, tanh, linear, not 'swish'"),
-    ],
-)
+@pytest.mark.parametrize(("values", "message"), [
+    ({"vocab_size": None}, "vocab_size is missing"),
+    ({"hidden_size": -1}, "hidden_size must be an integer from 1 to 65,536, not -1"),
+    ({"num_hidden_layers": 2.0}, "num_hidden_layers must be an integer"),
+    ({"vocab_size": 10**400}, "vocab_size must be an integer from 1 to 16,777,216, not 1000"),
+    ({"hidden_size": 770}, "hidden_size=770 must be a multiple of num_attention_heads=12"),
+    ({"attention_probs_dropout_prob": float("nan")}, "attention_probs_dropout_prob must be a probability"),
+    ({"layer_norm_eps": 0}, "layer_norm_eps must be a positive number, not 0"),
+    ({"hidden_act": "swish"}, "hidden_act must be one of gelu, gelu_erf, relu, tanh, linear, not 'swish'"),
+])  # fmt: skip
 def test_bad_values_name_file_and_key(tmp_path, values, message):
     path = write(tmp_path / "c.json", json.dumps({"vocab_size": 5, **values}))
     with pytest.raises(ValueError, match=rf"c\.json: {message}"):

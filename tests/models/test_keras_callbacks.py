@@ -189,8 +189,6 @@ def test_pretraining_models_take_whole_records(name):
         model({**record, "unique_ids": np.zeros(4)})
 
 
-# --- shapes ----------------------------------------------------------------------------------------------------------
-
 IDS, ONES = np.array([[5, 6, 7], [5, 6, 0]]), np.ones((2, 3), int)
 
 

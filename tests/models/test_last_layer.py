@@ -155,8 +155,6 @@ def test_lengths_known_only_at_run_time():
     assert float(tf.function(call, [specs])(features)) == pytest.approx(float(call(features)), rel=1e-6)
 
 
-# --- parts of a batch -------------------------------------------------------------------------------------------------
-
 SPANS = {**ROWS, "start_positions": np.array([1, 2, 3], "int32"), "end_positions": np.array([4, 2, 5], "int32")}
 WHOLE_SEQUENCES = {
     "questions": (lambda: task_models.BertForQuestionAnswering(config_of("bert")), SPANS),

@@ -149,9 +149,6 @@ def test_what_is_opened_from_a_checkpoint_has_the_adapters_in_it(tmp_path):
     np.testing.assert_array_equal(outputs_of(model, True), outputs_of(base, True))
 
 
-# --- the file of adapters ---------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("family", FAMILIES)
 def test_adapters_come_back_on_their_base(tmp_path, family):
     model = make(family, RANK)

@@ -146,9 +146,6 @@ def test_a_pre_norm_saved_model_is_refused(official, tmp_path):
         model_garden.open_checkpoint(str(target / "variables" / "variables"))
 
 
-# --- pretrainers, other spellings, other models -----------------------------------------------------------------------
-
-
 @pytest.fixture(scope="module", params=[networks.BertEncoder, networks.BertEncoderV2], ids=lambda kind: kind.__name__)
 def pretrainer(request):
     return randomise(make_pretrainer(request.param))
@@ -224,8 +221,6 @@ def test_encoders_of_another_kind_and_two_are_refused(tmp_path):
     with pytest.raises(ValueError, match=r"x-1 has two candidates for bert/.*: one/.* and two/"):
         model_garden.open_checkpoint(prefix)
 
-
-# --- ELECTRA: both models of an ElectraPretrainer, and an encoder alone -----------------------------------------------
 
 SIZES = {"vocab_size": 50, "max_position_embeddings": 16, "type_vocab_size": 2, "hidden_act": "gelu"}
 LENGTH, PREDICTIONS = 9, 4

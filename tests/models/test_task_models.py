@@ -25,9 +25,6 @@ from bert_tf.training.optimization import AdamWeightDecay
 pytestmark = pytest.mark.numbers
 
 
-# --- Keras -----------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("name", ["classifier", *slow("labels", "tagger", "choice", "questions", "masked", "next")])
 def test_fit_needs_no_loss_and_lowers_it(name):
     create, features = MODELS[name]
@@ -87,8 +84,6 @@ def test_the_kind_of_problem():
     assert BertForSequenceClassification(CONFIG, 4).objective is objectives.ClassificationObjective
     assert BertForSequenceClassification(CONFIG, 1).objective is objectives.RegressionObjective
 
-
-# --- of every family: kernels and precision; on JAX: test_backends.py -------------------------------------------------
 
 SIZES = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
 OWN = {"electra": {"embedding_size": 24}, "albert": {"embedding_size": 24, "num_hidden_groups": 2}}
@@ -154,9 +149,6 @@ def test_mixed_precision(family, dtype):
             outputs = [np.asarray(each(BATCH, training=training)) for each in (model, plain)]
         np.testing.assert_allclose(*outputs, atol=0.1)
     assert model.bert(BATCH)["sequence_output"].dtype.name == dtype.removeprefix("mixed_")
-
-
-# --- random weights that are drawn late, or not at all, have the numbers of those drawn at once -----------------------
 
 
 def new_model(kind=BertForSequenceClassification, **config):

@@ -71,9 +71,6 @@ def test_a_small_text_compiles_nothing_and_gives_the_same(form, golden, tmp_path
     assert outputs[0].read_bytes() == outputs[1].read_bytes()
 
 
-# ---- files -----------------------------------------------------------------------------------------------------------
-
-
 def test_summary_beside_the_records(letters, tmp_path):
     corpus, vocab = letters
     outputs = f"{tmp_path}/new/folder/a.tfrecord,{tmp_path}/elsewhere/b.tfrecord"
@@ -114,42 +111,37 @@ def test_summary_beside_the_records(letters, tmp_path):
 
 BYTE_BPE = str(GOLDEN / "tokenization" / "roberta" / "vocab.json")
 
-# ---- bad input -------------------------------------------------------------------------------------------------------
 
-
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        ({"max_seq_length": 4}, "--max_seq_length=4 must be at least 5"),
-        ({"max_predictions_per_seq": 0}, "--max_predictions_per_seq must be at least 1"),
-        ({"masked_lm_prob": math.nan}, "--masked_lm_prob=nan must be more than 0, at most 1."),
-        ({"pack_sequences": True}, "--pack_sequences needs --masking=dynamic"),
-        ({"input_file": "{folder}/*.text"}, "--input_file: no file matches .*/\\*.text"),
-        ({"input_file": "{folder}/blank.txt"}, "no text .* in .*blank.txt: every line is blank"),
-        ({"input_file": "{folder}/broken.txt"}, "broken.txt, line 3: not UTF-8 at byte offset 13 "),
-        ({"output_file": "{folder}/./letters.txt"}, "--output_file=.*letters.txt would overwrite a file that is read"),
-        ({"output_file": "{folder}/o1,{folder}/../{name}/o1"}, "--output_file=.*o1 is named twice"),
-        ({"output_file": "{folder}/mine.csv"}, "--output_file: .*mine.csv is there, and not a file of records: choose"),
-        ({"vocab_file": "{folder}/no_mask.txt"}, "no_mask.txt lacks \\[MASK\\]"),
-        ({"mask_rate": 0.7}, "--mask_rate=0.7, --random_rate=0.1, --keep_rate=0.1 must add up to 1"),
-        ({"masking": "dynamic", "masked_lm_prob": 0.3}, "--masked_lm_prob: unmasked records"),
-        ({"rows": "electra", "do_whole_word_mask": True}, "--do_whole_word_mask: --rows=electra knows no words"),
-        ({"rows": "electra", "nsp": True}, "--nsp=True is for --rows=pairs, not for --rows=electra"),
-        ({"rows": "lines", "next_sentence": "order"}, "--next_sentence=order is for --rows=pairs"),
-        ({"rows": "electra", "dupe_factor": 5}, "--dupe_factor=5 is for --rows=pairs, not for --rows=electra"),
-        ({"rows": "electra", "pack_sequences": True}, "--pack_sequences: --rows=electra"),
-        ({"rows": "electra", "segmenter": "jieba"}, "--word_boundaries, --segmenter: --rows=electra knows no words"),
-        ({"masking": "dynamic", "ngram": 3}, "--ngram draws masks"),
-        ({"favor_shorter_ngram": False}, "--favor_shorter_ngram is for --ngram"),
-        ({"next_sentence": "order", "nsp": False}, "--next_sentence=order: there is no next sentence"),
-        ({"segmenter": "jieba"}, "--segmenter say which pieces .*: give --do_whole_word_mask, too"),
-        ({"word_boundaries": "spaces", "segmenter": "jieba", "masking": "dynamic"}, "--segmenter: give one"),
-        ({"vocab_file": BYTE_BPE, "nsp": True}, "--nsp: .* have one segment: give --nsp=false"),
-        ({"vocab_file": BYTE_BPE, "rows": "electra", "do_lower_case": None}, "--rows=electra makes .* word pieces"),
-        ({"vocab_file": BYTE_BPE, "nsp": False, "do_lower_case": True}, "do_lower_case=True contradicts .*vocab.json"),
-        ({"vocab_file": BYTE_BPE, "nsp": False, "word_boundaries": "spaces", "masking": "dynamic"}, "of word pieces"),
-    ],
-)
+@pytest.mark.parametrize(("flags", "message"), [
+    ({"max_seq_length": 4}, "--max_seq_length=4 must be at least 5"),
+    ({"max_predictions_per_seq": 0}, "--max_predictions_per_seq must be at least 1"),
+    ({"masked_lm_prob": math.nan}, "--masked_lm_prob=nan must be more than 0, at most 1."),
+    ({"pack_sequences": True}, "--pack_sequences needs --masking=dynamic"),
+    ({"input_file": "{folder}/*.text"}, "--input_file: no file matches .*/\\*.text"),
+    ({"input_file": "{folder}/blank.txt"}, "no text .* in .*blank.txt: every line is blank"),
+    ({"input_file": "{folder}/broken.txt"}, "broken.txt, line 3: not UTF-8 at byte offset 13 "),
+    ({"output_file": "{folder}/./letters.txt"}, "--output_file=.*letters.txt would overwrite a file that is read"),
+    ({"output_file": "{folder}/o1,{folder}/../{name}/o1"}, "--output_file=.*o1 is named twice"),
+    ({"output_file": "{folder}/mine.csv"}, "--output_file: .*mine.csv is there, and not a file of records: choose"),
+    ({"vocab_file": "{folder}/no_mask.txt"}, "no_mask.txt lacks \\[MASK\\]"),
+    ({"mask_rate": 0.7}, "--mask_rate=0.7, --random_rate=0.1, --keep_rate=0.1 must add up to 1"),
+    ({"masking": "dynamic", "masked_lm_prob": 0.3}, "--masked_lm_prob: unmasked records"),
+    ({"rows": "electra", "do_whole_word_mask": True}, "--do_whole_word_mask: --rows=electra knows no words"),
+    ({"rows": "electra", "nsp": True}, "--nsp=True is for --rows=pairs, not for --rows=electra"),
+    ({"rows": "lines", "next_sentence": "order"}, "--next_sentence=order is for --rows=pairs"),
+    ({"rows": "electra", "dupe_factor": 5}, "--dupe_factor=5 is for --rows=pairs, not for --rows=electra"),
+    ({"rows": "electra", "pack_sequences": True}, "--pack_sequences: --rows=electra"),
+    ({"rows": "electra", "segmenter": "jieba"}, "--word_boundaries, --segmenter: --rows=electra knows no words"),
+    ({"masking": "dynamic", "ngram": 3}, "--ngram draws masks"),
+    ({"favor_shorter_ngram": False}, "--favor_shorter_ngram is for --ngram"),
+    ({"next_sentence": "order", "nsp": False}, "--next_sentence=order: there is no next sentence"),
+    ({"segmenter": "jieba"}, "--segmenter say which pieces .*: give --do_whole_word_mask, too"),
+    ({"word_boundaries": "spaces", "segmenter": "jieba", "masking": "dynamic"}, "--segmenter: give one"),
+    ({"vocab_file": BYTE_BPE, "nsp": True}, "--nsp: .* have one segment: give --nsp=false"),
+    ({"vocab_file": BYTE_BPE, "rows": "electra", "do_lower_case": None}, "--rows=electra makes .* word pieces"),
+    ({"vocab_file": BYTE_BPE, "nsp": False, "do_lower_case": True}, "do_lower_case=True contradicts .*vocab.json"),
+    ({"vocab_file": BYTE_BPE, "nsp": False, "word_boundaries": "spaces", "masking": "dynamic"}, "of word pieces"),
+])  # fmt: skip
 def test_bad_input_is_named_and_nothing_is_written(letters, tmp_path, flags, message):
     (tmp_path / "blank.txt").write_text("\n \n\u200b\n\n", encoding="utf-8")
     (tmp_path / "mine.csv").write_text("a,b\n")

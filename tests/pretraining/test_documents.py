@@ -5,18 +5,15 @@ import pytest
 from bert_tf.pretraining.documents import split_held_out, split_sentences, text_documents, to_text
 
 
-@pytest.mark.parametrize(
-    ("text", "sentences"),
-    [
-        ("One. Two! Three? Four", ["One.", "Two!", "Three?", "Four"]),
-        ("Use it, e.g. Adam. Then J. R. Smith came.", ["Use it, e.g. Adam.", "Then J. R. Smith came."]),
-        ("It took 3.5 m. and 2 s. He left.", ["It took 3.5 m. and 2 s.", "He left."]),
-        ('He said "No." She left.', ['He said "No."', "She left."]),
-        ("これは本です。あれは「犬です。」そう", ["これは本です。", "あれは「犬です。」", "そう"]),
-        ("이것은 책입니다. 저것은 개입니다.", ["이것은 책입니다.", "저것은 개입니다."]),
-        ("   ", []),
-    ],
-)
+@pytest.mark.parametrize(("text", "sentences"), [
+    ("One. Two! Three? Four", ["One.", "Two!", "Three?", "Four"]),
+    ("Use it, e.g. Adam. Then J. R. Smith came.", ["Use it, e.g. Adam.", "Then J. R. Smith came."]),
+    ("It took 3.5 m. and 2 s. He left.", ["It took 3.5 m. and 2 s.", "He left."]),
+    ('He said "No." She left.', ['He said "No."', "She left."]),
+    ("これは本です。あれは「犬です。」そう", ["これは本です。", "あれは「犬です。」", "そう"]),
+    ("이것은 책입니다. 저것은 개입니다.", ["이것은 책입니다.", "저것은 개입니다."]),
+    ("   ", []),
+])  # fmt: skip
 def test_split_sentences(text, sentences):
     assert split_sentences(text) == sentences
 

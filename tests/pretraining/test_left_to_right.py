@@ -44,9 +44,6 @@ def sequence_output(model, inputs, training):
         return model(inputs, training=training)["sequence_output"].numpy()
 
 
-# --- the model -------------------------------------------------------------------------------------------------------
-
-
 @pytest.fixture(params=[True, False], ids=["fused", "plain"])
 def training(request):
     """Whether the model trains; plain kernels where it does not."""
@@ -99,9 +96,6 @@ def test_padding_and_packed_rows():
             outputs["sequence_output"][:, begin:end], alone[number]["sequence_output"], atol=1e-5
         )
         np.testing.assert_allclose(outputs["pooled_output"][:, number], alone[number]["pooled_output"], atol=1e-5)
-
-
-# --- labels and loss -------------------------------------------------------------------------------------------------
 
 
 def test_labels_are_the_next_tokens_of_the_same_sequence():

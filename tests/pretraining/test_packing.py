@@ -137,9 +137,6 @@ def test_absent_pairs_count_nothing():
         assert float(value) == float(sums[name]), name
 
 
-# --- training ---------------------------------------------------------------------------------------------------------
-
-
 def test_evaluation_leaves_filling_rows_out():
     batch = packed_batch()
     results = []

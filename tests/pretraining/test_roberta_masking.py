@@ -38,8 +38,6 @@ def mask(rows, seed=1, step=0, draws=None, **settings) -> dict[str, np.ndarray]:
     return {name: value.numpy() for name, value in features.items()}
 
 
-# --- fairseq ----------------------------------------------------------------------------------------------------------
-
 RATES = {"random_token_prob": "random_rate", "leave_unmasked_prob": "keep_rate", "mask_prob": "masked_lm_prob"}
 
 
@@ -88,9 +86,6 @@ def test_masks_are_fairseqs():
         seen["special"] += bool({0, size - 1} & set(positions.tolist()))
         seen["none"] += not count
     assert len(cases) == 128 and min(seen.values()) >= 3
-
-
-# --- the rule ---------------------------------------------------------------------------------------------------------
 
 
 def words_of(sequence) -> list[list[int]]:

@@ -25,9 +25,6 @@ def make(folder, input_file, vocab_file, rows, name="out", **flags):
     return create_pretraining_data(str(input_file), str(folder / name), str(vocab_file), rows=rows, **flags)
 
 
-# ---- ELECTRA ---------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("number", [1, 2, 3, 4])
 def test_rows_of_electra_are_the_originals(number, tmp_path, monkeypatch):
     monkeypatch.setattr(row_kinds, "_ROW_TOKENS", 1000)  # several calls
@@ -47,9 +44,6 @@ def test_rows_of_electra_are_the_originals(number, tmp_path, monkeypatch):
     assert records == expected
     assert summary["rows"] == described["rows"]
     assert summary["instance_tokens"] == sum(sum(record["input_mask"]) for record in records)
-
-
-# ---- whole sentences -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", ["complete", "complete_doc"])
@@ -102,9 +96,6 @@ def test_sentences_end_with_their_tokens(rows, tmp_path):
         "instance_tokens": sum(map(len, expected)),
     }
     assert summary["flags"]["nsp"] is False and summary["flags"]["masking"] == "dynamic"
-
-
-# ---- lines -----------------------------------------------------------------------------------------------------------
 
 
 def test_lines_are_cut_and_left_out_as_in_the_original():

@@ -43,9 +43,6 @@ def make(corpus, folder, **flags):
     return create_pretraining_data(corpus[0], f"{folder}/out.tfrecord", corpus[1], **arguments)
 
 
-# ---- shards ----------------------------------------------------------------------------------------------------------
-
-
 def test_a_finished_run_is_mended(corpus, tmp_path, monkeypatch):
     """One shard is made again, or only the summary; the run's output is the same as always."""
     flags, folder = {"num_shards": 2, "num_workers": 1}, tmp_path / "out"
@@ -90,9 +87,6 @@ def test_a_shard_without_a_document_is_an_empty_file(corpus, tmp_path, caplog):
     assert [len(read_records(path)) for path in summary["output_files"]] == counts
 
 
-# ---- going on --------------------------------------------------------------------------------------------------------
-
-
 def test_what_was_made_with_other_flags_or_text_is_made_again(corpus, tmp_path):
     folder = tmp_path / "out"
     made = [(make(corpus, folder)["fingerprint"], (folder / "out.tfrecord").read_bytes())]
@@ -127,17 +121,11 @@ def test_replaced_work_is_warned_of(corpus, tmp_path, caplog):
         assert "(--random_seed was 12345, --dupe_factor was 2)" in caplog.text
 
 
-# ---- Apache Beam -----------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("runner", "options"),
-    [
-        ("DirectRunner", []),
-        *slow(("DirectRunner", ["--direct_running_mode=multi_processing", "--direct_num_workers=2"])),
-        *slow(("DaskRunner", [])),
-    ],
-)
+@pytest.mark.parametrize(("runner", "options"), [
+    ("DirectRunner", []),
+    *slow(("DirectRunner", ["--direct_running_mode=multi_processing", "--direct_num_workers=2"])),
+    *slow(("DaskRunner", [])),
+])  # fmt: skip
 def test_beam_makes_the_same_shards(corpus, tmp_path, runner, options):
     pytest.importorskip("apache_beam", reason="needs the extra: pip install bert-tf[beam]")
     local = make(corpus, tmp_path / "local", num_shards=4, num_workers=1)
@@ -146,9 +134,6 @@ def test_beam_makes_the_same_shards(corpus, tmp_path, runner, options):
     mine, theirs = contents(tmp_path / "beam"), contents(tmp_path / "local")
     assert set(mine) == set(theirs)
     assert all(mine[name] == theirs[name] for name in theirs if name.startswith("out"))
-
-
-# ---- unmasked, packed, compressed ------------------------------------------------------------------------------------
 
 
 def test_packing_is_tight_and_complete():

@@ -42,9 +42,6 @@ def test_killed_on_two_replicas_gone_on_with_four_and_ended_on_one_in_four_parts
             np.testing.assert_allclose(found[name], expected[name], rtol=0, atol=1e-5, err_msg=name)
 
 
-# --- several workers --------------------------------------------------------------------------------------------------
-
-
 def wait_for_steps(folder, processes):
     """Waits until training has begun."""
     wait_until((folder / "train_log.jsonl").exists, *processes, log=(folder.parent / "worker-0.log").read_text)

@@ -93,9 +93,6 @@ def test_short_sequences_then_long_ones_are_one_run_with_one_schedule(data, tmp_
     assert not before[16:].any() and (after[16:32] != 0).any(axis=1).all()
 
 
-# --- bad input: every case in one process, each with a fresh set of flags ---------------------------------------------
-
-
 def cases_of(data, folder) -> dict:
     """Case -> (changed flags, message)."""
     from bert_tf.models.configuration.families import DistilBertConfig

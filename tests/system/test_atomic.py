@@ -54,9 +54,6 @@ def test_whole_or_none(tmp_path, caplog):
     assert "kept.npz can't be read (no four, three): made again." in caplog.text
 
 
-# --- killed between two renames ---------------------------------------------------------------------------------------
-
-
 class Killed(BaseException):
     pass
 

@@ -12,17 +12,14 @@ def test_the_public_name_that_is_meant_is_said():
         bert_tf.__path_of__  # noqa: B018
 
 
-@pytest.mark.parametrize(
-    ("name", "here"),
-    [
-        ("TFBertForSequenceClassification", "BertForSequenceClassification"),
-        ("TFAutoModelForMaskedLM", "BertForMaskedLM"),
-        ("TFRobertaModel", "BertModel"),
-        ("TFElectraForPreTraining", "ElectraDiscriminator"),
-        ("BertTokenizerFast", "read_tokenizer"),
-        ("pipeline", "Predictor, QuestionAnswerer, Tagger, fill_mask or Embedder"),
-    ],
-)
+@pytest.mark.parametrize(("name", "here"), [
+    ("TFBertForSequenceClassification", "BertForSequenceClassification"),
+    ("TFAutoModelForMaskedLM", "BertForMaskedLM"),
+    ("TFRobertaModel", "BertModel"),
+    ("TFElectraForPreTraining", "ElectraDiscriminator"),
+    ("BertTokenizerFast", "read_tokenizer"),
+    ("pipeline", "Predictor, QuestionAnswerer, Tagger, fill_mask or Embedder"),
+])  # fmt: skip
 def test_imports_of_transformers_are_answered(name, here):
     with pytest.raises(ImportError, match=f"^bert_tf has no {name}: use {here}, see docs/from-transformers.md$"):
         exec(f"from bert_tf import {name}")

@@ -147,9 +147,6 @@ def test_a_run_begins_among_no_files_that_it_would_replace(tmp_path):
     run_directory.check_earlier_run(str(tmp_path), (), trains=True)
 
 
-# --- whole runs -------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.slow  # in small: above
 def test_the_same_command_ends_with_the_same_bits(tmp_path):
     data, folder = write_inputs(tmp_path), tmp_path / "stopped"

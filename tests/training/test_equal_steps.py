@@ -45,28 +45,25 @@ AGAIN = {"recompute": True}
 
 
 # A run, what another does differently, and how much of a step's change they may differ by; 0: bit for bit.
-@pytest.mark.parametrize(
-    ("one", "other", "tolerance"),
-    [
-        # Masks of dropout follow the row, and the gradient of a table has as many rows as a batch has tokens.
-        (LENGTHS, {"replicas": 2}, 1e-3),
-        *slow(
-            (LENGTHS, {"replicas": 2, "parts": 2}, 1e-3),
-            (LENGTHS, {"use_xla": True}, 1e-3),
-            (LENGTHS, {"replicas": 2, "parts": 2, "use_xla": True}, 1e-3),
-            ({}, {"replicas": 2, "parts": 4}, 1e-3),
-            ({}, FLOAT16, 0.1),
-            (BFLOAT16, {"replicas": 2, "parts": 2}, 0.1),
-            (BFLOAT16, {"parts": 4, "use_xla": True}, 0.1),
-            (LORA, {"replicas": 2, "parts": 2}, 1e-3),
-            (LORA, FLOAT16, 0.1),
-            (LORA | {"parts": 2}, AGAIN, 0),
-            (DEEP, AGAIN, 0),
-            (DEEP | BFLOAT16 | {"replicas": 2, "parts": 2}, AGAIN, 0),
-            (DEEP | {"parts": 2, "use_xla": True}, AGAIN, 1e-3),
-        ),
-    ],
-)
+@pytest.mark.parametrize(("one", "other", "tolerance"), [
+    # Masks of dropout follow the row, and the gradient of a table has as many rows as a batch has tokens.
+    (LENGTHS, {"replicas": 2}, 1e-3),
+    *slow(
+        (LENGTHS, {"replicas": 2, "parts": 2}, 1e-3),
+        (LENGTHS, {"use_xla": True}, 1e-3),
+        (LENGTHS, {"replicas": 2, "parts": 2, "use_xla": True}, 1e-3),
+        ({}, {"replicas": 2, "parts": 4}, 1e-3),
+        ({}, FLOAT16, 0.1),
+        (BFLOAT16, {"replicas": 2, "parts": 2}, 0.1),
+        (BFLOAT16, {"parts": 4, "use_xla": True}, 0.1),
+        (LORA, {"replicas": 2, "parts": 2}, 1e-3),
+        (LORA, FLOAT16, 0.1),
+        (LORA | {"parts": 2}, AGAIN, 0),
+        (DEEP, AGAIN, 0),
+        (DEEP | BFLOAT16 | {"replicas": 2, "parts": 2}, AGAIN, 0),
+        (DEEP | {"parts": 2, "use_xla": True}, AGAIN, 1e-3),
+    ),
+])  # fmt: skip
 def test_runs_end_equal(nested_sums, one, other, tolerance):
     kernels.set_fused(one is not LENGTHS)  # the fused forms take longest to compile
     before, expected, whole = three_steps(**one)
@@ -92,9 +89,6 @@ def test_adapters_and_head_learn_and_nothing_else():
         assert np.array_equal(after[name], value) == (name not in trained), name
     moments = {f"{name}/{moment}" for name in trained for moment in ("adam_m", "adam_v")}
     assert {name for name in after if "adam" in name} == moments
-
-
-# --- what the backward pass computes again ----------------------------------------------------------------------------
 
 
 def products(config, recompute: bool) -> tuple[int, list]:

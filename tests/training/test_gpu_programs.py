@@ -58,17 +58,14 @@ def operations(function, functions: dict) -> Iterator:
                 yield from operations(one, functions)
 
 
-@pytest.mark.parametrize(
-    ("replicas", "case", "options"),
-    [
-        *((replicas, *case) for replicas, case in USUAL.items()),
-        *slow(
-            (1, "pretraining", "all"),
-            (2, "electra", "plain"),
-            *((1, case, "plain") for case in sorted(CASES) if case != "pretraining"),
-        ),
-    ],
-)
+@pytest.mark.parametrize(("replicas", "case", "options"), [
+    *((replicas, *case) for replicas, case in USUAL.items()),
+    *slow(
+        (1, "pretraining", "all"),
+        (2, "electra", "plain"),
+        *((1, case, "plain") for case in sorted(CASES) if case != "pretraining"),
+    ),
+])  # fmt: skip
 def test_programs_of_a_step(replicas, case, options):
     """One on one GPU. Else three, and two sums between: of the counts that losses are divided by, of all gradients."""
     body, _, functions = loop_of(gpus, replicas, case, options)

@@ -30,9 +30,6 @@ def plain_forms():
     kernels.set_fused(True)
 
 
-# --- precision --------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("replicas", [1, *slow(2)])
 def test_loss_scale_halves_on_overflow_and_the_step_is_left_out(replicas, tmp_path):
     batches, strategy = make_batches(batch_size=4, steps=3), one_device() if replicas == 1 else mirrored(2)
@@ -49,9 +46,6 @@ def test_loss_scale_halves_on_overflow_and_the_step_is_left_out(replicas, tmp_pa
         state = trainer._next_state(state, zeros, 1.0, tf.constant(finite))
         found.append((float(state.loss_scale), int(state.good_steps)))
     assert found == [(8.0, 1999), (16.0, 0), (16.0, 1), (8.0, 0), (8.0, 1)]
-
-
-# --- bad losses -------------------------------------------------------------------------------------------------------
 
 
 def with_bad_batch(bad):
@@ -166,9 +160,6 @@ def test_points_of_the_log_are_means(tmp_path):
     assert [line["loss"] for line in lines[:10]] == pytest.approx(expected, rel=1e-5)
 
 
-# --- evaluation -------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("name", ["config1", "config2"])
 def test_evaluation_equals_the_original(golden, name):
     folder = golden / "model" / name
@@ -205,9 +196,6 @@ def test_nothing_to_evaluate():
     model, _ = build(one_device())
     with pytest.raises(ValueError, match="Nothing to evaluate"):
         train_step.make_evaluate_function(model, PretrainingObjective, one_device())([])
-
-
-# --- Keras fit --------------------------------------------------------------------------------------------------------
 
 
 def test_keras_fit_on_replicas_draws_different_masks():

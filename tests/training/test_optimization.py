@@ -174,9 +174,6 @@ def test_a_run_resumes_from_the_originals_squad_checkpoint(golden, tmp_path, cap
         loop.restore(model, optimizer, str(tmp_path / "half"), None)
 
 
-# --- single optimizers -----------------------------------------------------------------------------------------------
-
-
 def test_decay_is_excluded_by_name():
     names = ["bert/LayerNorm/gamma", "x/output_bias", "x/layer_norm/scale", "x/kernel", "bert/word_embeddings"]
     variables = []

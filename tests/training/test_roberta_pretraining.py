@@ -17,13 +17,10 @@ from bert_tf.models.task_models import BertForMaskedLM
 pytestmark = pytest.mark.numbers
 
 
-@pytest.mark.parametrize(
-    "config, pads",
-    [
-        (RobertaConfig(2000, 64, 2, 2, 128, max_position_embeddings=50), ([1], [1])),
-        (DistilBertConfig(2000, 64, 2, 2, 128, max_position_embeddings=50), ([0], [])),
-    ],
-)
+@pytest.mark.parametrize("config, pads", [
+    (RobertaConfig(2000, 64, 2, 2, 128, max_position_embeddings=50), ([1], [1])),
+    (DistilBertConfig(2000, 64, 2, 2, 128, max_position_embeddings=50), ([0], [])),
+])  # fmt: skip
 def test_weights_are_drawn_from_a_normal(config, pads):
     """It is not truncated at two deviations; biases and rows of padding are 0."""
     assert config.draws_normal_weights and not BertConfig.draws_normal_weights

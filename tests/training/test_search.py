@@ -21,16 +21,13 @@ def test_the_papers_grid():
     assert set(SEARCHED) <= set(FineTuningSettings.__dataclass_fields__)
 
 
-@pytest.mark.parametrize(
-    ("search", "message"),
-    [
-        ("max_seq_length=64,128", "--search: 'max_seq_length' can't be searched; learning_rate, train_batch"),
-        ("learning_rate", "--search: could not convert string to float: ''"),
-        ("learning_rate=1e-5,nan", "--search: --learning_rate=nan must be"),
-        ("learning_rate=1e-5,2e-5;learning_rate=3e-5", "--search: learning_rate appears twice"),
-        ("learning_rate=1e-5,2", "--search: --learning_rate=2 must be "),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("search", "message"), [
+    ("max_seq_length=64,128", "--search: 'max_seq_length' can't be searched; learning_rate, train_batch"),
+    ("learning_rate", "--search: could not convert string to float: ''"),
+    ("learning_rate=1e-5,nan", "--search: --learning_rate=nan must be"),
+    ("learning_rate=1e-5,2e-5;learning_rate=3e-5", "--search: learning_rate appears twice"),
+    ("learning_rate=1e-5,2", "--search: --learning_rate=2 must be "),
+])  # fmt: skip
 def test_wrong_grids_are_refused(search, message):
     with pytest.raises(ValueError) as caught:
         FineTuningSettings(output_dir="out", do_train=True, search=search).check_flags()

@@ -174,8 +174,6 @@ def test_only_what_is_unknown_is_computed(shape, computed):
     assert kernels.leading_sizes(tf.ones((2, 0, 6)), 2) == (2, 0)
 
 
-# --- return_attention -------------------------------------------------------------------------------------------------
-
 LENGTH = 7
 
 

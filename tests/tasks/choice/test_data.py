@@ -33,18 +33,15 @@ def test_swag(tmp_path):
     assert [example.label for example in test] == [None, None] and test[1].choices == second.choices
 
 
-@pytest.mark.parametrize(
-    ("record", "columns", "expected"),
-    [
-        ({"context": "c", "question": None, "choices": ["x", "y", "z"], "label": 2}, None, ("c", "", "xyz", 2)),
-        ({"context": "c", "choices": ["x", "y"], "label": "1"}, None, ("c", "", "xy", 1)),
-        ({"question": "q", "choices": ["x", "y"], "label": 0}, None, ("q", "", "xy", 0)),
-        ({"question": "q", "choice0": "x", "choice1": "y", "label": 1}, None, ("q", "", "xy", 1)),
-        ({"sent1": "c", "sent2": "q", "ending1": "y", "ending0": "x", "label": 0}, None, ("c", "q", "xy", 0)),
-        ({"p": "c", "k1": "x", "k2": "y", "label": 1}, Columns("p", None, ("k",), "label"), ("c", "", "xy", 1)),
-        ({"g": "c", "b": "x", "a": "y", "key": 1}, Columns("g", None, ("b", "a"), "key"), ("c", "", "xy", 1)),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("record", "columns", "expected"), [
+    ({"context": "c", "question": None, "choices": ["x", "y", "z"], "label": 2}, None, ("c", "", "xyz", 2)),
+    ({"context": "c", "choices": ["x", "y"], "label": "1"}, None, ("c", "", "xy", 1)),
+    ({"question": "q", "choices": ["x", "y"], "label": 0}, None, ("q", "", "xy", 0)),
+    ({"question": "q", "choice0": "x", "choice1": "y", "label": 1}, None, ("q", "", "xy", 1)),
+    ({"sent1": "c", "sent2": "q", "ending1": "y", "ending0": "x", "label": 0}, None, ("c", "q", "xy", 0)),
+    ({"p": "c", "k1": "x", "k2": "y", "label": 1}, Columns("p", None, ("k",), "label"), ("c", "", "xy", 1)),
+    ({"g": "c", "b": "x", "a": "y", "key": 1}, Columns("g", None, ("b", "a"), "key"), ("c", "", "xy", 1)),
+])  # fmt: skip
 def test_json_lines(tmp_path, record, columns, expected):
     [example] = read_examples(write(tmp_path, "data.jsonl", lines(record)), columns)
     context, question, choices, label = expected
@@ -95,24 +92,21 @@ def test_real_files(shared):
             assert [sum(example.label == k for example in examples) for k in range(choices)] == labels, path
 
 
-@pytest.mark.parametrize(
-    ("name", "text", "columns", "message"),
-    [
-        ("a.jsonl", lines(record(), record(choices=["x", "y", "z"])), None, "line 2: 3 choices, but the first row has"),
-        ("a.csv", SWAG + "2,a,7,s,s,s,gold,a,b,c,,1\n", None, "line 5: two choices are needed at least, and none"),
-        ("a.csv", SWAG + "2,a,7,s,s,s,gold,a,b,c,d,4\n", None, "line 5: the label '4' is not one of the 4 choices"),
-        ("a.csv", SWAG + "2,a,7,s,s,s,gold,a,b,c,d,B\n", None, "the first of which is called '0' (--first_label)."),
-        ("a.jsonl", lines(record(label=True)), None, "line 1: the label True is not one of the 2 choices"),
-        ("a.jsonl", lines(record(label=1.0)), None, "line 1: the label 1.0 is not one of the 2 choices"),
-        ("a.jsonl", lines(record(), record(label="")), None, "line 2: there is no label"),
-        ("a.csv", SWAG.replace(",label", ",gold"), None, "a.csv has no known columns"),
-        ("a.csv", SWAG.replace("ending2", "ending7"), None, "'ending0', 'ending1', 'ending3', 'ending7': a number is"),
-        ("a.csv", SWAG, Columns("sent1", None, ("ending0",), "label"), "line 2: no list 'ending0', nor ending00"),
-        ("a.csv", SWAG, Columns("sent1", None, ("ending0", "ending9"), "label"), "line 2: no 'ending9'"),
-        ("a.csv", SWAG, Columns("sent1", None, ("ending",), "gold"), "line 2: no 'gold'"),
-        ("a.jsonl", lines(record(choices=["x", None])), None, "line 1: expected a string, found None"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("name", "text", "columns", "message"), [
+    ("a.jsonl", lines(record(), record(choices=["x", "y", "z"])), None, "line 2: 3 choices, but the first row has"),
+    ("a.csv", SWAG + "2,a,7,s,s,s,gold,a,b,c,,1\n", None, "line 5: two choices are needed at least, and none"),
+    ("a.csv", SWAG + "2,a,7,s,s,s,gold,a,b,c,d,4\n", None, "line 5: the label '4' is not one of the 4 choices"),
+    ("a.csv", SWAG + "2,a,7,s,s,s,gold,a,b,c,d,B\n", None, "the first of which is called '0' (--first_label)."),
+    ("a.jsonl", lines(record(label=True)), None, "line 1: the label True is not one of the 2 choices"),
+    ("a.jsonl", lines(record(label=1.0)), None, "line 1: the label 1.0 is not one of the 2 choices"),
+    ("a.jsonl", lines(record(), record(label="")), None, "line 2: there is no label"),
+    ("a.csv", SWAG.replace(",label", ",gold"), None, "a.csv has no known columns"),
+    ("a.csv", SWAG.replace("ending2", "ending7"), None, "'ending0', 'ending1', 'ending3', 'ending7': a number is"),
+    ("a.csv", SWAG, Columns("sent1", None, ("ending0",), "label"), "line 2: no list 'ending0', nor ending00"),
+    ("a.csv", SWAG, Columns("sent1", None, ("ending0", "ending9"), "label"), "line 2: no 'ending9'"),
+    ("a.csv", SWAG, Columns("sent1", None, ("ending",), "gold"), "line 2: no 'gold'"),
+    ("a.jsonl", lines(record(choices=["x", None])), None, "line 1: expected a string, found None"),
+])  # fmt: skip
 def test_refused(tmp_path, name, text, columns, message):
     with pytest.raises(ValueError) as error:
         read_examples(write(tmp_path, name, text), columns)

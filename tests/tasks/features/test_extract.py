@@ -62,9 +62,6 @@ def write_lines(path, count, seed=0, longest=25):
     return lines
 
 
-# --- the original's output -------------------------------------------------------------------------------------------
-
-
 def test_output_is_the_originals(original, tmp_path):
     """Byte by byte, except for the last digits of numbers; without static padding: scripts/test_extract_features.py."""
     output = tmp_path / "output.jsonl"
@@ -104,9 +101,6 @@ def test_pairs(small):
         tokens = ["[CLS]", *a, "[SEP]", *(b and [*b, "[SEP]"])]
         assert small.convert_ids_to_tokens(encoded.ids) == tokens, line
         assert encoded.second_start == len(a) + 2 and not encoded.truncated
-
-
-# --- formats ---------------------------------------------------------------------------------------------------------
 
 
 def test_all_formats_hold_the_same(tiny, small, tmp_path):
@@ -190,9 +184,6 @@ def test_a_vector_for_a_line(tiny, small, tmp_path, sentences):
             np.testing.assert_allclose(found[row, place], expected, atol=1e-5)
 
 
-# --- words -----------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("pooling", ["first", "mean", "max"])
 def test_words(tiny, small, tmp_path, pooling):
     source, output = tmp_path / "input.txt", tmp_path / "output"
@@ -238,9 +229,6 @@ def test_words_have_the_tokens_of_the_line_in_any_script(english):
         assert plain.ids == words.ids, line
         assert sum(words.sizes) == len(words.ids)
         assert len(words.words) == len(words.sizes)
-
-
-# --- memory, failures ------------------------------------------------------------------------------------------------
 
 
 def test_nothing_half_written(tiny, small, tmp_path, monkeypatch):
