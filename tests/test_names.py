@@ -161,11 +161,9 @@ def test_create_optimizer(golden):
 
 
 PROCESSORS = {
-    "cola": run_classifier.ColaProcessor,
-    "mnli": run_classifier.MnliProcessor,
-    "mrpc": run_classifier.MrpcProcessor,
+    "cola": run_classifier.ColaProcessor, "mnli": run_classifier.MnliProcessor, "mrpc": run_classifier.MrpcProcessor,
     "xnli": run_classifier.XnliProcessor,
-}
+}  # fmt: skip
 
 
 KINDS = [(name, kind) for name in PROCESSORS for kind in ("train", "dev", "test")]

@@ -5,14 +5,9 @@ import hashlib
 import tensorflow as tf
 
 FEATURES = (
-    "input_ids",
-    "input_mask",
-    "segment_ids",
-    "masked_lm_positions",
-    "masked_lm_ids",
-    "masked_lm_weights",
+    "input_ids", "input_mask", "segment_ids", "masked_lm_positions", "masked_lm_ids", "masked_lm_weights",
     "next_sentence_labels",
-)
+)  # fmt: skip
 UNMASKED_FEATURES = ("input_ids", "segment_lengths", "next_sentence_labels")
 
 LETTERS = "[PAD] [UNK] [CLS] [SEP] [MASK] a ##a b ##b c ##c d ##d e ##e . ,".split()  # noqa: SIM905

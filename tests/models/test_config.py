@@ -72,12 +72,9 @@ def test_json_round_trip_is_byte_exact(tmp_path):
 def test_what_is_not_of_the_model_is_left_out(caplog):
     """Keys about the head, which earlier versions kept in bert_config.json; those that no model reads are kept."""
     of_head = {
-        "architectures": ["BertForSequenceClassification"],
-        "id2label": {"0": "no"},
-        "label2id": {"no": 0},
-        "problem_type": "single_label_classification",
-        "lstm_on_top": True,
-    }
+        "architectures": ["BertForSequenceClassification"], "id2label": {"0": "no"}, "label2id": {"no": 0},
+        "problem_type": "single_label_classification", "lstm_on_top": True,
+    }  # fmt: skip
     with caplog.at_level(python_logging.WARNING):
         config = BertConfig.from_dict({"vocab_size": 5, "pad_token_id": 1, **of_head})
     assert not caplog.records

@@ -19,12 +19,10 @@ from bert_tf.models.configuration.families import FAMILIES
 from bert_tf.models.electra import ElectraDiscriminator
 
 CLASSES = {
-    "masked_lm": task_models.BertForMaskedLM,
-    "classifier": task_models.BertForSequenceClassification,
+    "masked_lm": task_models.BertForMaskedLM, "classifier": task_models.BertForSequenceClassification,
     "question_answering": task_models.BertForQuestionAnswering,
-    "token_classifier": task_models.BertForTokenClassification,
-    "multiple_choice": task_models.BertForMultipleChoice,
-}
+    "token_classifier": task_models.BertForTokenClassification, "multiple_choice": task_models.BertForMultipleChoice,
+}  # fmt: skip
 HAVE_PRETRAINING = ("electra", "albert")
 NAMES = [family.model_type for family in FAMILIES if family.model_type != "bert"]
 

@@ -19,16 +19,10 @@ from bert_tf.training import step as train_step
 
 VOCAB_SIZE, PAIRS, LENGTH, PREDICTIONS = 120, 4, 32, 8
 CONFIG = {
-    "vocab_size": VOCAB_SIZE,
-    "hidden_size": 32,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "intermediate_size": 64,
-    "max_position_embeddings": 32,
-    "type_vocab_size": 2,
-    "hidden_dropout_prob": 0.0,
+    "vocab_size": VOCAB_SIZE, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2,
+    "intermediate_size": 64, "max_position_embeddings": 32, "type_vocab_size": 2, "hidden_dropout_prob": 0.0,
     "attention_probs_dropout_prob": 0.0,
-}
+}  # fmt: skip
 # Tokens of `[CLS] A [SEP]` and of `B [SEP]`.
 ROWS = [[(3, 4), (5, 2), (9, 9)], [(20, 12)], [(3, 2), (4, 3), (3, 3), (6, 8)], [(8, 7), (2, 2)]]
 

@@ -96,24 +96,17 @@ def pairs_of(record: dict) -> list[tuple]:
 
 # max_seq_length, max_predictions_per_seq, dupe_factor, short_seq_prob, masked_lm_prob
 SIZES = [
-    (5, 1, 3, 1.0, 1.0),
-    (12, 3, 3, 0.5, 0.5),
-    (64, 10, 2, 0.1, 0.15),
-    (200, 40, 3, 0.9, 0.3),
-    (300, 60, 9, 0, 0.15),
-]
+    (5, 1, 3, 1.0, 1.0), (12, 3, 3, 0.5, 0.5), (64, 10, 2, 0.1, 0.15), (200, 40, 3, 0.9, 0.3), (300, 60, 9, 0, 0.15),
+]  # fmt: skip
 WORDS = [{}, {"do_whole_word_mask": True}, {"do_whole_word_mask": True, "word_boundaries": "spaces"},
          {"do_whole_word_mask": True, "segmenter": "pairs"}]  # fmt: skip
 
 
 KINDS = [
-    {},
-    {"nsp": False, "mask_rate": 0.0, "random_rate": 0.8, "keep_rate": 0.2},
-    {"masking": "dynamic"},
-    {"masking": "dynamic", "pack_sequences": True},
-    {"masking": "dynamic", "pack_sequences": True, "nsp": False},
+    {}, {"nsp": False, "mask_rate": 0.0, "random_rate": 0.8, "keep_rate": 0.2}, {"masking": "dynamic"},
+    {"masking": "dynamic", "pack_sequences": True}, {"masking": "dynamic", "pack_sequences": True, "nsp": False},
     {"mask_rate": 1.0, "random_rate": 0.0, "keep_rate": 0.0},
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("seed", range(24))

@@ -51,8 +51,9 @@ def folder(tmp_path_factory):
     return folder
 
 
-def cases_of(folder) -> dict:
-    """Case -> flags, in the order in which they run, later ones built on earlier ones."""
+@pytest.fixture(scope="module")
+def ran(folder):
+    """Output folder, and what each case wrote to stderr; later cases are built on earlier ones."""
     short = {"max_seq_length": 24, "predict_batch_size": 4, "num_virtual_cpus": 2, "do_predict": True}
     predict = {**short, "init_checkpoint": folder / "out" / "trained" / "best_model"}
     six = {"test_file": folder / "six.jsonl", "context": "premise", "choices": "answers", "label": "gold"}
@@ -62,18 +63,13 @@ def cases_of(folder) -> dict:
     training = {"do_train": True, "do_eval": True, "num_train_epochs": 6, "train_batch_size": 8, "learning_rate": 2e-3}
     training |= {"init_checkpoint": folder / "encoder", "seed": 3, "deterministic": True, "eval_every_steps": 24}
     training["static_padding"] = True
-    return {
+    done = {
         "trained": {**short, **files, **training},
         "six": {**predict, **six, "first_label": "A"},
         "two": two,
         "two otherwise": {**two, "distribution_strategy": "mirrored", "static_padding": True},
     }
-
-
-@pytest.fixture(scope="module")
-def ran(folder):
-    """Output folder, and what each case wrote to stderr."""
-    return folder / "out", run_and_refuse("run_swag", folder / "out", cases_of(folder), {})[1]
+    return folder / "out", run_and_refuse("run_swag", folder / "out", done, {})
 
 
 def test_a_run_learns(ran):

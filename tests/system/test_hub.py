@@ -21,13 +21,8 @@ from bert_tf.system import hub, storage
 
 NAME, NEWER = "owner/tiny-bert.1", "0b" * 20
 DESCRIPTION = {
-    "config.json",
-    "vocab.txt",
-    "tokenizer_config.json",
-    "modules.json",
-    "1_Pooling/config.json",
-    "README.md",
-}
+    "config.json", "vocab.txt", "tokenizer_config.json", "modules.json", "1_Pooling/config.json", "README.md",
+}  # fmt: skip
 OTHERS = {"tf_model.h5", "pytorch_model.bin", "training_args.bin", "onnx/model.onnx", "onnx/vocab.txt", "optimizer.pt"}
 
 
