@@ -14,10 +14,6 @@ LETTERS = "[PAD] [UNK] [CLS] [SEP] [MASK] a ##a b ##b c ##c d ##d e ##e . ,".spl
 LETTERS_CORPUS = "abc de.\na bb cad, e\nddd.\n\nb a c\ne e e e e e e e\ncab\n\ndead bead.\n"
 
 
-def joined(numbers) -> str:
-    return " ".join(map(str, numbers))
-
-
 def decode(record: bytes, names=FEATURES) -> dict:
     feature = tf.train.Example.FromString(record).features.feature
     assert set(feature) == set(names)
@@ -32,7 +28,7 @@ def read_records(path, names=FEATURES) -> list[dict]:
 
 
 def digest_records(records) -> str:
-    lines = ("|".join(joined(record[name]) for name in FEATURES) + "\n" for record in records)
+    lines = ("|".join(" ".join(map(str, record[name])) for name in FEATURES) + "\n" for record in records)
     return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 

@@ -1,67 +1,12 @@
-"""Runs a script with many settings in one process: starting the script takes longer than a tiny run."""
+"""What runs of a script say and leave."""
 
-import json
-import os
 import pathlib
 import re
 import signal
-import sys
 
 from bert_tf.models.files import open_weights
 from helpers import events, warm
-from helpers.paths import TESTS
-
-# For each line of the input: resets the flags, and calls the script's main.
-_PROGRAM = """
-import importlib, json, sys
-from absl import flags, logging
-script, folder = sys.argv[1:]
-sys.argv = sys.argv[:1]
-sys.path.insert(0, folder)
-module = importlib.import_module(script)
-for line in sys.stdin:
-    name, arguments = json.loads(line)
-    flags.FLAGS.unparse_flags()
-    for flag in flags.FLAGS:
-        flags.FLAGS[flag].unparse()
-    flags.FLAGS([script + ".py", *arguments])
-    logging.set_verbosity(logging.INFO)
-    print("CASE", name, file=sys.stderr, flush=True)
-    try:
-        module.main([])
-        outcome = "done"
-    except Exception as error:
-        outcome = f"{type(error).__name__}: {error}"
-    print(json.dumps([name, outcome]), flush=True)
-"""
-
-
-def arguments_of(values: dict) -> list[str]:
-    """{flag: value} as on a command line."""
-    return [f"--{flag}={value}" for flag, value in values.items()]
-
-
-def run_cases(script: str, cases: dict[str, dict]) -> tuple[dict, dict]:
-    """Runs a script's main once for each case, in order.
-
-    Args:
-      script: its name without ".py". cases: name -> {flag: value}.
-
-    Returns:
-      Two dicts by name: "done" or the error as "ValueError: ...", and what the case wrote to stderr.
-    """
-    lines = [json.dumps([name, arguments_of(values)]) + "\n" for name, values in cases.items()]
-    result = warm.run(
-        [sys.executable, "-c", _PROGRAM, script, str(TESTS.parent)],
-        input="".join(lines),
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2"},
-    )
-    outcomes = dict(json.loads(line) for line in result.stdout.splitlines() if line.startswith("["))
-    assert list(outcomes) == list(cases), result.stderr[-3000:]
-    return outcomes, dict(part.split("\n", 1) for part in result.stderr.split("CASE ")[1:])
+from helpers.mains import arguments_of, run_cases
 
 
 def run_and_refuse(script: str, out: pathlib.Path, done: dict, refused: dict) -> dict:
