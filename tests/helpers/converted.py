@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 import bert_tf
-from bert_tf.models.files import pretrained
 from bert_tf.system.text_files import read_json
 
 # Float32 rounding stays below this share of the largest output; another activation gives a hundred times more.
@@ -20,12 +19,9 @@ def example_inputs(config, seed=0):
     lengths = np.linspace(length, max(1, length // 3), 3).astype(int)[:, None]
     positions = np.arange(length)[None, :]
     mask = positions < lengths
-    arrays = {
-        "input_ids": generator.integers(0, config.vocab_size, mask.shape) * mask,
-        "input_mask": mask,
-        "segment_ids": (positions >= lengths // 2) * mask * (config.type_vocab_size > 1),
-        "masked_lm_positions": np.broadcast_to(positions, mask.shape),
-    }
+    arrays = {"input_ids": generator.integers(0, config.vocab_size, mask.shape) * mask, "input_mask": mask}
+    arrays |= {"segment_ids": (positions >= lengths // 2) * mask * (config.type_vocab_size > 1)}
+    arrays |= {"masked_lm_positions": np.broadcast_to(positions, mask.shape)}
     return {name: np.ascontiguousarray(value, np.int32) for name, value in arrays.items()}
 
 

@@ -31,16 +31,11 @@ def gelu(x):
 
 
 def make_encoder(kind, config=CONFIG, **settings):
-    encoder = kind(
-        vocab_size=config.vocab_size,
-        hidden_size=config.hidden_size,
-        num_layers=config.num_hidden_layers,
-        num_attention_heads=config.num_attention_heads,
-        inner_dim=config.intermediate_size,
-        max_sequence_length=config.max_position_embeddings,
-        type_vocab_size=config.type_vocab_size,
-        **({"dict_outputs": True} if kind is networks.BertEncoder else {}) | settings,
-    )
+    renamed = {"num_layers": "num_hidden_layers", "inner_dim": "intermediate_size"}
+    renamed |= {"max_sequence_length": "max_position_embeddings"}
+    names = ("vocab_size", "hidden_size", "num_attention_heads", "type_vocab_size", *renamed)
+    sizes = {name: getattr(config, renamed.get(name, name)) for name in names}
+    encoder = kind(**sizes | ({"dict_outputs": True} if kind is networks.BertEncoder else {}) | settings)
     if not encoder.built:
         encoder(encoder.inputs)
     return encoder
@@ -130,14 +125,9 @@ def export(folder, pretrainer, kind, with_mlm):
         config = {"encoder_config": encoders.EncoderConfig(type="bert", bert=bert)}
     (folder / "vocab.txt").write_text("[PAD]\n")
     target = folder / f"hub_{kind.__name__}_{with_mlm}"
-    export_tfhub_lib.export_model(
-        str(target),
-        **config,
-        model_checkpoint_path=write(folder, f"for_hub_{kind.__name__}_{with_mlm}", **objects),
-        with_mlm=with_mlm,
-        vocab_file=str(folder / "vocab.txt"),
-        do_lower_case=with_mlm,
-    )
+    config |= {"model_checkpoint_path": write(folder, f"for_hub_{kind.__name__}_{with_mlm}", **objects)}
+    config |= {"with_mlm": with_mlm, "do_lower_case": with_mlm, "vocab_file": str(folder / "vocab.txt")}
+    export_tfhub_lib.export_model(str(target), **config)
     return str(target / "variables" / "variables")
 
 

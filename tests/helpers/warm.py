@@ -76,11 +76,8 @@ class Popen:
             start()
         self.args, self.returncode = args, None
         self.stdout = self.stderr = None
-        request = {
-            "arguments": [os.fspath(argument) for argument in args[1:]],
-            "cwd": os.path.abspath(cwd or os.getcwd()),
-            "env": environment,
-        }
+        request = {"arguments": [os.fspath(argument) for argument in args[1:]]}
+        request |= {"cwd": os.path.abspath(cwd or os.getcwd()), "env": environment}
         with contextlib.ExitStack() as theirs:
             nothing = theirs.enter_context(open(os.devnull, "r+b"))
             files = [nothing if stdin in (None, DEVNULL) else stdin]

@@ -20,15 +20,12 @@ from bert_tf.text.tokenizer_files import Casing
 CONFIG = BertConfig.from_dict(TINY_CONFIG)
 HEAD = HeadConfig("BertForSequenceClassification", ("up", "d|own `x`"), "single_label_classification")
 SHAPES = {"bert/pooler/dense/kernel": (32, 32), "output_weights": (2, 32), "output_weights/adam_m": (2, 32)}
+START = {
+    "path": "models/my base: 1", "step": 1000, "checksum": "ab12", "license": {"license": "apache-2.0"},
+    "license_file": "LICENSE", "base_model": "owner/base",
+}  # fmt: skip
 FACTS = CardFacts(
-    {
-        "path": "models/my base: 1",
-        "step": 1000,
-        "checksum": "ab12",
-        "license": {"license": "apache-2.0"},
-        "license_file": "LICENSE",
-        "base_model": "owner/base",
-    },
+    START,
     data="16 examples, checksum 01ff",
     settings={"learning_rate": 2e-5, "labels": "up, dówn", "optimizer": "adamw"},
     results={"step": 24, "eval_accuracy": 0.8125, "eval_loss": 0.30000001},

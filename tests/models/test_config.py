@@ -35,19 +35,13 @@ def write(path, text) -> str:
 
 
 def test_defaults_are_the_originals():
-    assert BertConfig(30522).to_dict() == {
-        "vocab_size": 30522,
-        "hidden_size": 768,
-        "num_hidden_layers": 12,
-        "num_attention_heads": 12,
-        "intermediate_size": 3072,
-        "hidden_act": "gelu",
-        "hidden_dropout_prob": 0.1,
-        "attention_probs_dropout_prob": 0.1,
-        "max_position_embeddings": 512,
-        "type_vocab_size": 16,
+    defaults = {
+        "vocab_size": 30522, "hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12,
+        "intermediate_size": 3072, "hidden_act": "gelu", "hidden_dropout_prob": 0.1,
+        "attention_probs_dropout_prob": 0.1, "max_position_embeddings": 512, "type_vocab_size": 16,
         "initializer_range": 0.02,
-    }
+    }  # fmt: skip
+    assert BertConfig(30522).to_dict() == defaults
     assert BertConfig.from_dict({"vocab_size": 5}) == BertConfig(vocab_size=5)
     assert BertConfig(7, 8, 1, 2).num_attention_heads == 2  # the original's order of arguments
     with pytest.raises(TypeError):
@@ -122,13 +116,8 @@ def test_bad_values_name_file_and_key(tmp_path, values, message):
 
 
 def test_activation_names():
-    for written, meant in {
-        "GELU": "gelu",
-        "gelu_erf": "gelu_erf",
-        "Relu": "relu",
-        None: "linear",
-        "": "linear",
-    }.items():
+    meanings = {"GELU": "gelu", "gelu_erf": "gelu_erf", "Relu": "relu", None: "linear", "": "linear"}
+    for written, meant in meanings.items():
         config = BertConfig(5, hidden_act=written)
         assert config.activation == meant and config.to_dict()["hidden_act"] == written
 
@@ -165,8 +154,7 @@ def test_scopes_tell_families_and_encoders():
 
 def count_of(config, encoder_only=False):
     """Millions of parameters."""
-    shapes = expected_shapes(config)
-    scope = f"{config.model_type}/"
+    shapes, scope = expected_shapes(config), f"{config.model_type}/"
     return sum(np.prod(shape) for name, shape in shapes.items() if name.startswith(scope) or not encoder_only) / 1e6
 
 

@@ -21,12 +21,8 @@ IDS = RANDOM.integers(5, 100, (BATCH, LENGTH)).astype("int32")
 POSITIONS = np.array([[2, 7, 5], [11, 3, 4], [6, 1, 0]], "int32")
 WEIGHTS = np.array([[1, 1, 1], [1, 1, 1], [1, 1, 0]], "float32")
 ROWS = {"input_ids": IDS, "input_mask": (np.arange(LENGTH) < [[12], [12], [8]]).astype("int32")}
-PREDICTIONS = {
-    **ROWS,
-    "masked_lm_positions": POSITIONS,
-    "masked_lm_ids": np.take_along_axis(IDS, POSITIONS, 1),
-    "masked_lm_weights": WEIGHTS,
-}
+PREDICTIONS = {**ROWS, "masked_lm_positions": POSITIONS, "masked_lm_ids": np.take_along_axis(IDS, POSITIONS, 1)}
+PREDICTIONS |= {"masked_lm_weights": WEIGHTS}
 PAIRS = {**PREDICTIONS, "next_sentence_labels": np.array([0, 1, 1], "int32")}
 PACKED = {
     **{name: value for name, value in PREDICTIONS.items() if name != "input_mask"},

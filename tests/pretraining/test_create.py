@@ -1,4 +1,4 @@
-"""create_pretraining_data: records, summaries and errors."""
+"""create_pretraining_data: records, summaries, errors, warnings of texts that teach little, and words in records."""
 
 import hashlib
 import json
@@ -9,10 +9,16 @@ import pytest
 from helpers.early_mistakes import record
 from helpers.paths import GOLDEN, ROOT
 from helpers.pretraining_records_read import FEATURES, LETTERS, contents, digest_records, read_records
+from helpers.training_steps import one_device
 
+from bert_tf.data import record_files, record_index
+from bert_tf.models.configuration.config import BertConfig
 from bert_tf.pretraining import shard
+from bert_tf.pretraining.corpus_formats import TextSettings
 from bert_tf.pretraining.create import create_pretraining_data
 from bert_tf.system import numba_compile
+from bert_tf.training.pretraining_settings import PretrainingSettings
+from bert_tf.training.pretraining_tasks import PretrainingTask
 
 
 @pytest.mark.parametrize("number", [1, 2, 3, 4])
@@ -161,3 +167,67 @@ def test_bad_input_is_named_and_nothing_is_written(letters, tmp_path, flags, mes
     with pytest.raises(ValueError, match=message):
         create_pretraining_data(**arguments)
     assert contents(tmp_path) == before
+
+
+SENTENCE = "나는 오늘 학교에 갔다."
+VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *sorted({*SENTENCE} - {" "})]
+PARAGRAPH = " ".join([SENTENCE] * 30)
+PARAGRAPHS = "\n\n".join("\n".join([PARAGRAPH] * 5) for _ in range(5))
+SPLIT = "--split_sentences (with --language) makes sentences of paragraphs"
+CONSTANT = "of the pairs have a random next sentence, so that labels are nearly constant"
+# text, flags, what is said of it
+SAID = {
+    "a paragraph a document": ("\n\n".join([PARAGRAPH] * 20), {}, (CONSTANT, SPLIT, "--nsp=false")),
+    "a paragraph a line": (PARAGRAPHS, {}, (CONSTANT, "here one has 5.0 lines of ", "is cut off", SPLIT)),
+    "a sentence a document": ("\n\n".join([SENTENCE] * 60), {}, (CONSTANT, "here one has 1.0 lines")),
+    "one document": ("\n".join([SENTENCE] * 60), {}, ("there is only one document", SPLIT)),
+    "sentences": ("\n\n".join("\n".join([SENTENCE] * 8) for _ in range(20)), {}, ()),
+    "split": (PARAGRAPHS, {"text": TextSettings(split_sentences=True, language="ko")}, ()),
+    "no labels": ("\n\n".join([SENTENCE] * 60), {"nsp": False}, ()),
+}
+
+
+@pytest.mark.parametrize("case", SAID)
+def test_what_is_said(tmp_path, caplog, case):
+    content, flags, messages = SAID[case]
+    (tmp_path / "vocab.txt").write_text("\n".join([*VOCABULARY, *("##" + token for token in VOCABULARY[5:])]))
+    (tmp_path / "a.txt").write_text(content, encoding="utf-8")
+    names = [str(tmp_path / name) for name in ("a.txt", "a.tfrecord", "vocab.txt")]
+    sizes = {"max_seq_length": 64, "max_predictions_per_seq": 5, "dupe_factor": 2}
+    create_pretraining_data(*names, do_lower_case=True, strip_accents=False, show_progress=False, **sizes, **flags)
+    assert all(message in caplog.text for message in messages)
+    assert bool(messages) == any("a.txt: " in record.message for record in caplog.records if record.levelno > 20)
+
+
+CHARACTERS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"我来到北京。"]
+
+
+def test_records_with_and_without_words(tmp_path, caplog):
+    """They do not mix, and a run says whether it takes the words."""
+    (tmp_path / "text.txt").write_text("我 来到 北京 。\n北京\n\n来到 。\n我\n")
+    (tmp_path / "vocab.txt").write_text("\n".join(CHARACTERS) + "\n")
+    sizes = {"max_seq_length": 32, "max_predictions_per_seq": 6}
+    files = {name: str(tmp_path / name) for name in ("words", "none")}
+    for name, path in files.items():
+        create_pretraining_data(
+            str(tmp_path / "text.txt"), path, str(tmp_path / "vocab.txt"), masking="dynamic", show_progress=False,
+            word_boundaries="spaces" if name == "words" else None, **sizes,
+        )  # fmt: skip
+    index = record_index.index_records([*files.values()], None)
+    with pytest.raises(record_files.RecordError, match="words has .* what a word is .*, .*none has .* pairs: a run"):
+        record_files.features_of(index.first_payloads(), 32, 6)
+    config, unused = (
+        BertConfig(len(CHARACTERS)),
+        "The words that the records name are not used: --do_whole_word_mask is not",
+    )
+    for whole_words in (True, False):
+        settings = PretrainingSettings(
+            input_file=files["words"], output_dir=str(tmp_path), vocab_file=str(tmp_path / "vocab.txt"), do_train=True,
+            do_whole_word_mask=whole_words, **sizes,
+        )  # fmt: skip
+        caplog.clear()
+        with caplog.at_level("INFO", logger="absl"):
+            PretrainingTask(settings, config, "c", one_device())
+        kind = "whole words" if whole_words else "single pieces"
+        assert f"are unmasked and say what a word is: by the rule of bert, 0.15 of the tokens ({kind})" in caplog.text
+        assert (unused in caplog.text) != whole_words

@@ -85,11 +85,8 @@ def test_padding_and_packed_rows():
     last = alone[0]["sequence_output"][:, -1]
     expected = np.tanh(last @ model.pooler.kernel + model.pooler.bias)
     np.testing.assert_allclose(padded["pooled_output"], expected, atol=1e-5)
-    packed = {
-        "input_ids": ids,
-        "sequence_ids": np.array([[1] * 5 + [2] * 7]),
-        "position_ids": np.array([[*range(5), *range(7)]]),
-    }
+    packed = {"input_ids": ids, "sequence_ids": np.array([[1] * 5 + [2] * 7])}
+    packed |= {"position_ids": np.array([[*range(5), *range(7)]])}
     outputs = model({**packed, "pooled_positions": np.array([[4, 11]])})
     for number, (begin, end) in enumerate([(0, 5), (5, 12)]):
         np.testing.assert_allclose(

@@ -23,11 +23,8 @@ KINDS = {
     "byte_bpe": ("vocab.json", {"vocab_size": 400}),
     "sentencepiece": ("spiece.model", {"vocab_size": 300, "character_coverage": 0.99}),
 }
-NEXT = {
-    "wordpiece": " --do_lower_case=True --strip_accents=False --output_file",
-    "byte_bpe": " --output_file",
-    "sentencepiece": " --do_lower_case=True --output_file",
-}
+NEXT = {"wordpiece": " --do_lower_case=True --strip_accents=False --output_file", "byte_bpe": " --output_file"}
+NEXT |= {"sentencepiece": " --do_lower_case=True --output_file"}
 
 
 def write_text(folder, text, name="text.txt") -> str:

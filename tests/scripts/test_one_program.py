@@ -48,4 +48,4 @@ def test_what_a_tpu_can_not_run_is_found():
     assert not static["found"]
     with pytest.raises(tf.errors.InvalidArgumentError):
         strategy.run(lambda x: tf.strings.length(tf.strings.as_string(x)), (tf.constant([1.0]),))
-    one_program.forget()
+    one_program._functions.clear()

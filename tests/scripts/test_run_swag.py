@@ -63,12 +63,8 @@ def ran(folder):
     training = {"do_train": True, "do_eval": True, "num_train_epochs": 6, "train_batch_size": 8, "learning_rate": 2e-3}
     training |= {"init_checkpoint": folder / "encoder", "seed": 3, "deterministic": True, "eval_every_steps": 24}
     training["static_padding"] = True
-    done = {
-        "trained": {**short, **files, **training},
-        "six": {**predict, **six, "first_label": "A"},
-        "two": two,
-        "two otherwise": {**two, "distribution_strategy": "mirrored", "static_padding": True},
-    }
+    done = {"trained": {**short, **files, **training}, "six": {**predict, **six, "first_label": "A"}, "two": two}
+    done |= {"two otherwise": {**two, "distribution_strategy": "mirrored", "static_padding": True}}
     return folder / "out", run_and_refuse("run_swag", folder / "out", done, {})
 
 

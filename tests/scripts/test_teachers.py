@@ -45,13 +45,9 @@ def ran(request, tmp_path_factory):
     training = fine_tuning_flags(script, folder, keep_checkpoint_max=2, output_dir=None)
     taught, out = {**training, "teacher": teacher}, folder / "out"
     layers = {**taught, "init_checkpoint": None, "student_layers": "2,0", "learning_rate": 1e-30}
-    done = {
-        "whole": {**taught, "num_train_epochs": 3},
-        "without": training,
-        "layers": layers,
-        "layers again": {**layers, "num_train_epochs": 2, "output_dir": out / "layers"},
-        "seeds": {**taught, "num_seeds": 2, "dtype": "bfloat16", "distillation_weight": 1},
-    }
+    done = {"whole": {**taught, "num_train_epochs": 3}, "without": training, "layers": layers}
+    done |= {"layers again": {**layers, "num_train_epochs": 2, "output_dir": out / "layers"}}
+    done |= {"seeds": {**taught, "num_seeds": 2, "dtype": "bfloat16", "distillation_weight": 1}}
     refused = {
         "another teacher": ({**done["whole"], "teacher": save_teacher(folder / "other", script, seed=6),
                              "output_dir": out / "whole"},

@@ -23,12 +23,8 @@ from bert_tf.text.tokenizer_files import read_casing
 from bert_tf.text.wordpiece import FullTokenizer
 
 NAME = "uncased_L-4_H-256_A-4"
-FILES = {
-    "bert_config.json": b"{}",
-    "vocab.txt": b"[PAD]\n",
-    "bert_model.ckpt.index": b"index",
-    "bert_model.ckpt.data-00000-of-00001": bytes(range(256)) * 400,
-}
+FILES = {"bert_config.json": b"{}", "vocab.txt": b"[PAD]\n", "bert_model.ckpt.index": b"index"}
+FILES |= {"bert_model.ckpt.data-00000-of-00001": bytes(range(256)) * 400}
 
 
 def zipped(files: dict[str, bytes]) -> bytes:

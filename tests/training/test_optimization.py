@@ -29,12 +29,17 @@ def test_learning_rate_table(golden):
             np.testing.assert_allclose(float(schedule(step)), rate, rtol=1e-6, atol=1e-12)
 
 
+def made(folder, kind, steps, warmup):
+    model = kind(BertConfig.from_json_file(str(folder / "bert_config.json")))
+    model.build()
+    optimizer = create_optimizer("adamw", 0.001, num_train_steps=steps, num_warmup_steps=warmup)
+    optimizer.build(model.trainable_variables)
+    return model, optimizer
+
+
 def pretraining_at_step(golden, step):
     folder = golden / "optimizer"
-    model = BertForPreTraining(BertConfig.from_json_file(str(folder / "bert_config.json")))
-    model.build()
-    optimizer = create_optimizer("adamw", 0.001, num_train_steps=20, num_warmup_steps=5)
-    optimizer.build(model.trainable_variables)
+    model, optimizer = made(folder, BertForPreTraining, 20, 5)
     variables = initialize.training_variables(model, optimizer)
     initialize.initialize(variables, open_weights(str(folder / f"pretraining.ckpt-{step}")), must_have_all=True)
     return model, optimizer, batch_for(model, folder)
@@ -115,10 +120,7 @@ def test_eight_squad_steps_equal_the_original(golden, replicas, parts, use_xla):
     folder = golden / "optimizer"
     strategy = one_device() if replicas == 1 else mirrored(replicas)
     with strategy.scope():
-        model = BertForQuestionAnswering(BertConfig.from_json_file(str(folder / "bert_config.json")))
-        model.build()
-        optimizer = create_optimizer("adamw", 0.001, num_train_steps=10, num_warmup_steps=2)
-        optimizer.build(model.trainable_variables)
+        model, optimizer = made(folder, BertForQuestionAnswering, 10, 2)
     variables = initialize.model_variables(model)
     start = golden / "model" / "config1" / "squad.ckpt"
     initialize.initialize(variables, open_weights(str(start)), must_have_all=True)
@@ -146,10 +148,7 @@ def test_a_run_resumes_from_the_originals_squad_checkpoint(golden, tmp_path, cap
     folder = golden / "optimizer"
     for path in folder.glob("squad.ckpt-8.*"):
         (tmp_path / path.name.replace("squad", "model")).write_bytes(path.read_bytes())
-    model = BertForQuestionAnswering(BertConfig.from_json_file(str(folder / "bert_config.json")))
-    model.build()
-    optimizer = create_optimizer("adamw", 0.001, num_train_steps=10, num_warmup_steps=2)
-    optimizer.build(model.trainable_variables)
+    model, optimizer = made(folder, BertForQuestionAnswering, 10, 2)
     variables = initialize.training_variables(model, optimizer)
     variables["bert/pooler/dense/kernel/adam_m"].assign(np.ones(variables["bert/pooler/dense/kernel/adam_m"].shape))
     with caplog.at_level("INFO"):
@@ -216,10 +215,10 @@ def test_a_step_that_is_not_applied_changes_nothing():
     optimizer = AdamWeightDecay(learning_rate=0.1)
     optimizer.build([variable])
     optimizer.update_step(tf.constant([0.3]), variable, 0.1)
-    before = [variable.numpy(), optimizer.first_moments[0].numpy(), optimizer.second_moments[0].numpy()]
+    watched = variable, optimizer.first_moments[0], optimizer.second_moments[0]
+    before = [value.numpy() for value in watched]
     optimizer.update_step(tf.constant([float("nan")]), variable, 0.1, gradient_factor=1.0, apply_update=False)
-    after = [variable.numpy(), optimizer.first_moments[0].numpy(), optimizer.second_moments[0].numpy()]
-    np.testing.assert_array_equal(before, after)
+    np.testing.assert_array_equal(before, [value.numpy() for value in watched])
 
 
 def test_optimizers_serialise():
