@@ -91,18 +91,11 @@ def test_cells_are_those_of_the_paper():
 def test_commands(tmp_path):
     """A cell's pre-trainings differ in their seeds, and no two of its fine-tunings share one."""
     squad = {"squad_train_file": "train.json", "squad_dev_file": "dev.json", "squad_flag": ("--doc_stride=32",)}
-    chosen = settings(
-        tmp_path,
-        num_pretraining_seeds=3,
-        num_seeds=2,
-        pretraining_flag=("--dtype=bfloat16",),
-        vocab_file="v.txt",
-        **squad,
-    )
+    seeds = {"num_pretraining_seeds": 3, "num_seeds": 2}
+    chosen = settings(tmp_path, pretraining_flag=("--dtype=bfloat16",), vocab_file="v.txt", **seeds, **squad)
     assert not ablation_grid.create_vocabulary_runs(chosen)
-    by_name = {
-        run.name: run for run in ablation_grid.create_runs(ablation_grid.create_grid([5, 6], "tiny", ["mini"]), chosen)
-    }
+    grid = ablation_grid.create_grid([5, 6], "tiny", ["mini"])
+    by_name = {run.name: run for run in ablation_grid.create_runs(grid, chosen)}
     names = list(by_name)
     assert len(names) == 4 + 3 * (4 + 5 + 4) and not any(name.startswith("squad-mini") for name in names)
     assert names.index("squad-tiny-from_scratch-seed_5") < names.index("pretraining-tiny-mlm-seed_6")
@@ -213,9 +206,8 @@ def test_warnings_and_the_end_of_this_starts_log_are_repeated_once(tmp_path, cap
     monkeypatch.setattr(script_runs, "SCRIPTS", tmp_path)
     (tmp_path / "logs").mkdir()
     for name in ("one", "two"):
-        (tmp_path / "logs" / f"{name}.log").write_text(
-            "W1125 06:33:25.6 140062272501440 old.py:1] Of an earlier start.\n"
-        )
+        line = "W1125 06:33:25.6 140062272501440 old.py:1] Of an earlier start.\n"
+        (tmp_path / "logs" / f"{name}.log").write_text(line)
     with caplog.at_level(logging.WARNING):
         script_runs.do_runs([Run("one", "warns.py", {})], str(tmp_path))
     assert [record.getMessage() for record in caplog.records] == ["one: Only 3 training steps."]

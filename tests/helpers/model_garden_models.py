@@ -141,11 +141,8 @@ def write_variables(prefix, values):
 def older_names(config=CONFIG, split_heads=True):
     """Full name -> array in the spelling of the 2019 releases, and the original's name -> array."""
     generator, shapes = np.random.default_rng(0), expected_shapes(config).items()
-    weights = {
-        name: generator.normal(0, 1, shape).astype(np.float32)
-        for name, shape in shapes
-        if not name.startswith("cls/seq_relationship/")
-    }
+    shapes = [(name, shape) for name, shape in shapes if not name.startswith("cls/seq_relationship/")]
+    weights = {name: generator.normal(0, 1, shape).astype(np.float32) for name, shape in shapes}
     renamed = [
         ("bert/embeddings/word_embeddings", "bert_model/word_embeddings/embeddings"),
         ("bert/embeddings/token_type_embeddings", "bert_model/embedding_postprocessor/type_embeddings"),

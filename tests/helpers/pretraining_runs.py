@@ -31,7 +31,8 @@ def flags_of(data, output_dir, **flags) -> dict:
         "input_file": f"{data}/train-*.tfrecord", "bert_config_file": f"{data}/bert_config.json",
         "output_dir": output_dir, "max_seq_length": 16, "max_predictions_per_seq": 3, "do_train": True,
         "num_train_steps": STEPS, "num_warmup_steps": min(10, flags.get("num_train_steps", STEPS)),
-        "train_batch_size": 8, "learning_rate": 1e-3, "save_checkpoints_steps": 10, "log_every_steps": 10, "deterministic": True, **flags,
+        "train_batch_size": 8, "learning_rate": 1e-3, "save_checkpoints_steps": 10, "log_every_steps": 10,
+        "deterministic": True, **flags,
     }  # fmt: skip
 
 

@@ -38,12 +38,9 @@ def start() -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
         listening.bind(address)
         listening.listen()
-        process = subprocess.Popen(
-            [sys.executable, str(_SERVER), str(listening.fileno())],
-            env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2"},
-            stdin=DEVNULL,
-            pass_fds=[listening.fileno()],
-        )
+        command, number = [sys.executable, str(_SERVER)], listening.fileno()
+        environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2"}
+        process = subprocess.Popen([*command, str(number)], env=environment, stdin=DEVNULL, pass_fds=[number])
     os.environ[_ADDRESS] = address
     connection = _connection()  # the server ends with its last connection
 

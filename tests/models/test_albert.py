@@ -31,14 +31,10 @@ def log_softmax(logits):
     return logits - np.log(np.exp(logits).sum(-1, keepdims=True))
 
 
-def load(folder, name: str) -> dict[str, np.ndarray]:
-    return dict(np.load(folder / f"{name}.npz"))
-
-
 @pytest.mark.parametrize("name", CONFIGS)
 def test_outputs_are_the_originals(golden, name):
     folder = golden / "albert" / name
-    inputs, expected = load(folder, "inputs"), load(folder, "outputs")
+    inputs, expected = (dict(np.load(folder / f"{name}.npz")) for name in ("inputs", "outputs"))
     model = task_models.BertForPreTraining.from_pretrained(str(folder / "model.ckpt"))
     assert family_of(model.config) is ALBERT
     encoded = model.encode({key: inputs[key] for key in ENCODER_INPUTS}, return_all_layers=True, return_attention=True)
@@ -58,7 +54,7 @@ def test_outputs_are_the_originals(golden, name):
 
 def test_heads_are_the_originals(golden):
     folder = golden / "albert" / "config1"
-    inputs, expected = load(folder, "head_inputs"), load(folder, "head_outputs")
+    inputs, expected = (dict(np.load(folder / f"head_{name}.npz")) for name in ("inputs", "outputs"))
     batch = {key: inputs[key] for key in ENCODER_INPUTS}
     for kind, labels in (("classifier", "label_ids"), ("stsb", "float_labels")):
         model = task_models.BertForSequenceClassification.from_pretrained(str(folder / f"{kind}.ckpt"))

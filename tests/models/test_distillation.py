@@ -13,15 +13,9 @@ from helpers.dropped import in_training
 from helpers.every_model import CASES, CONFIG, PREDICTED, inputs
 from scipy.special import log_softmax, softmax
 
-from bert_tf.models import objectives
+from bert_tf.models import distillation, objectives
 from bert_tf.models.configuration.config import BertConfig
-from bert_tf.models.distillation import (
-    DistillationObjective,
-    LanguageDistillation,
-    TaughtLanguageModel,
-    TaughtModel,
-    vocabulary_divergence,
-)
+from bert_tf.models.distillation import LanguageDistillation, TaughtLanguageModel, TaughtModel, vocabulary_divergence
 from bert_tf.models.files import initialize
 from bert_tf.models.files.open_weights import open_weights
 from bert_tf.models.files.pretrained import read_model
@@ -217,7 +211,7 @@ def cases():
 @pytest.mark.parametrize("case", cases(), ids=lambda case: case[0].__name__)
 def test_losses(case):
     objective, student, teacher, features, expected = case
-    taught = DistillationObjective(objective, 0.3, 3.0)
+    taught = distillation.DistillationObjective(objective, 0.3, 3.0)
     outputs = {"student": student, "teacher": teacher}
     sums, totals = taught.sums(outputs, features), taught.totals(features)
     assert set(sums) == set(taught.sum_names)
@@ -264,7 +258,7 @@ def test_the_teacher_stays_as_it_is():
     taught = TaughtModel(student, teacher)
     assert taught.trainable_variables == student.trainable_variables and not teacher.trainable_variables
     features = {"input_ids": np.arange(12).reshape(2, 6), "label_ids": np.array([0, 2])}
-    objective = DistillationObjective(student.objective, 1.0, 2.0)
+    objective = distillation.DistillationObjective(student.objective, 1.0, 2.0)
     watched = student.trainable_variables + teacher.variables
     values = [variable.value for variable in watched if variable.dtype == "float32"]
     with tf.GradientTape(watch_accessed_variables=False) as tape:

@@ -239,16 +239,11 @@ def make_electra(discriminator, generator, tied):
     widths = [{"embedding_width": config.embedding_size} for config in (discriminator, generator)]
     encoder = make_encoder(networks.BertEncoder, discriminator, **widths[0])
     shared = {"embedding_layer": encoder.get_embedding_layer()} if tied else {}
-    return models.ElectraPretrainer(
-        generator_network=make_encoder(networks.BertEncoder, generator, **widths[1], **shared),
-        discriminator_network=encoder,
-        vocab_size=generator.vocab_size,
-        num_classes=2,
-        num_token_predictions=PREDICTIONS,
-        mlm_activation=gelu,
-        sequence_length=LENGTH,
-        classification_heads=[layers.ClassificationHead(10, 2, name="next_sentence")],
-    )
+    sizes = {"vocab_size": generator.vocab_size, "num_classes": 2, "num_token_predictions": PREDICTIONS}
+    sizes |= {"sequence_length": LENGTH, "mlm_activation": gelu}
+    heads = [layers.ClassificationHead(10, 2, name="next_sentence")]
+    generator = make_encoder(networks.BertEncoder, generator, **widths[1], **shared)
+    return models.ElectraPretrainer(generator, encoder, classification_heads=heads, **sizes)
 
 
 def batch():
@@ -277,14 +272,8 @@ def trained(tmp_path_factory, request):
     optimizer.apply_gradients(zip(gradients, variables, strict=True))
     randomise(pretrainer)
     # official/core/base_trainer.py
-    prefix = write(
-        tmp_path_factory.mktemp("trained"),
-        "ckpt",
-        global_step=tf.Variable(1, dtype=tf.int64),
-        model=pretrainer,
-        optimizer=optimizer,
-        **pretrainer.checkpoint_items,
-    )
+    written = {"model": pretrainer, "optimizer": optimizer, "global_step": tf.Variable(1, dtype=tf.int64)}
+    prefix = write(tmp_path_factory.mktemp("trained"), "ckpt", **written, **pretrainer.checkpoint_items)
     return prefix, pretrainer, both
 
 
@@ -294,11 +283,8 @@ def values_of(encoder, config):
     if config.embedding_size != config.hidden_size:
         projection = encoder._embedding_projection
         values |= {f"bert/embeddings_project/{leaf}": getattr(projection, leaf).numpy() for leaf in ("kernel", "bias")}
-    return {
-        name.replace("bert/", "electra/", 1): value
-        for name, value in values.items()
-        if not name.startswith("bert/pool")
-    }
+    kept = [name for name in values if not name.startswith("bert/pool")]
+    return {name.replace("bert/", "electra/", 1): values[name] for name in kept}
 
 
 def assert_equal(weights, expected):

@@ -69,16 +69,13 @@ def test_fit_traces_a_step_once_per_replica(replicas, monkeypatch):
     assert len(traced) == replicas and keras.ops.convert_to_numpy(model.optimizer.iterations) == 2
 
 
-def test_bad_arguments():
+def test_the_kind_of_problem():
     for arguments, message in (
         ({"num_labels": 3, "labels": ["a", "b"]}, "num_labels=3, but labels has 2 names"),
         ({"num_labels": 3, "problem_type": "regression"}, "num_labels=3 does not fit problem_type='regression'"),
     ):
         with pytest.raises(ValueError, match=message):
             BertForSequenceClassification(CONFIG, **arguments)
-
-
-def test_the_kind_of_problem():
     several = BertForSequenceClassification(CONFIG, 4, "multi_label_classification")
     assert several.objective is objectives.MultiLabelObjective
     assert BertForSequenceClassification(CONFIG, 4).objective is objectives.ClassificationObjective
@@ -167,12 +164,12 @@ def drawn(monkeypatch):
     """The shapes of the random weights that were drawn."""
     shapes = []
     for kind in (keras.initializers.TruncatedNormal, keras.initializers.GlorotUniform):
-        call = kind.__call__
-        monkeypatch.setattr(
-            kind,
-            "__call__",
-            lambda self, shape, dtype=None, call=call: shapes.append(tuple(shape)) or call(self, shape, dtype),
-        )
+
+        def draw(self, shape, dtype=None, call=kind.__call__):
+            shapes.append(tuple(shape))
+            return call(self, shape, dtype)
+
+        monkeypatch.setattr(kind, "__call__", draw)
     return shapes
 
 

@@ -155,12 +155,8 @@ def test_bad_input_is_named_and_nothing_is_written(letters, tmp_path, flags, mes
     (tmp_path / "no_mask.txt").write_text("\n".join(t for t in LETTERS if t != "[MASK]"))
     (tmp_path / "out.tfrecord").write_bytes(record(b"of an earlier run"))
     before = contents(tmp_path)
-    arguments = {
-        "input_file": letters[0],
-        "output_file": f"{tmp_path}/out.tfrecord,{tmp_path}/out2.tfrecord",
-        "vocab_file": letters[1],
-        "show_progress": False,
-    } | flags
+    arguments = {"input_file": letters[0], "vocab_file": letters[1], "show_progress": False}
+    arguments |= {"output_file": f"{tmp_path}/out.tfrecord,{tmp_path}/out2.tfrecord"} | flags
     for name, value in arguments.items():
         if isinstance(value, str):
             arguments[name] = value.format(folder=tmp_path, name=tmp_path.name)
@@ -216,10 +212,8 @@ def test_records_with_and_without_words(tmp_path, caplog):
     index = record_index.index_records([*files.values()], None)
     with pytest.raises(record_files.RecordError, match="words has .* what a word is .*, .*none has .* pairs: a run"):
         record_files.features_of(index.first_payloads(), 32, 6)
-    config, unused = (
-        BertConfig(len(CHARACTERS)),
-        "The words that the records name are not used: --do_whole_word_mask is not",
-    )
+    config = BertConfig(len(CHARACTERS))
+    unused = "The words that the records name are not used: --do_whole_word_mask is not"
     for whole_words in (True, False):
         settings = PretrainingSettings(
             input_file=files["words"], output_dir=str(tmp_path), vocab_file=str(tmp_path / "vocab.txt"), do_train=True,

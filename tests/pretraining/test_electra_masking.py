@@ -32,12 +32,8 @@ def draw(rows, seed=1, step=0, **settings) -> dict[str, np.ndarray]:
 
 def test_masks_are_the_originals(arrays):
     features = {name: tf.constant(arrays[name]) for name in ("input_ids", "input_mask")}
-    masked = mask_rules.mask_electra(
-        features,
-        tf.constant(arrays["draw_positions"]),
-        tf.constant(arrays["draw_mask_uniform"]),
-        masking(masked_lm_prob=float(arrays["mask_prob"])),
-    )
+    draws = (tf.constant(arrays[name]) for name in ("draw_positions", "draw_mask_uniform"))
+    masked = mask_rules.mask_electra(features, *draws, masking(masked_lm_prob=float(arrays["mask_prob"])))
     np.testing.assert_array_equal(masked["input_ids"], arrays["masked_input_ids"])
     for name in ("masked_lm_positions", "masked_lm_ids", "masked_lm_weights"):
         np.testing.assert_array_equal(masked[name], arrays[name], err_msg=name)

@@ -93,13 +93,7 @@ def test_sentences_end_with_their_tokens(rows, tmp_path):
     assert sorted(record["input_ids"] for record in records) == sorted(expected)
     assert all(record["segment_lengths"] == [len(record["input_ids"]), 0] for record in records)
     counts = {name: summary[name] for name in ("documents", "sentences", "tokens", "rows", "instance_tokens")}
-    assert counts == {
-        "documents": 3,
-        "sentences": 5,
-        "tokens": sum(map(len, documents)) - 5,
-        "rows": len(expected),
-        "instance_tokens": sum(map(len, expected)),
-    }
+    assert [*counts.values()] == [3, 5, sum(map(len, documents)) - 5, len(expected), sum(map(len, expected))]
     assert summary["flags"]["nsp"] is False and summary["flags"]["masking"] == "dynamic"
 
 

@@ -46,11 +46,8 @@ def test_rows_are_those_of_the_tokenizer(family, folder):
     tokenizer = family_named(family).tokenizer_class.from_file(str(vocab_file), model_vocabulary.Casing(True))
     lines = TEXT.split("\n")
     documents = [lines[:2], [], lines[4:]] if ends else [lines[:3], lines[4:]]
-    rows = [
-        [tokenizer.cls_id, *(index for line in document for index in tokenizer.encode(line.strip())), tokenizer.sep_id]
-        for document in documents
-        if document
-    ]
+    texts = [[index for line in document for index in tokenizer.encode(line.strip())] for document in documents]
+    rows = [[tokenizer.cls_id, *ids, tokenizer.sep_id] for ids in texts if ids]
     records = read_records(folder / "out", UNMASKED)
     assert sorted(record["input_ids"] for record in records) == sorted(rows)
     assert all(record["segment_lengths"] == [len(record["input_ids"]), 0] for record in records)
@@ -146,7 +143,7 @@ def test_words_of_byte_bpe_are_looked_up(prefix, tmp_path, monkeypatch):
         "a\u3000b",
         " It's  5 o'clock,   isn't it? ",
         "a \ufdd0b \ufdd1 c",
-        "x " * 3,
+        "x x x ",
     ]
     texts += [" ".join(text.split()) for text in texts]
     expected = [tokenizer.encode(text.strip()) for text in texts]

@@ -165,11 +165,8 @@ def test_a_living_owner_keeps_the_folder(tmp_path):
 
 
 def test_a_killed_owner_loses_it_at_once(tmp_path):
-    program = (
-        "import os\n"
-        "from bert_tf.system import storage\n"
-        f"with storage.locked({str(tmp_path / 'run.lock')!r}, ''): os.kill(os.getpid(), 9)\n"
-    )
+    program = "import os\nfrom bert_tf.system import storage\n"
+    program += f"with storage.locked({str(tmp_path / 'run.lock')!r}, ''): os.kill(os.getpid(), 9)\n"
     warm.run([sys.executable, "-c", program])
     assert os.listdir(tmp_path) == ["run.lock"]
     with held(tmp_path):

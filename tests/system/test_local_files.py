@@ -23,13 +23,9 @@ def place(tmp_path, monkeypatch):
 def left_behind(place) -> str:
     """What a killed process leaves: a folder with a file."""
     program = (
-        "import os, tempfile\n"
-        "from bert_tf.system.storage import private_folder\n"
-        f"tempfile.tempdir = {str(place)!r}\n"
-        "folder = private_folder()\n"
-        "open(os.path.join(folder.name, 'file'), 'w').close()\n"
-        "print(folder.name, flush=True)\n"
-        "os._exit(9)\n"
+        f"import os, tempfile\nfrom bert_tf.system.storage import private_folder\ntempfile.tempdir = {str(place)!r}\n"
+        "folder = private_folder()\nopen(os.path.join(folder.name, 'file'), 'w').close()\n"
+        "print(folder.name, flush=True)\nos._exit(9)\n"
     )
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     path = result.stdout.strip()

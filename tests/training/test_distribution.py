@@ -42,11 +42,9 @@ def test_one_device(cpus):
 
 @pytest.mark.parametrize("jobs", [{"worker": 3}, {"chief": 1, "worker": 2}])
 def test_the_chief_or_else_the_first_worker_writes_files(jobs):
-    resolvers = [
-        types.SimpleNamespace(task_type=kind, task_id=number, cluster_spec=lambda: types.SimpleNamespace(jobs=jobs))
-        for kind, count in jobs.items()
-        for number in range(count)
-    ]
+    spec = lambda: types.SimpleNamespace(jobs=jobs)  # noqa: E731
+    tasks = [(kind, number) for kind, count in jobs.items() for number in range(count)]
+    resolvers = [types.SimpleNamespace(task_type=kind, task_id=number, cluster_spec=spec) for kind, number in tasks]
     strategies = [types.SimpleNamespace(cluster_resolver=resolver) for resolver in resolvers]
     assert [distribution.is_chief(strategy) for strategy in strategies] == [True, False, False]
 

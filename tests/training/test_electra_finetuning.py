@@ -14,14 +14,10 @@ from helpers.outputs import assert_close
 from helpers.paths import GOLDEN
 from helpers.training_steps import trainer_of
 
+from bert_tf import BertForQuestionAnswering, BertForSequenceClassification, BertForTokenClassification
 from bert_tf.models.configuration import variable_names
 from bert_tf.models.configuration.families import ElectraConfig
 from bert_tf.models.files import initialize
-from bert_tf.models.task_models import (
-    BertForQuestionAnswering,
-    BertForSequenceClassification,
-    BertForTokenClassification,
-)
 from bert_tf.training.optimization import create_optimizer
 from bert_tf.weights import bundle
 

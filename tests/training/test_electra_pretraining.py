@@ -32,12 +32,10 @@ def pretrainer(folder, **arguments) -> ElectraPretrainer:
     untied = options["untied_generator_embeddings"]
     sizes = {"hidden_act": "gelu_erf", "embedding_size": options["embedding_size"] or 32}
     own = {**sizes, "embedding_size": options["generator_config"]["hidden_size"]} if untied else sizes
-    model = ElectraPretrainer(
-        ElectraConfig(**{**options["discriminator_config"], **sizes}),
-        ElectraConfig(**{**options["generator_config"], **own}),
-        untied_generator_embeddings=untied,
-        **arguments,
+    config, generator = (
+        ElectraConfig(**options[f"{name}_config"] | of) for name, of in (("discriminator", sizes), ("generator", own))
     )
+    model = ElectraPretrainer(config, generator, untied_generator_embeddings=untied, **arguments)
     model.build()
     reader = bundle.CheckpointReader(str(folder / "model.ckpt"))
     variables = initialize.model_variables(model)

@@ -9,6 +9,7 @@ import tensorflow as tf
 from helpers.outputs import assert_drawn_independently
 from helpers.tiny import TINY_CONFIG
 
+from bert_tf import BertForPreTraining, BertForQuestionAnswering, BertForSequenceClassification, BertModel
 from bert_tf.models import kernels, objectives
 from bert_tf.models.configuration.config import BertConfig
 from bert_tf.models.dropout import dropout_scope
@@ -16,12 +17,6 @@ from bert_tf.models.files import initialize
 from bert_tf.models.inputs import select
 from bert_tf.models.layers import LayerNorm
 from bert_tf.models.objectives import PretrainingObjective, cross_entropy
-from bert_tf.models.task_models import (
-    BertForPreTraining,
-    BertForQuestionAnswering,
-    BertForSequenceClassification,
-    BertModel,
-)
 from bert_tf.training.step import make_evaluate_function
 
 pytestmark = pytest.mark.numbers

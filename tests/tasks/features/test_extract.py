@@ -44,14 +44,9 @@ def tiny():
 def read_json(path):
     """[([token, ...], values [T, L, H]), ...] and the line numbers."""
     objects = [json.loads(line) for line in path.read_text().splitlines()]
-    lines = [
-        (
-            [entry["token"] for entry in line["features"]],
-            np.array([[layer["values"] for layer in entry["layers"]] for entry in line["features"]]),
-        )
-        for line in objects
-    ]
-    return lines, [line["linex_index"] for line in objects]
+    names = [[entry["token"] for entry in line["features"]] for line in objects]
+    values = [[[layer["values"] for layer in entry["layers"]] for entry in line["features"]] for line in objects]
+    return [*zip(names, map(np.array, values), strict=True)], [line["linex_index"] for line in objects]
 
 
 def write_lines(path, count, seed=0, longest=25):
