@@ -84,7 +84,6 @@ def test_a_name_that_is_there_is_said_to_be(file):
 
 @pytest.mark.parametrize("script", ["run_classifier", "run_squad"])
 def test_the_scripts_have_the_names_too(script):
-    """Loaded on demand, and without TensorFlow."""
     code = f"""
 import sys, {script} as script
 print("bert_tf.{script}" in sys.modules)

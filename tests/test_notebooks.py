@@ -121,8 +121,7 @@ def pretrained(tmp_path_factory):
 def test_pretrain_on_your_text(pretrained):
     folder, values, printed = pretrained
     losses = values["history"]["val_masked_lm_loss"]
-    assert len(losses) == 20
-    assert values["history"]["masked_lm_loss"][0] > 0.75 * np.log(values["vocab_size"])
+    assert len(losses) == 20 and values["history"]["masked_lm_loss"][0] > 0.75 * np.log(values["vocab_size"])
     assert losses[-1] < 0.6 * losses[0]
     assert values["known"][0][0][0][0] == "town" and len(values["questions"]) == 10
     for (text, word), ((best, *_),) in zip(values["questions"], values["all_guesses"], strict=True):
@@ -139,8 +138,7 @@ def test_look_inside(pretrained, tmp_path):
     expressions["guesses"] = "[mask[0][0] for text in guesses for mask in text]"
     expressions["bars"] = "[bar.get_height() for bar in axes.patches]"
     values, _ = run_notebook("look_inside", tmp_path, {**given, "MASKED": masked}, expressions)
-    assert values["shape"] == [2, 2, *[len(values["tokens"])] * 2]
-    assert values["guesses"] == ["town", "for"]
+    assert values["shape"] == [2, 2, *[len(values["tokens"])] * 2] and values["guesses"] == ["town", "for"]
     # Words that are in every such sentence surprise less than the last digit of the year.
     pieces, sureness = values["tokens"][1:-1], values["probabilities"]
     assert sureness[pieces.index("known")] > 0.5 > 0.4 > sureness[pieces.index("the") - 1]
@@ -148,7 +146,6 @@ def test_look_inside(pretrained, tmp_path):
 
 
 def write_small_model(folder: pathlib.Path, kind: str = "BertForPreTraining", **form) -> None:
-    """A BERT of one layer."""
     import keras
 
     import bert_tf
@@ -192,7 +189,6 @@ def test_train_on_your_domain(tmp_path):
 
 @pytest.mark.slow
 def test_ask_questions(tmp_path):
-    """An untrained model from a folder at an address."""
     write_small_model(tmp_path / "model", "BertForQuestionAnswering", format="huggingface")
     context = "It is known that the house was sold by Ada in 1840. The house was new. Ben had seen it."
     given = {"MODEL_URL": (tmp_path / "model").as_uri(), "CONTEXT": context, "QUESTIONS": ["Who?", "When?"]}
@@ -239,8 +235,7 @@ def reviews(tmp_path_factory):
 @pytest.mark.slow
 def test_classify_reviews(reviews):
     folder, values, printed = reviews
-    assert values["accuracy"] > 0.9
-    assert values["history"]["loss"][-1] < 0.5 * values["history"]["loss"][0]
+    assert values["accuracy"] > 0.9 and values["history"]["loss"][-1] < 0.5 * values["history"]["loss"][0]
     assert values["kind"]["label"] == "positive" and values["kind"]["probabilities"]["positive"] > 0.8
     assert "<br" not in values["text"] and "Seen" in values["text"]
     assert "Classes: ('negative', 'positive')" in printed
@@ -265,5 +260,4 @@ def test_export_and_serve(reviews, tmp_path):
     assert values["labels"] == values["answers"]  # from a process without this project
     assert values["difference"] < 1e-4
     assert values["request"] == {"signature_name": "serving_default", "inputs": {"text": texts}}
-    assert (tmp_path / "serving" / "1" / "saved_model.pb").exists()
-    assert "tensorflow/serving" in printed
+    assert (tmp_path / "serving" / "1" / "saved_model.pb").exists() and "tensorflow/serving" in printed

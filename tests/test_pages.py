@@ -42,7 +42,6 @@ def test_readme_is_short(page):
 
 
 def fenced(page):
-    """All blocks, in order."""
     return re.findall(r"^```(\w*\n.*?)^```$", common(page), re.MULTILINE | re.DOTALL)
 
 
@@ -75,7 +74,6 @@ def test_the_korean_readme_says_what_the_english_one_says():
 
 
 def test_the_korean_examples_of_tokenization(monkeypatch):
-    """With the vocabulary of the released English model."""
     monkeypatch.chdir(GOLDEN)
     examples = "\n".join(blocks("korean", "pycon"))
     test = doctest.DocTestParser().get_doctest(examples, {}, "korean.md", None, 0)
@@ -222,8 +220,7 @@ def test_a_new_measurement_takes_the_place_of_the_last_one_of_its_machine(monkey
 
 def test_the_picture_shows_the_measurements():
     losses, ratios = picture.measurements(measured.read_rows("benchmarks"))
-    assert [step for step, *_ in losses] == [500, 1000, 1500]
-    assert len(ratios) == 8 and min(ratios.values()) > 1
+    assert [step for step, *_ in losses] == [500, 1000, 1500] and len(ratios) == 8 and min(ratios.values()) > 1
     drawn = picture.draw(losses, ratios)
     assert len(drawn.axes[1].patches) == 8
     assert (ROOT / "docs" / "images" / "same_numbers_faster.svg").read_text().count("<svg ") == 1

@@ -35,7 +35,6 @@ def three_files(tmp_path, small_blocks):
 
 
 def numbers(dataset, steps: int | None = None) -> np.ndarray:
-    """[steps, batch] the records' numbers."""
     dataset = dataset if steps is None else dataset.take(steps)
     return np.stack([batch["number"].numpy()[:, 0] for batch in dataset])
 
@@ -154,13 +153,11 @@ def test_a_preparation_of_whole_batches_gets_them_whatever_the_share(three_files
 def test_evaluation_fills_the_last_batch_with_zeros(three_files):
     index = record_index.index_records(three_files, FEATURES)
     batches = records.evaluation_batches(index, FEATURES, batch_size=32, repeat=False, max_steps=None)
-    assert batches.element_spec["number"].shape == [32, 2]
-    assert len(batches) == 4
+    assert batches.element_spec["number"].shape == [32, 2] and len(batches) == 4
     drawn = list(batches)
     assert np.concatenate([b["number"].numpy()[:, 0] for b in drawn]).tolist() == list(range(100)) + [0] * 28
     weights = np.concatenate([b["example_weights"].numpy() for b in drawn])
-    assert weights.dtype == np.float32
-    assert weights.tolist() == [1.0] * 100 + [0.0] * 28
+    assert weights.dtype == np.float32 and weights.tolist() == [1.0] * 100 + [0.0] * 28
     assert drawn[-1]["weight"].numpy()[4:, 0].tolist() == [0.0] * 28
     for batch_size, max_steps, expected in ((32, 2, 2), (32, 9, 4), (25, None, 4)):
         batches = records.evaluation_batches(index, FEATURES, batch_size=batch_size, repeat=False, max_steps=max_steps)
@@ -199,7 +196,6 @@ def test_a_flipped_bit_is_noticed_or_changes_nothing(tmp_path, small_blocks, see
     content, time, noticed = path.read_bytes(), os.stat(path).st_mtime_ns, 0
 
     def read() -> list[dict]:
-        """All records, in order and in the order of training."""
         index = record_index.index_records([str(path)], features)
         with records.explained_errors(index, features):
             batches = [*records.evaluation_batches(index, features, batch_size=4, repeat=False, max_steps=None)]

@@ -42,8 +42,7 @@ def test_demo(tmp_path):
     assert not training & set((output / "heldout.txt").read_text().splitlines())
     assert len(results["fill_mask"]) > len(report.FIXED_SENTENCES)
     for row in results["fill_mask"]:
-        assert len(row["guesses"]) == 3
-        assert row["text"].count("[MASK]") == 1
+        assert len(row["guesses"]) == 3 and row["text"].count("[MASK]") == 1
     assert json.loads((output / "demo.json").read_text())["finished"]
 
     # Interrupted after the records: existing files are kept.
@@ -132,8 +131,7 @@ def test_claim_output_dir(tmp_path, capsys):
     [("Crème brûlée is good.", False), ("이것은 책입니다", True), ("ひらがな", True), ("中文", False)],
 )
 def test_needs_accents(text, needed):
-    assert sample_text.needs_accents(text) is needed
-    assert not sample_text.needs_accents(text + "x" * 10_000)
+    assert sample_text.needs_accents(text) is needed and not sample_text.needs_accents(text + "x" * 10_000)
 
 
 MODULE = '''"""A module that reads `files` of :class:`~a.Reader` kind.
@@ -192,5 +190,4 @@ def test_docstring_documents():
     assert documents == sample_text.docstring_documents(100_000, show_progress=False)
     assert 100_000 <= len(to_text(documents)) < 200_000
     sentences = [sentence.lower() for document in documents for sentence in document]
-    assert len(sentences) == len(set(sentences))
-    assert min(map(len, documents)) >= 2
+    assert len(sentences) == len(set(sentences)) and min(map(len, documents)) >= 2

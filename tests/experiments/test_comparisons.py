@@ -18,7 +18,6 @@ USUAL = {"learning_rate": 1e-3, "fine_tuning_flag": ["--dtype=bfloat16"], "pretr
 
 
 def check_flags(runs) -> None:
-    """They are those of the scripts."""
     known = json.loads((GOLDEN / "flags.json").read_text())
     assert all(run.flags.keys() <= known[run.script.removesuffix(".py")].keys() for run in runs)
 

@@ -92,7 +92,6 @@ def model(
 
 
 def checkpoint(name: str, prefix: str) -> dict[str, bytes]:
-    """A checkpoint of the original's, and its configuration."""
     folder, suffixes = GOLDEN / "model" / "config1", (".index", ".data-00000-of-00001")
     files = {f"{prefix}{suffix}": (folder / f"squad.ckpt{suffix}").read_bytes() for suffix in suffixes}
     files["bert_config.json"] = (folder / "bert_config.json").read_bytes()

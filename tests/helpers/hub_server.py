@@ -46,7 +46,6 @@ class HubServer(http.server.ThreadingHTTPServer):
         return f"http://127.0.0.1:{self.server_port}"
 
     def put(self, name: str, folder, commit: str = COMMIT) -> None:
-        """Makes the files of a folder a new commit of a model."""
         self.models.setdefault(name, {})[commit] = pathlib.Path(folder)
 
     def use_here(self, monkeypatch, home) -> None:
@@ -75,7 +74,6 @@ class HubServer(http.server.ThreadingHTTPServer):
         return kept | {"HF_ENDPOINT": self.address, "HF_HOME": str(home), "HF_HUB_DISABLE_TELEMETRY": "1"} | variables
 
     def python(self, code: str, home, *arguments: str, **variables: str) -> subprocess.CompletedProcess:
-        """Runs Python code in a process that uses this hub."""
         return subprocess.run(
             [sys.executable, "-c", code, *map(str, arguments)], capture_output=True, text=True, cwd=ROOT,
             env=self.environment(home, **variables) | {"PYTHONPATH": f"{ROOT}"}, check=False,

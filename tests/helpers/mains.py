@@ -96,7 +96,6 @@ def run_main(script: str, arguments: list[str]) -> None:
 
 
 def _remove_flags() -> dict:
-    """Removes and returns all flags but absl's own."""
     removed = {name: flags.FLAGS[name] for name in set(flags.FLAGS) - _OWN_FLAGS}
     for name in removed:
         delattr(flags.FLAGS, name)

@@ -62,12 +62,10 @@ class Strategy(tf.distribute.OneDeviceStrategy):
 
 
 def prepare() -> None:
-    """Prepares the process of `mains.run_mains`."""
     tf.distribute.TPUStrategy = Strategy  # what the library looks for
     distribution._tpu_strategy = lambda name, zone, project: Strategy()
 
 
 def report() -> list[dict]:
-    """What the functions compiled since the last call are like."""
     functions, _functions[:] = [*_functions], []
     return [function.report() for function in functions]

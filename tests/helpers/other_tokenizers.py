@@ -35,7 +35,6 @@ def texts_of(kind: str) -> list[tuple[str, str, bool]]:
 
 
 def sentence_piece_model(lines: list[str], size: int) -> bytes:
-    """A SentencePiece model with KoBERT's special tokens."""
     content = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(lines), model_writer=content, vocab_size=size, character_coverage=0.995, pad_id=1,

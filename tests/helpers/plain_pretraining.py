@@ -178,7 +178,6 @@ def word_sets(tokens: Sequence[Token], positions: Sequence[int], continuations: 
 
 
 def encode(instance: TrainingInstance, max_seq_length: int, max_predictions_per_seq: int) -> bytes:
-    """A serialized tf.train.Example."""
     length, num_predictions = len(instance.token_ids), len(instance.masked_lm_ids)
     zeros, zero_predictions = bytes(max_seq_length - length), bytes(max_predictions_per_seq - num_predictions)
     segments = bytes(instance.second_start) + b"\x01" * (length - instance.second_start) + zeros

@@ -26,7 +26,6 @@ def write_inputs(folder: pathlib.Path) -> pathlib.Path:
 
 
 def flags_of(data, output_dir, **flags) -> dict:
-    """{flag: value} of a short run."""
     return {
         "input_file": f"{data}/train-*.tfrecord", "bert_config_file": f"{data}/bert_config.json",
         "output_dir": output_dir, "max_seq_length": 16, "max_predictions_per_seq": 3, "do_train": True,

@@ -46,7 +46,6 @@ def selected_cases(request, cases: dict, slow: set, marker: str = "slow") -> dic
 
 
 def results_of(folder, file="eval_results.txt") -> dict[str, float]:
-    """The results that a script wrote."""
     lines = (folder / file).read_text().splitlines()
     return {key: float(value) for key, value in (line.split(" = ") for line in lines)}
 
@@ -76,6 +75,5 @@ def kill_at_checkpoint(script: str, arguments: dict, step: int, folder: pathlib.
 
 
 def weights_of(path) -> dict:
-    """name -> array of all weights at a path."""
     weights = open_weights.open_weights(str(path))
     return {name: weights[name] for name in weights}

@@ -20,7 +20,6 @@ MOST_SECONDS = 480
 
 
 def recorded() -> dict[str, int]:
-    """File, from the project's folder -> seconds."""
     lines = (TESTS / "slow_seconds.txt").read_text().splitlines()
     pairs = (line.split() for line in lines if not line.startswith("#"))
     return {file: int(seconds) for seconds, file in pairs if (ROOT / file).is_file()}

@@ -101,7 +101,6 @@ except ValueError as error:
 
 
 def last_line_of(program: str, backend: str, *arguments) -> str:
-    """Of what a program prints on this backend."""
     pytest.importorskip(backend, reason=f"{backend} is not installed (requirements-dev.txt)")
     environment = {**os.environ, "KERAS_BACKEND": backend, "PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}"}
     command = [sys.executable, "-c", program, *map(str, arguments)]
@@ -145,6 +144,5 @@ def test_every_family_makes_the_same_steps_on_jax():
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", ["jax", "torch"])
 def test_what_is_out_of_range(backend):
-    """Whatever is not compiled raises an error."""
     message = "input_ids[0][0] is 40, but must be less than vocab_size"
     assert message in last_line_of(RANGES_PROGRAM, backend, backend)

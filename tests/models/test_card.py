@@ -196,8 +196,7 @@ def test_a_conversion_carries_our_card_over(tmp_path):
     opened = f'from transformers import pipeline\n\npipeline("feature-extraction", "{card.PLACE}")'
     use = f"\n## How transformers opens it\n```python\n{opened}\n```\n"
     theirs = before.replace("library_name: bert_tf", "library_name: transformers") + use
-    assert converted("ours", "hf", "huggingface") == theirs
-    assert converted("hf", "back", "bert_tf") == before
+    assert converted("ours", "hf", "huggingface") == theirs and converted("hf", "back", "bert_tf") == before
     changed = converted("back", "long", "bert_tf", hidden_act="relu")
     assert changed.startswith(before) and "The configuration was changed: hidden_act = relu." in changed
     # Without a card of ours there is a new one, which names the source.

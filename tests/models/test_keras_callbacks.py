@@ -91,7 +91,6 @@ def test_a_second_compile_forgets_the_first():
 
 
 def test_weights_of_two_labels_are_those_of_the_rows():
-    """Keras gives one for each label."""
     positions, weights = [NUMBERS, NUMBERS], [1.0, 0.0, 0.5, 2.0]
     model = compiled("questions")
     values = model.evaluate(inputs(), positions, sample_weight=np.array(weights), verbose=0)
@@ -117,7 +116,6 @@ KINDS = {"encoder": (lambda: BertModel(CONFIG), inputs()), **MODELS}
 
 @functools.cache
 def made(name) -> tuple:
-    """A model, and its inputs with a mask and segments that matter."""
     create, features = KINDS[name]
     model, batch = enlarge(create()), dict(features)
     batch["input_mask"], batch["segment_ids"] = batch["input_mask"].copy(), batch["segment_ids"].copy()

@@ -161,7 +161,6 @@ def bits(model) -> dict[str, bytes]:
 
 @pytest.fixture
 def drawn(monkeypatch):
-    """The shapes of the random weights that were drawn."""
     shapes = []
     for kind in (keras.initializers.TruncatedNormal, keras.initializers.GlorotUniform):
 

@@ -199,7 +199,6 @@ CHARACTERS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"我来到北京。
 
 
 def test_records_with_and_without_words(tmp_path, caplog):
-    """They do not mix, and a run says whether it takes the words."""
     (tmp_path / "text.txt").write_text("我 来到 北京 。\n北京\n\n来到 。\n我\n")
     (tmp_path / "vocab.txt").write_text("\n".join(CHARACTERS) + "\n")
     sizes = {"max_seq_length": 32, "max_predictions_per_seq": 6}

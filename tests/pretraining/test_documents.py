@@ -54,8 +54,7 @@ def test_split_held_out():
     documents = [[str(number)] for number in range(41)]
     training, heldout = split_held_out(documents)
     assert heldout == [["19"], ["39"]]
-    assert len(training) == 39
-    assert split_held_out(documents[:3]) == (documents[:2], documents[2:3])
+    assert len(training) == 39 and split_held_out(documents[:3]) == (documents[:2], documents[2:3])
     assert to_text([["a", "b"], ["c"]]) == "a\nb\n\nc\n\n"
     with pytest.raises(ValueError, match="1 documents can't be split"):
         split_held_out(documents[:1])

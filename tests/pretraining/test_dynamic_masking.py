@@ -17,7 +17,6 @@ def count_of(length, prob=0.15, limit=20):
 
 @pytest.mark.parametrize("most", [1, 4])
 def test_features_of_a_row(most):
-    """Everything but the masks, compared with plain loops."""
     packed = packed_rows(30, most)
     rows = rows_of(packed, 64, most)
     features = mask(rows)

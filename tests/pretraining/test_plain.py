@@ -65,7 +65,6 @@ def plain_instances(files, tokenizer, settings, seed, boundaries: WordBoundaries
 
 
 def encoded(instances, settings) -> list[bytes]:
-    """Masked records."""
     records = []
     for one in instances:
         ids = {name: [k % CONTINUES for k in getattr(one, name)] for name in ("token_ids", "masked_lm_ids")}
@@ -81,7 +80,6 @@ def unmasked(one: TrainingInstance) -> tuple:
 
 
 def pairs_of(record: dict) -> list[tuple]:
-    """`unmasked` of each pair in an unmasked record."""
     pairs, begin, lengths = [], 0, record["segment_lengths"]
     flags = record.get("word_continuations", [0] * len(record["input_ids"]))
     for number, label in enumerate(record["next_sentence_labels"]):
@@ -173,7 +171,6 @@ def _draw(counts):
 
 @pytest.mark.parametrize("compiled", [*slow(True), False])
 def test_draws_are_those_of_the_generators(compiled):
-    """From the same state, over several blocks of the generators."""
     rng, plain = random.Random(3), random.Random(3)
     numpy_rng, plain_numpy = np.random.RandomState(7), np.random.RandomState(7)
     rng.random()  # in the middle of a block

@@ -24,7 +24,6 @@ def masking(**settings) -> Masking:
 
 
 def rows_of(packed, length=128, most=1) -> dict[str, tf.Tensor]:
-    """Lists of sequences -> the tensors as read from records."""
     return rows_of_pairs([[(sequence, []) for sequence in sequences] for sequences in packed], length, most)
 
 
@@ -89,7 +88,6 @@ def test_masks_are_fairseqs():
 
 
 def words_of(sequence) -> list[list[int]]:
-    """Places of the tokens of each word."""
     words = []
     for place, token in enumerate(sequence):
         special = {token, sequence[place - 1]} & {BOS, EOS}

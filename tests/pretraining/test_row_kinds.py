@@ -46,8 +46,7 @@ def test_rows_of_electra_are_the_originals(number, tmp_path, monkeypatch):
         text=TextSettings(blanks_separate_docs=described["blanks_separate_docs"]),
     )
     records = read_records(tmp_path / "out", ELECTRA)
-    assert records == expected
-    assert summary["rows"] == described["rows"]
+    assert records == expected and summary["rows"] == described["rows"]
     assert summary["instance_tokens"] == sum(sum(record["input_mask"]) for record in records)
 
 
@@ -108,8 +107,7 @@ def test_lines_are_cut_and_left_out_as_in_the_original():
         made = row_kinds.plan_lines(tokens, ends, 1, expected["max_model_input_size"], place, spans)
         for begin, length in spans[:made, [A_BEGIN, A_LENGTH]].tolist():
             rows.append([2, *tokens[begin : begin + length].tolist(), 3])
-    assert rows == expected["rows"]
-    assert place[2] > 0
+    assert rows == expected["rows"] and place[2] > 0
 
 
 def test_lines_of_a_text(tmp_path):

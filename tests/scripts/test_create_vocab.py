@@ -35,7 +35,6 @@ def write_text(folder, text, name="text.txt") -> str:
 @pytest.mark.slow  # in small: test_each_kind_is_written_where_its_tokenizer_reads_it
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_same_bytes_every_time(tmp_path, kind):
-    """Whatever the number of threads and the hashes of strings."""
     for number in range(6):
         write_text(tmp_path, TEXTS[number % 3] * 10, f"part-{number}.txt")
     (name, flags), digests = KINDS[kind], set()

@@ -44,7 +44,6 @@ def test_killed_on_two_replicas_gone_on_with_four_and_ended_on_one_in_four_parts
 
 
 def wait_for_steps(folder, processes):
-    """Waits until training has begun."""
     wait_until((folder / "train_log.jsonl").exists, *processes, log=(folder.parent / "worker-0.log").read_text)
 
 

@@ -41,7 +41,6 @@ def folder(tmp_path_factory):
 
 
 def write_xnli(folder):
-    """A test set with labels, in two languages."""
     folder.mkdir()
     rows = [f"{'zk'[k % 2]}{'ho'[k % 2]}\t{NLI[k % 3]}\ta\tb\tc\td\tthe {k}\tso" for k in range(20)]
     header = "language\tgold_label\ta\tb\tc\td\tsentence1\tsentence2"
@@ -135,8 +134,7 @@ def test_patience_ends_a_run_for_good(ran):
     out, logs = ran
     # With this learning rate nothing improves: steps 4 and 6 are no better than step 2.
     steps = [json.loads(line)["step"] for line in (out / "patience" / "evaluations.jsonl").read_text().splitlines()]
-    assert steps == [2, 4, 6]
-    assert "Stopping early at step 6 of 10" in logs["patience"]
+    assert steps == [2, 4, 6] and "Stopping early at step 6 of 10" in logs["patience"]
     assert "patience finished at step 6" in logs["patience again"]
     assert "Evaluation of step 2 on dev" in logs["patience"]  # --use_best_model
     assert "Evaluation of step 6 on dev" in logs["patience again"]

@@ -67,8 +67,7 @@ def test_a_model_learns_from_all_of_a_text(ran):
     assert expected.items() <= head_of(out / "windows").items()
     longer = sum(text.count(" ") >= 10 for text, _ in texts_of(96, 0))
     assert f"{longer} of 96 texts are longer than --max_seq_length=12; all texts together make " in logs["windows"]
-    assert "need more than" not in logs["windows"]
-    assert (out / "windows" / "train.tf_record").exists()
+    assert "need more than" not in logs["windows"] and (out / "windows" / "train.tf_record").exists()
 
 
 def test_a_model_of_windows_answers_everywhere_alike(ran):

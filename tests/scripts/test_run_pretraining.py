@@ -34,13 +34,11 @@ def finished(data, tmp_path_factory):
 
 def test_a_run_says_what_it_decided_and_writes_its_files(finished):
     output_dir, log = finished
-    assert "starting from random weights" in log
-    assert "115 records in 2 files" in log
+    assert "starting from random weights" in log and "115 records in 2 files" in log
     lines = (output_dir / "eval_results.txt").read_text().splitlines()
     keys = [line.split(" = ")[0] for line in lines]
     metrics = [f"{task}_{metric}" for task in ("masked_lm", "next_sentence") for metric in ("accuracy", "loss")]
-    assert keys == ["global_step", "loss", *metrics]
-    assert lines[0] == f"global_step = {STEPS}"
+    assert keys == ["global_step", "loss", *metrics] and lines[0] == f"global_step = {STEPS}"
     kept = {path.name for path in output_dir.glob("model.ckpt-*.index")}
     assert kept == {f"model.ckpt-{step}.index" for step in (20, 30, 40, 50, 60)}
     assert json.loads((output_dir / "bert_config.json").read_text()) == ONE_LAYER
@@ -71,7 +69,6 @@ def test_finished_run_started_again_only_evaluates(finished, data):
 
 @pytest.mark.slow  # in small: the resumed run above, and test_optimization.py
 def test_short_sequences_then_long_ones_are_one_run_with_one_schedule(data, tmp_path):
-    """The paper's recipe."""
     for length in (16, 32):
         write_pretraining_records(tmp_path / f"{length}.tfrecord", 40, max_seq_length=length, seed=length)
     shared = {"num_train_steps": 5, "num_warmup_steps": 2, "log_every_steps": 1, "gradient_accumulation_steps": 2}
@@ -94,7 +91,6 @@ def test_short_sequences_then_long_ones_are_one_run_with_one_schedule(data, tmp_
 
 
 def cases_of(data, folder) -> dict:
-    """Case -> (changed flags, message)."""
     from bert_tf.models.configuration.families import DistilBertConfig
 
     write_pretraining_records(folder / "odd.tfrecord", 40, mask_of_last=2)

@@ -95,7 +95,6 @@ def test_a_run_learns(ran):
 
 
 def test_the_best_model_is_opened_and_converted(ran, folder):
-    """Predictions are the cosines of Embedder's vectors."""
     out, *_ = ran
     best = str(out / "ranked" / "best_model")
     settings = read_settings(best)

@@ -27,7 +27,6 @@ def examples_of(count, num_choices, seed):
 
 
 def write_csv(path, count, seed, labels=True):
-    """SWAG's layout."""
     lines = ["number,sent1,sent2,ending0,ending1,ending2,ending3" + ",label" * labels]
     for number, (context, question, choices, label) in enumerate(examples_of(count, 4, seed)):
         lines.append(",".join([str(number), context, question, *choices, *[str(label)] * labels]))
@@ -74,8 +73,7 @@ def test_a_run_learns(ran):
     assert set(results) == {"eval_accuracy", "eval_loss", "loss", "global_step"}
     assert results["eval_accuracy"] >= 0.9 and results["global_step"] == 48
     head = json.loads((out / "trained" / "best_model" / "head_config.json").read_text())
-    assert head == {"architecture": "BertForMultipleChoice"}
-    assert (out / "trained" / "train.tf_record").exists()
+    assert head == {"architecture": "BertForMultipleChoice"} and (out / "trained" / "train.tf_record").exists()
     assert "Example 0, choice " in logs["trained"] and "(right): [CLS]" in logs["trained"]
 
 

@@ -94,7 +94,6 @@ def test_the_student_starts_from_layers_of_the_teacher(ran):
 
 @pytest.mark.parametrize("script", ["run_classifier", "run_squad"])
 def test_a_teacher_of_another_family(tmp_path, script):
-    """Its vocabulary is the student's."""
     kind, arguments = MODELS[script][:2]
     models = {
         "init_checkpoint": save_model(tmp_path / "student", "distilbert", task_models.BertModel),

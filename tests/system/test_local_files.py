@@ -21,7 +21,6 @@ def place(tmp_path, monkeypatch):
 
 
 def left_behind(place) -> str:
-    """What a killed process leaves: a folder with a file."""
     program = (
         f"import os, tempfile\nfrom bert_tf.system.storage import private_folder\ntempfile.tempdir = {str(place)!r}\n"
         "folder = private_folder()\nopen(os.path.join(folder.name, 'file'), 'w').close()\n"
@@ -39,8 +38,7 @@ def test_folders_of_killed_processes_are_removed(place):
     with storage.private_folder() as own:
         os.utime(own, (0, 0))
         storage.remove_left_behind()
-        assert os.listdir(place) == [os.path.basename(own)]
-        assert oct(os.stat(own).st_mode & 0o777) == "0o700"
+        assert os.listdir(place) == [os.path.basename(own)] and oct(os.stat(own).st_mode & 0o777) == "0o700"
 
 
 def test_links_and_others_folders_stay(place, monkeypatch):

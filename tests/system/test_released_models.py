@@ -118,8 +118,7 @@ def test_the_small_models_and_the_first_ones(server, fetch, tmp_path, caplog):
     os.utime(left, (0, 0))
     caplog.set_level("INFO", "httpx2")
     folder = fetch(NAME)
-    assert folder == str(tmp_path / "cache" / NAME) and not caplog.records
-    assert contents(folder) == FILES
+    assert folder == str(tmp_path / "cache" / NAME) and not caplog.records and contents(folder) == FILES
     assert server.requests == [(f"/bert_models/2020_02_20/{NAME}.zip", None)] * 2  # headers, then the file
     # In the archives of the first models, the files are in a folder.
     name = "cased_L-12_H-768_A-12"
@@ -159,8 +158,7 @@ def test_what_arrived_is_kept_for_the_next_call(server, fetch, tmp_path, has_ran
     assert not (tmp_path / "cache" / NAME).exists()
     server.requests.clear()
     server.break_after, server.has_ranges = [], has_ranges
-    assert contents(fetch(NAME)) == FILES
-    assert [wanted for _, wanted in server.requests] == [None, "bytes=3000-"]
+    assert contents(fetch(NAME)) == FILES and [wanted for _, wanted in server.requests] == [None, "bytes=3000-"]
     server.has_ranges = True
     # Another file under the same address is not continued, nor is what is longer than the file.
     for changed in (True, False):

@@ -14,7 +14,6 @@ from bert_tf.system.workers import mapped_in_order
 
 
 def _die(marker: str, number: int) -> int:
-    """Dies the first time, or every time if the marker is 'always'."""
     if number == 1 and (marker == "always" or not os.path.exists(marker)):
         if marker != "always":
             pathlib.Path(marker).touch()
@@ -106,8 +105,7 @@ def test_results_are_in_order_and_few_at_a_time(count, at_once):
     for result in mapped_in_order(square, items(), at_once):
         results.append(result)
         assert len(taken) < len(results) + at_once
-    assert results == [number * number for number in range(count)]
-    assert most == min(count, at_once)
+    assert results == [number * number for number in range(count)] and most == min(count, at_once)
 
 
 @pytest.mark.parametrize("at_once", [1, 2])

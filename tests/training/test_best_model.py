@@ -29,7 +29,6 @@ def make(model, tmp_path):
     (tmp_path / "run").mkdir()
 
     def make(step=0, **options) -> BestModel:
-        """A keeper as in a run that starts, or resumes at a step."""
         return BestModel(str(tmp_path / "run"), files, "eval_f1", step, **options)
 
     return make

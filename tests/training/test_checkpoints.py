@@ -124,7 +124,6 @@ def test_a_checkpoint_that_a_kill_left_unlisted_is_removed_in_its_turn(named, tm
 
 
 def test_shards_are_found_and_removed_together(tmp_path, monkeypatch):
-    """As a conversion writes them (`bundle.write_bundle`)."""
     monkeypatch.setattr(bundle, "_SHARDED_FROM_BYTES", 1)
     values = {name: np.ones(size, np.float32) for name, size in (("a", 9), ("b", 8), ("c", 7))}
     shapes = {name: value.shape for name, value in values.items()}
@@ -144,7 +143,6 @@ def test_shards_are_found_and_removed_together(tmp_path, monkeypatch):
 
 @pytest.fixture
 def held(monkeypatch):
-    """An event without which no checkpoint is written."""
     event, save = threading.Event(), checkpoints.save
 
     def held_save(*arguments):
@@ -157,7 +155,6 @@ def held(monkeypatch):
 
 
 def changes(variable: tf.Variable) -> dict:
-    """Ways in which TensorFlow changes a variable's memory."""
     rows = tf.IndexedSlices(tf.ones([1, 3]), tf.constant([1]), tf.constant([4, 3]))
     ones = tf.ones_like(variable)
     return {
@@ -221,7 +218,6 @@ def train(folder, steps: int, **options) -> None:
 
 
 def test_training_does_not_wait(held, tmp_path):
-    """The checkpoint of step 2 is written when step 3 is evaluated."""
     log = tmp_path / "train_log.jsonl"
 
     def release_when_a_step_is_done():
@@ -242,5 +238,4 @@ def test_after_sigterm_the_checkpoint_is_there_before_the_end(held, tmp_path):
     with pytest.raises(SystemExit) as raised:
         held.set()
         train(tmp_path, 8, evaluate=terminate)
-    assert raised.value.code == loop.EXIT_CODE_TERMINATED
-    assert max(checkpoints.saved_steps(str(tmp_path))) == 4
+    assert raised.value.code == loop.EXIT_CODE_TERMINATED and max(checkpoints.saved_steps(str(tmp_path))) == 4

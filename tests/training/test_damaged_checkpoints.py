@@ -71,7 +71,6 @@ def test_the_newest_whole_one_is_used(damage, suffix, tmp_path, caplog):
 
 @pytest.mark.parametrize("whole", [(), (1, 2)])
 def test_nothing_is_renamed_where_none_is_used(whole, tmp_path):
-    """None is whole, or an older one is not wanted."""
     save_steps(tmp_path, 1, 2, 3)
     for step in {1, 2, 3} - set(whole):
         DAMAGE["cut off"](tmp_path / f"model.ckpt-{step}.data-00000-of-00001")
@@ -90,7 +89,6 @@ def test_what_is_checked_before_anything_else(damage, suffix, tmp_path):
 
 @pytest.mark.parametrize("seed", [0, *slow(1)])
 def test_no_flipped_bit_is_silent(seed, tmp_path):
-    """15 of each file."""
     save_steps(tmp_path / "whole", 1)
     whole, draws = read_all(f"{tmp_path}/whole/model.ckpt-1"), np.random.default_rng(seed)
     for suffix in ("index", "data-00000-of-00001"):

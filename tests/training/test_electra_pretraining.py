@@ -135,8 +135,7 @@ def test_what_is_drawn(fused):
     shares = np.bincount(drawn.ravel(), minlength=4) / drawn.size
     np.testing.assert_allclose(shares, [0.5, 0.25, 0.125, 0.125], atol=4 * np.sqrt(0.25 / drawn.size))
     np.testing.assert_array_equal(part, drawn[:7])
-    assert len({row.tobytes() for row in drawn}) == 300
-    assert drawn[:, 0].tolist() != drawn[:, 1].tolist()
+    assert len({row.tobytes() for row in drawn}) == 300 and drawn[:, 0].tolist() != drawn[:, 1].tolist()
 
 
 def test_the_temperature_and_where_tokens_go():

@@ -155,8 +155,7 @@ def test_a_batch_of_an_evaluation_is_one_program_on_each_gpu(monkeypatch, replic
     (graph,) = graphs
     functions = {function.signature.name: function for function in graph.library.function}
     programs = [node for node in graph.node if any("GPU" in node.device for _ in called(node, functions))]
-    assert len(programs) == replicas
-    assert not any("MatMul" in node.op for node in graph.node)
+    assert len(programs) == replicas and not any("MatMul" in node.op for node in graph.node)
 
 
 def test_a_compiled_evaluation_has_the_same_numbers():

@@ -35,8 +35,7 @@ def test_loss_scale_halves_on_overflow_and_the_step_is_left_out(replicas, tmp_pa
     batches, strategy = make_batches(batch_size=4, steps=3), one_device() if replicas == 1 else mirrored(2)
     _, (result,) = run(strategy, batches, dtype="mixed_float16", scale=2.0**40)
     assert (result["steps"], result["skipped"]) == (0, 3)
-    assert result["loss_scale"] == 2.0**37
-    assert not result["failed"]
+    assert result["loss_scale"] == 2.0**37 and not result["failed"]
     # It doubles after 2,000 good steps, which an overflow begins to count anew; both go on with a checkpoint.
     trainer, found = fresh_trainer(strategy, 4, dtype="mixed_float16", scale=2.0**40), []
     counts = {"loss_scale": np.float32(8.0), "loss_scale_good_steps": np.int64(1998)}
@@ -57,7 +56,6 @@ def with_bad_batch(bad):
 
 @pytest.mark.parametrize("replicas", [1, *slow(2)])
 def test_a_nan_step_stops_before_it_changes_anything(replicas):
-    """Nor does any step after it in the same call."""
     strategy = one_device() if replicas == 1 else mirrored(2)
     batches = with_bad_batch(2)
     good, _ = run(strategy, {name: value[:2] for name, value in batches.items()})
@@ -70,8 +68,7 @@ def test_a_nan_step_stops_before_it_changes_anything(replicas):
 def test_a_nan_step_can_be_skipped_and_counted():
     values, (result,) = run(one_device(), with_bad_batch(2), skip_nonfinite_steps=True)
     assert (result["steps"], result["skipped"]) == (5, 1)
-    assert values["global_step"] == 6
-    assert all(np.isfinite(value).all() for value in values.values())
+    assert values["global_step"] == 6 and all(np.isfinite(value).all() for value in values.values())
 
 
 def train_loop(tmp_path, batches, evaluate=lambda step: None, should_stop=lambda: False, **settings):
@@ -151,7 +148,6 @@ def test_an_early_stop_saves_its_step_and_is_heeded_by_the_next_start(tmp_path, 
 
 
 def test_points_of_the_log_are_means(tmp_path):
-    """Of each pair of steps the mean, not the sum."""
     train_loop(tmp_path, make_batches(4, 100))
     lines = [json.loads(line) for line in (tmp_path / "train_log.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines] == list(range(2, 101, 2))

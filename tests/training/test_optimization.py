@@ -52,7 +52,6 @@ def batch_for(model, folder):
 
 
 def assert_equals_checkpoint(variables, path):
-    """Tolerances of the golden README."""
     reader = tf.train.load_checkpoint(str(path))
     names = set(reader.get_variable_to_shape_map())
     assert names == set(variables)
@@ -228,8 +227,7 @@ def test_optimizers_serialise():
         AdamWeightDecay(3e-5, weight_decay_rate=0.1, exclude_from_weight_decay=["bias"]),
     ):
         copy = keras.optimizers.deserialize(keras.optimizers.serialize(optimizer))
-        assert type(copy) is type(optimizer)
-        assert copy.get_config() == optimizer.get_config()
+        assert type(copy) is type(optimizer) and copy.get_config() == optimizer.get_config()
         variables = [keras.Variable([1.0], name=name) for name in ("kernel", "bias")]
         copy.build(variables)
         assert copy.decayed == [True, False]

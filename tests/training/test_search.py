@@ -20,8 +20,7 @@ def test_the_papers_grid():
     assert combinations == [{"learning_rate": rate, "train_batch_size": size} for rate, size in pairs]
     assert folder_of(combinations[1]) == "search-learning_rate=2e-05-train_batch_size=32"
     assert folder_of({"learning_rate": 1.2345678e-5}) == "search-learning_rate=1.2345678e-05"
-    assert grid_points(None) == [{}]
-    assert set(SEARCHED) <= set(FineTuningSettings.__dataclass_fields__)
+    assert grid_points(None) == [{}] and set(SEARCHED) <= set(FineTuningSettings.__dataclass_fields__)
 
 
 @pytest.mark.parametrize(("search", "message"), [
@@ -111,8 +110,7 @@ def test_balanced_as_in_scikit_learn_where_a_class_that_never_occurs_is_said(cap
 def test_weights_by_name(caplog):
     with caplog.at_level("INFO", logger="absl"):
         assert class_weights("부정=2.5, b=c=0.5", LABELS, np.array([0])) == [1.0, 2.5, 0.5]
-    assert "are not named and have weight 1: 긍정" in caplog.text
-    assert "긍정 1, 부정 2.5, b=c 0.5" in caplog.text
+    assert "are not named and have weight 1: 긍정" in caplog.text and "긍정 1, 부정 2.5, b=c 0.5" in caplog.text
 
 
 @pytest.mark.parametrize("text, message", [

@@ -149,8 +149,7 @@ def test_every_layer_norm_has_the_epsilon_of_the_config(golden):
     other = BertForPreTraining(config)
     other.build()
     layers = [layer for layer in other._flatten_layers() if isinstance(layer, LayerNorm)]
-    assert len(layers) == 2 + 2 * config.num_hidden_layers
-    assert {layer.epsilon for layer in layers} == {1e-3}
+    assert len(layers) == 2 + 2 * config.num_hidden_layers and {layer.epsilon for layer in layers} == {1e-3}
     other.set_weights(model.get_weights())
     difference = np.abs(other.encode(inputs)["sequence_output"] - model.encode(inputs)["sequence_output"]).max()
     assert 1e-5 < difference < 0.2

@@ -121,8 +121,7 @@ def test_what_needs_no_training_comes_first_and_a_job_goes_on(tmp_path, done, mo
         "| the domain's model | 0.7500 (0.7000 to 0.8000) |",
     ):
         assert line in page.splitlines(), page
-    assert "glorfindel" in page and "can't" in page
-    assert not (tmp_path / "out" / "run.lock").exists()
+    assert "glorfindel" in page and "can't" in page and not (tmp_path / "out" / "run.lock").exists()
 
 
 def test_a_task_can_be_added_later_but_no_other_training(tmp_path, done):

@@ -29,7 +29,6 @@ NUMBER = re.compile(r"-?\d+\.\d+(e-\d\d)?")
 
 @pytest.fixture(scope="module")
 def original():
-    """(model, tokenizer) of the golden output."""
     return BertModel.from_pretrained(str(MODEL / "bert_model.ckpt")), FullTokenizer(str(GOLDEN / "vocab.txt"))
 
 
@@ -142,8 +141,7 @@ def test_all_formats_hold_the_same(tiny, small, tmp_path):
         np.testing.assert_allclose(floats, values[begin:end], atol=1e-5)
     assert number == 44
     found, numbers = read_json(run("json"))
-    assert numbers == list(range(45))
-    assert [name for names, _ in found for name in names] == tokens
+    assert numbers == list(range(45)) and [name for names, _ in found for name in names] == tokens
     np.testing.assert_allclose(np.concatenate([line for _, line in found]), values, atol=1e-5)
 
 
@@ -190,8 +188,7 @@ def test_words(tiny, small, tmp_path, pooling):
         words, values, offsets = arrays["tokens"].tolist(), arrays["values"], arrays["offsets"].tolist()
         assert "token_ids" not in arrays
     assert words[:9] == ["[CLS]", "abc", "w1.", "\u0001", "中国", "[SEP]", "w2", "ab", "[SEP]"]
-    assert words[9:] == ["[CLS]", "[SEP]", "[CLS]", "w3", "abcbc", "[SEP]"]
-    assert offsets == [0, 9, 11, 15]
+    assert words[9:] == ["[CLS]", "[SEP]", "[CLS]", "w3", "abcbc", "[SEP]"] and offsets == [0, 9, 11, 15]
     sizes = [1, 3, 2, 1, 2, 1, 1, 2, 1]
     ids = encode_line(source.read_text().split("\n")[0], small, 32, pooling).ids
     assert small.convert_ids_to_tokens(ids)[4:8] == ["w1", ".", "[UNK]", "中"]
@@ -222,8 +219,7 @@ def test_words_have_the_tokens_of_the_line_in_any_script(english):
     for line in lines:
         plain, words = encode_line(line, english, 512), encode_line(line, english, 512, "first")
         assert plain.ids == words.ids, line
-        assert sum(words.sizes) == len(words.ids)
-        assert len(words.words) == len(words.sizes)
+        assert sum(words.sizes) == len(words.ids) and len(words.words) == len(words.sizes)
 
 
 def test_nothing_half_written(tiny, small, tmp_path, monkeypatch):
