@@ -225,10 +225,8 @@ def reviews(tmp_path_factory):
             packed.write(file, file.name)
     given = {"REVIEWS_URL": archive.as_uri(), "MODEL_URL": model.as_uri(), "NUM_TRAIN": 300, "NUM_TEST": 100}
     sizes = {"MAX_SEQ_LENGTH": 24, "NUM_EPOCHS": 4, "LEARNING_RATE": 2e-3}
-    expressions = {name: name for name in ("accuracy", "history")} | {
-        "kind": "predictor('The cast was great. Seen 5 times.')",
-        "text": "train_examples[0].text_a",
-    }
+    expressions = {"accuracy": "accuracy", "history": "history", "text": "train_examples[0].text_a"}
+    expressions["kind"] = "predictor('The cast was great. Seen 5 times.')"
     return folder, *run_notebook("classify_reviews", folder, given | sizes, expressions)
 
 
@@ -249,8 +247,8 @@ def test_export_and_serve(reviews, tmp_path):
     folder, _, _ = reviews
     texts = ["The cast was great.", "The plot was awful.", ""]
     given = {"MODEL_DIR": str(folder / "reviews_model"), "EXPORT_DIR": "serving", "TEXTS": texts, "MAX_SEQ_LENGTH": 24}
-    expressions = {name: name for name in ("labels", "difference")} | {
-        "signatures": "sorted(loaded.signatures)",
+    expressions = {"labels": "labels", "difference": "difference", "signatures": "sorted(loaded.signatures)"}
+    expressions |= {
         "answers": "[label.decode() for label in answers['label'].numpy()]",
         "request": "json.loads(request)",
     }

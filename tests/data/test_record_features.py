@@ -80,14 +80,11 @@ def test_rows_of_electra_are_unmasked_rows(tmp_path):
     assert batch["input_ids"].numpy()[1].tolist() == [7, 7, 7, 0, 0, 0, 0, 0]
 
 
-def test_no_example(tmp_path):
-    write_records(tmp_path / "a", [b"\xff\xff not an example"])
-    with pytest.raises(record_files.RecordError, match="is not a tf.train.Example"):
-        record_index.index_records([str(tmp_path / "a")], record_files.pretraining_features(8, 2))
-
-
 def test_features_are_read(tmp_path):
     features = record_files.pretraining_features(8, 2)
+    write_records(tmp_path / "a", [b"\xff\xff not an example"])
+    with pytest.raises(record_files.RecordError, match="is not a tf.train.Example"):
+        record_index.index_records([str(tmp_path / "a")], features)
     write_records(tmp_path / "a", [masked_example()])
     batch = next(iter(records.training_batches(
         record_index.index_records(str(tmp_path / "a"), features), features, batch_size=2, seed=0)))  # fmt: skip

@@ -147,11 +147,6 @@ PUBLISHED_FAMILIES = {
 }  # fmt: skip
 
 
-def test_scopes_tell_families_and_encoders():
-    assert families.family_of_variables(["generator/x", "electra/embeddings/word_embeddings"]) is families.ELECTRA
-    assert families.is_encoder_variable("albert/encoder/layer_0") and not families.is_encoder_variable("cls/x")
-
-
 def count_of(config, encoder_only=False):
     """Millions of parameters."""
     shapes, scope = expected_shapes(config), f"{config.model_type}/"
@@ -178,7 +173,9 @@ def test_descendants_sizes_have_the_published_parameters(size, millions):
     assert config_of_size(size, 100).vocab_size == 100
 
 
-def test_version_1_of_albert_has_dropout():
+def test_version_1_of_albert_has_dropout_and_scopes_tell_families():
+    assert families.family_of_variables(["generator/x", "electra/embeddings/word_embeddings"]) is families.ELECTRA
+    assert families.is_encoder_variable("albert/encoder/layer_0") and not families.is_encoder_variable("cls/x")
     config = config_of_size("albert_base_v1")
     assert (config.hidden_dropout_prob, config.attention_probs_dropout_prob) == (0.1, 0.1)
     config.hidden_dropout_prob = config.attention_probs_dropout_prob = 0.0

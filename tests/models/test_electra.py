@@ -145,8 +145,8 @@ def test_masks_are_filled_by_the_generator(released, recwarn):
 def test_an_output_layer_of_the_original(released):
     """A classifier's is read; layers of several tasks, or of a question's answer, are left over."""
     reader = bundle.CheckpointReader(str(released / "model.ckpt"))
-    names = [name for name in reader.get_variable_to_shape_map() if name.startswith("electra/")]
     layer = {"kernel": np.arange(96, dtype=np.float32).reshape(32, 3), "bias": np.ones(3, np.float32)}
+    names = (name for name in reader.get_variable_to_shape_map() if name.startswith("electra/"))
     tensors = {name: reader.get_tensor(name) for name in names}
     tensors |= {f"task_specific/mnli/dense/{name}": value for name, value in layer.items()}
     one, two = (str(released.parent / name / "model.ckpt") for name in ("one", "two"))

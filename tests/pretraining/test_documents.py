@@ -42,9 +42,7 @@ def test_documents_end_at_files_and_blank_lines_once_long_enough(tmp_path):
     short, long = "Five words are in here.\n" * 7 + "\n", "Five words are in here.\n" * 450
     assert [len(document) for document in read(tmp_path, short * 4, long, "\n\n")] == [21, 7, 200, 200, 50]
 
-
-def test_cut_to_even_shares(tmp_path):
-    """A short file leaves its share to the long ones; the beginning of each is kept."""
+    # A short file leaves its share to the long ones; the beginning of each is kept.
     line = "Nine bytes.\n"
     documents = read(tmp_path, line * 2, line * 100, line * 100, max_bytes=len(line) * 42)
     assert sorted(map(len, documents)) == [2, 20, 20]

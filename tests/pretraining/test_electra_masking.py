@@ -40,9 +40,6 @@ def test_masks_are_the_originals(arrays):
     np.testing.assert_array_equal(masked["original_ids"], arrays["unmasked_input_ids"])
     allowed = mask_rules.electra_candidates(features, masking())
     np.testing.assert_array_equal(allowed, np.isfinite(arrays["sample_logits"]))
-
-
-def test_tokens_are_replaced_as_in_the_original(arrays):
     new, replaced = replace_tokens(
         arrays["input_ids"], arrays["masked_lm_positions"], arrays["masked_lm_weights"], arrays["samples"]
     )
@@ -71,9 +68,6 @@ def test_draws():
     assert len(np.unique(found["sampling_seeds"], axis=0)) == 600
     assert "sequence_ids" in found and "next_sentence_labels" not in found
     assert [mask_rules.electra_predictions(0.15, length) for length in (128, 512)] == [19, 79]
-
-
-def test_rows_of_padding_have_no_predictions():
     rows = {name: tf.zeros_like(value) for name, value in rows_of(packed_rows(3), 64, 4).items()}
     found = draw(rows)
     assert not found["masked_lm_weights"].any() and not found["masked_lm_positions"].any()
@@ -95,11 +89,8 @@ def weights(oracle):
     return mask_rules.token_weights(np.array(oracle["counts"]), oracle["special_ids"].values(), 0.7)
 
 
-def test_weights(oracle, weights):
+def test_weights_and_masks_of_given_draws(oracle, weights):
     np.testing.assert_allclose(weights, oracle["token_probs"], rtol=1e-6)
-
-
-def test_masks_of_given_draws(oracle):
     for batch in oracle["batches"]:
         ids = np.array(batch["token_ids"], np.int32)
         chosen = np.zeros(ids.size, bool)

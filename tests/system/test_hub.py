@@ -86,9 +86,6 @@ def test_one_kind_of_weights_comes(server, tmp_path, there, chosen):
     server.put("owner/kinds", write(tmp_path / "kinds", there | {"config.json"}))
     chosen = chosen or there - {"pytorch_model.bin", "tf_model.h5", "bert_model.ckpt.meta"}
     assert files_in(hub.local("owner/kinds")) == chosen | {"config.json"}
-
-
-def test_the_kinds_are_those_that_are_read():
     assert [hub._weights_in([name], "")[0] for name in HUGGINGFACE.looked_for] == [*HUGGINGFACE.looked_for]
 
 

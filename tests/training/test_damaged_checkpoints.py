@@ -107,14 +107,11 @@ def test_no_flipped_bit_is_silent(seed, tmp_path):
 
 def test_files_are_on_the_disk_before_they_are_named(tmp_path, monkeypatch):
     """Values and index, then the folder, then the state file: after a power cut, what is named is there."""
-    done = []
-    rename = tf.io.gfile.rename
+    done, rename, synced = [], tf.io.gfile.rename, os.fsync
 
     def noted_rename(source, target, **options):
         rename(source, target, **options)
         done.append(("named", os.path.basename(target)))
-
-    synced = os.fsync
 
     def noted_sync(descriptor):
         synced(descriptor)
