@@ -42,10 +42,6 @@ print("RESULTS" + json.dumps(values, default=float))
 """
 
 
-def cells_of(name: str) -> list[dict]:
-    return json.loads((ROOT / "notebooks" / f"{name}.ipynb").read_text(encoding="utf-8"))["cells"]
-
-
 def run_notebook(name: str, folder: pathlib.Path, parameters: dict, expressions: dict[str, str]) -> tuple[dict, str]:
     """Runs a notebook's code in `folder`.
 
@@ -55,8 +51,8 @@ def run_notebook(name: str, folder: pathlib.Path, parameters: dict, expressions:
     Returns:
       The values of the expressions, and what was printed.
     """
-    program = []
-    for number, cell in enumerate(cells_of(name)):
+    program, text = [], (ROOT / "notebooks" / f"{name}.ipynb").read_text(encoding="utf-8")
+    for number, cell in enumerate(json.loads(text)["cells"]):
         if cell["cell_type"] != "code":
             continue
         source = "".join(line for line in cell["source"] if not line.startswith(("%", "!")))

@@ -152,10 +152,6 @@ def read_at(count):
     return EMBEDDINGS + LAYER + last
 
 
-def of_choices(calls):
-    return [(name, rate, (6, *shape[1:]), residual) for name, rate, shape, residual in calls]
-
-
 @pytest.mark.parametrize(
     ("make", "batch", "expected"),
     [
@@ -171,7 +167,9 @@ def of_choices(calls):
          [*read_at(1), ("dropout", HEAD, (2, 32), False)]),
         (lambda c: task_models.BertForTokenClassification(c, 3), BATCH,
          [*ENCODER, ("dropout", HEAD, (2, 8, 32), False)]),
-        (task_models.BertForMultipleChoice, CHOICES, [*of_choices(read_at(1)), ("dropout", HEAD, (6, 32), False)]),
+        (task_models.BertForMultipleChoice, CHOICES,
+         [*((name, rate, (6, *shape[1:]), of_sum) for name, rate, shape, of_sum in read_at(1)),
+          ("dropout", HEAD, (6, 32), False)]),
     ],
     ids=["encoder", "distilbert", "pretraining", "squad", "classification", "tags", "choice"],
 )  # fmt: skip

@@ -44,13 +44,6 @@ def test_records_are_the_originals(number, golden, tmp_path, monkeypatch):
         assert record == {name: first[name] for name in FEATURES}
 
 
-def forbid_compiled(monkeypatch) -> None:
-    def call(loop, *_):
-        raise AssertionError(f"{loop.py_func.__name__} is compiled")
-
-    monkeypatch.setattr(numba_compile.CPUDispatcher, "__call__", call)
-
-
 FORMS = {
     "n-grams": {"ngram": 3, "do_whole_word_mask": True, "max_predictions_per_seq": 20, "next_sentence": "order"},
     "packed": {"masking": "dynamic", "pack_sequences": True, "word_boundaries": "spaces"},
@@ -66,8 +59,12 @@ def test_a_small_text_compiles_nothing_and_gives_the_same(form, golden, tmp_path
     flags = {"vocab_file": "vocab.txt", "max_seq_length": 64, "show_progress": False} | FORMS[form]
     flags["vocab_file"] = str(golden / flags["vocab_file"])
     text, outputs = str(ROOT / "sample_text.txt"), [tmp_path / "interpreted", tmp_path / "compiled"]
+
+    def call(loop, *_):
+        raise AssertionError(f"{loop.py_func.__name__} is compiled")
+
     with monkeypatch.context() as patch:
-        forbid_compiled(patch)
+        patch.setattr(numba_compile.CPUDispatcher, "__call__", call)
         create_pretraining_data(text, str(outputs[0]), **flags)
         patch.setattr(shard, "BYTES_INTERPRETED", os.path.getsize(text) - 1)
         with pytest.raises(AssertionError, match="is compiled"):

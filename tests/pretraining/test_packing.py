@@ -27,10 +27,9 @@ CONFIG = {
 ROWS = [[(3, 4), (5, 2), (9, 9)], [(20, 12)], [(3, 2), (4, 3), (3, 3), (6, 8)], [(8, 7), (2, 2)]]
 
 
-def masking():
-    tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"] + [f"w{number}" for number in range(VOCAB_SIZE - 5)]
-    vocab = {token: number for number, token in enumerate(tokens)}
-    return Masking(tokenizer_of(vocab), max_predictions_per_seq=PREDICTIONS)
+TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{number}" for number in range(VOCAB_SIZE - 5))]
+TOKENIZER = tokenizer_of({token: number for number, token in enumerate(TOKENS)})
+MASKING = Masking(TOKENIZER, max_predictions_per_seq=PREDICTIONS)
 
 
 def packed_batch(rows=ROWS, step=0) -> dict[str, np.ndarray]:
@@ -48,7 +47,7 @@ def packed_batch(rows=ROWS, step=0) -> dict[str, np.ndarray]:
             at += first + second
     unmasked = {"input_ids": ids, "segment_lengths": lengths, "next_sentence_labels": labels}
     unmasked = {name: tf.constant(value) for name, value in unmasked.items()}
-    return {name: value.numpy() for name, value in mask_rules.bert(unmasked, 1, step, masking()).items()}
+    return {name: value.numpy() for name, value in mask_rules.bert(unmasked, 1, step, MASKING).items()}
 
 
 def unpacked(batch, rows=ROWS):

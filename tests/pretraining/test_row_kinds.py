@@ -167,17 +167,13 @@ def test_more_instances_are_the_originals(number, shared, tmp_path):
     check_setting(folder / "pretraining", vocabularies, number, tmp_path)
 
 
-def make_albert(folder, name="out", **flags):
-    settings = {"max_seq_length": 64, "max_predictions_per_seq": 10, "dupe_factor": 2, "num_workers": 1}
-    settings |= {"next_sentence": "order", "ngram": 3, "do_whole_word_mask": True, "show_progress": False}
-    return create_pretraining_data(f"{ALBERT}/corpus_*.txt", f"{folder}/{name}", str(MODEL), **settings | flags)
-
-
 def test_records_are_the_originals(tmp_path):
     """Both generators are seeded with --random_seed, as those of the golden data are."""
     described, *expected = lines_of(ALBERT / "setting_1.jsonl.gz")
     assert described["numpy_seed"] == described["flags"]["random_seed"] == 12345
-    summary = make_albert(tmp_path)
+    settings = {"max_seq_length": 64, "max_predictions_per_seq": 10, "dupe_factor": 2, "ngram": 3}
+    settings |= {"next_sentence": "order", "do_whole_word_mask": True}
+    summary = make(tmp_path, ALBERT / "corpus_*.txt", MODEL, "pairs", **settings)
     names = [name for name in expected[0] if not name.startswith("_") and name != "token_boundary"]
     records = read_records(tmp_path / "out", names)
     assert records == [{name: record[name] for name in names} for record in expected]

@@ -36,15 +36,11 @@ def folder(tmp_path_factory):
     (folder / "rte").mkdir()
     rows = "".join(f"{number}\tw1 w2\tw3\t{('not_', '')[number % 2]}entailment\n" for number in range(16))
     (folder / "rte" / "train.tsv").write_text("index\tsentence1\tsentence2\tlabel\n" + rows)
-    write_xnli(folder / "xnli")
-    return folder
-
-
-def write_xnli(folder):
-    folder.mkdir()
+    (folder / "xnli").mkdir()
     rows = [f"{'zk'[k % 2]}{'ho'[k % 2]}\t{NLI[k % 3]}\ta\tb\tc\td\tthe {k}\tso" for k in range(20)]
     header = "language\tgold_label\ta\tb\tc\td\tsentence1\tsentence2"
-    (folder / "xnli.test.tsv").write_text("\n".join([header, *rows]) + "\n")
+    (folder / "xnli" / "xnli.test.tsv").write_text("\n".join([header, *rows]) + "\n")
+    return folder
 
 
 @pytest.fixture(scope="module")

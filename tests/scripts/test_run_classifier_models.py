@@ -56,15 +56,12 @@ def probabilities_of(folder) -> np.ndarray:
     return np.loadtxt(folder / "test_results.tsv")
 
 
-def head_of(folder) -> dict:
-    return json.loads((folder / "best_model" / "head_config.json").read_text())
-
-
 def test_a_model_learns_from_all_of_a_text(ran):
     out, logs = ran
     assert results_of(out / "windows")["eval_accuracy"] > 0.9
     expected = {"window_pooling": "mean", "window_stride": STRIDE, "max_windows": MOST}
-    assert expected.items() <= head_of(out / "windows").items()
+    head = json.loads((out / "windows" / "best_model" / "head_config.json").read_text())
+    assert expected.items() <= head.items()
     longer = sum(text.count(" ") >= 10 for text, _ in texts_of(96, 0))
     assert f"{longer} of 96 texts are longer than --max_seq_length=12; all texts together make " in logs["windows"]
     assert "need more than" not in logs["windows"] and (out / "windows" / "train.tf_record").exists()

@@ -163,9 +163,8 @@ def many(path, content, headers):
     if not path.endswith(COMMIT):
         return content, headers
     entry = {"type": "file", "size": 2, "oid": "0" * 40}
-    return json.dumps(
-        [*json.loads(content), *(entry | {"path": f"{k}/config.json"} for k in range(20_000))]
-    ).encode(), headers
+    entries = [*json.loads(content), *(entry | {"path": f"{k}/config.json"} for k in range(20_000))]
+    return json.dumps(entries).encode(), headers
 
 
 @pytest.mark.parametrize(("tamper", "message"), [

@@ -1,5 +1,6 @@
 """Checkpoints under the original's names: what is read, written, refused; written while training goes on."""
 
+import functools
 import os
 import signal
 import threading
@@ -154,22 +155,19 @@ def held(monkeypatch):
     event.set()
 
 
-def changes(variable: tf.Variable) -> dict:
-    rows = tf.IndexedSlices(tf.ones([1, 3]), tf.constant([1]), tf.constant([4, 3]))
-    ones = tf.ones_like(variable)
-    return {
-        "assign": lambda: variable.assign(tf.zeros_like(variable)),
-        "assign_add": lambda: variable.assign_add(ones),
-        "rows": lambda: variable.scatter_add(rows),
-        "descent": lambda: tf.raw_ops.ResourceApplyGradientDescent(var=variable.handle, alpha=1.0, delta=ones),
-    }
+CHANGES = {
+    "assign": lambda v: v.assign(tf.zeros_like(v)),
+    "assign_add": lambda v: v.assign_add(tf.ones_like(v)),
+    "rows": lambda v: v.scatter_add(tf.IndexedSlices(tf.ones([1, 3]), tf.constant([1]), tf.constant([4, 3]))),
+    "descent": lambda v: tf.raw_ops.ResourceApplyGradientDescent(var=v.handle, alpha=1.0, delta=tf.ones_like(v)),
+}
 
 
-@pytest.mark.parametrize("kind", ["assign", "assign_add", "rows", "descent"])
+@pytest.mark.parametrize("kind", CHANGES)
 @pytest.mark.parametrize("in_a_graph", [False, True])
 def test_the_values_are_those_of_the_step(kind, in_a_graph, held, tmp_path):
     variable = keras.Variable(np.arange(12, dtype=np.float32).reshape(4, 3))
-    change = changes(variable.value)[kind]
+    change = functools.partial(CHANGES[kind], variable.value)
     with checkpoints.Writer(str(tmp_path), 5) as writer:
         writer.save(1, {"a": variable, "global_step": np.int64(1)})
         (tf.function(lambda: [change(), 0][1]) if in_a_graph else change)()

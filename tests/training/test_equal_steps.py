@@ -125,8 +125,8 @@ def test_each_layer_is_computed_once_more(kind):
     assert not kernels.recomputes()
 
 
-def operations_of_a_step(layers=1, **settings) -> list[str]:
-    model, optimizer = build(one_device(), dropout=0.1, layers=layers)
+def operations_of_a_step(**settings) -> list[str]:
+    model, optimizer = build(one_device(), dropout=0.1)
     steps = trainer_of(model, optimizer, PretrainingObjective, batch_size=2, **settings).steps
     batches = tf.data.Dataset.from_tensor_slices(make_batches(2, 1))
     library = steps.get_concrete_function(iter(batches), tf.constant(1)).graph.as_graph_def().library
@@ -157,24 +157,22 @@ def taught(**options):
     student, teacher = (BertForMaskedLM(CONFIG, seed=seed) for seed in (1, 2))
     student.build()
     teacher.build()
-    objective = LanguageDistillation(**options)
-    return TaughtLanguageModel(student, teacher, objective), objective
+    return TaughtLanguageModel(student, teacher, LanguageDistillation(**options))
 
 
 def electra():
     config = ElectraConfig(**TINY_CONFIG, embedding_size=32)
     model = ElectraPretrainer(config, config, seed=1)
     model.build()
-    return model, model.objective
+    return model
 
 
-OF_MASKS = {"restrict_ce_to_mask": True, "alpha_mse": 0.01}
-CASES = {"taught": taught, "electra": electra, "of_masks": lambda: taught(**OF_MASKS)}
+CASES = {"taught": taught, "electra": electra, "of_masks": lambda: taught(restrict_ce_to_mask=True, alpha_mse=0.01)}
 
 
 @pytest.mark.parametrize("case", ["taught", *slow("electra", "of_masks")])
 def test_gradients_are_added_in_one_order(case):
-    model, objective = CASES[case]()
+    model = CASES[case]()
     features = features_of(case == "electra")
     variables = [variable.value for variable in model.trainable_variables]
 
@@ -182,7 +180,8 @@ def test_gradients_are_added_in_one_order(case):
     def gradients(features):
         with tf.GradientTape() as tape:
             outputs = in_training(model, features)
-            loss = objective.loss(objective.sums(outputs, features), objective.totals(features))
+            sums = model.objective.sums(outputs, features)
+            loss = model.objective.loss(sums, model.objective.totals(features))
         return tape.gradient(loss, variables)
 
     graph = gradients.get_concrete_function(features).graph
