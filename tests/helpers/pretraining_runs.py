@@ -40,9 +40,12 @@ def command(data, output_dir, **flags) -> list[str]:
     return [sys.executable, str(ROOT / "run_pretraining.py"), *arguments_of(flags)]
 
 
-def run(arguments, **options):
+def run(arguments) -> str:
+    """Runs a script to its good end; returns what it wrote to stderr."""
     environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2", "PYTHONUNBUFFERED": "1"}
-    return warm.run(arguments, env=environment, capture_output=True, text=True, **options)
+    result = warm.run(arguments, env=environment, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr[-3000:]
+    return result.stderr
 
 
 def values(output_dir, step=STEPS):

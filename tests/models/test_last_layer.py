@@ -96,16 +96,12 @@ def losses_and_gradients(model, features):
     return tf.function(computed, autograph=False)() if is_taught else computed()
 
 
-@pytest.fixture(params=["fused", "plain"])
-def form(request):
-    kernels.set_fused(request.param == "fused")
-    yield
-    kernels.set_fused(True)
-
-
 @pytest.mark.parametrize("case", ALL)
-def test_losses_and_gradients_are_those_of_the_whole_computation(monkeypatch, form, case):
+@pytest.mark.parametrize("fused", [True, False])
+def test_losses_and_gradients_are_those_of_the_whole_computation(monkeypatch, request, fused, case):
     """Without dropout, whose masks are of the tokens that are read."""
+    kernels.set_fused(fused)
+    request.addfinalizer(lambda: kernels.set_fused(True))
     monkeypatch.setitem(globals(), "RATE", 0.0)
     model, features = created(case)
     computed = []

@@ -122,16 +122,14 @@ def gradients(model):
 @pytest.mark.parametrize(("family", "hidden_act"), [
     ("bert", "gelu"), ("bert", "relu"), ("roberta", "gelu_erf"), *slow(*((family, "gelu") for family in NAMES[1:]))
 ])  # fmt: skip
-def test_fused_and_plain_kernels_give_the_same_numbers(family, hidden_act):
+def test_fused_and_plain_kernels_give_the_same_numbers(family, hidden_act, request):
     model = classifier(family)
     model.config.hidden_act = hidden_act
     assert kernels.fused_enabled()
     loss, fused = gradients(model)
-    try:
-        kernels.set_fused(False)
-        plain_loss, plain = gradients(model)
-    finally:
-        kernels.set_fused(True)
+    kernels.set_fused(False)
+    request.addfinalizer(lambda: kernels.set_fused(True))
+    plain_loss, plain = gradients(model)
     np.testing.assert_allclose(loss, plain_loss, atol=1e-5)
     for variable, one, other in zip(model.trainable_variables, fused, plain, strict=True):
         np.testing.assert_allclose(one, other, atol=2e-5 * max(1.0, np.abs(other).max()), err_msg=variable.path)

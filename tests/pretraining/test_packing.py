@@ -101,14 +101,12 @@ def loss_and_gradients(model, inputs):
 
 
 @pytest.mark.parametrize("fused", [True, False])
-def test_loss_and_gradients_are_those_of_the_unpacked_pairs(fused):
+def test_loss_and_gradients_are_those_of_the_unpacked_pairs(fused, request):
     model, batch = build(), packed_batch()
-    try:
-        kernels.set_fused(fused)
-        loss, sums, gradients = loss_and_gradients(model, batch)
-        alone = loss_and_gradients(model, unpacked(batch)[0])
-    finally:
-        kernels.set_fused(True)
+    kernels.set_fused(fused)
+    request.addfinalizer(lambda: kernels.set_fused(True))
+    loss, sums, gradients = loss_and_gradients(model, batch)
+    alone = loss_and_gradients(model, unpacked(batch)[0])
     assert float(sums["examples"]) == 10
     np.testing.assert_allclose(loss, alone[0], rtol=1e-6)
     for name in PretrainingObjective.sum_names:

@@ -34,8 +34,7 @@ def test_killed_on_two_replicas_gone_on_with_four_and_ended_on_one_in_four_parts
         ({**elastic, **replicas(4), "stop_at_step": 14}, "Resuming at step"),
         ({**elastic, "gradient_accumulation_steps": 4}, "Resuming at step 14"),
     ):
-        result = run([sys.executable, str(ROOT / f"{script}.py"), *arguments_of(given)])
-        assert result.returncode == 0 and line in result.stderr, result.stderr[-3000:]
+        assert line in run([sys.executable, str(ROOT / f"{script}.py"), *arguments_of(given)])
     expected, found = weights_of(tmp_path / "out"), weights_of(elastic["output_dir"])
     assert expected["global_step"] == found["global_step"] == STEPS
     for name in expected:
@@ -96,7 +95,7 @@ def contents(folder) -> set[str]:
 def test_what_a_killed_run_left_is_removed_by_the_next_start(tmp_path_factory, tmp_path):
     data = write_inputs(tmp_path_factory.mktemp("data"))
     steps = {"num_train_steps": 4, "save_checkpoints_steps": 1, "keep_checkpoint_max": 2, "log_every_steps": 1}
-    assert run(command(data, tmp_path, **steps, stop_at_step=3)).returncode == 0
+    run(command(data, tmp_path, **steps, stop_at_step=3))
     whole = contents(tmp_path)
     for suffix in ("index", "data-00000-of-00001"):  # killed before it was removed, or halfway
         (tmp_path / f"model.ckpt-1.{suffix}").write_bytes((tmp_path / f"model.ckpt-2.{suffix}").read_bytes())
@@ -111,8 +110,7 @@ def test_what_a_killed_run_left_is_removed_by_the_next_start(tmp_path_factory, t
         (tmp_path / name / ".config.json.0123456789ab.tmp").touch()
     log = (tmp_path / "train_log.jsonl").read_text()
     (tmp_path / "train_log.jsonl").write_text(log + '{"kind": "train", "step": 4, "lo')
-    result = run(command(data, tmp_path, **steps))
-    assert result.returncode == 0 and "its last line was torn" in result.stderr, result.stderr[-3000:]
+    assert "its last line was torn" in run(command(data, tmp_path, **steps))
     renamed = {name.replace("-3.", "-4.").replace("-2.", "-3.") for name in whole}
     kept = {"notes.tmp", "model.ckpt-1 of mine.index", "mine/.config.json.0123456789ab.tmp"}
     assert contents(tmp_path) == renamed | kept

@@ -122,16 +122,14 @@ def test_eight_steps(golden, parts):
 
 
 @pytest.mark.parametrize("fused", [True, False])
-def test_what_is_drawn(fused):
+def test_what_is_drawn(fused, request):
     """Tokens come as often as the softmax says, and what a row gets depends only on its own seeds."""
     logits = np.tile(np.log([0.5, 0.25, 0.125, 0.125]).astype("float32"), (300, 20, 1))
     seeds = np.random.default_rng(0).integers(-(2**31), 2**31, (300, 2)).astype("int32")
     kernels.set_fused(fused)
-    try:
-        drawn = kernels.sample(tf.constant(logits), tf.constant(seeds)).numpy()
-        part = kernels.sample(tf.constant(logits[:7]), tf.constant(seeds[:7])).numpy()
-    finally:
-        kernels.set_fused(True)
+    request.addfinalizer(lambda: kernels.set_fused(True))
+    drawn = kernels.sample(tf.constant(logits), tf.constant(seeds)).numpy()
+    part = kernels.sample(tf.constant(logits[:7]), tf.constant(seeds[:7])).numpy()
     shares = np.bincount(drawn.ravel(), minlength=4) / drawn.size
     np.testing.assert_allclose(shares, [0.5, 0.25, 0.125, 0.125], atol=4 * np.sqrt(0.25 / drawn.size))
     np.testing.assert_array_equal(part, drawn[:7])

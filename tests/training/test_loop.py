@@ -91,15 +91,11 @@ def test_the_loop_names_the_step_of_a_nan_and_keeps_the_last_checkpoint(tmp_path
     assert checkpoints.read_global_step(checkpoints.latest_checkpoint(str(tmp_path))) == 3
 
 
-@pytest.fixture
-def interruptible():
-    """Python's handler of SIGINT; it is missing where Python was started with the signal ignored, as by a shell's &."""
+def test_ctrl_c_saves_a_checkpoint_and_a_second_one_ends_at_once(request, tmp_path, caplog):
+    # Python's handler is missing where Python was started with the signal ignored, as by a shell's &.
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
+    request.addfinalizer(lambda: signal.signal(signal.SIGINT, before))
 
-
-def test_ctrl_c_saves_a_checkpoint_and_a_second_one_ends_at_once(interruptible, tmp_path, caplog):
     def interrupt(step):
         signal.raise_signal(signal.SIGINT)
         if step == 4:

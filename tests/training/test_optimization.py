@@ -63,26 +63,24 @@ def assert_equals_checkpoint(variables, path):
 
 @pytest.mark.parametrize("fused", [True, *slow(False)])
 @pytest.mark.parametrize("accumulation", [1, *slow(2)])
-def test_twelve_pretraining_steps_equal_the_original(golden, fused, accumulation):
+def test_twelve_pretraining_steps_equal_the_original(golden, request, fused, accumulation):
     kernels.set_fused(fused)
-    try:
-        model, optimizer, batch = pretraining_at_step(golden, 0)
-        options = {"batch_size": 4, "gradient_accumulation_steps": accumulation}
-        run = trainer_of(model, optimizer, PretrainingObjective, **options).steps
-        iterator = iter(tf.data.Dataset.from_tensors(batch).repeat())
-        steps = json.loads((golden / "optimizer" / "pretraining_steps.json").read_text())["steps"]
-        for number, expected in enumerate(steps):
-            assert int(optimizer.iterations.numpy()) == expected["global_step_before"]
-            np.testing.assert_allclose(float(optimizer.learning_rate), expected["learning_rate"], rtol=1e-6)
-            result = run(iterator, tf.constant(1))
-            np.testing.assert_allclose(float(result["loss"]), expected["loss"], atol=2e-4)
-            np.testing.assert_allclose(float(result["gradient_norm"]), expected["global_norm"], rtol=2e-4)
-            if number + 1 in (6, 12):
-                variables = initialize.training_variables(model, optimizer)
-                assert_equals_checkpoint(variables, golden / "optimizer" / f"pretraining.ckpt-{number + 1}")
-        assert len(steps) == 12
-    finally:
-        kernels.set_fused(True)
+    request.addfinalizer(lambda: kernels.set_fused(True))
+    model, optimizer, batch = pretraining_at_step(golden, 0)
+    options = {"batch_size": 4, "gradient_accumulation_steps": accumulation}
+    run = trainer_of(model, optimizer, PretrainingObjective, **options).steps
+    iterator = iter(tf.data.Dataset.from_tensors(batch).repeat())
+    steps = json.loads((golden / "optimizer" / "pretraining_steps.json").read_text())["steps"]
+    for number, expected in enumerate(steps):
+        assert int(optimizer.iterations.numpy()) == expected["global_step_before"]
+        np.testing.assert_allclose(float(optimizer.learning_rate), expected["learning_rate"], rtol=1e-6)
+        result = run(iterator, tf.constant(1))
+        np.testing.assert_allclose(float(result["loss"]), expected["loss"], atol=2e-4)
+        np.testing.assert_allclose(float(result["gradient_norm"]), expected["global_norm"], rtol=2e-4)
+        if number + 1 in (6, 12):
+            variables = initialize.training_variables(model, optimizer)
+            assert_equals_checkpoint(variables, golden / "optimizer" / f"pretraining.ckpt-{number + 1}")
+    assert len(steps) == 12
 
 
 def test_going_on_from_the_originals_own_checkpoint(golden):
