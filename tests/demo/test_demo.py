@@ -172,11 +172,10 @@ class Thing:
 def test_module_sentences(tmp_path):
     path = tmp_path / "module.py"
     path.write_text(MODULE)
-    assert sample_text._module_sentences(str(path)) == [
-        "A module that reads files of a.Reader kind.", "It has two sentences in here.",
-        "This is the second one of them.", "Example of the use in code:", "Return the first of the items.",
-        "This is the method of a class.",
-    ]  # fmt: skip
+    assert " ".join(sample_text._module_sentences(str(path))) == (
+        "A module that reads files of a.Reader kind. It has two sentences in here. This is the second one of them. "
+        "Example of the use in code: Return the first of the items. This is the method of a class."
+    )
     path.write_text('"""broken""" (')
     assert sample_text._module_sentences(str(path)) == []
     path.write_bytes(b'"""\xff\xfe"""')

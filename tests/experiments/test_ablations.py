@@ -142,9 +142,8 @@ def test_a_grid_is_run_once_and_goes_on(scripts, tmp_path, monkeypatch):
     started = starts(scripts)
     assert len(results) == 26 and len(started) == 17
     assert started[0] == f"run_classifier.py {tmp_path}/out/fine_tuning/tiny-mlm-no_nsp-seed_5"
-    assert results["pretraining-tiny-ltr-no_nsp-seed_5"]["results"] == {
-        "token_loss": 2.0, "token_accuracy": 0.25, "next_sentence_accuracy": None,
-    }  # fmt: skip
+    ltr = {"token_loss": 2.0, "token_accuracy": 0.25, "next_sentence_accuracy": None}
+    assert results["pretraining-tiny-ltr-no_nsp-seed_5"]["results"] == ltr
     assert script_runs.do_runs(runs, chosen.output_dir) == results and starts(scripts) == []
 
     records = ablation_tables.create_records(cells, results, 7, ablation_grid.repetitions(chosen))

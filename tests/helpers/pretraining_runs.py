@@ -26,13 +26,11 @@ def write_inputs(folder: pathlib.Path) -> pathlib.Path:
 
 
 def flags_of(data, output_dir, **flags) -> dict:
-    return {
-        "input_file": f"{data}/train-*.tfrecord", "bert_config_file": f"{data}/bert_config.json",
-        "output_dir": output_dir, "max_seq_length": 16, "max_predictions_per_seq": 3, "do_train": True,
-        "num_train_steps": STEPS, "num_warmup_steps": min(10, flags.get("num_train_steps", STEPS)),
-        "train_batch_size": 8, "learning_rate": 1e-3, "save_checkpoints_steps": 10, "log_every_steps": 10,
-        "deterministic": True, **flags,
-    }  # fmt: skip
+    given = {"input_file": f"{data}/train-*.tfrecord", "bert_config_file": f"{data}/bert_config.json"}
+    given |= {"output_dir": output_dir, "max_seq_length": 16, "max_predictions_per_seq": 3, "do_train": True}
+    given |= {"num_train_steps": STEPS, "num_warmup_steps": min(10, flags.get("num_train_steps", STEPS))}
+    given |= {"train_batch_size": 8, "learning_rate": 1e-3, "save_checkpoints_steps": 10, "log_every_steps": 10}
+    return {**given, "deterministic": True, **flags}
 
 
 def command(data, output_dir, **flags) -> list[str]:

@@ -81,9 +81,8 @@ def test_summary_beside_the_records(letters, tmp_path):
         corpus, outputs, vocab, max_seq_length=16, max_predictions_per_seq=3, dupe_factor=5, show_progress=False
     )
     assert set(contents(tmp_path / "elsewhere")) == {"b.tfrecord", "pretraining_data.b.index.npz"}
-    assert set(contents(tmp_path / "new/folder")) == {
-        "a.tfrecord", "pretraining_data.a.json", "pretraining_data.a.index.npz",
-    }  # fmt: skip
+    names = {"a.tfrecord", "pretraining_data.a.json", "pretraining_data.a.index.npz"}
+    assert set(contents(tmp_path / "new/folder")) == names
     summary = json.loads((tmp_path / "new/folder/pretraining_data.a.json").read_text())
     files = [read_records(path) for path in outputs.split(",")]
     records = files[0] + files[1]

@@ -132,9 +132,8 @@ def test_a_run_leaves_two_models(runs):
         ("generator", BertForMaskedLM, GENERATOR, "generator/"),
     ):
         folder = data / "run" / part
-        assert {path.name for path in folder.iterdir()} == {
-            "bert_model.safetensors", "electra_config.json", "tokenizer_config.json", "vocab.txt", "README.md",
-        }  # fmt: skip
+        names = {"bert_model.safetensors", "electra_config.json", "tokenizer_config.json", "vocab.txt", "README.md"}
+        assert {path.name for path in folder.iterdir()} == names
         assert f"{model_class.__name__}.from_pretrained" in (folder / "README.md").read_text() or part != "generator"
         model = model_class.from_pretrained(str(folder))
         assert model.config == config

@@ -136,9 +136,8 @@ def test_descendants(server, fetch):
     assert contents(fetch("electra_small")) == FILES
     server.archive = tarred({f"albert_base/{name}": content for name, content in FILES.items()})
     assert contents(fetch("albert_base_v2")) == FILES
-    assert [path for path, _ in server.requests[::2]] == [
-        "/electra-data/electra_small.zip", "/albert_models/albert_base_v2.tar.gz"
-    ]  # fmt: skip
+    addresses = ["/electra-data/electra_small.zip", "/albert_models/albert_base_v2.tar.gz"]
+    assert [path for path, _ in server.requests[::2]] == addresses
 
 
 @pytest.mark.parametrize(("length", "has_ranges"), [(1000, True), (50_000, True), (50_000, False)])

@@ -91,6 +91,5 @@ def test_plot_of_a_fine_tuning_log(tmp_path):
         for axes in figure.axes
     ]
     assert lines[0] == {"training": [(1, 1.5), (2, 1.0)], "held-out": [(1, 0.9), (2, 0.7)]}
-    assert lines[1:] == [
-        {"training": [(1, 0.2), (2, 0.3)], "held-out": [(1, 0.5), (2, 0.5)]}, {"held-out": [(1, 0.4), (2, 0.4)]}
-    ]  # fmt: skip
+    assert lines[1] == {"training": [(1, 0.2), (2, 0.3)], "held-out": [(1, 0.5), (2, 0.5)]}
+    assert lines[2] == {"held-out": [(1, 0.4), (2, 0.4)]}
