@@ -147,11 +147,13 @@ def older_names(config=CONFIG, split_heads=True):
         ("bert/embeddings/word_embeddings", "bert_model/word_embeddings/embeddings"),
         ("bert/embeddings/token_type_embeddings", "bert_model/embedding_postprocessor/type_embeddings"),
         ("bert/embeddings/position_embeddings", "bert_model/embedding_postprocessor/position_embeddings"),
-        ("bert/embeddings/LayerNorm", "bert_model/embedding_postprocessor/layer_norm"), ("bert/encoder/",
-        "bert_model/encoder/"), ("attention/self", "self_attention"), ("attention/output/dense",
-        "self_attention_output"), ("attention/output/LayerNorm", "self_attention_layer_norm"), ("intermediate/dense",
-        "intermediate"), ("output/dense", "output"), ("output/LayerNorm", "output_layer_norm"), ("bert/pooler/dense",
-        "bert_model/pooler_transform"), ("cls/predictions/output_bias", "cls/predictions/output_bias/bias"),
+        ("bert/embeddings/LayerNorm", "bert_model/embedding_postprocessor/layer_norm"),
+        ("bert/encoder/", "bert_model/encoder/"), ("attention/self", "self_attention"),
+        ("attention/output/dense", "self_attention_output"),
+        ("attention/output/LayerNorm", "self_attention_layer_norm"),
+        ("intermediate/dense", "intermediate"), ("output/dense", "output"), ("output/LayerNorm", "output_layer_norm"),
+        ("bert/pooler/dense", "bert_model/pooler_transform"),
+        ("cls/predictions/output_bias", "cls/predictions/output_bias/bias"),
     ]  # fmt: skip
     values = {}
     for name, value in weights.items():
