@@ -52,13 +52,10 @@ mutants: $(DEV_STAMP)
 demo: install
 	$(BIN)/python -m demo --family=$(FAMILY) --text="$(TEXT)"
 
-# The pages and the API from the docstrings, in build/docs; a broken link is an error. The front page is README.md, also in
-# Korean. In the API page a whole docstring (`::: name`) takes the place of its first line and of the link to the source.
+# The pages, and the API from the docstrings, in build/docs; a broken link is an error. The front page is README.md, also
+# in Korean.
 docs: $(DEV_STAMP)
-	rm -rf build/pages && mkdir -p build && cp -r docs build/pages
-	sed 's,](docs/,](,g; s,](README.ko.md),](index-ko.md),' README.md > build/pages/index.md
-	sed 's,](docs/,](,g; s,](README.md),](index.md),' README.ko.md > build/pages/index-ko.md
-	sed '/  $$/{n;d;}; s,^\[\(bert_tf[^]]*\)\].*,::: \1,' docs/api.md > build/pages/api.md
+	$(BIN)/python docs/site_pages.py build/pages
 	$(BIN)/zensical build --strict --clean
 
 lint: $(DEV_STAMP)

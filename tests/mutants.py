@@ -191,7 +191,7 @@ MUTANTS = {
         ('learning_rate=5e-4, warmup_proportion=0.01, warmup="multiplies"',
          "learning_rate=5e-4, warmup_proportion=0.01"),
         ('warmup="precedes_from_zero"', 'warmup="precedes"')],
-    ("pretraining/mask_rules.py", "pretraining/test_smoothed_masking.py"): [
+    ("pretraining/mask_rules.py", "pretraining/test_electra_masking.py"): [
         ("ids, drawn)\n    return features | mask_chosen(ids, chosen",
          "drawn, ids)\n    return features | mask_chosen(ids, chosen"),
         ("weights[list(special_ids)] = 0.0", "pass"),

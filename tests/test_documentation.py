@@ -74,7 +74,6 @@ def environment(tmp_path_factory):
 
 
 def in_place(text, environment, folder):
-    """With a small model, and a temporary folder instead of runs/."""
     for name in MODELS:
         text = text.replace(name, environment["BERT_BASE_DIR"])
     return text.replace("$GLUE_DIR", environment["GLUE_DIR"]).replace("runs/", f"{folder}/")

@@ -42,10 +42,6 @@ print("RESULTS" + json.dumps(values, default=float))
 """
 
 
-def cells_of(name: str) -> list[dict]:
-    return json.loads((ROOT / "notebooks" / f"{name}.ipynb").read_text(encoding="utf-8"))["cells"]
-
-
 def run_notebook(name: str, folder: pathlib.Path, parameters: dict, expressions: dict[str, str]) -> tuple[dict, str]:
     """Runs a notebook's code in `folder`.
 
@@ -55,8 +51,8 @@ def run_notebook(name: str, folder: pathlib.Path, parameters: dict, expressions:
     Returns:
       The values of the expressions, and what was printed.
     """
-    program = []
-    for number, cell in enumerate(cells_of(name)):
+    program, text = [], (ROOT / "notebooks" / f"{name}.ipynb").read_text(encoding="utf-8")
+    for number, cell in enumerate(json.loads(text)["cells"]):
         if cell["cell_type"] != "code":
             continue
         source = "".join(line for line in cell["source"] if not line.startswith(("%", "!")))
@@ -95,8 +91,6 @@ def test_form(path):
         exec(ast.unparse(node), {})
 
 
-# ---- pre-training, and what the model does inside --------------------------------------------------------------------
-
 _PLACES = {"lighthouse": "sea", "farm": "cows", "school": "children", "mill": "flour", "forest": "trees"}
 
 
@@ -123,8 +117,7 @@ def pretrained(tmp_path_factory):
 def test_pretrain_on_your_text(pretrained):
     folder, values, printed = pretrained
     losses = values["history"]["val_masked_lm_loss"]
-    assert len(losses) == 20
-    assert values["history"]["masked_lm_loss"][0] > 0.75 * np.log(values["vocab_size"])
+    assert len(losses) == 20 and values["history"]["masked_lm_loss"][0] > 0.75 * np.log(values["vocab_size"])
     assert losses[-1] < 0.6 * losses[0]
     assert values["known"][0][0][0][0] == "town" and len(values["questions"]) == 10
     for (text, word), ((best, *_),) in zip(values["questions"], values["all_guesses"], strict=True):
@@ -141,19 +134,14 @@ def test_look_inside(pretrained, tmp_path):
     expressions["guesses"] = "[mask[0][0] for text in guesses for mask in text]"
     expressions["bars"] = "[bar.get_height() for bar in axes.patches]"
     values, _ = run_notebook("look_inside", tmp_path, {**given, "MASKED": masked}, expressions)
-    assert values["shape"] == [2, 2, *[len(values["tokens"])] * 2]
-    assert values["guesses"] == ["town", "for"]
+    assert values["shape"] == [2, 2, *[len(values["tokens"])] * 2] and values["guesses"] == ["town", "for"]
     # Words that are in every such sentence surprise less than the last digit of the year.
     pieces, sureness = values["tokens"][1:-1], values["probabilities"]
     assert sureness[pieces.index("known")] > 0.5 > 0.4 > sureness[pieces.index("the") - 1]
     assert values["bars"] == values["probabilities"]
 
 
-# ---- small random models: vectors of sentences, a domain, answers, classification ------------------------------------
-
-
 def write_small_model(folder: pathlib.Path, kind: str = "BertForPreTraining", **form) -> None:
-    """A BERT of one layer."""
     import keras
 
     import bert_tf
@@ -197,7 +185,6 @@ def test_train_on_your_domain(tmp_path):
 
 @pytest.mark.slow
 def test_ask_questions(tmp_path):
-    """An untrained model from a folder at an address."""
     write_small_model(tmp_path / "model", "BertForQuestionAnswering", format="huggingface")
     context = "It is known that the house was sold by Ada in 1840. The house was new. Ben had seen it."
     given = {"MODEL_URL": (tmp_path / "model").as_uri(), "CONTEXT": context, "QUESTIONS": ["Who?", "When?"]}
@@ -234,18 +221,15 @@ def reviews(tmp_path_factory):
             packed.write(file, file.name)
     given = {"REVIEWS_URL": archive.as_uri(), "MODEL_URL": model.as_uri(), "NUM_TRAIN": 300, "NUM_TEST": 100}
     sizes = {"MAX_SEQ_LENGTH": 24, "NUM_EPOCHS": 4, "LEARNING_RATE": 2e-3}
-    expressions = {name: name for name in ("accuracy", "history")} | {
-        "kind": "predictor('The cast was great. Seen 5 times.')",
-        "text": "train_examples[0].text_a",
-    }
+    expressions = {"accuracy": "accuracy", "history": "history", "text": "train_examples[0].text_a"}
+    expressions["kind"] = "predictor('The cast was great. Seen 5 times.')"
     return folder, *run_notebook("classify_reviews", folder, given | sizes, expressions)
 
 
 @pytest.mark.slow
 def test_classify_reviews(reviews):
     folder, values, printed = reviews
-    assert values["accuracy"] > 0.9
-    assert values["history"]["loss"][-1] < 0.5 * values["history"]["loss"][0]
+    assert values["accuracy"] > 0.9 and values["history"]["loss"][-1] < 0.5 * values["history"]["loss"][0]
     assert values["kind"]["label"] == "positive" and values["kind"]["probabilities"]["positive"] > 0.8
     assert "<br" not in values["text"] and "Seen" in values["text"]
     assert "Classes: ('negative', 'positive')" in printed
@@ -259,8 +243,8 @@ def test_export_and_serve(reviews, tmp_path):
     folder, _, _ = reviews
     texts = ["The cast was great.", "The plot was awful.", ""]
     given = {"MODEL_DIR": str(folder / "reviews_model"), "EXPORT_DIR": "serving", "TEXTS": texts, "MAX_SEQ_LENGTH": 24}
-    expressions = {name: name for name in ("labels", "difference")} | {
-        "signatures": "sorted(loaded.signatures)",
+    expressions = {"labels": "labels", "difference": "difference", "signatures": "sorted(loaded.signatures)"}
+    expressions |= {
         "answers": "[label.decode() for label in answers['label'].numpy()]",
         "request": "json.loads(request)",
     }
@@ -270,5 +254,4 @@ def test_export_and_serve(reviews, tmp_path):
     assert values["labels"] == values["answers"]  # from a process without this project
     assert values["difference"] < 1e-4
     assert values["request"] == {"signature_name": "serving_default", "inputs": {"text": texts}}
-    assert (tmp_path / "serving" / "1" / "saved_model.pb").exists()
-    assert "tensorflow/serving" in printed
+    assert (tmp_path / "serving" / "1" / "saved_model.pb").exists() and "tensorflow/serving" in printed

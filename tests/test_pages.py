@@ -13,7 +13,7 @@ import types
 import measured
 import picture
 import pytest
-from helpers import api_page
+import site_pages
 from helpers.pages import PAGES, READMES, blocks
 from helpers.paths import GOLDEN, ROOT
 
@@ -42,7 +42,6 @@ def test_readme_is_short(page):
 
 
 def fenced(page):
-    """All blocks, in order."""
     return re.findall(r"^```(\w*\n.*?)^```$", common(page), re.MULTILINE | re.DOTALL)
 
 
@@ -75,7 +74,6 @@ def test_the_korean_readme_says_what_the_english_one_says():
 
 
 def test_the_korean_examples_of_tokenization(monkeypatch):
-    """With the vocabulary of the released English model."""
     monkeypatch.chdir(GOLDEN)
     examples = "\n".join(blocks("korean", "pycon"))
     test = doctest.DocTestParser().get_doctest(examples, {}, "korean.md", None, 0)
@@ -153,12 +151,16 @@ def test_every_task_is_two_clicks_away():
 
 def test_the_site_has_every_page():
     settings = (ROOT / "mkdocs.yml").read_text().split("\nnav:\n")[1]
-    assert sorted(re.findall(r"([\w-]+)\.md", settings)) == sorted({"index", "index-ko", *PAGES} - {*READMES})
+    assert sorted(re.findall(r"([\w-]+)\.md", settings)) == sorted({"index", "index-ko", "api", *PAGES} - {*READMES})
 
 
 def test_the_api_page_has_every_public_name_where_it_is_defined():
-    paths = re.findall(r"^\[(bert_tf\S+)\]", PAGES["api"], re.MULTILINE)
-    assert {path.rpartition(".")[2] for path in paths} == {*bert_tf.__all__, "records", "checkpoints"}
+    page = site_pages.api_page()
+    paths = re.findall(r"^::: (bert_tf\S+)$", page, re.MULTILINE)
+    names = [*bert_tf.__all__, "checkpoints", "records"]
+    assert [path.rpartition(".")[2] for path in paths] == re.findall(r"^### (\w+)$", page, re.MULTILINE) == names
+    assert len(re.findall(r"^## ", page, re.MULTILINE)) == len(site_pages.SECTIONS)
+    assert "`WordpieceTokenizer(vocab, unk_token='[UNK]', max_input_chars_per_word=200, never_split=())`\n" in page
     for path in paths:
         module, _, name = path.rpartition(".")
         source = ROOT / f"{path.replace('.', '/')}.py"
@@ -170,8 +172,12 @@ def test_the_api_page_has_every_public_name_where_it_is_defined():
             assert name in names, path
 
 
-def test_the_api_page_has_todays_signatures():
-    assert api_page.written_anew(PAGES["api"]) == PAGES["api"], "python tests/helpers/api_page.py writes it anew"
+def test_links_of_the_site_stay_in_it(tmp_path):
+    site_pages.write(tmp_path / "pages")
+    text = "".join(page.read_text() for page in (tmp_path / "pages").glob("*.md"))
+    links = {link for link in re.findall(r"\]\(([^)\s#]+)", text) if not link.startswith("https://")}
+    assert {"api.md", "index-ko.md", "results.md"} < links
+    assert [link for link in links if not (tmp_path / "pages" / link).is_file()] == []
 
 
 @pytest.mark.parametrize("page", measured.PAGES)
@@ -214,8 +220,7 @@ def test_a_new_measurement_takes_the_place_of_the_last_one_of_its_machine(monkey
 
 def test_the_picture_shows_the_measurements():
     losses, ratios = picture.measurements(measured.read_rows("benchmarks"))
-    assert [step for step, *_ in losses] == [500, 1000, 1500]
-    assert len(ratios) == 8 and min(ratios.values()) > 1
+    assert [step for step, *_ in losses] == [500, 1000, 1500] and len(ratios) == 8 and min(ratios.values()) > 1
     drawn = picture.draw(losses, ratios)
     assert len(drawn.axes[1].patches) == 8
     assert (ROOT / "docs" / "images" / "same_numbers_faster.svg").read_text().count("<svg ") == 1

@@ -68,15 +68,10 @@ def test_values_that_can_not_be_are_named(tmp_path, case):
 
 def test_rows_of_electra_are_unmasked_rows(tmp_path):
     sizes = [(4, 2), (3, 0), (5, 3)]
-    payloads = [
-        electra_example(
-            input_ids=[7] * (a + b) + [0] * (8 - a - b),
-            input_mask=[1] * (a + b) + [0] * (8 - a - b),
-            segment_ids=[0] * a + [1] * b + [0] * (8 - a - b),
-        )
-        for a, b in sizes
-    ]
-    write_records(tmp_path / "a", payloads)
+    rows = ((([7] * (a + b), [1] * (a + b), [0] * a + [1] * b), [0] * (8 - a - b)) for a, b in sizes)
+    names = ("input_ids", "input_mask", "segment_ids")
+    lists = (dict(zip(names, (values + padding for values in row), strict=True)) for row, padding in rows)
+    write_records(tmp_path / "a", [electra_example(**one) for one in lists])
     index = record_index.index_records(str(tmp_path / "a"), None)
     features, pairs = record_files.features_of(index.first_payloads(), 8, 20)
     (batch,) = records.evaluation_batches(index, features, batch_size=4, repeat=False, max_steps=None)
@@ -85,14 +80,11 @@ def test_rows_of_electra_are_unmasked_rows(tmp_path):
     assert batch["input_ids"].numpy()[1].tolist() == [7, 7, 7, 0, 0, 0, 0, 0]
 
 
-def test_no_example(tmp_path):
-    write_records(tmp_path / "a", [b"\xff\xff not an example"])
-    with pytest.raises(record_files.RecordError, match="is not a tf.train.Example"):
-        record_index.index_records([str(tmp_path / "a")], record_files.pretraining_features(8, 2))
-
-
 def test_features_are_read(tmp_path):
     features = record_files.pretraining_features(8, 2)
+    write_records(tmp_path / "a", [b"\xff\xff not an example"])
+    with pytest.raises(record_files.RecordError, match="is not a tf.train.Example"):
+        record_index.index_records([str(tmp_path / "a")], features)
     write_records(tmp_path / "a", [masked_example()])
     batch = next(iter(records.training_batches(
         record_index.index_records(str(tmp_path / "a"), features), features, batch_size=2, seed=0)))  # fmt: skip

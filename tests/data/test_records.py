@@ -35,7 +35,6 @@ def three_files(tmp_path, small_blocks):
 
 
 def numbers(dataset, steps: int | None = None) -> np.ndarray:
-    """[steps, batch] the records' numbers."""
     dataset = dataset if steps is None else dataset.take(steps)
     return np.stack([batch["number"].numpy()[:, 0] for batch in dataset])
 
@@ -95,9 +94,6 @@ def test_step_far_away(three_files):
     assert first in drawn[0][:38]
 
 
-# --- Shares of several workers ----------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("share", "start", "window"), [(Share(2, 1, 1), 17, 20), (Share(12, 5, 3), 0, 20), (Share(12, 5, 3), 17, 1)]
 )
@@ -154,19 +150,14 @@ def test_a_preparation_of_whole_batches_gets_them_whatever_the_share(three_files
             np.testing.assert_array_equal(own, value[3:9], err_msg=name)
 
 
-# --- Evaluation -------------------------------------------------------------------------------------------------------
-
-
 def test_evaluation_fills_the_last_batch_with_zeros(three_files):
     index = record_index.index_records(three_files, FEATURES)
     batches = records.evaluation_batches(index, FEATURES, batch_size=32, repeat=False, max_steps=None)
-    assert batches.element_spec["number"].shape == [32, 2]
-    assert len(batches) == 4
+    assert batches.element_spec["number"].shape == [32, 2] and len(batches) == 4
     drawn = list(batches)
     assert np.concatenate([b["number"].numpy()[:, 0] for b in drawn]).tolist() == list(range(100)) + [0] * 28
     weights = np.concatenate([b["example_weights"].numpy() for b in drawn])
-    assert weights.dtype == np.float32
-    assert weights.tolist() == [1.0] * 100 + [0.0] * 28
+    assert weights.dtype == np.float32 and weights.tolist() == [1.0] * 100 + [0.0] * 28
     assert drawn[-1]["weight"].numpy()[4:, 0].tolist() == [0.0] * 28
     for batch_size, max_steps, expected in ((32, 2, 2), (32, 9, 4), (25, None, 4)):
         batches = records.evaluation_batches(index, FEATURES, batch_size=batch_size, repeat=False, max_steps=max_steps)
@@ -180,9 +171,6 @@ def test_evaluation_repeated_as_the_original(three_files, batch_size):
     assert len(batches) == 20
     np.testing.assert_array_equal(numbers(batches).ravel(), np.arange(20 * batch_size) % 100)
     assert all(b["example_weights"].numpy().tolist() == [1.0] * batch_size for b in batches)
-
-
-# --- Damaged files ----------------------------------------------------------------------------------------------------
 
 
 def test_damage_is_named(tmp_path, small_blocks):
@@ -208,7 +196,6 @@ def test_a_flipped_bit_is_noticed_or_changes_nothing(tmp_path, small_blocks, see
     content, time, noticed = path.read_bytes(), os.stat(path).st_mtime_ns, 0
 
     def read() -> list[dict]:
-        """All records, in order and in the order of training."""
         index = record_index.index_records([str(path)], features)
         with records.explained_errors(index, features):
             batches = [*records.evaluation_batches(index, features, batch_size=4, repeat=False, max_steps=None)]

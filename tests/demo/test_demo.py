@@ -1,4 +1,4 @@
-"""`python -m demo --quick`, a small `make demo`: its files, resuming, starting over, bad input."""
+"""`python -m demo --quick`, a small `make demo`: its files, resuming, bad input; and documents from docstrings."""
 
 import json
 import os
@@ -9,8 +9,9 @@ from helpers import warm
 from helpers.paths import ROOT
 from helpers.slow import exhaustive, slow
 
+from bert_tf.pretraining.documents import to_text
 from demo import folder as demo_folder
-from demo import report
+from demo import report, sample_text
 from demo.families import FAMILIES
 
 PNG_HEADER = b"\x89PNG\r\n\x1a\n"
@@ -41,8 +42,7 @@ def test_demo(tmp_path):
     assert not training & set((output / "heldout.txt").read_text().splitlines())
     assert len(results["fill_mask"]) > len(report.FIXED_SENTENCES)
     for row in results["fill_mask"]:
-        assert len(row["guesses"]) == 3
-        assert row["text"].count("[MASK]") == 1
+        assert len(row["guesses"]) == 3 and row["text"].count("[MASK]") == 1
     assert json.loads((output / "demo.json").read_text())["finished"]
 
     # Interrupted after the records: existing files are kept.
@@ -124,3 +124,69 @@ def test_claim_output_dir(tmp_path, capsys):
         assert said in capsys.readouterr().out
         if resumed:
             (tmp_path / "output" / "model").rmdir()
+
+
+@pytest.mark.parametrize(
+    ("text", "needed"),
+    [("Crème brûlée is good.", False), ("이것은 책입니다", True), ("ひらがな", True), ("中文", False)],
+)
+def test_needs_accents(text, needed):
+    assert sample_text.needs_accents(text) is needed and not sample_text.needs_accents(text + "x" * 10_000)
+
+
+MODULE = '''"""A module that reads `files` of :class:`~a.Reader` kind.
+
+It has ``two`` sentences in here. This is the second one of them.
+
+    This is code, and it is indented here.
+
+Example of the use in code::
+
+    This is a block that is after the colons.
+
+>>> This is a doctest and it is left out.
+
+=======  =====
+This is  a table
+=======  =====
+"""
+
+def function(x):
+    """Return the *first* of the items.
+
+    Args:
+      x: This is a parameter that is left out.
+
+    def not_prose(self, x): return the x in it.
+    """
+
+class Thing:
+    async def method(self):
+        """This is the method of a class."""
+
+    def other(self):
+        """Dies ist kein englischer Satz."""
+'''
+
+
+def test_module_sentences(tmp_path):
+    path = tmp_path / "module.py"
+    path.write_text(MODULE)
+    assert " ".join(sample_text._module_sentences(str(path))) == (
+        "A module that reads files of a.Reader kind. It has two sentences in here. This is the second one of them. "
+        "Example of the use in code: Return the first of the items. This is the method of a class."
+    )
+    path.write_text('"""broken""" (')
+    assert sample_text._module_sentences(str(path)) == []
+    path.write_bytes(b'"""\xff\xfe"""')
+    assert sample_text._module_sentences(str(path)) == []
+
+
+@pytest.mark.slow
+def test_docstring_documents():
+    """Repeatable, without repeated sentences, and about as long as requested."""
+    documents = sample_text.docstring_documents(100_000, show_progress=False)
+    assert documents == sample_text.docstring_documents(100_000, show_progress=False)
+    assert 100_000 <= len(to_text(documents)) < 200_000
+    sentences = [sentence.lower() for document in documents for sentence in document]
+    assert len(sentences) == len(set(sentences)) and min(map(len, documents)) >= 2

@@ -91,18 +91,11 @@ def test_cells_are_those_of_the_paper():
 def test_commands(tmp_path):
     """A cell's pre-trainings differ in their seeds, and no two of its fine-tunings share one."""
     squad = {"squad_train_file": "train.json", "squad_dev_file": "dev.json", "squad_flag": ("--doc_stride=32",)}
-    chosen = settings(
-        tmp_path,
-        num_pretraining_seeds=3,
-        num_seeds=2,
-        pretraining_flag=("--dtype=bfloat16",),
-        vocab_file="v.txt",
-        **squad,
-    )
+    seeds = {"num_pretraining_seeds": 3, "num_seeds": 2}
+    chosen = settings(tmp_path, pretraining_flag=("--dtype=bfloat16",), vocab_file="v.txt", **seeds, **squad)
     assert not ablation_grid.create_vocabulary_runs(chosen)
-    by_name = {
-        run.name: run for run in ablation_grid.create_runs(ablation_grid.create_grid([5, 6], "tiny", ["mini"]), chosen)
-    }
+    grid = ablation_grid.create_grid([5, 6], "tiny", ["mini"])
+    by_name = {run.name: run for run in ablation_grid.create_runs(grid, chosen)}
     names = list(by_name)
     assert len(names) == 4 + 3 * (4 + 5 + 4) and not any(name.startswith("squad-mini") for name in names)
     assert names.index("squad-tiny-from_scratch-seed_5") < names.index("pretraining-tiny-mlm-seed_6")
@@ -149,11 +142,9 @@ def test_a_grid_is_run_once_and_goes_on(scripts, tmp_path, monkeypatch):
     started = starts(scripts)
     assert len(results) == 26 and len(started) == 17
     assert started[0] == f"run_classifier.py {tmp_path}/out/fine_tuning/tiny-mlm-no_nsp-seed_5"
-    assert results["pretraining-tiny-ltr-no_nsp-seed_5"]["results"] == {
-        "token_loss": 2.0, "token_accuracy": 0.25, "next_sentence_accuracy": None,
-    }  # fmt: skip
-    assert script_runs.do_runs(runs, chosen.output_dir) == results
-    assert starts(scripts) == []
+    ltr = {"token_loss": 2.0, "token_accuracy": 0.25, "next_sentence_accuracy": None}
+    assert results["pretraining-tiny-ltr-no_nsp-seed_5"]["results"] == ltr
+    assert script_runs.do_runs(runs, chosen.output_dir) == results and starts(scripts) == []
 
     records = ablation_tables.create_records(cells, results, 7, ablation_grid.repetitions(chosen))
     assert [record["fine_tuning"]["eval_accuracy"]["mean"] for record in records[:4]] == [0.75, 0.76, 0.76, 0.75]
@@ -188,8 +179,6 @@ def test_runs_without_results_give_none(scripts, tmp_path):
     assert script_runs.result_of(run, str(tmp_path))["command"] == run.command()
 
 
-# ---- what a script says while it runs, and at its end ----------------------------------------------------------------
-
 BAR = "train:  40%|████      | 40/100 [00:10<00:15,  4.0step/s, loss=7.56]"
 WARNS = """
 import sys
@@ -215,9 +204,8 @@ def test_warnings_and_the_end_of_this_starts_log_are_repeated_once(tmp_path, cap
     monkeypatch.setattr(script_runs, "SCRIPTS", tmp_path)
     (tmp_path / "logs").mkdir()
     for name in ("one", "two"):
-        (tmp_path / "logs" / f"{name}.log").write_text(
-            "W1125 06:33:25.6 140062272501440 old.py:1] Of an earlier start.\n"
-        )
+        line = "W1125 06:33:25.6 140062272501440 old.py:1] Of an earlier start.\n"
+        (tmp_path / "logs" / f"{name}.log").write_text(line)
     with caplog.at_level(logging.WARNING):
         script_runs.do_runs([Run("one", "warns.py", {})], str(tmp_path))
     assert [record.getMessage() for record in caplog.records] == ["one: Only 3 training steps."]

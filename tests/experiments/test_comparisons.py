@@ -18,16 +18,12 @@ USUAL = {"learning_rate": 1e-3, "fine_tuning_flag": ["--dtype=bfloat16"], "pretr
 
 
 def check_flags(runs) -> None:
-    """They are those of the scripts."""
     known = json.loads((GOLDEN / "flags.json").read_text())
     assert all(run.flags.keys() <= known[run.script.removesuffix(".py")].keys() for run in runs)
 
 
 def without(run, *names) -> dict:
     return {name: value for name, value in run.flags.items() if name not in names}
-
-
-# ---- families --------------------------------------------------------------------------------------------------------
 
 
 def test_families_share_vocabularies_and_start_from_what_was_trained(tmp_path):
@@ -56,9 +52,6 @@ def test_table_of_families():
     lines = families.create_table(content).splitlines()
     assert lines[2] == "| BERT | 1,200 | 4.250 ± 0.125 | 50.0 ± 1.0 | 50.0 ± 1.0 | 50.0 ± 1.0 |"
     assert lines[3].startswith("| none |  |  | 50.0")
-
-
-# ---- students --------------------------------------------------------------------------------------------------------
 
 
 def test_both_students_train_alike(tmp_path):
@@ -92,8 +85,6 @@ def test_examples_of_the_dev_set(tmp_path):
     assert distilled.dev_set(values, "MRPC") == [("A text.", "Its pair.")]
     assert distilled.dev_set(values, "SST-2") == ["A text."]
 
-
-# ---- long texts ------------------------------------------------------------------------------------------------------
 
 NOVEL = "One two three.\nFour five.\n\nSix seven eight nine.\nTen.\nEleven twelve.\nThirteen.\n"
 
@@ -139,9 +130,6 @@ def test_runs_differ_only_in_how_long_texts_are_read(values):
     check_flags(runs.values())
 
 
-# ---- the domain's example --------------------------------------------------------------------------------------------
-
-
 def test_half_of_the_rows_follow():
     lines = [f"{number} " * 15 for number in range(300)]
     pairs = domain_texts.pairs_of_lines(lines, 200, random.Random(1), "novel.txt")
@@ -166,9 +154,6 @@ def test_texts_of_the_domain(tmp_path):
     assert texts["wiki.txt"] == texts["wiki_other.txt"] == "a0\na1\n\nb0\nb1\n\n"
     assert texts["train.csv"].startswith("text,other,label\n") and texts["train.csv"].count("\n") == 21
     assert "heldout" not in texts["train.csv"] and "train-0" not in texts["dev.csv"]
-
-
-# ---- the recipe ------------------------------------------------------------------------------------------------------
 
 
 def test_operations_are_about_six_per_parameter_and_token():

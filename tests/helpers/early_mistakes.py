@@ -71,8 +71,6 @@ def refusals(script: str, commands: Sequence[Sequence[str]]) -> list[str]:
     return [line.removeprefix(start) for line in lines]
 
 
-# --- small files and flags -------------------------------------------------------------------------------------------
-
 CSV = "text,label\n" + "good film,up\nbad film,down\n" * 3
 TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a"]
 CONFIG = {"vocab_size": len(TOKENS), "hidden_size": 4, "num_hidden_layers": 2, "num_attention_heads": 1,
@@ -94,7 +92,6 @@ def model(
 
 
 def checkpoint(name: str, prefix: str) -> dict[str, bytes]:
-    """A checkpoint of the original's, and its configuration."""
     folder, suffixes = GOLDEN / "model" / "config1", (".index", ".data-00000-of-00001")
     files = {f"{prefix}{suffix}": (folder / f"squad.ckpt{suffix}").read_bytes() for suffix in suffixes}
     files["bert_config.json"] = (folder / "bert_config.json").read_bytes()

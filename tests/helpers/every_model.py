@@ -2,20 +2,13 @@
 
 import numpy as np
 
+from bert_tf import BertForMaskedLM, BertForMultipleChoice, BertForQuestionAnswering, BertForSequenceClassification
 from bert_tf.models.configuration.config import BertConfig
 from bert_tf.models.configuration.families import AlbertConfig, ElectraConfig
 from bert_tf.models.distillation import DistillationObjective, LanguageDistillation, TaughtLanguageModel, TaughtModel
 from bert_tf.models.electra import ElectraDiscriminator, ElectraPretrainer
 from bert_tf.models.similarity import BertForSimilarity
-from bert_tf.models.task_models import (
-    BertForMaskedLM,
-    BertForMultipleChoice,
-    BertForNextSentencePrediction,
-    BertForPreTraining,
-    BertForQuestionAnswering,
-    BertForSequenceClassification,
-    BertForTokenClassification,
-)
+from bert_tf.models.task_models import BertForNextSentencePrediction, BertForPreTraining, BertForTokenClassification
 from bert_tf.training.optimization import create_optimizer
 
 ROWS, LENGTH, VOCAB = 4, 6, 40

@@ -46,7 +46,6 @@ class HubServer(http.server.ThreadingHTTPServer):
         return f"http://127.0.0.1:{self.server_port}"
 
     def put(self, name: str, folder, commit: str = COMMIT) -> None:
-        """Makes the files of a folder a new commit of a model."""
         self.models.setdefault(name, {})[commit] = pathlib.Path(folder)
 
     def use_here(self, monkeypatch, home) -> None:
@@ -75,7 +74,6 @@ class HubServer(http.server.ThreadingHTTPServer):
         return kept | {"HF_ENDPOINT": self.address, "HF_HOME": str(home), "HF_HUB_DISABLE_TELEMETRY": "1"} | variables
 
     def python(self, code: str, home, *arguments: str, **variables: str) -> subprocess.CompletedProcess:
-        """Runs Python code in a process that uses this hub."""
         return subprocess.run(
             [sys.executable, "-c", code, *map(str, arguments)], capture_output=True, text=True, cwd=ROOT,
             env=self.environment(home, **variables) | {"PYTHONPATH": f"{ROOT}"}, check=False,
@@ -85,13 +83,7 @@ class HubServer(http.server.ThreadingHTTPServer):
 class _Handler(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
-    def do_HEAD(self):
-        self._answer()
-
     def do_GET(self):
-        self._answer()
-
-    def _answer(self):
         server, path = self.server, self.path.partition("?")[0]
         server.requests.append((self.command, path, self.headers.get("Range")))
         name, kind, revision, file = _PATHS.fullmatch(path).groups()
@@ -118,6 +110,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             return self._send(404, headers={"X-Error-Code": "EntryNotFound"})
         self._send_file(kind, name, commit, file, (folder / file).read_bytes())
 
+    do_HEAD = do_GET
+
     @staticmethod
     def _entry(file: pathlib.Path, folder: pathlib.Path) -> dict:
         content = file.read_bytes()
@@ -129,12 +123,9 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
     def _send_file(self, kind: str, name: str, commit: str, file: str, content: bytes):
         if kind == "resolve" and file.endswith(_LARGE):  # of which the repository has a pointer
-            headers = {
-                "X-Repo-Commit": commit,
-                "X-Linked-Size": str(len(content)),
-                "X-Linked-Etag": f'"{_etag(content)}"',
-            }
-            return self._send(302, headers={**headers, "Location": f"{self.server.address}/{name}/cdn/{commit}/{file}"})
+            headers = {"X-Linked-Size": str(len(content)), "X-Linked-Etag": f'"{_etag(content)}"'}
+            headers |= {"X-Repo-Commit": commit, "Location": f"{self.server.address}/{name}/cdn/{commit}/{file}"}
+            return self._send(302, headers=headers)
         self._send(200, content, {"X-Repo-Commit": commit, "ETag": f'"{_etag(content)}"'})
 
     def _send_json(self, values):

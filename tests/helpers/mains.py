@@ -1,4 +1,7 @@
-"""Runs the mains of several scripts one after the other in one process, which a test may prepare."""
+"""Runs the mains of scripts one after the other in one process, which a test may prepare.
+
+Starting a script takes longer than a tiny run.
+"""
 
 import importlib
 import json
@@ -9,7 +12,6 @@ from absl import flags, logging
 
 from helpers import warm
 from helpers.paths import ROOT, TESTS
-from helpers.script_cases import arguments_of
 
 SCRIPTS = {path.stem for path in ROOT.glob("*.py")}
 _OWN_FLAGS = set(flags.FLAGS)
@@ -22,7 +24,12 @@ mains.serve(prepare)
 """
 
 
-def run_mains(steps: dict[str, tuple[str, dict]], prepare: str, cwd=None, **environment: str) -> tuple[dict, str]:
+def arguments_of(values: dict) -> list[str]:
+    """{flag: value} as on a command line."""
+    return [f"--{flag}={value}" for flag, value in values.items()]
+
+
+def run_mains(steps: dict[str, tuple[str, dict]], prepare: str = "", cwd=None, **environment: str) -> tuple[dict, str]:
     """Runs scripts' mains in one process.
 
     Args:
@@ -34,25 +41,33 @@ def run_mains(steps: dict[str, tuple[str, dict]], prepare: str, cwd=None, **envi
       ("done" or the error as "ValueError: ...", the report) by name, and stderr.
     """
     lines = [json.dumps([name, script, arguments_of(given)]) + "\n" for name, (script, given) in steps.items()]
-    result = warm.run(
-        [sys.executable, "-c", _PROGRAM, prepare, str(TESTS), str(ROOT)],
-        input="".join(lines),
-        capture_output=True,
-        text=True,
-        cwd=cwd,
-        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2", **environment},
-    )
+    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2", **environment}
+    command = [sys.executable, "-c", _PROGRAM, prepare, str(TESTS), str(ROOT)]
+    result = warm.run(command, input="".join(lines), capture_output=True, text=True, cwd=cwd, env=environment)
     ended = [json.loads(line) for line in result.stdout.splitlines() if line.startswith('["')]
     assert [name for name, *_ in ended] == list(steps), result.stderr[-3000:]
     return {name: (outcome, report) for name, outcome, report in ended}, result.stderr
 
 
+def run_cases(script: str, cases: dict[str, dict]) -> tuple[dict, dict]:
+    """`run_mains` of one script without ".py"; cases: name -> {flag: value}.
+
+    Returns:
+      Two dicts by name: "done" or the error as "ValueError: ...", and what the case wrote to stderr.
+    """
+    ended, log = run_mains({name: (script, values) for name, values in cases.items()})
+    logs = dict(part.split("\n", 1) for part in log.split("CASE ")[1:])
+    return {name: outcome for name, (outcome, _) in ended.items()}, logs
+
+
 def serve(prepare: str) -> None:
     """The program of `run_mains`: reads steps from stdin, and writes [name, outcome, report] for each to stdout."""
-    module = importlib.import_module(prepare)
-    module.prepare()
+    module = importlib.import_module(prepare) if prepare else None
+    if module:
+        module.prepare()
     for line in sys.stdin:
         name, script, arguments = json.loads(line)
+        print("CASE", name, file=sys.stderr, flush=True)
         try:
             run_main(script, arguments)
             outcome = "done"
@@ -81,7 +96,6 @@ def run_main(script: str, arguments: list[str]) -> None:
 
 
 def _remove_flags() -> dict:
-    """Removes and returns all flags but absl's own."""
     removed = {name: flags.FLAGS[name] for name in set(flags.FLAGS) - _OWN_FLAGS}
     for name in removed:
         delattr(flags.FLAGS, name)

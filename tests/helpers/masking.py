@@ -13,7 +13,6 @@ VOCAB |= {f"##{number}" if number % 3 == 0 else f"w{number}": number for number 
 
 
 def tokenizer_of(vocab, kind=FullTokenizer):
-    """A tokenizer with this vocabulary, for what reads no text."""
     tokenizer = kind.__new__(kind)
     tokenizer.vocab, tokenizer.vocab_file = vocab, "v.txt"
     return tokenizer

@@ -31,16 +31,11 @@ def gelu(x):
 
 
 def make_encoder(kind, config=CONFIG, **settings):
-    encoder = kind(
-        vocab_size=config.vocab_size,
-        hidden_size=config.hidden_size,
-        num_layers=config.num_hidden_layers,
-        num_attention_heads=config.num_attention_heads,
-        inner_dim=config.intermediate_size,
-        max_sequence_length=config.max_position_embeddings,
-        type_vocab_size=config.type_vocab_size,
-        **({"dict_outputs": True} if kind is networks.BertEncoder else {}) | settings,
-    )
+    renamed = {"num_layers": "num_hidden_layers", "inner_dim": "intermediate_size"}
+    renamed |= {"max_sequence_length": "max_position_embeddings"}
+    names = ("vocab_size", "hidden_size", "num_attention_heads", "type_vocab_size", *renamed)
+    sizes = {name: getattr(config, renamed.get(name, name)) for name in names}
+    encoder = kind(**sizes | ({"dict_outputs": True} if kind is networks.BertEncoder else {}) | settings)
     if not encoder.built:
         encoder(encoder.inputs)
     return encoder
@@ -130,14 +125,9 @@ def export(folder, pretrainer, kind, with_mlm):
         config = {"encoder_config": encoders.EncoderConfig(type="bert", bert=bert)}
     (folder / "vocab.txt").write_text("[PAD]\n")
     target = folder / f"hub_{kind.__name__}_{with_mlm}"
-    export_tfhub_lib.export_model(
-        str(target),
-        **config,
-        model_checkpoint_path=write(folder, f"for_hub_{kind.__name__}_{with_mlm}", **objects),
-        with_mlm=with_mlm,
-        vocab_file=str(folder / "vocab.txt"),
-        do_lower_case=with_mlm,
-    )
+    config |= {"model_checkpoint_path": write(folder, f"for_hub_{kind.__name__}_{with_mlm}", **objects)}
+    config |= {"with_mlm": with_mlm, "do_lower_case": with_mlm, "vocab_file": str(folder / "vocab.txt")}
+    export_tfhub_lib.export_model(str(target), **config)
     return str(target / "variables" / "variables")
 
 
@@ -151,26 +141,20 @@ def write_variables(prefix, values):
 def older_names(config=CONFIG, split_heads=True):
     """Full name -> array in the spelling of the 2019 releases, and the original's name -> array."""
     generator, shapes = np.random.default_rng(0), expected_shapes(config).items()
-    weights = {
-        name: generator.normal(0, 1, shape).astype(np.float32)
-        for name, shape in shapes
-        if not name.startswith("cls/seq_relationship/")
-    }
+    shapes = [(name, shape) for name, shape in shapes if not name.startswith("cls/seq_relationship/")]
+    weights = {name: generator.normal(0, 1, shape).astype(np.float32) for name, shape in shapes}
     renamed = [
         ("bert/embeddings/word_embeddings", "bert_model/word_embeddings/embeddings"),
         ("bert/embeddings/token_type_embeddings", "bert_model/embedding_postprocessor/type_embeddings"),
         ("bert/embeddings/position_embeddings", "bert_model/embedding_postprocessor/position_embeddings"),
         ("bert/embeddings/LayerNorm", "bert_model/embedding_postprocessor/layer_norm"),
-        ("bert/encoder/", "bert_model/encoder/"),
-        ("attention/self", "self_attention"),
+        ("bert/encoder/", "bert_model/encoder/"), ("attention/self", "self_attention"),
         ("attention/output/dense", "self_attention_output"),
         ("attention/output/LayerNorm", "self_attention_layer_norm"),
-        ("intermediate/dense", "intermediate"),
-        ("output/dense", "output"),
-        ("output/LayerNorm", "output_layer_norm"),
+        ("intermediate/dense", "intermediate"), ("output/dense", "output"), ("output/LayerNorm", "output_layer_norm"),
         ("bert/pooler/dense", "bert_model/pooler_transform"),
         ("cls/predictions/output_bias", "cls/predictions/output_bias/bias"),
-    ]
+    ]  # fmt: skip
     values = {}
     for name, value in weights.items():
         if split_heads and "/attention/self/" in name:

@@ -13,7 +13,6 @@ def make_old(folder, **keys) -> None:
 
 
 def numbered(*labels) -> dict:
-    """id2label and label2id."""
     return {
         "id2label": {str(number): label for number, label in enumerate(labels)},
         "label2id": {label: number for number, label in enumerate(labels)},

@@ -42,9 +42,8 @@ class _Compiled:
         marks = {mark for text in texts for mark in (*_DYNAMIC, *_HOST) if mark in text}
         marks |= {str(spec) for specs in traces for spec in specs if not spec.shape.is_fully_defined()}
         features = [spec for specs in traces for spec in specs if spec.shape.rank]  # and scalars, the loop's state
-        marks |= {
-            str(spec) for spec in features if spec.dtype not in (tf.int32, tf.float32)
-        }  # GPUs have no use for them
+        # GPUs have no use for others.
+        marks |= {str(spec) for spec in features if spec.dtype not in (tf.int32, tf.float32)}
         modules = [text.count("HloModule ") for text in texts]
         return {"name": self.name, "traces": len(traces), "modules": modules, "found": sorted(marks)}
 
@@ -63,18 +62,10 @@ class Strategy(tf.distribute.OneDeviceStrategy):
 
 
 def prepare() -> None:
-    """Prepares the process of `mains.run_mains`."""
     tf.distribute.TPUStrategy = Strategy  # what the library looks for
     distribution._tpu_strategy = lambda name, zone, project: Strategy()
 
 
 def report() -> list[dict]:
-    """What the functions compiled since the last call are like."""
-    reports = [function.report() for function in _functions]
-    _functions.clear()
-    return reports
-
-
-def forget() -> None:
-    """Drops the functions compiled since the last report."""
-    _functions.clear()
+    functions, _functions[:] = [*_functions], []
+    return [function.report() for function in functions]

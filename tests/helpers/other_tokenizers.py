@@ -34,17 +34,6 @@ def texts_of(kind: str) -> list[tuple[str, str, bool]]:
     ]
 
 
-def sentence_piece_model(lines: list[str], size: int) -> bytes:
-    """A SentencePiece model with KoBERT's special tokens."""
-    content = io.BytesIO()
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(lines), model_writer=content, vocab_size=size, character_coverage=0.995, pad_id=1,
-        unk_id=0, bos_id=-1, eos_id=-1, pad_piece="[PAD]", unk_piece="[UNK]", control_symbols="[CLS],[SEP],[MASK]",
-        hard_vocab_limit=False, minloglevel=2, split_by_unicode_script=False, split_by_number=False,
-    )  # fmt: skip
-    return content.getvalue()
-
-
 def write_encoder(kind: str, folder: pathlib.Path) -> str:
     """Writes the files of this kind of tokenizer, and with them a random encoder; returns the encoder's directory."""
     texts = [text for text, *_ in texts_of(kind)]
@@ -54,7 +43,16 @@ def write_encoder(kind: str, folder: pathlib.Path) -> str:
         config = {"tokenizer_class": "BertJapaneseTokenizer", "word_tokenizer_type": "mecab", "do_lower_case": False}
         (folder / "tokenizer_config.json").write_text(json.dumps(config))
     else:
-        model = sentence_piece_model([*_as_read(texts) * 20, *SENTENCES], 200)
+        # KoBERT reads two quotation marks in a row as one of another kind.
+        lines = [text.replace("``", '"').replace("''", '"') for text in texts] * 20
+        content = io.BytesIO()
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter([*lines, *SENTENCES]), model_writer=content, vocab_size=200, pad_id=1, unk_id=0,
+            bos_id=-1, eos_id=-1, pad_piece="[PAD]", unk_piece="[UNK]", control_symbols="[CLS],[SEP],[MASK]",
+            character_coverage=0.995, hard_vocab_limit=False, minloglevel=2, split_by_unicode_script=False,
+            split_by_number=False,
+        )  # fmt: skip
+        model = content.getvalue()
         (folder / "tokenizer_78b3253a26.model").write_bytes(model)
         processor = sentencepiece.SentencePieceProcessor(model_proto=model)
         learned = [processor.id_to_piece(number) for number in range(5, processor.get_piece_size())]
@@ -67,11 +65,6 @@ def write_encoder(kind: str, folder: pathlib.Path) -> str:
     model.build()
     model.save_pretrained(str(folder / "encoder"), vocab_file=str(folder / "vocab.txt"))
     return str(folder / "encoder")
-
-
-def _as_read(texts: list[str]) -> list[str]:
-    """KoBERT reads two quotation marks in a row as one of another kind."""
-    return [text.replace("``", '"').replace("''", '"') for text in texts]
 
 
 def write_questions(kind: str, path: pathlib.Path) -> None:

@@ -54,9 +54,7 @@ def read_documents(input_files: Sequence[str], tokenize: Callable[[str], Sentenc
     return [document for document in documents if document]
 
 
-def create_instances_from_documents(
-    documents: list[Document], settings: InstanceSettings, vocabulary: VocabularyIds, rng: random.Random
-) -> list[TrainingInstance]:
+def create_instances_from_documents(documents: list[Document], settings, vocabulary, rng) -> list[TrainingInstance]:
     """Goes over the documents dupe_factor times, with new pairs and masks each time, and shuffles the result."""
     rng.shuffle(documents)
     instances: list[TrainingInstance] = []
@@ -67,13 +65,7 @@ def create_instances_from_documents(
     return instances
 
 
-def create_instances_from_document(
-    all_documents: Sequence[Document],
-    document_index: int,
-    settings: InstanceSettings,
-    vocabulary: VocabularyIds,
-    rng: random.Random,
-) -> list[TrainingInstance]:
+def create_instances_from_document(all_documents, document_index, settings, vocabulary, rng) -> list[TrainingInstance]:
     """One pass over one document (original: create_instances_from_document)."""
     document = all_documents[document_index]
     max_num_tokens = settings.max_seq_length - 2 - settings.nsp  # [CLS], [SEP], of pairs [SEP]
@@ -119,9 +111,7 @@ def create_instances_from_document(
     return instances
 
 
-def _random_next(
-    all_documents: Sequence[Document], document_index: int, target_length: int, rng: random.Random
-) -> list[Token]:
+def _random_next(all_documents, document_index: int, target_length: int, rng: random.Random) -> list[Token]:
     for _ in range(10):
         random_index = rng.randint(0, len(all_documents) - 1)
         if random_index != document_index:
@@ -187,32 +177,18 @@ def word_sets(tokens: Sequence[Token], positions: Sequence[int], continuations: 
     return words
 
 
-# ---- records ---------------------------------------------------------------------------------------------------------
-
-
-class ExampleEncoder:
-    """Encodes instances as the bytes of a tf.train.Example."""
-
-    def __init__(self, max_seq_length: int, max_predictions_per_seq: int):
-        self.max_seq_length = max_seq_length
-        self.max_predictions_per_seq = max_predictions_per_seq
-
-    def encode(self, instance: TrainingInstance) -> bytes:
-        """One serialized Example."""
-        length, num_predictions = len(instance.token_ids), len(instance.masked_lm_ids)
-        padding = self.max_seq_length - length
-        padding_predictions = self.max_predictions_per_seq - num_predictions
-        zeros, zero_predictions = bytes(padding), bytes(padding_predictions)
-        segments = bytes(instance.second_start) + b"\x01" * (length - instance.second_start) + zeros
-        weights = [1.0] * num_predictions + [0.0] * padding_predictions
-        return example(
-            (
-                int64_feature(b"input_ids", pack(instance.token_ids) + zeros),
-                int64_feature(b"input_mask", b"\x01" * length + zeros),
-                int64_feature(b"segment_ids", segments),
-                int64_feature(b"masked_lm_positions", pack(instance.masked_lm_positions) + zero_predictions),
-                int64_feature(b"masked_lm_ids", pack(instance.masked_lm_ids) + zero_predictions),
-                float_feature(b"masked_lm_weights", weights),
-                int64_feature(b"next_sentence_labels", b"\x01" if instance.is_random_next else b"\x00"),
-            )
-        )
+def encode(instance: TrainingInstance, max_seq_length: int, max_predictions_per_seq: int) -> bytes:
+    length, num_predictions = len(instance.token_ids), len(instance.masked_lm_ids)
+    zeros, zero_predictions = bytes(max_seq_length - length), bytes(max_predictions_per_seq - num_predictions)
+    segments = bytes(instance.second_start) + b"\x01" * (length - instance.second_start) + zeros
+    features = {
+        b"input_ids": pack(instance.token_ids) + zeros,
+        b"input_mask": b"\x01" * length + zeros,
+        b"segment_ids": segments,
+        b"masked_lm_positions": pack(instance.masked_lm_positions) + zero_predictions,
+        b"masked_lm_ids": pack(instance.masked_lm_ids) + zero_predictions,
+        b"masked_lm_weights": [1.0] * num_predictions + [0.0] * len(zero_predictions),
+        b"next_sentence_labels": bytes([instance.is_random_next]),
+    }
+    of_kind = {True: float_feature, False: int64_feature}
+    return example(of_kind[isinstance(value, list)](name, value) for name, value in features.items())

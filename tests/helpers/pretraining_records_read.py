@@ -5,22 +5,13 @@ import hashlib
 import tensorflow as tf
 
 FEATURES = (
-    "input_ids",
-    "input_mask",
-    "segment_ids",
-    "masked_lm_positions",
-    "masked_lm_ids",
-    "masked_lm_weights",
+    "input_ids", "input_mask", "segment_ids", "masked_lm_positions", "masked_lm_ids", "masked_lm_weights",
     "next_sentence_labels",
-)
+)  # fmt: skip
 UNMASKED_FEATURES = ("input_ids", "segment_lengths", "next_sentence_labels")
 
 LETTERS = "[PAD] [UNK] [CLS] [SEP] [MASK] a ##a b ##b c ##c d ##d e ##e . ,".split()  # noqa: SIM905
 LETTERS_CORPUS = "abc de.\na bb cad, e\nddd.\n\nb a c\ne e e e e e e e\ncab\n\ndead bead.\n"
-
-
-def joined(numbers) -> str:
-    return " ".join(map(str, numbers))
 
 
 def decode(record: bytes, names=FEATURES) -> dict:
@@ -37,7 +28,7 @@ def read_records(path, names=FEATURES) -> list[dict]:
 
 
 def digest_records(records) -> str:
-    lines = ("|".join(joined(record[name]) for name in FEATURES) + "\n" for record in records)
+    lines = ("|".join(" ".join(map(str, record[name])) for name in FEATURES) + "\n" for record in records)
     return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 

@@ -26,23 +26,11 @@ def write_inputs(folder: pathlib.Path) -> pathlib.Path:
 
 
 def flags_of(data, output_dir, **flags) -> dict:
-    """{flag: value} of a short run."""
-    return {
-        "input_file": f"{data}/train-*.tfrecord",
-        "bert_config_file": f"{data}/bert_config.json",
-        "output_dir": output_dir,
-        "max_seq_length": 16,
-        "max_predictions_per_seq": 3,
-        "do_train": True,
-        "train_batch_size": 8,
-        "num_train_steps": STEPS,
-        "num_warmup_steps": min(10, flags.get("num_train_steps", STEPS)),
-        "learning_rate": 1e-3,
-        "save_checkpoints_steps": 10,
-        "log_every_steps": 10,
-        "deterministic": True,
-        **flags,
-    }
+    given = {"input_file": f"{data}/train-*.tfrecord", "bert_config_file": f"{data}/bert_config.json"}
+    given |= {"output_dir": output_dir, "max_seq_length": 16, "max_predictions_per_seq": 3, "do_train": True}
+    given |= {"num_train_steps": STEPS, "num_warmup_steps": min(10, flags.get("num_train_steps", STEPS))}
+    given |= {"train_batch_size": 8, "learning_rate": 1e-3, "save_checkpoints_steps": 10, "log_every_steps": 10}
+    return {**given, "deterministic": True, **flags}
 
 
 def command(data, output_dir, **flags) -> list[str]:
@@ -50,9 +38,12 @@ def command(data, output_dir, **flags) -> list[str]:
     return [sys.executable, str(ROOT / "run_pretraining.py"), *arguments_of(flags)]
 
 
-def run(arguments, **options):
+def run(arguments) -> str:
+    """Runs a script to its good end; returns what it wrote to stderr."""
     environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2", "PYTHONUNBUFFERED": "1"}
-    return warm.run(arguments, env=environment, capture_output=True, text=True, **options)
+    result = warm.run(arguments, env=environment, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr[-3000:]
+    return result.stderr
 
 
 def values(output_dir, step=STEPS):

@@ -49,8 +49,6 @@ def _fine_tuning(script: str, model=None, **changes):
 
 
 def _pretraining(**changes):
-    """A run of BERT on masked records."""
-
     def write(folder: pathlib.Path) -> tuple[str, dict]:
         (folder / "vocab.txt").write_text("".join(piece + "\n" for piece in PIECES))
         often = {"do_eval": True, "eval_every_steps": 15, "iterations_per_loop": 5}
@@ -106,7 +104,6 @@ def _on_text(script: str, output: str, **changes):
 
 
 def _conversion(folder: pathlib.Path) -> tuple[str, dict]:
-    """A conversion of the golden model."""
     source = GOLDEN / "model" / "config1"
     return "convert_checkpoint", {
         "from": source / "bert_model.ckpt", "to": folder / "out", "format": "huggingface", "overwrite": True,

@@ -1,77 +1,24 @@
-"""Runs a script with many settings in one process: starting the script takes longer than a tiny run."""
+"""What runs of a script say and leave."""
 
-import json
-import os
 import pathlib
 import re
 import signal
-import sys
 
 from bert_tf.models.files import open_weights
 from helpers import events, warm
-from helpers.paths import TESTS
-
-# For each line of the input: resets the flags, and calls the script's main.
-_PROGRAM = """
-import importlib, json, sys
-from absl import flags, logging
-script, folder = sys.argv[1:]
-sys.argv = sys.argv[:1]
-sys.path.insert(0, folder)
-module = importlib.import_module(script)
-for line in sys.stdin:
-    name, arguments = json.loads(line)
-    flags.FLAGS.unparse_flags()
-    for flag in flags.FLAGS:
-        flags.FLAGS[flag].unparse()
-    flags.FLAGS([script + ".py", *arguments])
-    logging.set_verbosity(logging.INFO)
-    print("CASE", name, file=sys.stderr, flush=True)
-    try:
-        module.main([])
-        outcome = "done"
-    except Exception as error:
-        outcome = f"{type(error).__name__}: {error}"
-    print(json.dumps([name, outcome]), flush=True)
-"""
+from helpers.mains import arguments_of, run_cases
 
 
-def arguments_of(values: dict) -> list[str]:
-    """{flag: value} as on a command line."""
-    return [f"--{flag}={value}" for flag, value in values.items()]
+def run_and_refuse(script: str, out: pathlib.Path, done: dict, refused: dict) -> dict:
+    """`run_cases` with an output directory for each case: those that end well, then those that are refused.
 
-
-def run_cases(script: str, cases: dict[str, dict]) -> tuple[dict, dict]:
-    """Runs a script's main once for each case, in order.
-
-    Args:
-      script: its name without ".py". cases: name -> {flag: value}.
-
-    Returns:
-      Two dicts by name: "done" or the error as "ValueError: ...", and what the case wrote to stderr.
-    """
-    lines = [json.dumps([name, arguments_of(values)]) + "\n" for name, values in cases.items()]
-    result = warm.run(
-        [sys.executable, "-c", _PROGRAM, script, str(TESTS.parent)],
-        input="".join(lines),
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2"},
-    )
-    outcomes = dict(json.loads(line) for line in result.stdout.splitlines() if line.startswith("["))
-    assert list(outcomes) == list(cases), result.stderr[-3000:]
-    return outcomes, dict(part.split("\n", 1) for part in result.stderr.split("CASE ")[1:])
-
-
-def run_and_refuse(script: str, out: pathlib.Path, done: dict, refused: dict) -> tuple[dict, dict, dict]:
-    """`run_cases` with an output directory for each case: those that are to end well, then those that are refused.
+    A refused one ends in one line with the parts of its message, separated by "*", in order; it writes nothing.
 
     Args:
       out: the folder of these directories. done: name -> {flag: value}. refused: name -> ({flag: value}, message).
 
     Returns:
-      Outcomes and stderr by name, and the messages, for `assert_refused`.
+      What each case wrote to stderr.
     """
     cases = {**done, **{name: flags for name, (flags, _) in refused.items()}}
     cases = {
@@ -79,22 +26,14 @@ def run_and_refuse(script: str, out: pathlib.Path, done: dict, refused: dict) ->
         for name, flags in cases.items()
     }
     outcomes, logs = run_cases(script, cases)
-    failed = {name: (outcomes[name], logs[name][-2000:]) for name in done if outcomes[name] != "done"}
-    assert not failed, failed
-    return outcomes, logs, {name: message for name, (_, message) in refused.items()}
-
-
-def assert_refused(out: pathlib.Path, outcomes: dict, messages: dict) -> None:
-    """Each case ended in one line with the parts of its message, separated by "*", in order; it wrote nothing."""
-    patterns = {name: ".*".join(map(re.escape, message.split("*"))) for name, message in messages.items()}
-    wrong = [
-        (name, outcomes[name])
-        for name, pattern in patterns.items()
-        if not re.fullmatch(rf"\w*Error: .*{pattern}.*", outcomes[name])
-    ]
+    wrong = {name: (outcomes[name], logs[name][-2000:]) for name in done if outcomes[name] != "done"}
+    for name, (_, message) in refused.items():
+        pattern = ".*".join(map(re.escape, message.split("*")))
+        is_said = re.fullmatch(rf"\w*Error: .*{pattern}.*", outcomes[name])
+        if not is_said or ((out / name).exists() and list((out / name).iterdir())):
+            wrong[name] = outcomes[name]
     assert not wrong, wrong
-    left = [name for name in messages if (out / name).exists() and list((out / name).iterdir())]
-    assert not left, left
+    return logs
 
 
 def selected_cases(request, cases: dict, slow: set, marker: str = "slow") -> dict:
@@ -107,7 +46,6 @@ def selected_cases(request, cases: dict, slow: set, marker: str = "slow") -> dic
 
 
 def results_of(folder, file="eval_results.txt") -> dict[str, float]:
-    """The results that a script wrote."""
     lines = (folder / file).read_text().splitlines()
     return {key: float(value) for key, value in (line.split(" = ") for line in lines)}
 
@@ -137,6 +75,5 @@ def kill_at_checkpoint(script: str, arguments: dict, step: int, folder: pathlib.
 
 
 def weights_of(path) -> dict:
-    """name -> array of all weights at a path."""
     weights = open_weights.open_weights(str(path))
     return {name: weights[name] for name in weights}

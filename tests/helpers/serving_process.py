@@ -40,14 +40,10 @@ class ServingProcess:
     def call(self, path: str, signature: str = "serving_default", **inputs) -> dict[str, tf.Tensor]:
         """The outputs of a signature of the export at `path`; inputs as tf.constant takes them."""
         if self._process is None:
-            self._process = subprocess.Popen(
-                [sys.executable, "-c", _PROGRAM],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                cwd=self._directory,  # so that bert_tf can't be imported by accident
-                env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
-            )
+            streams = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+            # So that bert_tf can't be imported by accident.
+            place = {"cwd": self._directory, "env": {**os.environ, "PYTHONPATH": ""}}
+            self._process = subprocess.Popen([sys.executable, "-c", _PROGRAM], **streams, **place)
         pickle.dump((path, signature, inputs), self._process.stdin)
         self._process.stdin.flush()
         outputs, imported = pickle.load(self._process.stdout)

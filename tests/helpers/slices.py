@@ -20,7 +20,6 @@ MOST_SECONDS = 480
 
 
 def recorded() -> dict[str, int]:
-    """File, from the project's folder -> seconds."""
     lines = (TESTS / "slow_seconds.txt").read_text().splitlines()
     pairs = (line.split() for line in lines if not line.startswith("#"))
     return {file: int(seconds) for seconds, file in pairs if (ROOT / file).is_file()}
@@ -87,11 +86,9 @@ def touched(tests: dict[str, int], seconds: dict[str, int], paths: Sequence[str]
     rooms, names = rooms_of(paths), {pathlib.PurePosixPath(path).stem.removeprefix("test_") for path in paths}
     times = {file: seconds.get(file, number * SECONDS_OF_A_TEST) for file, number in tests.items()}
     files, total = set(), 0
-    candidates = []
-    for file in map(pathlib.PurePosixPath, tests):
-        if str(file.parent) in rooms:
-            candidates.append((file.stem.removeprefix("test_") not in names, times[str(file)], str(file)))
-    for *_, file in sorted(candidates):
+    near = (file for file in map(pathlib.PurePosixPath, tests) if str(file.parent) in rooms)
+    order = sorted((file.stem.removeprefix("test_") not in names, times[str(file)], str(file)) for file in near)
+    for *_, file in order:
         if total + times[file] <= MOST_SECONDS:
             total += times[file]
             files.add(file)

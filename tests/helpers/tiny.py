@@ -4,10 +4,10 @@ import pathlib
 
 import keras
 import numpy as np
-import tensorflow as tf
 
 from bert_tf.models.configuration.config import BertConfig
 from bert_tf.models.task_models import BertModel
+from helpers.record_files import example_of, write_records
 
 TINY_CONFIG = BertConfig(100, 32, 2, 2, 64, max_position_embeddings=32, type_vocab_size=2).to_dict()
 # For runs of whole scripts, which spend most of their time tracing: a second layer would not test anything more.
@@ -33,22 +33,18 @@ def write_pretraining_records(
     Args:
       mask_of_last: the value of input_mask in the last record.
     """
-    generator = np.random.default_rng(seed)
-    with tf.io.TFRecordWriter(str(path)) as writer:
-        for number in range(count):
-            ids = generator.integers(5, TINY_CONFIG["vocab_size"], max_seq_length)
-            positions = np.sort(generator.choice(np.arange(1, max_seq_length), max_predictions_per_seq, replace=False))
-            lists = {
-                "input_ids": ids,
-                "input_mask": np.full(max_seq_length, mask_of_last if number == count - 1 else 1),
-                "segment_ids": (np.arange(max_seq_length) > max_seq_length // 2).astype(int),
-                "masked_lm_positions": positions,
-                "masked_lm_ids": ids[positions],
-                "next_sentence_labels": generator.integers(0, 2, 1),
-            }
-            feature = {
-                name: tf.train.Feature(int64_list=tf.train.Int64List(value=value)) for name, value in lists.items()
-            }
-            weights = [1.0] * max_predictions_per_seq
-            feature["masked_lm_weights"] = tf.train.Feature(float_list=tf.train.FloatList(value=weights))
-            writer.write(tf.train.Example(features=tf.train.Features(feature=feature)).SerializeToString())
+    generator, payloads = np.random.default_rng(seed), []
+    for number in range(count):
+        ids = generator.integers(5, TINY_CONFIG["vocab_size"], max_seq_length)
+        positions = np.sort(generator.choice(np.arange(1, max_seq_length), max_predictions_per_seq, replace=False))
+        lists = {
+            "input_ids": ids,
+            "input_mask": np.full(max_seq_length, mask_of_last if number == count - 1 else 1),
+            "segment_ids": (np.arange(max_seq_length) > max_seq_length // 2).astype(int),
+            "masked_lm_positions": positions,
+            "masked_lm_ids": ids[positions],
+            "next_sentence_labels": generator.integers(0, 2, 1),
+            "masked_lm_weights": np.ones(max_predictions_per_seq),
+        }
+        payloads.append(example_of({name: value.tolist() for name, value in lists.items()}))
+    write_records(path, payloads)

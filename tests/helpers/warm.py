@@ -38,12 +38,9 @@ def start() -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
         listening.bind(address)
         listening.listen()
-        process = subprocess.Popen(
-            [sys.executable, str(_SERVER), str(listening.fileno())],
-            env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2"},
-            stdin=DEVNULL,
-            pass_fds=[listening.fileno()],
-        )
+        command, number = [sys.executable, str(_SERVER)], listening.fileno()
+        environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2"}
+        process = subprocess.Popen([*command, str(number)], env=environment, stdin=DEVNULL, pass_fds=[number])
     os.environ[_ADDRESS] = address
     connection = _connection()  # the server ends with its last connection
 
@@ -76,11 +73,8 @@ class Popen:
             start()
         self.args, self.returncode = args, None
         self.stdout = self.stderr = None
-        request = {
-            "arguments": [os.fspath(argument) for argument in args[1:]],
-            "cwd": os.path.abspath(cwd or os.getcwd()),
-            "env": environment,
-        }
+        request = {"arguments": [os.fspath(argument) for argument in args[1:]]}
+        request |= {"cwd": os.path.abspath(cwd or os.getcwd()), "env": environment}
         with contextlib.ExitStack() as theirs:
             nothing = theirs.enter_context(open(os.devnull, "r+b"))
             files = [nothing if stdin in (None, DEVNULL) else stdin]

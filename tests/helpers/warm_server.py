@@ -36,7 +36,6 @@ def import_everything() -> None:
 
 
 def report_ended(running: dict[int, int]) -> None:
-    """Writes the exit code of each child that has ended to its pipe."""
     with contextlib.suppress(ChildProcessError):
         while (ended := os.waitpid(-1, os.WNOHANG))[0]:
             pipe = running.pop(ended[0])

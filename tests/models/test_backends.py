@@ -12,16 +12,24 @@ from helpers.paths import ROOT
 from bert_tf.weights import bundle
 
 # A separate process, since the Keras backend is chosen at import.
-PROGRAM = """
+BEFORE = """
 import json, sys
 import numpy as np
 import keras
-from bert_tf.models.configuration.config import BertConfig
+from bert_tf.models.configuration.families import FAMILIES, BertConfig, ElectraConfig
+from bert_tf.models.electra import ElectraPretrainer
 from bert_tf.models.inputs import select
-from bert_tf.models.task_models import BertForPreTraining
+from bert_tf.models.task_models import BertForPreTraining, BertForSequenceClassification
 from bert_tf.training.optimization import create_optimizer
 
 loaded = "tensorflow" in sys.modules  # of the backend's own need
+"""
+AFTER = """
+if sys.argv[2:]:
+    np.savez(sys.argv[2], **{name: np.asarray(v.value) for name, v in model_variables(model).items()})
+print(json.dumps([keras.config.backend(), loaded, losses]))
+"""
+PROGRAM = """
 from bert_tf.models.files.initialize import initialize, model_variables, weights_for
 
 folder = sys.argv[1]
@@ -31,19 +39,8 @@ initialize(model_variables(model), weights_for(model, folder + "/pretraining.ckp
 batch = select(np.load(folder + "/inputs.npz"), model.known_inputs)
 model.compile(optimizer=create_optimizer("adamw", 0.001, 20, 5))
 losses = [float(model.train_on_batch(batch, return_dict=True)["loss"]) for _ in range(12)]
-np.savez(sys.argv[2], **{name: np.asarray(v.value) for name, v in model_variables(model).items()})
-print(json.dumps([keras.config.backend(), loaded, losses]))
 """
-
 ELECTRA_PROGRAM = """
-import json, sys
-import numpy as np
-import keras
-from bert_tf.models.configuration.families import ElectraConfig
-from bert_tf.models.electra import ElectraPretrainer
-from bert_tf.training.optimization import create_optimizer
-
-loaded = "tensorflow" in sys.modules  # of the backend's own need
 from bert_tf.models.files.initialize import initialize, model_variables
 from bert_tf.weights import bundle
 
@@ -63,20 +60,9 @@ losses = [
     float(model.train_on_batch({name: value[step] for name, value in arrays.items()}, return_dict=True)["loss"])
     for step in range(8)
 ]
-np.savez(sys.argv[2], **{name: np.asarray(v.value) for name, v in model_variables(model).items()})
-print(json.dumps([keras.config.backend(), loaded, losses]))
 """
-
-
 # Of each family a classifier with the same weights on both backends.
 FAMILIES_PROGRAM = """
-import json, sys
-import numpy as np
-import keras
-from bert_tf.models.configuration.families import FAMILIES
-from bert_tf.models.task_models import BertForSequenceClassification
-from bert_tf.training.optimization import create_optimizer
-
 sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
 sizes |= {"vocab_size": 100, "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 own, losses = {"electra": {"embedding_size": 24}, "albert": {"embedding_size": 24, "num_hidden_groups": 2}}, []
@@ -89,7 +75,7 @@ for family in FAMILIES:
     model.compile(optimizer=create_optimizer("adamw", 0.001, 20, 2))
     batch, labels = {"input_ids": ids}, ids[:, 0] % 2
     losses += [float(model.train_on_batch(batch, labels, return_dict=True)["loss"]) for _ in range(4)]
-print(json.dumps([keras.config.backend(), "tensorflow" in sys.modules, losses]))
+print(json.dumps([keras.config.backend(), loaded, losses]))
 """
 
 
@@ -115,7 +101,6 @@ except ValueError as error:
 
 
 def last_line_of(program: str, backend: str, *arguments) -> str:
-    """Of what a program prints on this backend."""
     pytest.importorskip(backend, reason=f"{backend} is not installed (requirements-dev.txt)")
     environment = {**os.environ, "KERAS_BACKEND": backend, "PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}"}
     command = [sys.executable, "-c", program, *map(str, arguments)]
@@ -126,7 +111,7 @@ def last_line_of(program: str, backend: str, *arguments) -> str:
 
 def losses_of(program: str, backend: str, *arguments) -> tuple[bool, list[float]]:
     """Whether TensorFlow was imported, and the losses of all steps."""
-    name, loaded, losses = json.loads(last_line_of(program, backend, *arguments))
+    name, loaded, losses = json.loads(last_line_of(BEFORE + program + AFTER, backend, *arguments))
     assert name == backend
     return loaded, losses
 
@@ -159,6 +144,5 @@ def test_every_family_makes_the_same_steps_on_jax():
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", ["jax", "torch"])
 def test_what_is_out_of_range(backend):
-    """Whatever is not compiled raises an error."""
     message = "input_ids[0][0] is 40, but must be less than vocab_size"
     assert message in last_line_of(RANGES_PROGRAM, backend, backend)

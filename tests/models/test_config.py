@@ -35,19 +35,13 @@ def write(path, text) -> str:
 
 
 def test_defaults_are_the_originals():
-    assert BertConfig(30522).to_dict() == {
-        "vocab_size": 30522,
-        "hidden_size": 768,
-        "num_hidden_layers": 12,
-        "num_attention_heads": 12,
-        "intermediate_size": 3072,
-        "hidden_act": "gelu",
-        "hidden_dropout_prob": 0.1,
-        "attention_probs_dropout_prob": 0.1,
-        "max_position_embeddings": 512,
-        "type_vocab_size": 16,
+    defaults = {
+        "vocab_size": 30522, "hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12,
+        "intermediate_size": 3072, "hidden_act": "gelu", "hidden_dropout_prob": 0.1,
+        "attention_probs_dropout_prob": 0.1, "max_position_embeddings": 512, "type_vocab_size": 16,
         "initializer_range": 0.02,
-    }
+    }  # fmt: skip
+    assert BertConfig(30522).to_dict() == defaults
     assert BertConfig.from_dict({"vocab_size": 5}) == BertConfig(vocab_size=5)
     assert BertConfig(7, 8, 1, 2).num_attention_heads == 2  # the original's order of arguments
     with pytest.raises(TypeError):
@@ -72,12 +66,9 @@ def test_json_round_trip_is_byte_exact(tmp_path):
 def test_what_is_not_of_the_model_is_left_out(caplog):
     """Keys about the head, which earlier versions kept in bert_config.json; those that no model reads are kept."""
     of_head = {
-        "architectures": ["BertForSequenceClassification"],
-        "id2label": {"0": "no"},
-        "label2id": {"no": 0},
-        "problem_type": "single_label_classification",
-        "lstm_on_top": True,
-    }
+        "architectures": ["BertForSequenceClassification"], "id2label": {"0": "no"}, "label2id": {"no": 0},
+        "problem_type": "single_label_classification", "lstm_on_top": True,
+    }  # fmt: skip
     with caplog.at_level(python_logging.WARNING):
         config = BertConfig.from_dict({"vocab_size": 5, "pad_token_id": 1, **of_head})
     assert not caplog.records
@@ -108,19 +99,16 @@ def test_numpys_numbers_are_numbers(tmp_path):
     assert type(model.num_labels) is int is type(config.vocab_size)
 
 
-@pytest.mark.parametrize(
-    ("values", "message"),
-    [
-        ({"vocab_size": None}, "vocab_size is missing"),
-        ({"hidden_size": -1}, "hidden_size must be an integer from 1 to 65,536, not -1"),
-        ({"num_hidden_layers": 2.0}, "num_hidden_layers must be an integer"),
-        ({"vocab_size": 10**400}, "vocab_size must be an integer from 1 to 16,777,216, not 1000"),
-        ({"hidden_size": 770}, "hidden_size=770 must be a multiple of num_attention_heads=12"),
-        ({"attention_probs_dropout_prob": float("nan")}, "attention_probs_dropout_prob must be a probability"),
-        ({"layer_norm_eps": 0}, "layer_norm_eps must be a positive number, not 0"),
-        ({"hidden_act": "swish"}, "hidden_act must be one of gelu, gelu_erf, relu, tanh, linear, not 'swish'"),
-    ],
-)
+@pytest.mark.parametrize(("values", "message"), [
+    ({"vocab_size": None}, "vocab_size is missing"),
+    ({"hidden_size": -1}, "hidden_size must be an integer from 1 to 65,536, not -1"),
+    ({"num_hidden_layers": 2.0}, "num_hidden_layers must be an integer"),
+    ({"vocab_size": 10**400}, "vocab_size must be an integer from 1 to 16,777,216, not 1000"),
+    ({"hidden_size": 770}, "hidden_size=770 must be a multiple of num_attention_heads=12"),
+    ({"attention_probs_dropout_prob": float("nan")}, "attention_probs_dropout_prob must be a probability"),
+    ({"layer_norm_eps": 0}, "layer_norm_eps must be a positive number, not 0"),
+    ({"hidden_act": "swish"}, "hidden_act must be one of gelu, gelu_erf, relu, tanh, linear, not 'swish'"),
+])  # fmt: skip
 def test_bad_values_name_file_and_key(tmp_path, values, message):
     path = write(tmp_path / "c.json", json.dumps({"vocab_size": 5, **values}))
     with pytest.raises(ValueError, match=rf"c\.json: {message}"):
@@ -128,13 +116,8 @@ def test_bad_values_name_file_and_key(tmp_path, values, message):
 
 
 def test_activation_names():
-    for written, meant in {
-        "GELU": "gelu",
-        "gelu_erf": "gelu_erf",
-        "Relu": "relu",
-        None: "linear",
-        "": "linear",
-    }.items():
+    meanings = {"GELU": "gelu", "gelu_erf": "gelu_erf", "Relu": "relu", None: "linear", "": "linear"}
+    for written, meant in meanings.items():
         config = BertConfig(5, hidden_act=written)
         assert config.activation == meant and config.to_dict()["hidden_act"] == written
 
@@ -164,15 +147,9 @@ PUBLISHED_FAMILIES = {
 }  # fmt: skip
 
 
-def test_scopes_tell_families_and_encoders():
-    assert families.family_of_variables(["generator/x", "electra/embeddings/word_embeddings"]) is families.ELECTRA
-    assert families.is_encoder_variable("albert/encoder/layer_0") and not families.is_encoder_variable("cls/x")
-
-
 def count_of(config, encoder_only=False):
     """Millions of parameters."""
-    shapes = expected_shapes(config)
-    scope = f"{config.model_type}/"
+    shapes, scope = expected_shapes(config), f"{config.model_type}/"
     return sum(np.prod(shape) for name, shape in shapes.items() if name.startswith(scope) or not encoder_only) / 1e6
 
 
@@ -196,7 +173,9 @@ def test_descendants_sizes_have_the_published_parameters(size, millions):
     assert config_of_size(size, 100).vocab_size == 100
 
 
-def test_version_1_of_albert_has_dropout():
+def test_version_1_of_albert_has_dropout_and_scopes_tell_families():
+    assert families.family_of_variables(["generator/x", "electra/embeddings/word_embeddings"]) is families.ELECTRA
+    assert families.is_encoder_variable("albert/encoder/layer_0") and not families.is_encoder_variable("cls/x")
     config = config_of_size("albert_base_v1")
     assert (config.hidden_dropout_prob, config.attention_probs_dropout_prob) == (0.1, 0.1)
     config.hidden_dropout_prob = config.attention_probs_dropout_prob = 0.0

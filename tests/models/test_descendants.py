@@ -19,12 +19,10 @@ from bert_tf.models.configuration.families import FAMILIES
 from bert_tf.models.electra import ElectraDiscriminator
 
 CLASSES = {
-    "masked_lm": task_models.BertForMaskedLM,
-    "classifier": task_models.BertForSequenceClassification,
+    "masked_lm": task_models.BertForMaskedLM, "classifier": task_models.BertForSequenceClassification,
     "question_answering": task_models.BertForQuestionAnswering,
-    "token_classifier": task_models.BertForTokenClassification,
-    "multiple_choice": task_models.BertForMultipleChoice,
-}
+    "token_classifier": task_models.BertForTokenClassification, "multiple_choice": task_models.BertForMultipleChoice,
+}  # fmt: skip
 HAVE_PRETRAINING = ("electra", "albert")
 NAMES = [family.model_type for family in FAMILIES if family.model_type != "bert"]
 
@@ -100,12 +98,8 @@ def test_positions_of_packed_rows_begin_anew(directory, expected, family):
     """Two sequences in one row give what each gives alone; of a RoBERTa, padding is not counted."""
     encoder = task_models.BertModel.from_pretrained(directory("masked_lm"))
     first, second = np.array([[0, 9, 12, 2]]), np.array([[0, 30, 7, 8, 2]])
-    packed = {
-        "input_ids": np.concatenate([first, second], 1),
-        "sequence_ids": np.array([[1] * 4 + [2] * 5]),
-        "position_ids": np.array([[*range(4), *range(5)]]),
-        "pooled_positions": np.array([[0, 4]]),
-    }
+    packed = {"input_ids": np.concatenate([first, second], 1), "sequence_ids": np.array([[1] * 4 + [2] * 5])}
+    packed |= {"position_ids": np.array([[*range(4), *range(5)]]), "pooled_positions": np.array([[0, 4]])}
     together = encoder(packed)
     alone = [encoder({"input_ids": ids}) for ids in (first, second)]
     for name, place in (("sequence_output", 0), ("pooled_output", slice(None))):

@@ -27,7 +27,6 @@ from bert_tf.text.wordpiece import ElectraTokenizer, FullTokenizer
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory):
-    """format -> a directory in it."""
     from helpers.model_garden_models import older_names, write_variables  # which needs tf-models-official
 
     model, folders = BertForPreTraining(BertConfig.from_dict(TINY_CONFIG)), {}
@@ -194,7 +193,6 @@ def tokenizer_json() -> str:
 
 
 def directory_of(folder: pathlib.Path, form: str) -> str:
-    """A directory with a configuration and the files of a form."""
     family, vocab_size, files = FORMS[form]
     folder.mkdir()
     config_class = family_named(family).config_class

@@ -13,15 +13,9 @@ from helpers.dropped import in_training
 from helpers.every_model import CASES, CONFIG, PREDICTED, inputs
 from scipy.special import log_softmax, softmax
 
-from bert_tf.models import objectives
+from bert_tf.models import distillation, objectives
 from bert_tf.models.configuration.config import BertConfig
-from bert_tf.models.distillation import (
-    DistillationObjective,
-    LanguageDistillation,
-    TaughtLanguageModel,
-    TaughtModel,
-    vocabulary_divergence,
-)
+from bert_tf.models.distillation import LanguageDistillation, TaughtLanguageModel, TaughtModel, vocabulary_divergence
 from bert_tf.models.files import initialize
 from bert_tf.models.files.open_weights import open_weights
 from bert_tf.models.files.pretrained import read_model
@@ -36,22 +30,13 @@ def oracle(shared):
     return shared / "golden" / "distilbert"
 
 
-@pytest.fixture
-def extracted(oracle):
-    """extracted(transform): configuration and weights of the student."""
+@pytest.mark.parametrize("transform", [False, True])
+def test_the_students_beginning(oracle, golden, transform):
     weights, files = read_model(str(oracle / "teacher"))
     config = as_distilbert(shallower(files.config, LAYERS))
-    return lambda transform: (config, chosen_layers(weights, LAYERS, config, transform=transform))
-
-
-@pytest.mark.parametrize("transform", [False, True])
-def test_the_students_beginning(oracle, golden, extracted, transform):
-    config, weights = extracted(transform)
+    weights = chosen_layers(weights, LAYERS, config, transform=transform)
     there = open_weights(str(oracle / "student_init"))
-    expected = set(there.shapes)
-    if not transform:
-        expected = {name for name in expected if "/transform/" not in name}
-    assert set(weights.shapes) == expected
+    assert set(weights.shapes) == {name for name in there.shapes if transform or "/transform/" not in name}
     for name in weights:
         np.testing.assert_array_equal(weights[name], there[name], err_msg=name)
     listed = json.loads((golden / "distilbert" / f"extracted{'_vocab_transform' * transform}.json").read_text())
@@ -224,7 +209,7 @@ def cases():
 @pytest.mark.parametrize("case", cases(), ids=lambda case: case[0].__name__)
 def test_losses(case):
     objective, student, teacher, features, expected = case
-    taught = DistillationObjective(objective, 0.3, 3.0)
+    taught = distillation.DistillationObjective(objective, 0.3, 3.0)
     outputs = {"student": student, "teacher": teacher}
     sums, totals = taught.sums(outputs, features), taught.totals(features)
     assert set(sums) == set(taught.sum_names)
@@ -263,8 +248,6 @@ def test_answers_as_in_the_research_project(golden):
 
 def test_the_teacher_stays_as_it_is():
     """No gradient reaches it, nothing of it is dropped, and it is not among the variables."""
-    import tensorflow as tf
-
     sizes = {"vocab_size": 50, "hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 32}
     config = BertConfig(**sizes, num_hidden_layers=1, max_position_embeddings=8, type_vocab_size=2)
     student, teacher = (BertForSequenceClassification(config, 3) for _ in "st")
@@ -273,7 +256,7 @@ def test_the_teacher_stays_as_it_is():
     taught = TaughtModel(student, teacher)
     assert taught.trainable_variables == student.trainable_variables and not teacher.trainable_variables
     features = {"input_ids": np.arange(12).reshape(2, 6), "label_ids": np.array([0, 2])}
-    objective = DistillationObjective(student.objective, 1.0, 2.0)
+    objective = distillation.DistillationObjective(student.objective, 1.0, 2.0)
     watched = student.trainable_variables + teacher.variables
     values = [variable.value for variable in watched if variable.dtype == "float32"]
     with tf.GradientTape(watch_accessed_variables=False) as tape:

@@ -21,8 +21,7 @@ ONES = np.ones((4, 6, 50), "float32")
 
 
 def mixed(value, shift, multiplier):
-    value = value * np.uint32(multiplier)
-    return value ^ (value >> np.uint32(shift))
+    return (value := value * np.uint32(multiplier)) ^ (value >> np.uint32(shift))
 
 
 def test_the_hash_of_numpy():
@@ -130,9 +129,8 @@ def test_without_a_scope_a_model_draws_a_seed_for_each_call():
         model.build()
         graph = tf.function(lambda ids, model=model: model(ids, training=True)) if traced else model
         arguments = {} if traced else {"training": True}
-        calls.append(
-            [np.asarray(call) for call in (graph(ids, **arguments), graph(ids, **arguments), model(ids, training=True))]
-        )
+        outputs = graph(ids, **arguments), graph(ids, **arguments), model(ids, training=True)
+        calls.append([np.asarray(call) for call in outputs])
         assert (np.asarray(model(ids)) == np.asarray(model(ids))).all()
     np.testing.assert_allclose(calls[0], calls[1], atol=1e-6)
     assert len({one.tobytes() for one in calls[0]}) == 3
@@ -144,11 +142,7 @@ PREDICTIONS = {**BATCH, "masked_lm_positions": np.ones((2, 3), np.int32)}
 CHOICES = {"input_ids": np.full((2, 3, 8), 7, np.int32)}
 # (what is computed, its rate, the shape that it has, whether it is the sum with a residual)
 EMBEDDINGS = [("layer norm", 0.0, (2, 8, 32), False), ("dropout", HIDDEN, (2, 8, 32), False)]
-LAYER = [
-    ("attention", ATTENTION, (2, 2, 8, 8), False),
-    ("layer norm", HIDDEN, (2, 8, 32), True),
-    ("layer norm", HIDDEN, (2, 8, 32), True),
-]
+LAYER = [("attention", ATTENTION, (2, 2, 8, 8), False), *[("layer norm", HIDDEN, (2, 8, 32), True)] * 2]
 ENCODER = EMBEDDINGS + 2 * LAYER
 
 
@@ -156,10 +150,6 @@ def read_at(count):
     """The encoder's list if so many positions of a row are read: the last layer is computed for these."""
     last = [(name, rate, (*shape[:-2], count, shape[-1]), residual) for name, rate, shape, residual in LAYER]
     return EMBEDDINGS + LAYER + last
-
-
-def of_choices(calls):
-    return [(name, rate, (6, *shape[1:]), residual) for name, rate, shape, residual in calls]
 
 
 @pytest.mark.parametrize(
@@ -177,7 +167,9 @@ def of_choices(calls):
          [*read_at(1), ("dropout", HEAD, (2, 32), False)]),
         (lambda c: task_models.BertForTokenClassification(c, 3), BATCH,
          [*ENCODER, ("dropout", HEAD, (2, 8, 32), False)]),
-        (task_models.BertForMultipleChoice, CHOICES, [*of_choices(read_at(1)), ("dropout", HEAD, (6, 32), False)]),
+        (task_models.BertForMultipleChoice, CHOICES,
+         [*((name, rate, (6, *shape[1:]), of_sum) for name, rate, shape, of_sum in read_at(1)),
+          ("dropout", HEAD, (6, 32), False)]),
     ],
     ids=["encoder", "distilbert", "pretraining", "squad", "classification", "tags", "choice"],
 )  # fmt: skip

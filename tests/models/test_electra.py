@@ -67,13 +67,12 @@ def check_generator(folder):
     return model.encode(inputs, return_all_layers=True), expected, mask
 
 
-@pytest.mark.parametrize("part", PARTS)
-def test_outputs_are_the_originals(golden, part):
-    check = check_generator if part == "generator" else check_discriminator
-    outputs, expected, mask = check(golden / "electra" / "uneven")
-    assert_close(outputs["embedding_output"], expected[f"{part}_embedding_output"], mask)
-    for layer, value in enumerate(outputs["encoder_layers"]):
-        assert_close(value, expected[f"{part}_layers"][layer], mask)
+def test_outputs_are_the_originals(golden):
+    for part, check in zip(PARTS, (check_discriminator, check_generator), strict=True):
+        outputs, expected, mask = check(golden / "electra" / "uneven")
+        assert_close(outputs["embedding_output"], expected[f"{part}_embedding_output"], mask)
+        for layer, value in enumerate(outputs["encoder_layers"]):
+            assert_close(value, expected[f"{part}_layers"][layer], mask)
 
 
 @pytest.mark.parametrize("option", OPTIONS)
@@ -111,9 +110,8 @@ def test_sizes_without_a_configuration(released, caplog):
 @pytest.mark.parametrize("part", PARTS)
 def test_tf1_and_hugging_face_both_ways(released, tmp_path, caplog, part):
     """tf1 -> huggingface -> tf1 -> huggingface: the same bytes, and outputs of transformers on the way."""
-    steps = [("huggingface", "first", part), ("tf1", "back", None), ("huggingface", "second", part)]
     source = released
-    for format, name, asked in steps:
+    for format, name, asked in (("huggingface", "first", part), ("tf1", "back", None), ("huggingface", "second", part)):
         report = convert.convert(str(source), str(tmp_path / name), format, part=asked, do_lower_case=True)
         source = tmp_path / name
         assert "bert/" not in report.text() and not report.missing
@@ -147,8 +145,8 @@ def test_masks_are_filled_by_the_generator(released, recwarn):
 def test_an_output_layer_of_the_original(released):
     """A classifier's is read; layers of several tasks, or of a question's answer, are left over."""
     reader = bundle.CheckpointReader(str(released / "model.ckpt"))
-    names = [name for name in reader.get_variable_to_shape_map() if name.startswith("electra/")]
     layer = {"kernel": np.arange(96, dtype=np.float32).reshape(32, 3), "bias": np.ones(3, np.float32)}
+    names = (name for name in reader.get_variable_to_shape_map() if name.startswith("electra/"))
     tensors = {name: reader.get_tensor(name) for name in names}
     tensors |= {f"task_specific/mnli/dense/{name}": value for name, value in layer.items()}
     one, two = (str(released.parent / name / "model.ckpt") for name in ("one", "two"))

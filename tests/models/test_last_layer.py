@@ -21,12 +21,8 @@ IDS = RANDOM.integers(5, 100, (BATCH, LENGTH)).astype("int32")
 POSITIONS = np.array([[2, 7, 5], [11, 3, 4], [6, 1, 0]], "int32")
 WEIGHTS = np.array([[1, 1, 1], [1, 1, 1], [1, 1, 0]], "float32")
 ROWS = {"input_ids": IDS, "input_mask": (np.arange(LENGTH) < [[12], [12], [8]]).astype("int32")}
-PREDICTIONS = {
-    **ROWS,
-    "masked_lm_positions": POSITIONS,
-    "masked_lm_ids": np.take_along_axis(IDS, POSITIONS, 1),
-    "masked_lm_weights": WEIGHTS,
-}
+PREDICTIONS = {**ROWS, "masked_lm_positions": POSITIONS, "masked_lm_ids": np.take_along_axis(IDS, POSITIONS, 1)}
+PREDICTIONS |= {"masked_lm_weights": WEIGHTS}
 PAIRS = {**PREDICTIONS, "next_sentence_labels": np.array([0, 1, 1], "int32")}
 PACKED = {
     **{name: value for name, value in PREDICTIONS.items() if name != "input_mask"},
@@ -75,8 +71,7 @@ CASES = {
     "classifier": (lambda: task_models.BertForSequenceClassification(config_of("distilbert"), 2), LABELLED),
     "choice": (lambda: task_models.BertForMultipleChoice(config_of("roberta")), LABELLED | CHOICES),
 }
-FAST = ("packed",)
-ALL = [*FAST, *slow(*(case for case in CASES if case not in FAST))]
+ALL = ["packed", *slow(*(case for case in CASES if case != "packed"))]
 
 
 def created(case):
@@ -101,16 +96,12 @@ def losses_and_gradients(model, features):
     return tf.function(computed, autograph=False)() if is_taught else computed()
 
 
-@pytest.fixture(params=["fused", "plain"])
-def form(request):
-    kernels.set_fused(request.param == "fused")
-    yield
-    kernels.set_fused(True)
-
-
 @pytest.mark.parametrize("case", ALL)
-def test_losses_and_gradients_are_those_of_the_whole_computation(monkeypatch, form, case):
+@pytest.mark.parametrize("fused", [True, False])
+def test_losses_and_gradients_are_those_of_the_whole_computation(monkeypatch, request, fused, case):
     """Without dropout, whose masks are of the tokens that are read."""
+    kernels.set_fused(fused)
+    request.addfinalizer(lambda: kernels.set_fused(True))
     monkeypatch.setitem(globals(), "RATE", 0.0)
     model, features = created(case)
     computed = []
@@ -154,8 +145,6 @@ def test_lengths_known_only_at_run_time():
     specs = {name: tf.TensorSpec([None] * len(value.shape), value.dtype) for name, value in features.items()}
     assert float(tf.function(call, [specs])(features)) == pytest.approx(float(call(features)), rel=1e-6)
 
-
-# --- parts of a batch -------------------------------------------------------------------------------------------------
 
 SPANS = {**ROWS, "start_positions": np.array([1, 2, 3], "int32"), "end_positions": np.array([4, 2, 5], "int32")}
 WHOLE_SEQUENCES = {

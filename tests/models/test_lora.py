@@ -40,7 +40,6 @@ def make(family="bert", rank=None, *, dropout=0.0, dtype=None, kind=BertForSeque
 
 
 def train_a_little(model):
-    """Other values for all that is trained."""
     generator = np.random.default_rng(2)
     for variable in model.trainable_variables:
         variable.assign(variable.numpy() + generator.normal(size=variable.shape) * 0.1)
@@ -65,7 +64,6 @@ def fused(request):
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.usefixtures("fused")
 def test_at_the_start_the_model_is_the_one_that_was_given(family, dtype):
-    """Bit for bit, with dropout."""
     base, adapted = (make(family, rank, dropout=0.1, dtype=dtype) for rank in (None, RANK))
     for training in (False, True):
         np.testing.assert_array_equal(outputs_of(adapted, training), outputs_of(base, training))
@@ -147,9 +145,6 @@ def test_what_is_opened_from_a_checkpoint_has_the_adapters_in_it(tmp_path):
     kept = initialize.variables_as_weights("kept", initialize.model_variables(model))
     initialize.initialize(initialize.model_variables(base), kept)
     np.testing.assert_array_equal(outputs_of(model, True), outputs_of(base, True))
-
-
-# --- the file of adapters ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -6,7 +6,7 @@ import shutil
 import numpy as np
 import pytest
 import tensorflow as tf
-from helpers.converted import example_inputs, our_outputs
+from helpers.converted import example_inputs
 from helpers.model_garden_models import (
     CONFIG,
     assert_same_bits,
@@ -30,7 +30,7 @@ from bert_tf.conversion import convert
 from bert_tf.models import task_models
 from bert_tf.models.configuration.families import ElectraConfig
 from bert_tf.models.electra import ElectraDiscriminator
-from bert_tf.models.files import model_garden, open_weights, pretrained
+from bert_tf.models.files import initialize, model_garden, open_weights, pretrained
 
 tf_keras = pytest.importorskip("tf_keras")
 from official.nlp import optimization  # noqa: E402
@@ -146,9 +146,6 @@ def test_a_pre_norm_saved_model_is_refused(official, tmp_path):
         model_garden.open_checkpoint(str(target / "variables" / "variables"))
 
 
-# --- pretrainers, other spellings, other models -----------------------------------------------------------------------
-
-
 @pytest.fixture(scope="module", params=[networks.BertEncoder, networks.BertEncoderV2], ids=lambda kind: kind.__name__)
 def pretrainer(request):
     return randomise(make_pretrainer(request.param))
@@ -163,14 +160,13 @@ def test_outputs_equal_theirs(pretrainer, tmp_path):
     names = {"input_word_ids": "input_ids", "input_mask": "input_mask", "input_type_ids": "segment_ids"}
     theirs = pretrainer({name: inputs[ours] for name, ours in names.items()} | {"masked_lm_positions": places})
     head = pretrainer.classification_heads[0]
-    expected = {
-        "sequence_output": theirs["sequence_output"],
-        "pooled_output": head(theirs["sequence_output"], only_project=True),
-        "masked_lm_logits": theirs["mlm_logits"],
-        "next_sentence_logits": theirs["next_sentence"],
-    }
-    found = our_outputs(weights, CONFIG, inputs)
-    assert found.keys() == expected.keys()
+    expected = {"sequence_output": theirs["sequence_output"]}
+    expected |= {"pooled_output": head(theirs["sequence_output"], only_project=True)}
+    expected |= {"masked_lm_logits": theirs["mlm_logits"], "next_sentence_logits": theirs["next_sentence"]}
+    model = task_models.BertForPreTraining(CONFIG)
+    model.build()
+    initialize.initialize(initialize.model_variables(model), weights)
+    found = {**model.encode(inputs), **model(inputs)}
     for name, value in expected.items():
         np.testing.assert_allclose(found[name], value, atol=1e-5, rtol=0, err_msg=name)
 
@@ -225,8 +221,6 @@ def test_encoders_of_another_kind_and_two_are_refused(tmp_path):
         model_garden.open_checkpoint(prefix)
 
 
-# --- ELECTRA: both models of an ElectraPretrainer, and an encoder alone -----------------------------------------------
-
 SIZES = {"vocab_size": 50, "max_position_embeddings": 16, "type_vocab_size": 2, "hidden_act": "gelu"}
 LENGTH, PREDICTIONS = 9, 4
 
@@ -245,16 +239,11 @@ def make_electra(discriminator, generator, tied):
     widths = [{"embedding_width": config.embedding_size} for config in (discriminator, generator)]
     encoder = make_encoder(networks.BertEncoder, discriminator, **widths[0])
     shared = {"embedding_layer": encoder.get_embedding_layer()} if tied else {}
-    return models.ElectraPretrainer(
-        generator_network=make_encoder(networks.BertEncoder, generator, **widths[1], **shared),
-        discriminator_network=encoder,
-        vocab_size=generator.vocab_size,
-        num_classes=2,
-        num_token_predictions=PREDICTIONS,
-        mlm_activation=gelu,
-        sequence_length=LENGTH,
-        classification_heads=[layers.ClassificationHead(10, 2, name="next_sentence")],
-    )
+    sizes = {"vocab_size": generator.vocab_size, "num_classes": 2, "num_token_predictions": PREDICTIONS}
+    sizes |= {"sequence_length": LENGTH, "mlm_activation": gelu}
+    heads = [layers.ClassificationHead(10, 2, name="next_sentence")]
+    generator = make_encoder(networks.BertEncoder, generator, **widths[1], **shared)
+    return models.ElectraPretrainer(generator, encoder, classification_heads=heads, **sizes)
 
 
 def batch():
@@ -283,14 +272,8 @@ def trained(tmp_path_factory, request):
     optimizer.apply_gradients(zip(gradients, variables, strict=True))
     randomise(pretrainer)
     # official/core/base_trainer.py
-    prefix = write(
-        tmp_path_factory.mktemp("trained"),
-        "ckpt",
-        global_step=tf.Variable(1, dtype=tf.int64),
-        model=pretrainer,
-        optimizer=optimizer,
-        **pretrainer.checkpoint_items,
-    )
+    written = {"model": pretrainer, "optimizer": optimizer, "global_step": tf.Variable(1, dtype=tf.int64)}
+    prefix = write(tmp_path_factory.mktemp("trained"), "ckpt", **written, **pretrainer.checkpoint_items)
     return prefix, pretrainer, both
 
 
@@ -300,11 +283,8 @@ def values_of(encoder, config):
     if config.embedding_size != config.hidden_size:
         projection = encoder._embedding_projection
         values |= {f"bert/embeddings_project/{leaf}": getattr(projection, leaf).numpy() for leaf in ("kernel", "bias")}
-    return {
-        name.replace("bert/", "electra/", 1): value
-        for name, value in values.items()
-        if not name.startswith("bert/pool")
-    }
+    kept = [name for name in values if not name.startswith("bert/pool")]
+    return {name.replace("bert/", "electra/", 1): values[name] for name in kept}
 
 
 def assert_equal(weights, expected):

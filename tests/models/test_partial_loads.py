@@ -48,7 +48,6 @@ def encoder(tmp_path_factory) -> str:
 
 
 def said(action) -> list[str]:
-    """The warnings of an action about partial loads."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         action()

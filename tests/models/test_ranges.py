@@ -114,7 +114,6 @@ def test_positions_and_lengths(config):
 
 @pytest.mark.skipif(bool(tf.config.list_physical_devices("GPU")), reason="a GPU asserts nothing: see the next test")
 def test_fit_of_stars_from_one_to_five():
-    """The mistake that cost nothing: the loss of five stars was 0."""
     model, features = MODELS["classifier"][0](), inputs()
     model.build()
     model.compile(optimizer=AdamWeightDecay(1e-3))

@@ -25,9 +25,6 @@ from bert_tf.training.optimization import AdamWeightDecay
 pytestmark = pytest.mark.numbers
 
 
-# --- Keras -----------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("name", ["classifier", *slow("labels", "tagger", "choice", "questions", "masked", "next")])
 def test_fit_needs_no_loss_and_lowers_it(name):
     create, features = MODELS[name]
@@ -72,23 +69,18 @@ def test_fit_traces_a_step_once_per_replica(replicas, monkeypatch):
     assert len(traced) == replicas and keras.ops.convert_to_numpy(model.optimizer.iterations) == 2
 
 
-def test_bad_arguments():
+def test_the_kind_of_problem():
     for arguments, message in (
         ({"num_labels": 3, "labels": ["a", "b"]}, "num_labels=3, but labels has 2 names"),
         ({"num_labels": 3, "problem_type": "regression"}, "num_labels=3 does not fit problem_type='regression'"),
     ):
         with pytest.raises(ValueError, match=message):
             BertForSequenceClassification(CONFIG, **arguments)
-
-
-def test_the_kind_of_problem():
     several = BertForSequenceClassification(CONFIG, 4, "multi_label_classification")
     assert several.objective is objectives.MultiLabelObjective
     assert BertForSequenceClassification(CONFIG, 4).objective is objectives.ClassificationObjective
     assert BertForSequenceClassification(CONFIG, 1).objective is objectives.RegressionObjective
 
-
-# --- of every family: kernels and precision; on JAX: test_backends.py -------------------------------------------------
 
 SIZES = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
 OWN = {"electra": {"embedding_size": 24}, "albert": {"embedding_size": 24, "num_hidden_groups": 2}}
@@ -130,16 +122,14 @@ def gradients(model):
 @pytest.mark.parametrize(("family", "hidden_act"), [
     ("bert", "gelu"), ("bert", "relu"), ("roberta", "gelu_erf"), *slow(*((family, "gelu") for family in NAMES[1:]))
 ])  # fmt: skip
-def test_fused_and_plain_kernels_give_the_same_numbers(family, hidden_act):
+def test_fused_and_plain_kernels_give_the_same_numbers(family, hidden_act, request):
     model = classifier(family)
     model.config.hidden_act = hidden_act
     assert kernels.fused_enabled()
     loss, fused = gradients(model)
-    try:
-        kernels.set_fused(False)
-        plain_loss, plain = gradients(model)
-    finally:
-        kernels.set_fused(True)
+    kernels.set_fused(False)
+    request.addfinalizer(lambda: kernels.set_fused(True))
+    plain_loss, plain = gradients(model)
     np.testing.assert_allclose(loss, plain_loss, atol=1e-5)
     for variable, one, other in zip(model.trainable_variables, fused, plain, strict=True):
         np.testing.assert_allclose(one, other, atol=2e-5 * max(1.0, np.abs(other).max()), err_msg=variable.path)
@@ -156,9 +146,6 @@ def test_mixed_precision(family, dtype):
     assert model.bert(BATCH)["sequence_output"].dtype.name == dtype.removeprefix("mixed_")
 
 
-# --- random weights that are drawn late, or not at all, have the numbers of those drawn at once -----------------------
-
-
 def new_model(kind=BertForSequenceClassification, **config):
     keras.utils.set_random_seed(3)
     model = kind(BertConfig.from_dict({**TINY_CONFIG, **config}))
@@ -172,15 +159,14 @@ def bits(model) -> dict[str, bytes]:
 
 @pytest.fixture
 def drawn(monkeypatch):
-    """The shapes of the random weights that were drawn."""
     shapes = []
     for kind in (keras.initializers.TruncatedNormal, keras.initializers.GlorotUniform):
-        call = kind.__call__
-        monkeypatch.setattr(
-            kind,
-            "__call__",
-            lambda self, shape, dtype=None, call=call: shapes.append(tuple(shape)) or call(self, shape, dtype),
-        )
+
+        def draw(self, shape, dtype=None, call=kind.__call__):
+            shapes.append(tuple(shape))
+            return call(self, shape, dtype)
+
+        monkeypatch.setattr(kind, "__call__", draw)
     return shapes
 
 

@@ -1,4 +1,4 @@
-"""create_pretraining_data: records, summaries and errors."""
+"""create_pretraining_data: records, summaries, errors, warnings of texts that teach little, and words in records."""
 
 import hashlib
 import json
@@ -9,10 +9,16 @@ import pytest
 from helpers.early_mistakes import record
 from helpers.paths import GOLDEN, ROOT
 from helpers.pretraining_records_read import FEATURES, LETTERS, contents, digest_records, read_records
+from helpers.training_steps import one_device
 
+from bert_tf.data import record_files, record_index
+from bert_tf.models.configuration.config import BertConfig
 from bert_tf.pretraining import shard
+from bert_tf.pretraining.corpus_formats import TextSettings
 from bert_tf.pretraining.create import create_pretraining_data
 from bert_tf.system import numba_compile
+from bert_tf.training.pretraining_settings import PretrainingSettings
+from bert_tf.training.pretraining_tasks import PretrainingTask
 
 
 @pytest.mark.parametrize("number", [1, 2, 3, 4])
@@ -38,13 +44,6 @@ def test_records_are_the_originals(number, golden, tmp_path, monkeypatch):
         assert record == {name: first[name] for name in FEATURES}
 
 
-def forbid_compiled(monkeypatch) -> None:
-    def call(loop, *_):
-        raise AssertionError(f"{loop.py_func.__name__} is compiled")
-
-    monkeypatch.setattr(numba_compile.CPUDispatcher, "__call__", call)
-
-
 FORMS = {
     "n-grams": {"ngram": 3, "do_whole_word_mask": True, "max_predictions_per_seq": 20, "next_sentence": "order"},
     "packed": {"masking": "dynamic", "pack_sequences": True, "word_boundaries": "spaces"},
@@ -60,8 +59,12 @@ def test_a_small_text_compiles_nothing_and_gives_the_same(form, golden, tmp_path
     flags = {"vocab_file": "vocab.txt", "max_seq_length": 64, "show_progress": False} | FORMS[form]
     flags["vocab_file"] = str(golden / flags["vocab_file"])
     text, outputs = str(ROOT / "sample_text.txt"), [tmp_path / "interpreted", tmp_path / "compiled"]
+
+    def call(loop, *_):
+        raise AssertionError(f"{loop.py_func.__name__} is compiled")
+
     with monkeypatch.context() as patch:
-        forbid_compiled(patch)
+        patch.setattr(numba_compile.CPUDispatcher, "__call__", call)
         create_pretraining_data(text, str(outputs[0]), **flags)
         patch.setattr(shard, "BYTES_INTERPRETED", os.path.getsize(text) - 1)
         with pytest.raises(AssertionError, match="is compiled"):
@@ -71,9 +74,6 @@ def test_a_small_text_compiles_nothing_and_gives_the_same(form, golden, tmp_path
     assert outputs[0].read_bytes() == outputs[1].read_bytes()
 
 
-# ---- files -----------------------------------------------------------------------------------------------------------
-
-
 def test_summary_beside_the_records(letters, tmp_path):
     corpus, vocab = letters
     outputs = f"{tmp_path}/new/folder/a.tfrecord,{tmp_path}/elsewhere/b.tfrecord"
@@ -81,9 +81,8 @@ def test_summary_beside_the_records(letters, tmp_path):
         corpus, outputs, vocab, max_seq_length=16, max_predictions_per_seq=3, dupe_factor=5, show_progress=False
     )
     assert set(contents(tmp_path / "elsewhere")) == {"b.tfrecord", "pretraining_data.b.index.npz"}
-    assert set(contents(tmp_path / "new/folder")) == {
-        "a.tfrecord", "pretraining_data.a.json", "pretraining_data.a.index.npz",
-    }  # fmt: skip
+    names = {"a.tfrecord", "pretraining_data.a.json", "pretraining_data.a.index.npz"}
+    assert set(contents(tmp_path / "new/folder")) == names
     summary = json.loads((tmp_path / "new/folder/pretraining_data.a.json").read_text())
     files = [read_records(path) for path in outputs.split(",")]
     records = files[0] + files[1]
@@ -114,42 +113,37 @@ def test_summary_beside_the_records(letters, tmp_path):
 
 BYTE_BPE = str(GOLDEN / "tokenization" / "roberta" / "vocab.json")
 
-# ---- bad input -------------------------------------------------------------------------------------------------------
 
-
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        ({"max_seq_length": 4}, "--max_seq_length=4 must be at least 5"),
-        ({"max_predictions_per_seq": 0}, "--max_predictions_per_seq must be at least 1"),
-        ({"masked_lm_prob": math.nan}, "--masked_lm_prob=nan must be more than 0, at most 1."),
-        ({"pack_sequences": True}, "--pack_sequences needs --masking=dynamic"),
-        ({"input_file": "{folder}/*.text"}, "--input_file: no file matches .*/\\*.text"),
-        ({"input_file": "{folder}/blank.txt"}, "no text .* in .*blank.txt: every line is blank"),
-        ({"input_file": "{folder}/broken.txt"}, "broken.txt, line 3: not UTF-8 at byte offset 13 "),
-        ({"output_file": "{folder}/./letters.txt"}, "--output_file=.*letters.txt would overwrite a file that is read"),
-        ({"output_file": "{folder}/o1,{folder}/../{name}/o1"}, "--output_file=.*o1 is named twice"),
-        ({"output_file": "{folder}/mine.csv"}, "--output_file: .*mine.csv is there, and not a file of records: choose"),
-        ({"vocab_file": "{folder}/no_mask.txt"}, "no_mask.txt lacks \\[MASK\\]"),
-        ({"mask_rate": 0.7}, "--mask_rate=0.7, --random_rate=0.1, --keep_rate=0.1 must add up to 1"),
-        ({"masking": "dynamic", "masked_lm_prob": 0.3}, "--masked_lm_prob: unmasked records"),
-        ({"rows": "electra", "do_whole_word_mask": True}, "--do_whole_word_mask: --rows=electra knows no words"),
-        ({"rows": "electra", "nsp": True}, "--nsp=True is for --rows=pairs, not for --rows=electra"),
-        ({"rows": "lines", "next_sentence": "order"}, "--next_sentence=order is for --rows=pairs"),
-        ({"rows": "electra", "dupe_factor": 5}, "--dupe_factor=5 is for --rows=pairs, not for --rows=electra"),
-        ({"rows": "electra", "pack_sequences": True}, "--pack_sequences: --rows=electra"),
-        ({"rows": "electra", "segmenter": "jieba"}, "--word_boundaries, --segmenter: --rows=electra knows no words"),
-        ({"masking": "dynamic", "ngram": 3}, "--ngram draws masks"),
-        ({"favor_shorter_ngram": False}, "--favor_shorter_ngram is for --ngram"),
-        ({"next_sentence": "order", "nsp": False}, "--next_sentence=order: there is no next sentence"),
-        ({"segmenter": "jieba"}, "--segmenter say which pieces .*: give --do_whole_word_mask, too"),
-        ({"word_boundaries": "spaces", "segmenter": "jieba", "masking": "dynamic"}, "--segmenter: give one"),
-        ({"vocab_file": BYTE_BPE, "nsp": True}, "--nsp: .* have one segment: give --nsp=false"),
-        ({"vocab_file": BYTE_BPE, "rows": "electra", "do_lower_case": None}, "--rows=electra makes .* word pieces"),
-        ({"vocab_file": BYTE_BPE, "nsp": False, "do_lower_case": True}, "do_lower_case=True contradicts .*vocab.json"),
-        ({"vocab_file": BYTE_BPE, "nsp": False, "word_boundaries": "spaces", "masking": "dynamic"}, "of word pieces"),
-    ],
-)
+@pytest.mark.parametrize(("flags", "message"), [
+    ({"max_seq_length": 4}, "--max_seq_length=4 must be at least 5"),
+    ({"max_predictions_per_seq": 0}, "--max_predictions_per_seq must be at least 1"),
+    ({"masked_lm_prob": math.nan}, "--masked_lm_prob=nan must be more than 0, at most 1."),
+    ({"pack_sequences": True}, "--pack_sequences needs --masking=dynamic"),
+    ({"input_file": "{folder}/*.text"}, "--input_file: no file matches .*/\\*.text"),
+    ({"input_file": "{folder}/blank.txt"}, "no text .* in .*blank.txt: every line is blank"),
+    ({"input_file": "{folder}/broken.txt"}, "broken.txt, line 3: not UTF-8 at byte offset 13 "),
+    ({"output_file": "{folder}/./letters.txt"}, "--output_file=.*letters.txt would overwrite a file that is read"),
+    ({"output_file": "{folder}/o1,{folder}/../{name}/o1"}, "--output_file=.*o1 is named twice"),
+    ({"output_file": "{folder}/mine.csv"}, "--output_file: .*mine.csv is there, and not a file of records: choose"),
+    ({"vocab_file": "{folder}/no_mask.txt"}, "no_mask.txt lacks \\[MASK\\]"),
+    ({"mask_rate": 0.7}, "--mask_rate=0.7, --random_rate=0.1, --keep_rate=0.1 must add up to 1"),
+    ({"masking": "dynamic", "masked_lm_prob": 0.3}, "--masked_lm_prob: unmasked records"),
+    ({"rows": "electra", "do_whole_word_mask": True}, "--do_whole_word_mask: --rows=electra knows no words"),
+    ({"rows": "electra", "nsp": True}, "--nsp=True is for --rows=pairs, not for --rows=electra"),
+    ({"rows": "lines", "next_sentence": "order"}, "--next_sentence=order is for --rows=pairs"),
+    ({"rows": "electra", "dupe_factor": 5}, "--dupe_factor=5 is for --rows=pairs, not for --rows=electra"),
+    ({"rows": "electra", "pack_sequences": True}, "--pack_sequences: --rows=electra"),
+    ({"rows": "electra", "segmenter": "jieba"}, "--word_boundaries, --segmenter: --rows=electra knows no words"),
+    ({"masking": "dynamic", "ngram": 3}, "--ngram draws masks"),
+    ({"favor_shorter_ngram": False}, "--favor_shorter_ngram is for --ngram"),
+    ({"next_sentence": "order", "nsp": False}, "--next_sentence=order: there is no next sentence"),
+    ({"segmenter": "jieba"}, "--segmenter say which pieces .*: give --do_whole_word_mask, too"),
+    ({"word_boundaries": "spaces", "segmenter": "jieba", "masking": "dynamic"}, "--segmenter: give one"),
+    ({"vocab_file": BYTE_BPE, "nsp": True}, "--nsp: .* have one segment: give --nsp=false"),
+    ({"vocab_file": BYTE_BPE, "rows": "electra", "do_lower_case": None}, "--rows=electra makes .* word pieces"),
+    ({"vocab_file": BYTE_BPE, "nsp": False, "do_lower_case": True}, "do_lower_case=True contradicts .*vocab.json"),
+    ({"vocab_file": BYTE_BPE, "nsp": False, "word_boundaries": "spaces", "masking": "dynamic"}, "of word pieces"),
+])  # fmt: skip
 def test_bad_input_is_named_and_nothing_is_written(letters, tmp_path, flags, message):
     (tmp_path / "blank.txt").write_text("\n \n\u200b\n\n", encoding="utf-8")
     (tmp_path / "mine.csv").write_text("a,b\n")
@@ -157,15 +151,72 @@ def test_bad_input_is_named_and_nothing_is_written(letters, tmp_path, flags, mes
     (tmp_path / "no_mask.txt").write_text("\n".join(t for t in LETTERS if t != "[MASK]"))
     (tmp_path / "out.tfrecord").write_bytes(record(b"of an earlier run"))
     before = contents(tmp_path)
-    arguments = {
-        "input_file": letters[0],
-        "output_file": f"{tmp_path}/out.tfrecord,{tmp_path}/out2.tfrecord",
-        "vocab_file": letters[1],
-        "show_progress": False,
-    } | flags
+    arguments = {"input_file": letters[0], "vocab_file": letters[1], "show_progress": False}
+    arguments |= {"output_file": f"{tmp_path}/out.tfrecord,{tmp_path}/out2.tfrecord"} | flags
     for name, value in arguments.items():
         if isinstance(value, str):
             arguments[name] = value.format(folder=tmp_path, name=tmp_path.name)
     with pytest.raises(ValueError, match=message):
         create_pretraining_data(**arguments)
     assert contents(tmp_path) == before
+
+
+SENTENCE = "나는 오늘 학교에 갔다."
+VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *sorted({*SENTENCE} - {" "})]
+PARAGRAPH = " ".join([SENTENCE] * 30)
+PARAGRAPHS = "\n\n".join("\n".join([PARAGRAPH] * 5) for _ in range(5))
+SPLIT = "--split_sentences (with --language) makes sentences of paragraphs"
+CONSTANT = "of the pairs have a random next sentence, so that labels are nearly constant"
+# text, flags, what is said of it
+SAID = {
+    "a paragraph a document": ("\n\n".join([PARAGRAPH] * 20), {}, (CONSTANT, SPLIT, "--nsp=false")),
+    "a paragraph a line": (PARAGRAPHS, {}, (CONSTANT, "here one has 5.0 lines of ", "is cut off", SPLIT)),
+    "a sentence a document": ("\n\n".join([SENTENCE] * 60), {}, (CONSTANT, "here one has 1.0 lines")),
+    "one document": ("\n".join([SENTENCE] * 60), {}, ("there is only one document", SPLIT)),
+    "sentences": ("\n\n".join("\n".join([SENTENCE] * 8) for _ in range(20)), {}, ()),
+    "split": (PARAGRAPHS, {"text": TextSettings(split_sentences=True, language="ko")}, ()),
+    "no labels": ("\n\n".join([SENTENCE] * 60), {"nsp": False}, ()),
+}
+
+
+@pytest.mark.parametrize("case", SAID)
+def test_what_is_said(tmp_path, caplog, case):
+    content, flags, messages = SAID[case]
+    (tmp_path / "vocab.txt").write_text("\n".join([*VOCABULARY, *("##" + token for token in VOCABULARY[5:])]))
+    (tmp_path / "a.txt").write_text(content, encoding="utf-8")
+    names = [str(tmp_path / name) for name in ("a.txt", "a.tfrecord", "vocab.txt")]
+    sizes = {"max_seq_length": 64, "max_predictions_per_seq": 5, "dupe_factor": 2}
+    create_pretraining_data(*names, do_lower_case=True, strip_accents=False, show_progress=False, **sizes, **flags)
+    assert all(message in caplog.text for message in messages)
+    assert bool(messages) == any("a.txt: " in record.message for record in caplog.records if record.levelno > 20)
+
+
+CHARACTERS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"我来到北京。"]
+
+
+def test_records_with_and_without_words(tmp_path, caplog):
+    (tmp_path / "text.txt").write_text("我 来到 北京 。\n北京\n\n来到 。\n我\n")
+    (tmp_path / "vocab.txt").write_text("\n".join(CHARACTERS) + "\n")
+    sizes = {"max_seq_length": 32, "max_predictions_per_seq": 6}
+    files = {name: str(tmp_path / name) for name in ("words", "none")}
+    for name, path in files.items():
+        create_pretraining_data(
+            str(tmp_path / "text.txt"), path, str(tmp_path / "vocab.txt"), masking="dynamic", show_progress=False,
+            word_boundaries="spaces" if name == "words" else None, **sizes,
+        )  # fmt: skip
+    index = record_index.index_records([*files.values()], None)
+    with pytest.raises(record_files.RecordError, match="words has .* what a word is .*, .*none has .* pairs: a run"):
+        record_files.features_of(index.first_payloads(), 32, 6)
+    config = BertConfig(len(CHARACTERS))
+    unused = "The words that the records name are not used: --do_whole_word_mask is not"
+    for whole_words in (True, False):
+        settings = PretrainingSettings(
+            input_file=files["words"], output_dir=str(tmp_path), vocab_file=str(tmp_path / "vocab.txt"), do_train=True,
+            do_whole_word_mask=whole_words, **sizes,
+        )  # fmt: skip
+        caplog.clear()
+        with caplog.at_level("INFO", logger="absl"):
+            PretrainingTask(settings, config, "c", one_device())
+        kind = "whole words" if whole_words else "single pieces"
+        assert f"are unmasked and say what a word is: by the rule of bert, 0.15 of the tokens ({kind})" in caplog.text
+        assert (unused in caplog.text) != whole_words

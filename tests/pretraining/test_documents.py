@@ -5,18 +5,15 @@ import pytest
 from bert_tf.pretraining.documents import split_held_out, split_sentences, text_documents, to_text
 
 
-@pytest.mark.parametrize(
-    ("text", "sentences"),
-    [
-        ("One. Two! Three? Four", ["One.", "Two!", "Three?", "Four"]),
-        ("Use it, e.g. Adam. Then J. R. Smith came.", ["Use it, e.g. Adam.", "Then J. R. Smith came."]),
-        ("It took 3.5 m. and 2 s. He left.", ["It took 3.5 m. and 2 s.", "He left."]),
-        ('He said "No." She left.', ['He said "No."', "She left."]),
-        ("これは本です。あれは「犬です。」そう", ["これは本です。", "あれは「犬です。」", "そう"]),
-        ("이것은 책입니다. 저것은 개입니다.", ["이것은 책입니다.", "저것은 개입니다."]),
-        ("   ", []),
-    ],
-)
+@pytest.mark.parametrize(("text", "sentences"), [
+    ("One. Two! Three? Four", ["One.", "Two!", "Three?", "Four"]),
+    ("Use it, e.g. Adam. Then J. R. Smith came.", ["Use it, e.g. Adam.", "Then J. R. Smith came."]),
+    ("It took 3.5 m. and 2 s. He left.", ["It took 3.5 m. and 2 s.", "He left."]),
+    ('He said "No." She left.', ['He said "No."', "She left."]),
+    ("これは本です。あれは「犬です。」そう", ["これは本です。", "あれは「犬です。」", "そう"]),
+    ("이것은 책입니다. 저것은 개입니다.", ["이것은 책입니다.", "저것은 개입니다."]),
+    ("   ", []),
+])  # fmt: skip
 def test_split_sentences(text, sentences):
     assert split_sentences(text) == sentences
 
@@ -45,9 +42,7 @@ def test_documents_end_at_files_and_blank_lines_once_long_enough(tmp_path):
     short, long = "Five words are in here.\n" * 7 + "\n", "Five words are in here.\n" * 450
     assert [len(document) for document in read(tmp_path, short * 4, long, "\n\n")] == [21, 7, 200, 200, 50]
 
-
-def test_cut_to_even_shares(tmp_path):
-    """A short file leaves its share to the long ones; the beginning of each is kept."""
+    # A short file leaves its share to the long ones; the beginning of each is kept.
     line = "Nine bytes.\n"
     documents = read(tmp_path, line * 2, line * 100, line * 100, max_bytes=len(line) * 42)
     assert sorted(map(len, documents)) == [2, 20, 20]
@@ -57,8 +52,7 @@ def test_split_held_out():
     documents = [[str(number)] for number in range(41)]
     training, heldout = split_held_out(documents)
     assert heldout == [["19"], ["39"]]
-    assert len(training) == 39
-    assert split_held_out(documents[:3]) == (documents[:2], documents[2:3])
+    assert len(training) == 39 and split_held_out(documents[:3]) == (documents[:2], documents[2:3])
     assert to_text([["a", "b"], ["c"]]) == "a\nb\n\nc\n\n"
     with pytest.raises(ValueError, match="1 documents can't be split"):
         split_held_out(documents[:1])

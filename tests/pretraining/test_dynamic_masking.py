@@ -15,12 +15,8 @@ def count_of(length, prob=0.15, limit=20):
     return min(limit, max(1, round(length * prob)))
 
 
-# --- the rules --------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("most", [1, 4])
 def test_features_of_a_row(most):
-    """Everything but the masks, compared with plain loops."""
     packed = packed_rows(30, most)
     rows = rows_of(packed, 64, most)
     features = mask(rows)
@@ -118,9 +114,6 @@ def test_more_predictions_than_tokens_and_rows_without_any_pair():
     assert features["masked_lm_weights"].sum(1).tolist() == [0, 0, 5]
     assert features["input_mask"].sum(1).tolist() == [0, 3, 8]
     assert features["masked_lm_positions"].shape == (3, 12)
-
-
-# --- a function of (seed, step, row) ---------------------------------------------------------------------------------
 
 
 def test_masks_are_fixed_for_all_time():

@@ -44,9 +44,6 @@ def sequence_output(model, inputs, training):
         return model(inputs, training=training)["sequence_output"].numpy()
 
 
-# --- the model -------------------------------------------------------------------------------------------------------
-
-
 @pytest.fixture(params=[True, False], ids=["fused", "plain"])
 def training(request):
     """Whether the model trains; plain kernels where it does not."""
@@ -88,20 +85,14 @@ def test_padding_and_packed_rows():
     last = alone[0]["sequence_output"][:, -1]
     expected = np.tanh(last @ model.pooler.kernel + model.pooler.bias)
     np.testing.assert_allclose(padded["pooled_output"], expected, atol=1e-5)
-    packed = {
-        "input_ids": ids,
-        "sequence_ids": np.array([[1] * 5 + [2] * 7]),
-        "position_ids": np.array([[*range(5), *range(7)]]),
-    }
+    packed = {"input_ids": ids, "sequence_ids": np.array([[1] * 5 + [2] * 7])}
+    packed |= {"position_ids": np.array([[*range(5), *range(7)]])}
     outputs = model({**packed, "pooled_positions": np.array([[4, 11]])})
     for number, (begin, end) in enumerate([(0, 5), (5, 12)]):
         np.testing.assert_allclose(
             outputs["sequence_output"][:, begin:end], alone[number]["sequence_output"], atol=1e-5
         )
         np.testing.assert_allclose(outputs["pooled_output"][:, number], alone[number]["pooled_output"], atol=1e-5)
-
-
-# --- labels and loss -------------------------------------------------------------------------------------------------
 
 
 def test_labels_are_the_next_tokens_of_the_same_sequence():
@@ -157,9 +148,8 @@ def test_loss_is_that_of_plain_numpy():
     both = pretraining_objective("ltr", nsp=True)
     sums = both.sums(outputs, features)
     np.testing.assert_allclose(both.loss(sums, sums) - sums["next_sentence_loss"] / 2, np.mean(losses), rtol=1e-5)
-    assert set(both.metrics(sums)) == {
-        "next_token_loss", "next_token_accuracy", "next_sentence_loss", "next_sentence_accuracy",
-    }  # fmt: skip
+    names = {f"next_{what}_{kind}" for what in ("token", "sentence") for kind in ("loss", "accuracy")}
+    assert set(both.metrics(sums)) == names
 
 
 def test_attention_is_that_of_weights_and_objective(tmp_path):

@@ -19,24 +19,17 @@ from bert_tf.training import step as train_step
 
 VOCAB_SIZE, PAIRS, LENGTH, PREDICTIONS = 120, 4, 32, 8
 CONFIG = {
-    "vocab_size": VOCAB_SIZE,
-    "hidden_size": 32,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "intermediate_size": 64,
-    "max_position_embeddings": 32,
-    "type_vocab_size": 2,
-    "hidden_dropout_prob": 0.0,
+    "vocab_size": VOCAB_SIZE, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2,
+    "intermediate_size": 64, "max_position_embeddings": 32, "type_vocab_size": 2, "hidden_dropout_prob": 0.0,
     "attention_probs_dropout_prob": 0.0,
-}
+}  # fmt: skip
 # Tokens of `[CLS] A [SEP]` and of `B [SEP]`.
 ROWS = [[(3, 4), (5, 2), (9, 9)], [(20, 12)], [(3, 2), (4, 3), (3, 3), (6, 8)], [(8, 7), (2, 2)]]
 
 
-def masking():
-    tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"] + [f"w{number}" for number in range(VOCAB_SIZE - 5)]
-    vocab = {token: number for number, token in enumerate(tokens)}
-    return Masking(tokenizer_of(vocab), max_predictions_per_seq=PREDICTIONS)
+TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{number}" for number in range(VOCAB_SIZE - 5))]
+TOKENIZER = tokenizer_of({token: number for number, token in enumerate(TOKENS)})
+MASKING = Masking(TOKENIZER, max_predictions_per_seq=PREDICTIONS)
 
 
 def packed_batch(rows=ROWS, step=0) -> dict[str, np.ndarray]:
@@ -54,7 +47,7 @@ def packed_batch(rows=ROWS, step=0) -> dict[str, np.ndarray]:
             at += first + second
     unmasked = {"input_ids": ids, "segment_lengths": lengths, "next_sentence_labels": labels}
     unmasked = {name: tf.constant(value) for name, value in unmasked.items()}
-    return {name: value.numpy() for name, value in mask_rules.bert(unmasked, 1, step, masking()).items()}
+    return {name: value.numpy() for name, value in mask_rules.bert(unmasked, 1, step, MASKING).items()}
 
 
 def unpacked(batch, rows=ROWS):
@@ -108,14 +101,12 @@ def loss_and_gradients(model, inputs):
 
 
 @pytest.mark.parametrize("fused", [True, False])
-def test_loss_and_gradients_are_those_of_the_unpacked_pairs(fused):
+def test_loss_and_gradients_are_those_of_the_unpacked_pairs(fused, request):
     model, batch = build(), packed_batch()
-    try:
-        kernels.set_fused(fused)
-        loss, sums, gradients = loss_and_gradients(model, batch)
-        alone = loss_and_gradients(model, unpacked(batch)[0])
-    finally:
-        kernels.set_fused(True)
+    kernels.set_fused(fused)
+    request.addfinalizer(lambda: kernels.set_fused(True))
+    loss, sums, gradients = loss_and_gradients(model, batch)
+    alone = loss_and_gradients(model, unpacked(batch)[0])
     assert float(sums["examples"]) == 10
     np.testing.assert_allclose(loss, alone[0], rtol=1e-6)
     for name in PretrainingObjective.sum_names:
@@ -135,9 +126,6 @@ def test_absent_pairs_count_nothing():
     assert (changed["next_sentence_labels"] != batch["next_sentence_labels"]).sum() == 6
     for name, value in PretrainingObjective.sums(model(changed), changed).items():
         assert float(value) == float(sums[name]), name
-
-
-# --- training ---------------------------------------------------------------------------------------------------------
 
 
 def test_evaluation_leaves_filling_rows_out():

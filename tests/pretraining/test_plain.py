@@ -1,17 +1,21 @@
-"""Records of random texts and settings are, byte for byte, those of plain Python (helpers/plain_pretraining.py)."""
+"""Records of random texts and settings are those of plain Python, byte for byte, and the draws of compiled code."""
 
 import dataclasses
 import itertools
 import random
 
+import numba
+import numpy as np
 import pytest
 import tensorflow as tf
 from helpers import plain_pretraining as plain
 from helpers.pretraining_records_read import UNMASKED_FEATURES, read_records
+from helpers.slow import slow
 
-from bert_tf.pretraining import instances, shard
+from bert_tf.pretraining import instance_kernels, instances, shard
 from bert_tf.pretraining.create import create_pretraining_data
 from bert_tf.pretraining.instances import InstanceSettings, TrainingInstance
+from bert_tf.system.numba_compile import interpreted
 from bert_tf.text import word_boundaries
 from bert_tf.text.word_boundaries import WordBoundaries
 from bert_tf.text.wordpiece import FullTokenizer
@@ -61,18 +65,12 @@ def plain_instances(files, tokenizer, settings, seed, boundaries: WordBoundaries
 
 
 def encoded(instances, settings) -> list[bytes]:
-    """Masked records."""
-    encoder = plain.ExampleEncoder(settings.max_seq_length, settings.max_predictions_per_seq)
-    return [
-        encoder.encode(
-            dataclasses.replace(
-                one,
-                token_ids=[index % CONTINUES for index in one.token_ids],
-                masked_lm_ids=[index % CONTINUES for index in one.masked_lm_ids],
-            )
-        )
-        for one in instances
-    ]
+    records = []
+    for one in instances:
+        ids = {name: [k % CONTINUES for k in getattr(one, name)] for name in ("token_ids", "masked_lm_ids")}
+        plain_one = dataclasses.replace(one, **ids)
+        records.append(plain.encode(plain_one, settings.max_seq_length, settings.max_predictions_per_seq))
+    return records
 
 
 def unmasked(one: TrainingInstance) -> tuple:
@@ -82,7 +80,6 @@ def unmasked(one: TrainingInstance) -> tuple:
 
 
 def pairs_of(record: dict) -> list[tuple]:
-    """`unmasked` of each pair in an unmasked record."""
     pairs, begin, lengths = [], 0, record["segment_lengths"]
     flags = record.get("word_continuations", [0] * len(record["input_ids"]))
     for number, label in enumerate(record["next_sentence_labels"]):
@@ -96,24 +93,17 @@ def pairs_of(record: dict) -> list[tuple]:
 
 # max_seq_length, max_predictions_per_seq, dupe_factor, short_seq_prob, masked_lm_prob
 SIZES = [
-    (5, 1, 3, 1.0, 1.0),
-    (12, 3, 3, 0.5, 0.5),
-    (64, 10, 2, 0.1, 0.15),
-    (200, 40, 3, 0.9, 0.3),
-    (300, 60, 9, 0, 0.15),
-]
+    (5, 1, 3, 1.0, 1.0), (12, 3, 3, 0.5, 0.5), (64, 10, 2, 0.1, 0.15), (200, 40, 3, 0.9, 0.3), (300, 60, 9, 0, 0.15),
+]  # fmt: skip
 WORDS = [{}, {"do_whole_word_mask": True}, {"do_whole_word_mask": True, "word_boundaries": "spaces"},
          {"do_whole_word_mask": True, "segmenter": "pairs"}]  # fmt: skip
 
 
 KINDS = [
-    {},
-    {"nsp": False, "mask_rate": 0.0, "random_rate": 0.8, "keep_rate": 0.2},
-    {"masking": "dynamic"},
-    {"masking": "dynamic", "pack_sequences": True},
-    {"masking": "dynamic", "pack_sequences": True, "nsp": False},
+    {}, {"nsp": False, "mask_rate": 0.0, "random_rate": 0.8, "keep_rate": 0.2}, {"masking": "dynamic"},
+    {"masking": "dynamic", "pack_sequences": True}, {"masking": "dynamic", "pack_sequences": True, "nsp": False},
     {"mask_rate": 1.0, "random_rate": 0.0, "keep_rate": 0.0},
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("seed", range(24))
@@ -168,3 +158,31 @@ def test_records(seed, tmp_path, monkeypatch):
             for row, record in zip(read, records, strict=True)
         )
         assert len(records) < len(expected) or settings.max_seq_length < 64
+
+
+@numba.njit
+def _draw(counts):
+    floats, numbers, of_numpy = np.empty(len(counts)), np.empty(len(counts), np.int64), np.empty(len(counts))
+    for k in range(len(counts)):
+        floats[k], numbers[k] = instance_kernels.uniform(), instance_kernels.below(counts[k])
+        of_numpy[k] = instance_kernels.uniform_of_numpy()
+    return floats, numbers, of_numpy
+
+
+@pytest.mark.parametrize("compiled", [*slow(True), False])
+def test_draws_are_those_of_the_generators(compiled):
+    rng, plain = random.Random(3), random.Random(3)
+    numpy_rng, plain_numpy = np.random.RandomState(7), np.random.RandomState(7)
+    rng.random()  # in the middle of a block
+    plain.random()
+    counts = np.array([1 + turn * turn % 70_001 for turn in range(1500)] + [(1 << 32) - 1])
+    with interpreted(not compiled), instance_kernels.drawing_from(rng, numpy_rng):
+        drawn = (_draw if compiled else _draw.py_func)(counts)
+        for one in zip(counts.tolist(), *(values.tolist() for values in drawn), strict=True):
+            assert one[1:] == (plain.random(), plain.randrange(one[0]), plain_numpy.random_sample())
+        for length in (0, 1, 2, 3, 4, 7, 8, 9, 125, 128, 1000):
+            items, reference = np.arange(length), list(range(length))
+            instance_kernels.shuffle(items, length)
+            plain.shuffle(reference)
+            assert items.tolist() == reference
+    assert rng.getstate() == plain.getstate() and numpy_rng.random_sample() == plain_numpy.random_sample()

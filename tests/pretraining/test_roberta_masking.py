@@ -24,7 +24,6 @@ def masking(**settings) -> Masking:
 
 
 def rows_of(packed, length=128, most=1) -> dict[str, tf.Tensor]:
-    """Lists of sequences -> the tensors as read from records."""
     return rows_of_pairs([[(sequence, []) for sequence in sequences] for sequences in packed], length, most)
 
 
@@ -37,8 +36,6 @@ def mask(rows, seed=1, step=0, draws=None, **settings) -> dict[str, np.ndarray]:
     features = mask_rules.roberta(rows, seed, step, masking(**settings), draws=draws)
     return {name: value.numpy() for name, value in features.items()}
 
-
-# --- fairseq ----------------------------------------------------------------------------------------------------------
 
 RATES = {"random_token_prob": "random_rate", "leave_unmasked_prob": "keep_rate", "mask_prob": "masked_lm_prob"}
 
@@ -90,11 +87,7 @@ def test_masks_are_fairseqs():
     assert len(cases) == 128 and min(seen.values()) >= 3
 
 
-# --- the rule ---------------------------------------------------------------------------------------------------------
-
-
 def words_of(sequence) -> list[list[int]]:
-    """Places of the tokens of each word."""
     words = []
     for place, token in enumerate(sequence):
         special = {token, sequence[place - 1]} & {BOS, EOS}

@@ -1,17 +1,19 @@
-"""Many shards, many processes, what is left of a run that was killed; packed rows."""
+"""Many shards, many processes, what is left of a run that was killed; packed rows; private scratch directories."""
 
 import itertools
 import os
 import pathlib
 import random
+import stat
 
 import numpy as np
 import pytest
 from helpers.pretraining_records_read import LETTERS, contents, read_records
 from helpers.slow import slow
 
-from bert_tf.pretraining import create, row_kinds
+from bert_tf.pretraining import create, row_kinds, shard
 from bert_tf.pretraining.create import create_pretraining_data
+from bert_tf.system import storage
 
 WORDS = "abc de bb cad ddd dead bead eee a b c d e . ,".split()  # noqa: SIM905
 
@@ -41,9 +43,6 @@ def make(corpus, folder, **flags):
     arguments = {"max_seq_length": 32, "max_predictions_per_seq": 5, "dupe_factor": 2, "show_progress": False}
     arguments |= {"do_lower_case": True} | flags
     return create_pretraining_data(corpus[0], f"{folder}/out.tfrecord", corpus[1], **arguments)
-
-
-# ---- shards ----------------------------------------------------------------------------------------------------------
 
 
 def test_a_finished_run_is_mended(corpus, tmp_path, monkeypatch):
@@ -85,12 +84,8 @@ def test_a_shard_without_a_document_is_an_empty_file(corpus, tmp_path, caplog):
     with caplog.at_level("WARNING", logger="absl"):
         summary = make(corpus, tmp_path / "out", num_shards=4, num_workers=1)
     counts = list(summary["output_files"].values())
-    assert counts[0] > 0
-    assert 0 in counts
+    assert counts[0] > 0 and 0 in counts
     assert [len(read_records(path)) for path in summary["output_files"]] == counts
-
-
-# ---- going on --------------------------------------------------------------------------------------------------------
 
 
 def test_what_was_made_with_other_flags_or_text_is_made_again(corpus, tmp_path):
@@ -127,17 +122,11 @@ def test_replaced_work_is_warned_of(corpus, tmp_path, caplog):
         assert "(--random_seed was 12345, --dupe_factor was 2)" in caplog.text
 
 
-# ---- Apache Beam -----------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("runner", "options"),
-    [
-        ("DirectRunner", []),
-        *slow(("DirectRunner", ["--direct_running_mode=multi_processing", "--direct_num_workers=2"])),
-        *slow(("DaskRunner", [])),
-    ],
-)
+@pytest.mark.parametrize(("runner", "options"), [
+    ("DirectRunner", []),
+    *slow(("DirectRunner", ["--direct_running_mode=multi_processing", "--direct_num_workers=2"])),
+    *slow(("DaskRunner", [])),
+])  # fmt: skip
 def test_beam_makes_the_same_shards(corpus, tmp_path, runner, options):
     pytest.importorskip("apache_beam", reason="needs the extra: pip install bert-tf[beam]")
     local = make(corpus, tmp_path / "local", num_shards=4, num_workers=1)
@@ -146,9 +135,6 @@ def test_beam_makes_the_same_shards(corpus, tmp_path, runner, options):
     mine, theirs = contents(tmp_path / "beam"), contents(tmp_path / "local")
     assert set(mine) == set(theirs)
     assert all(mine[name] == theirs[name] for name in theirs if name.startswith("out"))
-
-
-# ---- unmasked, packed, compressed ------------------------------------------------------------------------------------
 
 
 def test_packing_is_tight_and_complete():
@@ -167,3 +153,66 @@ def test_packing_is_tight_and_complete():
     assert row_ends.tolist() == [2, 4]
     shuffled = [row_kinds.pack(np.arange(1, 100), 100, 8, random.Random(seed))[0].tolist() for seed in (1, 2, 1)]
     assert shuffled[0] == shuffled[2] != shuffled[1]
+
+
+@pytest.fixture
+def create_in(tmp_path):
+    (tmp_path / "text.txt").write_text("a b c d e\ndead bead\n\nbb cad\nabc de\n" * 9)
+    (tmp_path / "vocab.txt").write_text("\n".join(LETTERS) + "\n")
+    for name in ("out", "scratch", "victim"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "victim" / "file").write_text("precious")
+
+    def create_in(name="a", **flags):
+        arguments = {"max_seq_length": 32, "max_predictions_per_seq": 5, "num_workers": 1, "show_progress": False}
+        names = [str(tmp_path / name) for name in ("text.txt", f"out/{name}.tfrecord", "vocab.txt")]
+        return create_pretraining_data(*names, scratch_dir=str(tmp_path / "scratch"), **arguments | flags)
+
+    return create_in
+
+
+def test_scratch_is_private_and_removed_also_after_a_kill(create_in, tmp_path, monkeypatch):
+    """The next run of the same output removes what a killed one left, and follows no link."""
+    seen, tokenize = [], shard._tokenize
+
+    def look(job, *arguments):
+        own = pathlib.Path(job.records.scratch_dir)
+        seen.append((own, stat.S_IMODE(own.stat().st_mode), own.stat().st_uid))
+        assert len(list((tmp_path / "scratch").iterdir())) == 1
+        return tokenize(job, *arguments)
+
+    monkeypatch.setattr(shard, "_tokenize", look)
+    create_in()
+    assert not list((tmp_path / "scratch").iterdir())
+    own, *others = seen[0]
+    assert own.parent == tmp_path / "scratch" and others == [0o700, os.getuid()]
+    for left in ("folder", "link"):
+        if left == "folder":
+            (own / "0").mkdir(parents=True)
+            (own / "0" / "link").symlink_to(tmp_path / "victim")
+        else:
+            own.symlink_to(tmp_path / "victim")
+        (tmp_path / "out" / "pretraining_data.a.json").unlink()
+        create_in()
+        assert seen[-1][0] == own and not list((tmp_path / "scratch").iterdir())
+    assert (tmp_path / "victim" / "file").read_text() == "precious"
+    create_in("b")
+    assert seen[-1][0] != own
+
+
+def test_two_runs_of_one_job_do_not_disturb_each_other(create_in, tmp_path, monkeypatch):
+    tokenize, refused = shard._tokenize, []
+
+    def second(job, *arguments):
+        monkeypatch.setattr(shard, "_tokenize", tokenize)
+        before = sorted(os.listdir(tmp_path / "scratch"))
+        with pytest.raises(storage.LockedError, match=r"^--output_file=\S+ is in use by another run") as error:
+            create_in()
+        refused.append(error)
+        assert sorted(os.listdir(tmp_path / "scratch")) == before and os.path.isdir(job.records.scratch_dir)
+        return tokenize(job, *arguments)
+
+    monkeypatch.setattr(shard, "_tokenize", second)
+    made = create_in()
+    assert refused and made["instances"]
+    assert set(contents(tmp_path / "out")) == {"a.tfrecord", "pretraining_data.a.index.npz", "pretraining_data.a.json"}

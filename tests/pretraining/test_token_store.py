@@ -13,7 +13,6 @@ VOCAB_FILE = str(GOLDEN / "vocab.txt")
 
 
 def sentences_of(lines: list[str], tokenizer: FullTokenizer, directory, lines_at_once: int = 7) -> list[list[int]]:
-    """The tokens of all lines that have any."""
     pieces = ("\n".join([*lines[k : k + lines_at_once], ""]) for k in range(0, len(lines), lines_at_once))
     store = token_store.tokenize(pieces, tokenizer, str(directory))
     return [part.tolist() for part in np.split(store.tokens, store.sentence_ends[:-1])]

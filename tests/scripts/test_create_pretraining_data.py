@@ -14,14 +14,9 @@ def test_command_line(golden, tmp_path):
     expected = json.loads((golden / "pretraining" / "setting_4.json").read_text())
     flags = [f"--{name}={value}" for name, value in expected["flags"].items()]
     outputs = [tmp_path / f"{k}.tfrecord" for k in range(3)]
-    command = [
-        sys.executable,
-        str(ROOT / "create_pretraining_data.py"),
-        f"--input_file={golden}/pretraining/corpus_*.txt",
-        f"--output_file={','.join(map(str, outputs))}",
-        f"--vocab_file={golden}/vocab.txt",
-        *flags,
-    ]
+    flags += [f"--input_file={golden}/pretraining/corpus_*.txt", f"--vocab_file={golden}/vocab.txt"]
+    flags += [f"--output_file={','.join(map(str, outputs))}"]
+    command = [sys.executable, str(ROOT / "create_pretraining_data.py"), *flags]
     environment = os.environ | {"TF_CPP_MIN_LOG_LEVEL": "2"}
     result = warm.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, encoding="utf-8")
     assert result.returncode == 0, result.stderr

@@ -23,11 +23,8 @@ KINDS = {
     "byte_bpe": ("vocab.json", {"vocab_size": 400}),
     "sentencepiece": ("spiece.model", {"vocab_size": 300, "character_coverage": 0.99}),
 }
-NEXT = {
-    "wordpiece": " --do_lower_case=True --strip_accents=False --output_file",
-    "byte_bpe": " --output_file",
-    "sentencepiece": " --do_lower_case=True --output_file",
-}
+NEXT = {"wordpiece": " --do_lower_case=True --strip_accents=False --output_file", "byte_bpe": " --output_file"}
+NEXT |= {"sentencepiece": " --do_lower_case=True --output_file"}
 
 
 def write_text(folder, text, name="text.txt") -> str:
@@ -38,7 +35,6 @@ def write_text(folder, text, name="text.txt") -> str:
 @pytest.mark.slow  # in small: test_each_kind_is_written_where_its_tokenizer_reads_it
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_same_bytes_every_time(tmp_path, kind):
-    """Whatever the number of threads and the hashes of strings."""
     for number in range(6):
         write_text(tmp_path, TEXTS[number % 3] * 10, f"part-{number}.txt")
     (name, flags), digests = KINDS[kind], set()

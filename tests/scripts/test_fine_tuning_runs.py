@@ -145,9 +145,6 @@ def test_a_finished_run_stays_as_it_is(ran):
     assert not changed & {"evaluations.jsonl", "run.json", "train.tf_record", "eval_results.txt"}
 
 
-# --- LoRA: a run of 4 steps whose optimizer state is kept, and of 8 in the same folder --------------------------------
-
-
 @pytest.mark.slow  # in small: models/test_lora.py, training/test_equal_steps.py
 def test_adapters_leave_ordinary_models(ran):
     out, _, logs, *_ = ran

@@ -39,7 +39,6 @@ NAME, NEWER = "owner/tiny", "0b" * 20
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
-    """A hub with a classifier of words, in Hugging Face's form."""
     folder = tmp_path_factory.mktemp("hub")
     pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "good", "bad", "film"]
     (folder / "vocab.txt").write_text("".join(f"{piece}\n" for piece in pieces))

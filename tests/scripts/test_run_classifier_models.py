@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 from helpers.scenarios import fine_tuning_flags
-from helpers.script_cases import assert_refused, results_of, run_and_refuse
+from helpers.script_cases import results_of, run_and_refuse
 
 from bert_tf import Predictor
 
@@ -22,8 +22,10 @@ def texts_of(count, seed):
         yield " ".join(words), number % 2 == 0
 
 
-def cases_of(folder) -> tuple[dict, dict]:
-    """Case -> flags, later ones built on earlier ones; and refused, with messages."""
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory):
+    """Output folder, and what each case wrote to stderr; later cases are built on earlier ones."""
+    folder = tmp_path_factory.mktemp("models")
     out = folder / "out"
     short = fine_tuning_flags(
         "run_classifier", folder, max_seq_length=LENGTH, train_batch_size=16, num_train_epochs=12, output_dir=None,
@@ -47,37 +49,26 @@ def cases_of(folder) -> tuple[dict, dict]:
                           "--long_texts=cut contradicts *windows/best_model, which was trained on windows, pooled"),
         "stride of none": ({**short, "window_stride": 3}, "--window_stride=3 is for --long_texts=windows."),
     }  # fmt: skip
-    return done, refused
-
-
-@pytest.fixture(scope="module")
-def ran(tmp_path_factory):
-    """Output folder, outcomes by case, what each wrote to stderr, the messages expected."""
-    folder = tmp_path_factory.mktemp("models")
-    return folder / "out", *run_and_refuse("run_classifier", folder / "out", *cases_of(folder))
+    return folder / "out", run_and_refuse("run_classifier", folder / "out", done, refused)
 
 
 def probabilities_of(folder) -> np.ndarray:
     return np.loadtxt(folder / "test_results.tsv")
 
 
-def head_of(folder) -> dict:
-    return json.loads((folder / "best_model" / "head_config.json").read_text())
-
-
 def test_a_model_learns_from_all_of_a_text(ran):
-    out, _, logs, _ = ran
+    out, logs = ran
     assert results_of(out / "windows")["eval_accuracy"] > 0.9
     expected = {"window_pooling": "mean", "window_stride": STRIDE, "max_windows": MOST}
-    assert expected.items() <= head_of(out / "windows").items()
+    head = json.loads((out / "windows" / "best_model" / "head_config.json").read_text())
+    assert expected.items() <= head.items()
     longer = sum(text.count(" ") >= 10 for text, _ in texts_of(96, 0))
     assert f"{longer} of 96 texts are longer than --max_seq_length=12; all texts together make " in logs["windows"]
-    assert "need more than" not in logs["windows"]
-    assert (out / "windows" / "train.tf_record").exists()
+    assert "need more than" not in logs["windows"] and (out / "windows" / "train.tf_record").exists()
 
 
 def test_a_model_of_windows_answers_everywhere_alike(ran):
-    out, _, logs, _ = ran
+    out, logs = ran
     assert "Windows of 12 tokens, as in training; --max_seq_length is not used." in logs["other length"]
     np.testing.assert_array_equal(*map(probabilities_of, (out / "other length", out / "used")))
     np.testing.assert_allclose(*map(probabilities_of, (out / "windows", out / "used")), atol=1e-6)
@@ -92,8 +83,3 @@ def test_a_model_of_windows_answers_everywhere_alike(ran):
         predictor("w1", "w2")
     with pytest.raises(ValueError, match="window_stride=5: a window of max_seq_length=6 has 4 tokens"):
         Predictor(str(out / "windows" / "best_model"), max_seq_length=6)
-
-
-def test_refused_in_one_line(ran):
-    out, outcomes, _, messages = ran
-    assert_refused(out, outcomes, messages)

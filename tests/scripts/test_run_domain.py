@@ -87,14 +87,11 @@ def test_a_domain_from_end_to_end_killed_on_the_way(tmp_path):
     assert again.returncode == 0 and result.stdout.endswith(again.stdout) and again.stdout
 
 
-@pytest.mark.parametrize(
-    ("family", "model_class"),
-    [
-        # The latter as sentence-transformers publishes it: without a masked-LM head.
-        *slow(("electra", ElectraDiscriminator), ("bert", BertModel)),
-        *exhaustive(("albert", BertForPreTraining), ("roberta", BertForMaskedLM), ("distilbert", BertForMaskedLM)),
-    ],
-)
+@pytest.mark.parametrize(("family", "model_class"), [
+    # The latter as sentence-transformers publishes it: without a masked-LM head.
+    *slow(("electra", ElectraDiscriminator), ("bert", BertModel)),
+    *exhaustive(("albert", BertForPreTraining), ("roberta", BertForMaskedLM), ("distilbert", BertForMaskedLM)),
+])  # fmt: skip
 def test_other_families(tmp_path, family, model_class):
     flags = write_world(tmp_path)
     model = save_model(tmp_path / "other", family, model_class)

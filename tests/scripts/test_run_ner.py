@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 from helpers.paths import lines_of
-from helpers.script_cases import assert_refused, results_of, run_and_refuse
+from helpers.script_cases import results_of, run_and_refuse
 from helpers.tiny import ONE_LAYER, write_encoder
 
 from bert_tf.serving.export import export_saved_model
@@ -58,8 +58,9 @@ def write_characters(path, count, seed):
     path.write_text("\n".join(lines) + "\n", encoding="cp949")
 
 
-def cases_of(folder) -> tuple[dict, dict]:
-    """Case -> flags, in the order in which they run, later ones built on earlier ones; and refused, with messages."""
+@pytest.fixture(scope="module")
+def ran(folder):
+    """Output folder, and what each case wrote to stderr; later cases are built on earlier ones."""
     out = folder / "out"
     short = {"max_seq_length": 32, "train_batch_size": 8, "predict_batch_size": 4, "seed": 3, "num_virtual_cpus": 2}
     files = {"train_file": folder / "train.conll", "dev_file": folder / "dev.conll", "test_file": folder / "dev.conll"}
@@ -97,7 +98,7 @@ def cases_of(folder) -> tuple[dict, dict]:
         ),
         "words": ({**pieces, "dev_file": folder / "long.conll"}, "--metric=klue scores characters: --dev_file"),
     }
-    return done, refused
+    return folder / "out", run_and_refuse("run_ner", folder / "out", done, refused)
 
 
 @pytest.fixture(scope="module")
@@ -119,12 +120,6 @@ def folder(tmp_path_factory):
     return folder
 
 
-@pytest.fixture(scope="module")
-def ran(folder):
-    """Output folder, outcomes by case, what each wrote to stderr, the messages expected."""
-    return folder / "out", *run_and_refuse("run_ner", folder / "out", *cases_of(folder))
-
-
 def test_a_run_learns(ran):
     out = ran[0] / "trained"
     results = results_of(out)
@@ -144,7 +139,7 @@ def test_a_run_learns(ran):
 
 def test_predictions_keep_the_file(ran, folder):
     """Every line of the file is there, in order, with one more column in the file's own scheme."""
-    out, _, logs, _ = ran
+    out, logs = ran
     before = (folder / "test.conll").read_text().splitlines()
     after = (out / "predicted" / "predictions.conll").read_text().splitlines()
     assert [new.rpartition("\t")[0] if old else new for old, new in zip(before, after, strict=True)] == before
@@ -162,8 +157,7 @@ def test_predictions_keep_the_file(ran, folder):
             assert entity["text"] == " ".join(words[entity["start"] : entity["end"]]) and 0 < entity["score"] <= 1
     results = results_of(out / "predicted", "test_results.txt")
     assert right / total == pytest.approx(results["test_recall"]) and results["test_f1"] >= 0.9
-    assert any(CONTROL in record["words"] for record in records)
-    assert "replicas: 2" in logs["other batches"]
+    assert any(CONTROL in record["words"] for record in records) and "replicas: 2" in logs["other batches"]
     others = lines_of(out / "other batches" / "predictions.jsonl")
     assert [record["tags"] for record in others] == [record["tags"] for record in records]
     assert not (out / "no tag column" / "test_results.txt").exists()
@@ -174,7 +168,7 @@ def test_predictions_keep_the_file(ran, folder):
 @pytest.mark.parametrize(("name", "split"), [("characters", "characters_and_spaces"), ("pieces", "pieces")])
 def test_characters_are_learned_and_used(ran, tmp_path, name, split):
     """What was trained on a character a line, as tokens or as pieces of the text, tags the characters of strings."""
-    out, _, logs, _ = ran
+    out, logs = ran
     assert "--train_file has a character a line" in logs[name]
     assert "of the texts are [UNK]" not in logs[name]  # a space has no piece, and needs none
     model = out / name
@@ -214,13 +208,8 @@ def test_plain_tags_of_joined_sentences(ran):
 
 def test_tags_that_are_unknown_or_repaired(ran):
     """Of two dev files: one of three entities has a type that the model does not know."""
-    out, _, logs, _ = ran
+    out, logs = ran
     assert "--dev_file has tags that the model does not know and can't predict: B-GOD (" in logs["odd tags"]
     assert "the tags of 1 sentences break the scheme iob2" in logs["odd tags"]
     results = results_of(out / "odd tags")
     assert (results["eval_precision"], results["eval_recall"]) == (1.0, pytest.approx(2 / 3))
-
-
-def test_refused(ran):
-    out, outcomes, _, messages = ran
-    assert_refused(out, outcomes, messages)

@@ -82,7 +82,8 @@ CASES = {
                "num_train_steps": 2, "use_xla": True, "dtype": "bfloat16", "disallow_correct": True},
 }  # fmt: skip
 REFUSED = {
-    "another generator": ({"generator_config_file": None, "generator_size": 0.5, "stop_at_step": 11},
+    "another generator": (
+        {"generator_config_file": None, "generator_size": 0.5, "stop_at_step": 11, "output_dir": "run"},
         "another configuration of the generator (num_attention_heads: 2 there, 1 now). Choose"),
     "model is a BERT": ({"bert_config_file": "bert_config.json"}, "--objective=electra is for ELECTRA, but"),
 }  # fmt: skip
@@ -92,12 +93,11 @@ PATHS = ("input_file", "generator_config_file", "bert_config_file", "output_dir"
 @pytest.fixture(scope="module")
 def runs(data):
     """(folder, outcomes, stderr) of all cases."""
-    refused = {
-        name: {"output_dir": "run" if name == "another generator" else "none", **flags}
-        for name, (flags, _) in REFUSED.items()
-    }
     cases = {}
-    for name, flags in {**CASES, **refused}.items():
+    for name, flags in {
+        **CASES,
+        **{name: {"output_dir": "none"} | flags for name, (flags, _) in REFUSED.items()},
+    }.items():
         paths = {flag: data / value for flag, value in flags.items() if flag in PATHS and value is not None}
         cases[name] = flags_of(data, **{**flags, **paths})
     return data, *run_cases("run_pretraining", cases)
@@ -132,9 +132,8 @@ def test_a_run_leaves_two_models(runs):
         ("generator", BertForMaskedLM, GENERATOR, "generator/"),
     ):
         folder = data / "run" / part
-        assert {path.name for path in folder.iterdir()} == {
-            "bert_model.safetensors", "electra_config.json", "tokenizer_config.json", "vocab.txt", "README.md",
-        }  # fmt: skip
+        names = {"bert_model.safetensors", "electra_config.json", "tokenizer_config.json", "vocab.txt", "README.md"}
+        assert {path.name for path in folder.iterdir()} == names
         assert f"{model_class.__name__}.from_pretrained" in (folder / "README.md").read_text() or part != "generator"
         model = model_class.from_pretrained(str(folder))
         assert model.config == config

@@ -6,7 +6,7 @@ import shutil
 import numpy as np
 import pytest
 import scipy
-from helpers.script_cases import assert_refused, results_of, run_and_refuse
+from helpers.script_cases import results_of, run_and_refuse
 from helpers.tiny import ONE_LAYER, write_encoder
 
 from bert_tf import Embedder
@@ -51,8 +51,9 @@ def folder(tmp_path_factory):
     return folder
 
 
-def cases_of(folder) -> tuple[dict, dict]:
-    """Case -> flags, in the order in which they run, later ones built on earlier ones; and refused, with messages."""
+@pytest.fixture(scope="module")
+def ran(folder):
+    """Output folder, and what each case wrote to stderr; later cases are built on earlier ones."""
     training = {"init_checkpoint": folder / "encoder", "max_seq_length": 12, "train_batch_size": 16, "do_train": True}
     training |= {"predict_batch_size": 8, "learning_rate": 4e-3, "seed": 3, "deterministic": True, "do_eval": True}
     training["static_padding"] = True
@@ -78,17 +79,11 @@ def cases_of(folder) -> tuple[dict, dict]:
         "another pooling": (other, "--pooling=max: the run in --output_dir=*scored began with cls. Choose another"),
         "few negatives": ({**pairs, "negatives_batch_size": 1}, few),
     }
-    return done, refused
-
-
-@pytest.fixture(scope="module")
-def ran(folder):
-    """Output folder, outcomes by case, what each wrote to stderr, the messages expected."""
-    return folder / "out", *run_and_refuse("run_similarity", folder / "out", *cases_of(folder))
+    return folder / "out", run_and_refuse("run_similarity", folder / "out", done, refused)
 
 
 def test_a_run_learns(ran):
-    out, _, logs, _ = ran
+    out, logs = ran
     after = results_of(out / "ranked")
     retrieval = ("accuracy_1", "accuracy_5", "accuracy_10", "mrr_10", "ndcg_10", "triplet_accuracy")
     assert set(after) == {*(f"eval_{name}" for name in retrieval), "global_step"} and after["global_step"] == 48
@@ -100,7 +95,6 @@ def test_a_run_learns(ran):
 
 
 def test_the_best_model_is_opened_and_converted(ran, folder):
-    """Predictions are the cosines of Embedder's vectors."""
     out, *_ = ran
     best = str(out / "ranked" / "best_model")
     settings = read_settings(best)
@@ -138,7 +132,7 @@ def test_a_model_that_compares_by_products_is_evaluated_by_them(ran, folder):
 
 
 def test_hard_negatives_are_mined_and_trained_on(ran):
-    out, _, logs, _ = ran
+    out, logs = ran
     lines = [json.loads(line) for line in (out / "mined" / "hard_negatives.jsonl").read_text().splitlines()]
     partners = {one: near for one, near, _ in texts_of(96, 0)}
     assert lines and all(partners[line["anchor"]] == line["positive"] != line["negative"] for line in lines)
@@ -146,8 +140,3 @@ def test_hard_negatives_are_mined_and_trained_on(ran):
     assert f"{len(lines)} examples of 3 texts" in logs["mined"]
     assert f"; {len(lines)} rows in {out}/mined/hard_negatives.jsonl, which is trained on." in logs["mined"]
     assert (out / "mined" / "best_model" / "modules.json").exists()
-
-
-def test_what_is_refused(ran):
-    out, outcomes, _, messages = ran
-    assert_refused(out, outcomes, messages)

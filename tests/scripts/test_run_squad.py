@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from helpers.paths import TESTS
-from helpers.script_cases import assert_refused, results_of, run_and_refuse
+from helpers.script_cases import results_of, run_and_refuse
 from helpers.tiny import ONE_LAYER, write_encoder
 
 from bert_tf import QuestionAnswerer
@@ -63,8 +63,9 @@ SHORT = {
 }  # fmt: skip
 
 
-def cases_of(folder) -> tuple[dict, dict]:
-    """Case -> flags, in the order in which they run, later ones built on earlier ones; and refused, with messages."""
+@pytest.fixture(scope="module")
+def ran(folder):
+    """Output folder, and what each case wrote to stderr; later cases are built on earlier ones."""
     golden, out = TESTS / "golden", folder / "out"
     original = {
         "vocab_file": golden / "classifier" / "end_to_end" / "vocab.txt", "max_seq_length": 48, "doc_stride": 16,
@@ -101,13 +102,7 @@ def cases_of(folder) -> tuple[dict, dict]:
     spaced = {**first, "init_checkpoint": folder / "spaced" / "encoder", "answer_from": "words"}
     message = "added tokens of this model have spaces in them: give --answer_from=offsets."
     refused = {"words with spaces": (spaced, message)}
-    return done, refused
-
-
-@pytest.fixture(scope="module")
-def ran(folder):
-    """Output folder, outcomes by case, what each wrote to stderr, the messages expected."""
-    return folder / "out", *run_and_refuse("run_squad", folder / "out", *cases_of(folder))
+    return folder / "out", run_and_refuse("run_squad", folder / "out", done, refused)
 
 
 def json_of(path):
@@ -159,7 +154,7 @@ def questions_of(path):
 
 
 def test_the_threshold_stays_with_the_model(ran):
-    out, _, logs, _ = ran
+    out, logs = ran
     best = json_of(out / "trained" / "best_model" / "eval_results.json")
     stored = json_of(out / "trained" / "best_model" / "question_answering.json")
     threshold = stored["null_score_diff_threshold"]
@@ -198,7 +193,7 @@ def test_the_model_answers_in_a_notebook_as_the_script(ran, folder):
 
 def test_predictions_hang_neither_on_devices_nor_on_padding(ran, folder):
     """The last batch is partial in each case, and every window counts."""
-    out, _, logs, _ = ran
+    out, logs = ran
     windows = build_windows(
         read_squad_examples([str(folder / "dev.json")], False, True).examples,
         FullTokenizer(str(folder / "vocab.txt")), WINDOWS, False,
@@ -233,7 +228,7 @@ def test_records_are_in_the_order_of_the_original(ran, folder):
 
 
 def test_two_files_of_version_1_and_steps_by_windows(ran, folder):
-    out, _, logs, _ = ran
+    out, logs = ran
     data = read_squad_examples([str(folder / "train1.json"), str(folder / "further1.json")], True, False, "offsets")
     assert len(data.examples) == 30 and len(data.skipped) == 2
     results = results_of(out / "version 1")
@@ -251,14 +246,9 @@ def test_two_files_of_version_1_and_steps_by_windows(ran, folder):
 
 
 def test_windows_are_cached_where_they_should_be(ran):
-    out, _, logs, _ = ran
+    out, logs = ran
     assert len(list((out / "trained" / "windows").iterdir())) == 2
     assert logs["again"].count("windows from ") == 2 and "windows from " not in logs["trained"]
-
-
-def test_what_cannot_be_done_is_refused_in_one_line(ran):
-    out, outcomes, _, messages = ran
-    assert_refused(out, outcomes, messages)
 
 
 # --- logits of windows, without a model

@@ -27,7 +27,6 @@ def examples_of(count, num_choices, seed):
 
 
 def write_csv(path, count, seed, labels=True):
-    """SWAG's layout."""
     lines = ["number,sent1,sent2,ending0,ending1,ending2,ending3" + ",label" * labels]
     for number, (context, question, choices, label) in enumerate(examples_of(count, 4, seed)):
         lines.append(",".join([str(number), context, question, *choices, *[str(label)] * labels]))
@@ -51,8 +50,9 @@ def folder(tmp_path_factory):
     return folder
 
 
-def cases_of(folder) -> dict:
-    """Case -> flags, in the order in which they run, later ones built on earlier ones."""
+@pytest.fixture(scope="module")
+def ran(folder):
+    """Output folder, and what each case wrote to stderr; later cases are built on earlier ones."""
     short = {"max_seq_length": 24, "predict_batch_size": 4, "num_virtual_cpus": 2, "do_predict": True}
     predict = {**short, "init_checkpoint": folder / "out" / "trained" / "best_model"}
     six = {"test_file": folder / "six.jsonl", "context": "premise", "choices": "answers", "label": "gold"}
@@ -62,18 +62,9 @@ def cases_of(folder) -> dict:
     training = {"do_train": True, "do_eval": True, "num_train_epochs": 6, "train_batch_size": 8, "learning_rate": 2e-3}
     training |= {"init_checkpoint": folder / "encoder", "seed": 3, "deterministic": True, "eval_every_steps": 24}
     training["static_padding"] = True
-    return {
-        "trained": {**short, **files, **training},
-        "six": {**predict, **six, "first_label": "A"},
-        "two": two,
-        "two otherwise": {**two, "distribution_strategy": "mirrored", "static_padding": True},
-    }
-
-
-@pytest.fixture(scope="module")
-def ran(folder):
-    """Output folder, and what each case wrote to stderr."""
-    return folder / "out", run_and_refuse("run_swag", folder / "out", cases_of(folder), {})[1]
+    done = {"trained": {**short, **files, **training}, "six": {**predict, **six, "first_label": "A"}, "two": two}
+    done |= {"two otherwise": {**two, "distribution_strategy": "mirrored", "static_padding": True}}
+    return folder / "out", run_and_refuse("run_swag", folder / "out", done, {})
 
 
 def test_a_run_learns(ran):
@@ -82,8 +73,7 @@ def test_a_run_learns(ran):
     assert set(results) == {"eval_accuracy", "eval_loss", "loss", "global_step"}
     assert results["eval_accuracy"] >= 0.9 and results["global_step"] == 48
     head = json.loads((out / "trained" / "best_model" / "head_config.json").read_text())
-    assert head == {"architecture": "BertForMultipleChoice"}
-    assert (out / "trained" / "train.tf_record").exists()
+    assert head == {"architecture": "BertForMultipleChoice"} and (out / "trained" / "train.tf_record").exists()
     assert "Example 0, choice " in logs["trained"] and "(right): [CLS]" in logs["trained"]
 
 

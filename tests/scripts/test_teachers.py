@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from helpers.descendants import save_model
 from helpers.scenarios import fine_tuning_flags
-from helpers.script_cases import assert_refused, run_and_refuse, run_cases, weights_of
+from helpers.script_cases import run_and_refuse, run_cases, weights_of
 from helpers.small_data import PIECES
 from helpers.tiny import ONE_LAYER
 
@@ -37,19 +37,17 @@ def save_teacher(folder, script, seed=5, vocab=PIECES, max_length=32, **argument
     return str(folder)
 
 
-def cases_of(script, folder) -> tuple[dict, dict]:
-    """Case -> flags, and those that are refused, with the message."""
+@pytest.fixture(scope="module", params=["run_classifier", "run_squad"])
+def ran(request, tmp_path_factory):
+    """Output folder, and what each case wrote to stderr; later cases are built on earlier ones."""
+    script, folder = request.param, tmp_path_factory.mktemp(request.param)
     teacher = save_teacher(folder / "teacher", script)
     training = fine_tuning_flags(script, folder, keep_checkpoint_max=2, output_dir=None)
     taught, out = {**training, "teacher": teacher}, folder / "out"
     layers = {**taught, "init_checkpoint": None, "student_layers": "2,0", "learning_rate": 1e-30}
-    done = {
-        "whole": {**taught, "num_train_epochs": 3},
-        "without": training,
-        "layers": layers,
-        "layers again": {**layers, "num_train_epochs": 2, "output_dir": out / "layers"},
-        "seeds": {**taught, "num_seeds": 2, "dtype": "bfloat16", "distillation_weight": 1},
-    }
+    done = {"whole": {**taught, "num_train_epochs": 3}, "without": training, "layers": layers}
+    done |= {"layers again": {**layers, "num_train_epochs": 2, "output_dir": out / "layers"}}
+    done |= {"seeds": {**taught, "num_seeds": 2, "dtype": "bfloat16", "distillation_weight": 1}}
     refused = {
         "another teacher": ({**done["whole"], "teacher": save_teacher(folder / "other", script, seed=6),
                              "output_dir": out / "whole"},
@@ -65,15 +63,7 @@ def cases_of(script, folder) -> tuple[dict, dict]:
         files = {"train_file": numbers, "dev_file": numbers, "regression": True}
         kind = {"labels": None, "num_labels": 1, "problem_type": "regression"}
         done["regression"] = taught | files | {"teacher": save_teacher(folder / "regression", script, **kind)}
-    return done, refused
-
-
-@pytest.fixture(scope="module", params=["run_classifier", "run_squad"])
-def ran(request, tmp_path_factory):
-    """Folder of the output directories, outcomes by case, what each wrote to stderr, the messages expected."""
-    folder = tmp_path_factory.mktemp(request.param)
-    cases = cases_of(request.param, folder)
-    return folder / "out", *run_and_refuse(request.param, folder / "out", *cases)
+    return folder / "out", run_and_refuse(script, folder / "out", done, refused)
 
 
 def test_only_the_student_is_saved(ran):
@@ -89,7 +79,7 @@ def test_only_the_student_is_saved(ran):
 
 
 def test_the_student_starts_from_layers_of_the_teacher(ran):
-    out, _, logs, _ = ran
+    out, logs = ran
     teacher, student = weights_of(out.parent / "teacher"), weights_of(out / "layers" / "model.ckpt-4")
     assert json.loads((out / "layers" / "bert_config.json").read_text())["num_hidden_layers"] == 2
     student = {name: value for name, value in student.items() if name.startswith("bert/") and "adam" not in name}
@@ -102,14 +92,8 @@ def test_the_student_starts_from_layers_of_the_teacher(ran):
     assert "Resuming at step 4" in logs["layers again"]
 
 
-def test_refusals(ran):
-    out, outcomes, _, messages = ran
-    assert_refused(out, outcomes, messages)
-
-
 @pytest.mark.parametrize("script", ["run_classifier", "run_squad"])
 def test_a_teacher_of_another_family(tmp_path, script):
-    """Its vocabulary is the student's."""
     kind, arguments = MODELS[script][:2]
     models = {
         "init_checkpoint": save_model(tmp_path / "student", "distilbert", task_models.BertModel),

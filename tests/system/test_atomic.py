@@ -1,12 +1,16 @@
-"""Files are written completely or not at all, and kept arrays read whole or made again."""
+"""Files are written completely or not at all, kept arrays read whole or made again; whose a folder is."""
 
 import itertools
+import os
 import shutil
+import sys
 
 import numpy as np
 import pytest
 import tensorflow as tf
+from helpers import warm
 from helpers.every_model import CONFIG, inputs
+from helpers.remote import BUCKET, add_file_system
 
 from bert_tf import BertForSequenceClassification, FullTokenizer, read_tokenizer
 from bert_tf.system import storage
@@ -52,9 +56,6 @@ def test_whole_or_none(tmp_path, caplog):
     np.testing.assert_equal(load_arrays(path, ("one", "two")), arrays)
     assert load_arrays(path, ("one", "three", "four")) is None
     assert "kept.npz can't be read (no four, three): made again." in caplog.text
-
-
-# --- killed between two renames ---------------------------------------------------------------------------------------
 
 
 class Killed(BaseException):
@@ -145,3 +146,35 @@ def test_a_killed_writer_leaves_the_old_the_new_or_what_is_refused(save, read, s
             seen.append(None)
     assert read(str(folder)) == whole[1]
     assert len(seen) >= steps and all(value in (*whole, None) for value in seen), seen
+
+
+def held(folder):
+    return storage.locked(f"{folder}/run.lock", f"--output_dir={folder}")
+
+
+def test_a_living_owner_keeps_the_folder(tmp_path):
+    message = r"^--output_dir=\S+ is in use by another run, which holds \S+/run.lock: "
+    with held(tmp_path / "out"):
+        with pytest.raises(storage.LockedError, match=message), held(tmp_path / "out"):
+            pass
+        assert os.listdir(tmp_path / "out") == ["run.lock"]
+    assert not (tmp_path / "out").exists()  # it was new, and is empty
+    with held(tmp_path):
+        pass
+    assert tmp_path.exists()
+
+
+def test_a_killed_owner_loses_it_at_once(tmp_path):
+    program = "import os\nfrom bert_tf.system import storage\n"
+    program += f"with storage.locked({str(tmp_path / 'run.lock')!r}, ''): os.kill(os.getpid(), 9)\n"
+    warm.run([sys.executable, "-c", program])
+    assert os.listdir(tmp_path) == ["run.lock"]
+    with held(tmp_path):
+        pass
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_remote_folder_has_no_lock(tmp_path):
+    add_file_system(tmp_path)
+    with held(BUCKET), held(BUCKET):
+        assert not list(tmp_path.iterdir())

@@ -1,4 +1,4 @@
-"""Paths that flags name: errors appear before TensorFlow is imported."""
+"""Flags and names from users: what is wrong appears in one line, paths before TensorFlow is imported."""
 
 import contextlib
 import errno
@@ -133,3 +133,26 @@ def test_wrong_flags_are_refused_in_one_line(name):
     lines = refusals(name, [flags.split() for flags, _ in cases])
     for (_, message), line in zip(cases, lines, strict=True):
         assert line.startswith(message), line
+
+
+def test_the_public_name_that_is_meant_is_said():
+    with pytest.raises(AttributeError, match="no attribute 'Predicter'; did you mean Predictor?"):
+        bert_tf.Predicter  # noqa: B018
+    with pytest.raises(AttributeError, match="no attribute '__path_of__'$"):
+        bert_tf.__path_of__  # noqa: B018
+
+
+@pytest.mark.parametrize(("name", "here"), [
+    ("TFBertForSequenceClassification", "BertForSequenceClassification"),
+    ("TFAutoModelForMaskedLM", "BertForMaskedLM"),
+    ("TFRobertaModel", "BertModel"),
+    ("TFElectraForPreTraining", "ElectraDiscriminator"),
+    ("BertTokenizerFast", "read_tokenizer"),
+    ("pipeline", "Predictor, QuestionAnswerer, Tagger, fill_mask or Embedder"),
+])  # fmt: skip
+def test_imports_of_transformers_are_answered(name, here):
+    with pytest.raises(ImportError, match=f"^bert_tf has no {name}: use {here}, see docs/from-transformers.md$"):
+        exec(f"from bert_tf import {name}")
+    with pytest.raises(AttributeError, match=f"^bert_tf has no {name}: use {here}, see "):
+        getattr(bert_tf, name)
+    assert not hasattr(bert_tf, name)

@@ -44,7 +44,6 @@ def own_folder() -> str:
 
 
 def one_process(at_exit, new: dict[str, bytes], deterministic: bool = False) -> dict[str, bytes]:
-    """What a process finds and reads, which adds `new`."""
     with compiled_programs.keep_programs(deterministic):
         own = own_folder()
     found = {name: pathlib.Path(own, name).read_bytes() for name in os.listdir(own)}
@@ -72,8 +71,7 @@ def test_a_damaged_program_is_made_again(folder, at_exit, damage):
     (path,) = folder.glob("*/a.pb")
     sound = path.read_bytes()
     path.write_bytes(damage(sound))
-    assert one_process(at_exit, {"a.pb": entry()}) == {}
-    assert path.read_bytes() == sound
+    assert one_process(at_exit, {"a.pb": entry()}) == {} and path.read_bytes() == sound
 
 
 def test_the_oldest_programs_leave_a_full_folder(folder, at_exit, monkeypatch):
@@ -98,8 +96,7 @@ def test_other_flags_other_programs(folder, at_exit, monkeypatch):
     at_exit.clear()
     one_process(at_exit, {"a.pb": entry()})
     monkeypatch.setenv("XLA_FLAGS", "--xla_backend_optimization_level=0")
-    assert one_process(at_exit, {}) == {}
-    assert len(list(folder.iterdir())) == 2
+    assert one_process(at_exit, {}) == {} and len(list(folder.iterdir())) == 2
 
 
 @pytest.fixture
@@ -199,8 +196,7 @@ def test_a_run_has_the_same_bits_with_and_without_kept_programs(tmp_path):
     kept = str(tmp_path / "compiled")
     assert run("first", kept) == expected
     programs = {path: path.stat().st_ino for path in (tmp_path / "compiled").glob("*/*.pb")}
-    assert len(programs) > 5
-    assert run("second", kept) == expected
+    assert len(programs) > 5 and run("second", kept) == expected
     assert {path: path.stat().st_ino for path in (tmp_path / "compiled").glob("*/*.pb")} == programs
     for number, path in enumerate(programs):
         content = path.read_bytes()

@@ -58,19 +58,16 @@ def test_a_script_may_leave_settings_out(values):
     assert "size" not in values and "rate" in values and declare.required_flags(values) == []
 
 
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ({"rate": 1.0}, "--rate=1 must be at least 0, less than 1."),
-        ({"rate": -0.5}, "--rate=-0.5 must be at least 0, less than 1."),
-        ({"rate": math.nan}, "--rate=nan must be at least 0, less than 1."),
-        ({"size": 1}, "--size=1 must be at least 2."),
-        ({"size": 5}, "--size=5 is odd."),
-        ({"from_": 0.0}, "--from=0 must be more than 0."),
-        ({"from_": math.inf}, "--from=inf must be more than 0."),
-        ({"kind": "c"}, "--kind=c must be one of a, b."),
-    ],
-)
+@pytest.mark.parametrize(("given", "message"), [
+    ({"rate": 1.0}, "--rate=1 must be at least 0, less than 1."),
+    ({"rate": -0.5}, "--rate=-0.5 must be at least 0, less than 1."),
+    ({"rate": math.nan}, "--rate=nan must be at least 0, less than 1."),
+    ({"size": 1}, "--size=1 must be at least 2."),
+    ({"size": 5}, "--size=5 is odd."),
+    ({"from_": 0.0}, "--from=0 must be more than 0."),
+    ({"from_": math.inf}, "--from=inf must be more than 0."),
+    ({"kind": "c"}, "--kind=c must be one of a, b."),
+])  # fmt: skip
 def test_values_out_of_bounds_are_refused(given, message):
     with pytest.raises(ValueError) as error:
         declare.check_values(Own(output_dir="x", **given))

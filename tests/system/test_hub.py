@@ -21,13 +21,8 @@ from bert_tf.system import hub, storage
 
 NAME, NEWER = "owner/tiny-bert.1", "0b" * 20
 DESCRIPTION = {
-    "config.json",
-    "vocab.txt",
-    "tokenizer_config.json",
-    "modules.json",
-    "1_Pooling/config.json",
-    "README.md",
-}
+    "config.json", "vocab.txt", "tokenizer_config.json", "modules.json", "1_Pooling/config.json", "README.md",
+}  # fmt: skip
 OTHERS = {"tf_model.h5", "pytorch_model.bin", "training_args.bin", "onnx/model.onnx", "onnx/vocab.txt", "optimizer.pt"}
 
 
@@ -67,8 +62,7 @@ def test_the_files_that_are_needed_come_once(server, tmp_path, caplog, monkeypat
     # Another process asks only whether there is a newer commit; this one does not ask again.
     server.requests.clear()
     assert hub.local(f"hf://{NAME}") == hub.local(f"https://huggingface.co/{NAME}") == folder
-    assert hub.local(pathlib.PurePath(folder).as_posix()) == folder
-    assert not server.requests
+    assert hub.local(pathlib.PurePath(folder).as_posix()) == folder and not server.requests
     server.forget()
     assert hub.local(NAME) == folder and server.requests == [("GET", f"/api/models/{NAME}", None)]
     # A newer one is taken, and the other one by its revision.
@@ -92,9 +86,6 @@ def test_one_kind_of_weights_comes(server, tmp_path, there, chosen):
     server.put("owner/kinds", write(tmp_path / "kinds", there | {"config.json"}))
     chosen = chosen or there - {"pytorch_model.bin", "tf_model.h5", "bert_model.ckpt.meta"}
     assert files_in(hub.local("owner/kinds")) == chosen | {"config.json"}
-
-
-def test_the_kinds_are_those_that_are_read():
     assert [hub._weights_in([name], "")[0] for name in HUGGINGFACE.looked_for] == [*HUGGINGFACE.looked_for]
 
 
@@ -172,9 +163,8 @@ def many(path, content, headers):
     if not path.endswith(COMMIT):
         return content, headers
     entry = {"type": "file", "size": 2, "oid": "0" * 40}
-    return json.dumps(
-        [*json.loads(content), *(entry | {"path": f"{k}/config.json"} for k in range(20_000))]
-    ).encode(), headers
+    entries = [*json.loads(content), *(entry | {"path": f"{k}/config.json"} for k in range(20_000))]
+    return json.dumps(entries).encode(), headers
 
 
 @pytest.mark.parametrize(("tamper", "message"), [
@@ -212,8 +202,7 @@ def test_a_link_out_of_the_cache_is_removed(server, tmp_path):
     (folder / "notes").symlink_to(tmp_path)
     with pytest.raises(OSError, match="notes was a link out of the cache"):
         hub.local(NAME)
-    assert not os.path.lexists(folder / "notes") and tmp_path.is_dir()
-    assert hub.local(NAME) == str(folder)
+    assert not os.path.lexists(folder / "notes") and tmp_path.is_dir() and hub.local(NAME) == str(folder)
 
 
 WITHOUT_WEIGHTS, OTHER_FAMILIES = "owner/flax", ("xlm-roberta", "deberta-v2", "damaged")

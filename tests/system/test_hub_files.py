@@ -36,12 +36,7 @@ def test_a_glob_is_one_table(server, caplog):
     assert len(server.requests) == asked  # the hub is asked once in a process
     assert not any("README" in path or "deep" in path for _, path, _ in server.requests)
     server.forget()
-    assert list(read_rows(f"{SET}/nli/train-*.parquet")) == rows
-    assert caplog.text.count("Downloading") == 1
-
-
-def test_a_corpus(server):
-    assert "".join(corpus.Corpus([f"{SET}/ratings.txt"], corpus.TextSettings()).blocks()) == "id\tdocument\n1\tgood\n"
+    assert list(read_rows(f"{SET}/nli/train-*.parquet")) == rows and caplog.text.count("Downloading") == 1
 
 
 def test_files_of_text(server):
@@ -49,6 +44,7 @@ def test_files_of_text(server):
     for same in (path, path.replace("refs/convert/parquet", "~parquet")):
         assert list(read_rows(same)) == [(1, ["id", "document"]), (2, ["1", "good"])]
     assert any("/revision/refs%2Fconvert%2Fparquet" in path for _, path, _ in server.requests)
+    assert "".join(corpus.Corpus([f"{SET}/ratings.txt"], corpus.TextSettings()).blocks()) == "id\tdocument\n1\tgood\n"
     assert text_files.list_files(f"{SET}/*.txt,{SET}/README.md") == [f"{SET}/ratings.txt", f"{SET}/README.md"]
     assert checks.check_input_files(f"{SET}/*.txt", "--train_file") == [f"{SET}/ratings.txt"]
     page = f"{SET}/ratings.txt".replace("hf://", "https://huggingface.co/").replace("name/", "name/resolve/main/")
@@ -71,6 +67,8 @@ def test_what_is_not_there(server, address, message):
     for check in (checks.check_file, checks.check_input_files):
         with pytest.raises((OSError, ValueError), match=f"--train_file: {address.replace('*', '.')}: {message}"):
             check(address, "--train_file")
+    with pytest.raises(ValueError, match=r"--output_dir=hf:.*: data sets on the hub are read, not written"):
+        checks.check_output_dir(f"{SET}/out", "--output_dir")
 
 
 def test_without_connection_the_cache_is_read(server, monkeypatch):
@@ -78,13 +76,7 @@ def test_without_connection_the_cache_is_read(server, monkeypatch):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     server.forget()
     server.requests.clear()
-    assert len(list(read_rows(f"{SET}/nli/train-*.parquet"))) == 3
-    assert server.requests == []
+    assert len(list(read_rows(f"{SET}/nli/train-*.parquet"))) == 3 and server.requests == []
     for address in (f"{SET}/ratings.txt", "hf://datasets/owner/other/a.txt"):
         with pytest.raises(OSError, match="is not, with all its files, in the cache .*: HF_HUB_OFFLINE is set"):
             list(read_rows(address))
-
-
-def test_nothing_is_written_there(tmp_path):
-    with pytest.raises(ValueError, match=r"--output_dir=hf:.*: data sets on the hub are read, not written"):
-        checks.check_output_dir(f"{SET}/out", "--output_dir")

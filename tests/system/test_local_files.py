@@ -21,15 +21,10 @@ def place(tmp_path, monkeypatch):
 
 
 def left_behind(place) -> str:
-    """What a killed process leaves: a folder with a file."""
     program = (
-        "import os, tempfile\n"
-        "from bert_tf.system.storage import private_folder\n"
-        f"tempfile.tempdir = {str(place)!r}\n"
-        "folder = private_folder()\n"
-        "open(os.path.join(folder.name, 'file'), 'w').close()\n"
-        "print(folder.name, flush=True)\n"
-        "os._exit(9)\n"
+        f"import os, tempfile\nfrom bert_tf.system.storage import private_folder\ntempfile.tempdir = {str(place)!r}\n"
+        "folder = private_folder()\nopen(os.path.join(folder.name, 'file'), 'w').close()\n"
+        "print(folder.name, flush=True)\nos._exit(9)\n"
     )
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     path = result.stdout.strip()
@@ -43,8 +38,7 @@ def test_folders_of_killed_processes_are_removed(place):
     with storage.private_folder() as own:
         os.utime(own, (0, 0))
         storage.remove_left_behind()
-        assert os.listdir(place) == [os.path.basename(own)]
-        assert oct(os.stat(own).st_mode & 0o777) == "0o700"
+        assert os.listdir(place) == [os.path.basename(own)] and oct(os.stat(own).st_mode & 0o777) == "0o700"
 
 
 def test_links_and_others_folders_stay(place, monkeypatch):

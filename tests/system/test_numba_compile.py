@@ -64,8 +64,7 @@ def test_constants_and_variables_share_what_is_compiled(monkeypatch, tmp_path):
     (tmp_path / "loop.py").write_text(LOOP)
     monkeypatch.syspath_prepend(tmp_path)
     loop = importlib.import_module("loop")
-    assert loop.advance_twice(3) == 7
-    assert len(loop.advance.signatures) == 1
+    assert loop.advance_twice(3) == 7 and len(loop.advance.signatures) == 1
 
 
 INNER = """

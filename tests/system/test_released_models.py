@@ -23,12 +23,8 @@ from bert_tf.text.tokenizer_files import read_casing
 from bert_tf.text.wordpiece import FullTokenizer
 
 NAME = "uncased_L-4_H-256_A-4"
-FILES = {
-    "bert_config.json": b"{}",
-    "vocab.txt": b"[PAD]\n",
-    "bert_model.ckpt.index": b"index",
-    "bert_model.ckpt.data-00000-of-00001": bytes(range(256)) * 400,
-}
+FILES = {"bert_config.json": b"{}", "vocab.txt": b"[PAD]\n", "bert_model.ckpt.index": b"index"}
+FILES |= {"bert_model.ckpt.data-00000-of-00001": bytes(range(256)) * 400}
 
 
 def zipped(files: dict[str, bytes]) -> bytes:
@@ -122,8 +118,7 @@ def test_the_small_models_and_the_first_ones(server, fetch, tmp_path, caplog):
     os.utime(left, (0, 0))
     caplog.set_level("INFO", "httpx2")
     folder = fetch(NAME)
-    assert folder == str(tmp_path / "cache" / NAME) and not caplog.records
-    assert contents(folder) == FILES
+    assert folder == str(tmp_path / "cache" / NAME) and not caplog.records and contents(folder) == FILES
     assert server.requests == [(f"/bert_models/2020_02_20/{NAME}.zip", None)] * 2  # headers, then the file
     # In the archives of the first models, the files are in a folder.
     name = "cased_L-12_H-768_A-12"
@@ -141,9 +136,8 @@ def test_descendants(server, fetch):
     assert contents(fetch("electra_small")) == FILES
     server.archive = tarred({f"albert_base/{name}": content for name, content in FILES.items()})
     assert contents(fetch("albert_base_v2")) == FILES
-    assert [path for path, _ in server.requests[::2]] == [
-        "/electra-data/electra_small.zip", "/albert_models/albert_base_v2.tar.gz"
-    ]  # fmt: skip
+    addresses = ["/electra-data/electra_small.zip", "/albert_models/albert_base_v2.tar.gz"]
+    assert [path for path, _ in server.requests[::2]] == addresses
 
 
 @pytest.mark.parametrize(("length", "has_ranges"), [(1000, True), (50_000, True), (50_000, False)])
@@ -163,8 +157,7 @@ def test_what_arrived_is_kept_for_the_next_call(server, fetch, tmp_path, has_ran
     assert not (tmp_path / "cache" / NAME).exists()
     server.requests.clear()
     server.break_after, server.has_ranges = [], has_ranges
-    assert contents(fetch(NAME)) == FILES
-    assert [wanted for _, wanted in server.requests] == [None, "bytes=3000-"]
+    assert contents(fetch(NAME)) == FILES and [wanted for _, wanted in server.requests] == [None, "bytes=3000-"]
     server.has_ranges = True
     # Another file under the same address is not continued, nor is what is longer than the file.
     for changed in (True, False):

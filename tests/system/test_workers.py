@@ -1,17 +1,19 @@
-"""Tasks done by worker processes, which may die."""
+"""Tasks done by worker processes, which may die, and by threads that share the cores."""
 
 import os
 import pathlib
 import signal
+import threading
 
 import pytest
 from helpers.events import wait_until
+from helpers.warm import HANG_SECONDS
 
 from bert_tf.system import workers
+from bert_tf.system.workers import mapped_in_order
 
 
 def _die(marker: str, number: int) -> int:
-    """Dies the first time, or every time if the marker is 'always'."""
     if number == 1 and (marker == "always" or not os.path.exists(marker)):
         if marker != "always":
             pathlib.Path(marker).touch()
@@ -60,3 +62,55 @@ def test_results_in_order_and_what_tasks_share(num_workers, tmp_path):
     assert max(counts) > 1 and (
         counts == [1, 2, 3, 4, 5, 6] and seen == list(range(6)) if num_workers == 1 else not seen
     )
+
+
+@pytest.mark.parametrize(
+    ("available", "given", "expected"), [(2, "", 2), (16, "", 2), (16, "1", 9), (16, "4", 5), (4, "4", 2)]
+)
+def test_batches_at_once_by_the_environment(monkeypatch, available, given, expected):
+    monkeypatch.setattr(workers, "available_cores", lambda: available)
+    monkeypatch.setenv("TF_NUM_INTRAOP_THREADS", given)
+    assert workers.batches_at_once() == expected
+
+
+@pytest.mark.parametrize("at_once", [1, 2, 3])
+@pytest.mark.parametrize("count", [0, 1, 7])
+def test_results_are_in_order_and_few_at_a_time(count, at_once):
+    """As many as may are computed at the same time, and the first does not end before the second."""
+    taken, running, most, lock = [], 0, 0, threading.Lock()
+    all_run, second_ended = threading.Event(), threading.Event()
+
+    def items():
+        for number in range(count):
+            taken.append(number)
+            yield number
+
+    def square(number):
+        nonlocal running, most
+        with lock:
+            running += 1
+            most = max(most, running)
+            if running == min(count, at_once):
+                all_run.set()
+        assert all_run.wait(HANG_SECONDS)
+        if number == 0 and at_once > 1 < count:
+            assert second_ended.wait(HANG_SECONDS)
+        with lock:
+            running -= 1
+        if number == 1:
+            second_ended.set()
+        return number * number
+
+    results = []
+    for result in mapped_in_order(square, items(), at_once):
+        results.append(result)
+        assert len(taken) < len(results) + at_once
+    assert results == [number * number for number in range(count)] and most == min(count, at_once)
+
+
+@pytest.mark.parametrize("at_once", [1, 2])
+def test_an_error_comes_in_its_turn(at_once):
+    results = mapped_in_order(lambda number: 6 // number, [3, 2, 0, 1], at_once)
+    assert [next(results), next(results)] == [2, 3]
+    with pytest.raises(ZeroDivisionError):
+        next(results)

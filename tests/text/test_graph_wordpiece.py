@@ -90,10 +90,8 @@ MOVING = [char for char in MARKS if unicodedata.combining(char) and unicodedata.
 
 
 def odd_text(rng: random.Random, longest: int) -> str:
-    kinds = rng.choices(
-        [SPECIAL, MARKS, MOVING, "\u0391\u0392\u03a3", ASSIGNED], [5, 2, 2, 1, 1], k=rng.randrange(longest)
-    )
-    return "".join(map(rng.choice, kinds))
+    kinds = [*[SPECIAL] * 5, *[MARKS] * 2, *[MOVING] * 2, "\u0391\u0392\u03a3", ASSIGNED]
+    return "".join(map(rng.choice, rng.choices(kinds, k=rng.randrange(longest))))
 
 
 def odd_vocabulary(rng: random.Random, basic: BasicTokenizer, texts, size: int) -> list[str]:

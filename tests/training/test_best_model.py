@@ -29,7 +29,6 @@ def make(model, tmp_path):
     (tmp_path / "run").mkdir()
 
     def make(step=0, **options) -> BestModel:
-        """A keeper as in a run that starts, or resumes at a step."""
         return BestModel(str(tmp_path / "run"), files, "eval_f1", step, **options)
 
     return make
@@ -111,20 +110,17 @@ def test_a_kill_while_the_best_model_is_written(make, model, tmp_path, monkeypat
     evaluate(make(), model, 10, 0.5)
     write_model, write_text_file = saving.write_model, fine_tuning.write_text_file
 
-    class Killed(BaseException):
-        pass
-
     def write_model_or_die(*arguments, **options):
         if moment == "before the weights":
-            raise Killed
+            raise KeyboardInterrupt
         write_model(*arguments, **options)
 
     def write_text_or_die(path, text):
         if moment == "after the weights" or path.endswith("evaluations.jsonl"):
-            raise Killed
+            raise KeyboardInterrupt
         write_text_file(path, text)
 
-    with monkeypatch.context() as patch, pytest.raises(Killed):
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(saving, "write_model", write_model_or_die)
         patch.setattr(fine_tuning, "write_text_file", write_text_or_die)
         evaluate(make(10), model, 20, 0.8)

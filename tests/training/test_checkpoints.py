@@ -1,17 +1,28 @@
-"""Checkpoints under the original's names: what is read, what is written, what is refused."""
+"""Checkpoints under the original's names: what is read, written, refused; written while training goes on."""
 
+import functools
+import os
+import signal
+import threading
+
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from helpers.events import wait_until
 from helpers.tiny import TINY_CONFIG
+from helpers.training_steps import build, make_batches, one_device, trainer_of
+from helpers.warm import HANG_SECONDS
 
 from bert_tf.models.configuration.config import BertConfig
 from bert_tf.models.files import initialize
 from bert_tf.models.files.open_weights import open_weights
+from bert_tf.models.objectives import PretrainingObjective
 from bert_tf.models.task_models import BertForPreTraining
-from bert_tf.training import checkpoints
+from bert_tf.training import checkpoints, loop
 from bert_tf.training.optimization import create_optimizer
 from bert_tf.weights import bundle
+from bert_tf.weights.bundle import CheckpointReader
 from bert_tf.weights.tensor_files import Weights
 
 
@@ -114,7 +125,6 @@ def test_a_checkpoint_that_a_kill_left_unlisted_is_removed_in_its_turn(named, tm
 
 
 def test_shards_are_found_and_removed_together(tmp_path, monkeypatch):
-    """As a conversion writes them (`bundle.write_bundle`)."""
     monkeypatch.setattr(bundle, "_SHARDED_FROM_BYTES", 1)
     values = {name: np.ones(size, np.float32) for name, size in (("a", 9), ("b", 8), ("c", 7))}
     shapes = {name: value.shape for name, value in values.items()}
@@ -130,3 +140,100 @@ def test_shards_are_found_and_removed_together(tmp_path, monkeypatch):
     (tmp_path / "checkpoint").write_text(named)
     checkpoints.save(str(tmp_path), 7, values, keep_max=1)
     assert not list(tmp_path.glob("model.ckpt-5*"))
+
+
+@pytest.fixture
+def held(monkeypatch):
+    event, save = threading.Event(), checkpoints.save
+
+    def held_save(*arguments):
+        assert event.wait(HANG_SECONDS), "training waits for the checkpoint"
+        return save(*arguments)
+
+    monkeypatch.setattr(checkpoints, "save", held_save)
+    yield event
+    event.set()
+
+
+CHANGES = {
+    "assign": lambda v: v.assign(tf.zeros_like(v)),
+    "assign_add": lambda v: v.assign_add(tf.ones_like(v)),
+    "rows": lambda v: v.scatter_add(tf.IndexedSlices(tf.ones([1, 3]), tf.constant([1]), tf.constant([4, 3]))),
+    "descent": lambda v: tf.raw_ops.ResourceApplyGradientDescent(var=v.handle, alpha=1.0, delta=tf.ones_like(v)),
+}
+
+
+@pytest.mark.parametrize("kind", CHANGES)
+@pytest.mark.parametrize("in_a_graph", [False, True])
+def test_the_values_are_those_of_the_step(kind, in_a_graph, held, tmp_path):
+    variable = keras.Variable(np.arange(12, dtype=np.float32).reshape(4, 3))
+    change = functools.partial(CHANGES[kind], variable.value)
+    with checkpoints.Writer(str(tmp_path), 5) as writer:
+        writer.save(1, {"a": variable, "global_step": np.int64(1)})
+        (tf.function(lambda: [change(), 0][1]) if in_a_graph else change)()
+        assert not np.array_equal(variable.numpy(), np.arange(12).reshape(4, 3))
+        held.set()
+    saved = CheckpointReader(f"{tmp_path}/model.ckpt-1").get_tensor("a")
+    np.testing.assert_array_equal(saved, np.arange(12).reshape(4, 3))
+
+
+def test_one_after_the_other(held, tmp_path):
+    with checkpoints.Writer(str(tmp_path), 2) as writer:
+        writer.save(1, {"a": np.ones(2, np.float32)})
+        assert checkpoints.latest_checkpoint(str(tmp_path)) is None
+        held.set()
+        for step in (2, 3):
+            writer.save(step, {"a": np.ones(2, np.float32)})
+            assert f"{tmp_path}/model.ckpt-{step - 1}" in checkpoints.saved_steps(str(tmp_path)).values()
+    assert sorted(checkpoints.saved_steps(str(tmp_path))) == [2, 3]
+
+
+def test_an_error_ends_the_run_at_the_next_save_or_at_the_end(monkeypatch, tmp_path, caplog):
+    def failing(*_):
+        raise OSError("the disk is full")
+
+    monkeypatch.setattr(checkpoints, "save", failing)
+    with checkpoints.Writer(str(tmp_path), 5) as writer:
+        writer.save(1, {"a": np.ones(2, np.float32)})
+        with pytest.raises(OSError, match="the disk is full"):
+            writer.save(2, {"a": np.ones(2, np.float32)})
+    with pytest.raises(OSError, match="the disk is full"), checkpoints.Writer(str(tmp_path), 5) as writer:
+        writer.save(1, {"a": np.ones(2, np.float32)})
+    assert "the disk is full" not in caplog.text
+    with pytest.raises(KeyError), checkpoints.Writer(str(tmp_path), 5) as writer:
+        writer.save(1, {"a": np.ones(2, np.float32)})
+        raise KeyError
+    assert "the disk is full" in caplog.text
+
+
+def train(folder, steps: int, **options) -> None:
+    """Four steps, saved after each."""
+    batches, (model, optimizer) = make_batches(batch_size=4, steps=4), build(one_device())
+    periods = {"log_every_steps": 1, "save_checkpoints_steps": 2}
+    trainer = trainer_of(model, optimizer, PretrainingObjective, batch_size=4, **periods)
+    data = tf.data.Dataset.from_tensor_slices(batches).repeat()
+    loop.train(trainer, steps, data, str(folder), eval_every_steps=3, **options)
+
+
+def test_training_does_not_wait(held, tmp_path):
+    log = tmp_path / "train_log.jsonl"
+
+    def release_when_a_step_is_done():
+        wait_until(lambda: log.exists() and log.read_text())
+        held.set()
+
+    threading.Thread(target=release_when_a_step_is_done, daemon=True).start()
+    train(tmp_path, 4, evaluate=lambda step: {})
+    assert sorted(checkpoints.saved_steps(str(tmp_path))) == [2, 4]
+
+
+def test_after_sigterm_the_checkpoint_is_there_before_the_end(held, tmp_path):
+    def terminate(step):
+        held.set()
+        os.kill(os.getpid(), signal.SIGTERM)
+        return {}
+
+    with pytest.raises(SystemExit) as raised:
+        held.set()
+        train(tmp_path, 8, evaluate=terminate)
+    assert raised.value.code == loop.EXIT_CODE_TERMINATED and max(checkpoints.saved_steps(str(tmp_path))) == 4

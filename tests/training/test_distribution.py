@@ -32,8 +32,7 @@ def strategy_of(name: str = "one_device", **settings) -> tf.distribute.Strategy:
 
 def test_one_device(cpus):
     strategy = strategy_of()
-    assert isinstance(strategy, tf.distribute.OneDeviceStrategy)
-    assert strategy.num_replicas_in_sync == 1
+    assert isinstance(strategy, tf.distribute.OneDeviceStrategy) and strategy.num_replicas_in_sync == 1
     with strategy.scope():
         assert tf.Variable(1.0).device.endswith(cpus[0])
     batches = tf.data.Dataset.range(3)  # not inside an iterator of the strategy, whose end may wait for a minute
@@ -42,11 +41,9 @@ def test_one_device(cpus):
 
 @pytest.mark.parametrize("jobs", [{"worker": 3}, {"chief": 1, "worker": 2}])
 def test_the_chief_or_else_the_first_worker_writes_files(jobs):
-    resolvers = [
-        types.SimpleNamespace(task_type=kind, task_id=number, cluster_spec=lambda: types.SimpleNamespace(jobs=jobs))
-        for kind, count in jobs.items()
-        for number in range(count)
-    ]
+    spec = lambda: types.SimpleNamespace(jobs=jobs)  # noqa: E731
+    tasks = [(kind, number) for kind, count in jobs.items() for number in range(count)]
+    resolvers = [types.SimpleNamespace(task_type=kind, task_id=number, cluster_spec=spec) for kind, number in tasks]
     strategies = [types.SimpleNamespace(cluster_resolver=resolver) for resolver in resolvers]
     assert [distribution.is_chief(strategy) for strategy in strategies] == [True, False, False]
 
@@ -135,8 +132,7 @@ def test_a_tpu_strategy_switches_the_fused_forms_off(monkeypatch):
     tpu.run(lambda: used.append(kernels.fused_enabled()))
     assert used == [False]
     build(tf.distribute.OneDeviceStrategy("CPU:0")).fit(inputs, np.zeros([4], np.int32), batch_size=4, verbose=0)
-    assert used != [False]
-    assert kernels.fused_enabled()
+    assert used != [False] and kernels.fused_enabled()
 
 
 def test_a_build_that_compiles_for_tpus_only(monkeypatch):

@@ -11,16 +11,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from helpers.outputs import assert_close
+from helpers.paths import GOLDEN
 from helpers.training_steps import trainer_of
 
+from bert_tf import BertForQuestionAnswering, BertForSequenceClassification, BertForTokenClassification
 from bert_tf.models.configuration import variable_names
 from bert_tf.models.configuration.families import ElectraConfig
 from bert_tf.models.files import initialize
-from bert_tf.models.task_models import (
-    BertForQuestionAnswering,
-    BertForSequenceClassification,
-    BertForTokenClassification,
-)
 from bert_tf.training.optimization import create_optimizer
 from bert_tf.weights import bundle
 
@@ -29,9 +26,9 @@ pytestmark = pytest.mark.numbers
 OUTPUT_LAYER = {"output_weights": "task_specific/mnli/dense/kernel", "output_bias": "task_specific/mnli/dense/bias"}
 
 
-@pytest.fixture
-def folder(golden):
-    return golden / "electra" / "finetuning"
+FOLDER = GOLDEN / "electra" / "finetuning"
+OPTIONS = json.loads((GOLDEN / "electra" / "uneven" / "hparams.json").read_text())
+CONFIG = ElectraConfig(**OPTIONS["discriminator_config"] | {"embedding_size": 24, "hidden_act": "gelu_erf"})
 
 
 @pytest.fixture
@@ -39,23 +36,12 @@ def further(shared):
     return shared / "golden" / "electra" / "finetuning"
 
 
-@pytest.fixture
-def config(golden):
-    options = json.loads((golden / "electra" / "uneven" / "hparams.json").read_text())
-    return ElectraConfig(**options["discriminator_config"] | {"embedding_size": 24, "hidden_act": "gelu_erf"})
-
-
-@pytest.fixture
-def model(config, folder):
-    return BertForSequenceClassification.from_pretrained(str(folder / "mnli.ckpt"), config=config, dropout_rate=0.0)
-
-
-@pytest.fixture
-def batch(folder):
-    inputs = dict(np.load(folder / "mnli_inputs.npz"))
+def model_and_batch() -> tuple:
+    model = BertForSequenceClassification.from_pretrained(str(FOLDER / "mnli.ckpt"), config=CONFIG, dropout_rate=0.0)
+    inputs = dict(np.load(FOLDER / "mnli_inputs.npz"))
     real = inputs["task_id"] == 0
     batch = {name: inputs[name][real] for name in ("input_ids", "input_mask", "segment_ids")}
-    return {**batch, "label_ids": inputs["mnli_label_ids"][real]}
+    return model, {**batch, "label_ids": inputs["mnli_label_ids"][real]}
 
 
 def there(name: str, value) -> tuple[str, np.ndarray]:
@@ -67,8 +53,9 @@ def there(name: str, value) -> tuple[str, np.ndarray]:
     return "/adam_".join([base, *moment]), value
 
 
-def test_outputs_and_gradients(model, batch, folder):
-    expected, gradients_there = (dict(np.load(folder / f"mnli_{name}.npz")) for name in ("outputs", "grads_step0"))
+def test_outputs_and_gradients():
+    model, batch = model_and_batch()
+    expected, gradients_there = (dict(np.load(FOLDER / f"mnli_{name}.npz")) for name in ("outputs", "grads_step0"))
     variables = initialize.model_variables(model)
     with tf.GradientTape() as tape:
         outputs = model(batch, training=True)
@@ -83,8 +70,8 @@ def test_outputs_and_gradients(model, batch, folder):
 
 
 @pytest.mark.slow  # in small: test_outputs_and_gradients, and test_recipes.py for schedule, layers and sums
-def test_all_steps(folder, model, batch):
-    expected = json.loads((folder / "mnli_steps.json").read_text())
+def test_all_steps():
+    expected, (model, batch) = json.loads((FOLDER / "mnli_steps.json").read_text()), model_and_batch()
     recipe = model.config.recipe
     assert (recipe.layerwise_lr_decay, recipe.sum_loss) == (expected["layerwise_lr_decay"], True)
     steps, total = expected["steps"], expected["num_train_steps"]
@@ -97,7 +84,7 @@ def test_all_steps(folder, model, batch):
         result = train(data, tf.constant(1))
         np.testing.assert_allclose(5 * result["loss"], step["loss"], atol=2e-5)
         np.testing.assert_allclose(result["gradient_norm"], step["global_norm"], rtol=1e-5)
-    reader = bundle.CheckpointReader(str(folder / f"mnli.ckpt-{len(steps)}"))
+    reader = bundle.CheckpointReader(str(FOLDER / f"mnli.ckpt-{len(steps)}"))
     variables = initialize.training_variables(model, optimizer)
     assert int(variables.pop("global_step")) == len(steps)
     for variable, value in variables.items():
@@ -113,20 +100,20 @@ def read_oracles(folder, task) -> tuple[dict, dict, dict]:
     return {name: inputs[name] for name in ("input_ids", "input_mask", "segment_ids")}, inputs, outputs
 
 
-def test_regression(further, config):
+def test_regression(further):
     """The original divides the scores by 5 before it computes these targets; here they are those of the file."""
     batch, inputs, expected = read_oracles(further, "sts")
-    model = BertForSequenceClassification.from_pretrained(str(further / "sts.ckpt"), config=config, num_labels=1)
+    model = BertForSequenceClassification.from_pretrained(str(further / "sts.ckpt"), config=CONFIG, num_labels=1)
     predictions = model(batch)
     assert_close(predictions[:, 0], expected["predictions"])
     sums = model.objective.sums(predictions, {**batch, "label_ids": inputs["sts_targets"]})
     np.testing.assert_allclose(sums["loss_sum"], expected["total_loss"], atol=2e-5)
 
 
-def test_tags(further, config):
+def test_tags(further):
     """The original gathers the words' first tokens; here the labels of all others are negative."""
     batch, inputs, expected = read_oracles(further, "chunk")
-    model = BertForTokenClassification.from_pretrained(str(further / "chunk.ckpt"), config=config, num_labels=5)
+    model = BertForTokenClassification.from_pretrained(str(further / "chunk.ckpt"), config=CONFIG, num_labels=5)
     rows, words = np.nonzero(inputs["chunk_labels_mask"])
     positions = inputs["chunk_labeled_positions"][rows, words]
     labels = np.full(batch["input_ids"].shape, -1)
@@ -137,10 +124,10 @@ def test_tags(further, config):
     np.testing.assert_allclose(sums["loss_sum"], expected["total_loss"], atol=2e-5)
 
 
-def test_independent_head(further, config):
+def test_independent_head(further):
     """The original without joint prediction and answerability scores starts and ends as BERT's head does."""
     inputs, _, expected = read_oracles(further, "squadv1_plain")
-    model = BertForQuestionAnswering.from_pretrained(str(further / "squadv1_plain.ckpt"), config=config)
+    model = BertForQuestionAnswering.from_pretrained(str(further / "squadv1_plain.ckpt"), config=CONFIG)
     reader = bundle.CheckpointReader(str(further / "squadv1_plain.ckpt"))
     variables = initialize.model_variables(model)
     for last, axis in (("kernel", 1), ("bias", 0)):

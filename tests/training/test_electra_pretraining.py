@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from helpers.outputs import assert_close
+from helpers.paths import GOLDEN
 from helpers.slow import slow
 from helpers.training_steps import trainer_of
 
@@ -31,12 +32,10 @@ def pretrainer(folder, **arguments) -> ElectraPretrainer:
     untied = options["untied_generator_embeddings"]
     sizes = {"hidden_act": "gelu_erf", "embedding_size": options["embedding_size"] or 32}
     own = {**sizes, "embedding_size": options["generator_config"]["hidden_size"]} if untied else sizes
-    model = ElectraPretrainer(
-        ElectraConfig(**{**options["discriminator_config"], **sizes}),
-        ElectraConfig(**{**options["generator_config"], **own}),
-        untied_generator_embeddings=untied,
-        **arguments,
+    config, generator = (
+        ElectraConfig(**options[f"{name}_config"] | of) for name, of in (("discriminator", sizes), ("generator", own))
     )
+    model = ElectraPretrainer(config, generator, untied_generator_embeddings=untied, **arguments)
     model.build()
     reader = bundle.CheckpointReader(str(folder / "model.ckpt"))
     variables = initialize.model_variables(model)
@@ -53,13 +52,10 @@ def features_of(inputs, masks) -> dict[str, np.ndarray]:
     return features | {"sampling_uniform": inputs["draw_gumbel_uniform"]}
 
 
-UNTIED = "options/untied_generator_embeddings"
-
-
-@pytest.mark.parametrize(
-    "name, suffix, arguments",
-    [("uneven", "", {}), *slow(("uneven", "_disallow_correct", OPTIONS), ("even", "", {}), (UNTIED, "", {}))],
-)
+@pytest.mark.parametrize("name, suffix, arguments", [
+    ("uneven", "", {}), *slow(("uneven", "_disallow_correct", OPTIONS), ("even", "", {}),
+                              ("options/untied_generator_embeddings", "", {})),
+])  # fmt: skip
 def test_outputs_are_the_originals(golden, name, suffix, arguments, request):
     root = golden if (name, suffix) == ("uneven", "") else request.getfixturevalue("shared") / "golden"
     folder = root / "electra" / name
@@ -81,26 +77,19 @@ def test_outputs_are_the_originals(golden, name, suffix, arguments, request):
     assert {name: float(value) for name, value in metrics.items()} == pytest.approx(there, abs=2e-5)
 
 
-@pytest.fixture
-def folder(golden):
-    return golden / "electra" / "training"
+FOLDER = GOLDEN / "electra" / "training"
+BATCHES = features_of(*[dict(np.load(FOLDER / "batches.npz"))] * 2)
 
 
-@pytest.fixture
-def batches(folder):
-    batches = dict(np.load(folder / "batches.npz"))
-    return features_of(batches, batches)
-
-
-def test_gradients_of_the_first_step(golden, folder, batches):
+def test_gradients_of_the_first_step(golden):
     model = pretrainer(golden / "electra" / "uneven")
-    features = {name: value[0] for name, value in batches.items()}
+    features = {name: value[0] for name, value in BATCHES.items()}
     variables = initialize.model_variables(model)
     with tf.GradientTape() as tape:
         sums = model.objective.sums(model(features, training=True), features)
         loss = model.objective.loss(sums, model.objective.totals(features))
     gradients = tape.gradient(loss, [variable.value for variable in variables.values()])
-    expected = dict(np.load(folder / "grads_step0.npz"))
+    expected = dict(np.load(FOLDER / "grads_step0.npz"))
     for name, gradient in zip(variables, gradients, strict=True):
         np.testing.assert_allclose(gradient, expected.pop(name.replace("/", ".")), atol=2e-5, err_msg=name)
     assert not expected
@@ -108,14 +97,14 @@ def test_gradients_of_the_first_step(golden, folder, batches):
 
 @pytest.mark.slow  # in small: test_gradients_of_the_first_step
 @pytest.mark.parametrize("parts", [1, 3])
-def test_eight_steps(golden, folder, batches, parts):
-    expected = json.loads((folder / "steps.json").read_text())
+def test_eight_steps(golden, parts):
+    expected = json.loads((FOLDER / "steps.json").read_text())
     model = pretrainer(golden / "electra" / "uneven")
     rates = (expected[name] for name in ("learning_rate", "num_train_steps", "num_warmup_steps"))
     optimizer = create_optimizer("adamw", *rates, model.config.pretraining_recipe)
     optimizer.build(model.trainable_variables)
     train = trainer_of(model, optimizer, batch_size=6, gradient_accumulation_steps=parts).steps
-    data = iter(tf.data.Dataset.from_tensor_slices(batches))
+    data = iter(tf.data.Dataset.from_tensor_slices(BATCHES))
     for step in expected["steps"]:
         np.testing.assert_allclose(float(optimizer.learning_rate), step["learning_rate"], rtol=1e-6)
         result = train(data, tf.constant(1))
@@ -124,7 +113,7 @@ def test_eight_steps(golden, folder, batches, parts):
         mlm_loss = result["masked_lm_loss"] / result["masked_lm_weight"]
         np.testing.assert_allclose(mlm_loss, step["mlm_loss"], atol=2e-5)
         np.testing.assert_allclose(result["discriminator_loss"] / result["tokens"], step["disc_loss"], atol=2e-5)
-    reader = bundle.CheckpointReader(str(folder / "model.ckpt-8"))
+    reader = bundle.CheckpointReader(str(FOLDER / "model.ckpt-8"))
     variables = initialize.training_variables(model, optimizer)
     assert set(variables) == set(reader.get_variable_to_shape_map())
     for name, variable in variables.items():
@@ -133,21 +122,18 @@ def test_eight_steps(golden, folder, batches, parts):
 
 
 @pytest.mark.parametrize("fused", [True, False])
-def test_what_is_drawn(fused):
+def test_what_is_drawn(fused, request):
     """Tokens come as often as the softmax says, and what a row gets depends only on its own seeds."""
     logits = np.tile(np.log([0.5, 0.25, 0.125, 0.125]).astype("float32"), (300, 20, 1))
     seeds = np.random.default_rng(0).integers(-(2**31), 2**31, (300, 2)).astype("int32")
     kernels.set_fused(fused)
-    try:
-        drawn = kernels.sample(tf.constant(logits), tf.constant(seeds)).numpy()
-        part = kernels.sample(tf.constant(logits[:7]), tf.constant(seeds[:7])).numpy()
-    finally:
-        kernels.set_fused(True)
+    request.addfinalizer(lambda: kernels.set_fused(True))
+    drawn = kernels.sample(tf.constant(logits), tf.constant(seeds)).numpy()
+    part = kernels.sample(tf.constant(logits[:7]), tf.constant(seeds[:7])).numpy()
     shares = np.bincount(drawn.ravel(), minlength=4) / drawn.size
     np.testing.assert_allclose(shares, [0.5, 0.25, 0.125, 0.125], atol=4 * np.sqrt(0.25 / drawn.size))
     np.testing.assert_array_equal(part, drawn[:7])
-    assert len({row.tobytes() for row in drawn}) == 300
-    assert drawn[:, 0].tolist() != drawn[:, 1].tolist()
+    assert len({row.tobytes() for row in drawn}) == 300 and drawn[:, 0].tolist() != drawn[:, 1].tolist()
 
 
 def test_the_temperature_and_where_tokens_go():
@@ -161,12 +147,6 @@ def test_the_temperature_and_where_tokens_go():
     ids, places, drawn = (tf.constant([row]) for row in ([5, 6, 7], [0, 1], [9, 9]))
     new, replaced = replace_tokens(ids, places, tf.ones((1, 2)), drawn)
     assert (new.numpy().tolist(), replaced.numpy().tolist()) == ([[5, 9, 7]], [[False, True, False]])
-
-
-def test_sizes_of_a_generator_that_do_not_fit():
-    config = ElectraConfig(9, 8, 1, 2, 16, embedding_size=8)
-    with pytest.raises(ValueError, match="generator_size=0.01: hidden_size must be an integer"):
-        config.generator(0.01)
 
 
 def test_model_flops_are_those_of_the_products():
@@ -188,3 +168,5 @@ def test_model_flops_are_those_of_the_products():
     total += 4 * length**2 * (2 * config.hidden_size + generator.hidden_size)
     total += 4 * length * (predictions + 1) * generator.hidden_size
     assert encoder.electra_flops_per_example(config, generator, length, predictions) == pytest.approx(3 * total)
+    with pytest.raises(ValueError, match="generator_size=0.01: hidden_size must be an integer"):
+        config.generator(0.01)

@@ -1,4 +1,6 @@
-"""Steps that must end equal: on replicas, in parts of a batch, compiled, in half precision, with recomputation."""
+"""Steps that must end equal: on replicas, in parts of a batch, compiled, in half precision, with recomputation, and in
+whatever order TensorFlow's threads compute the parts of a sum.
+"""
 
 import numpy as np
 import pytest
@@ -9,12 +11,16 @@ from helpers.slow import slow
 from helpers.tiny import TINY_CONFIG
 from helpers.training_steps import build, fresh_trainer, make_batches, mirrored, one_device, run, trainer_of
 
+from bert_tf import BertForMaskedLM
 from bert_tf.models import kernels, lora
 from bert_tf.models.configuration.config import BertConfig
-from bert_tf.models.configuration.families import AlbertConfig, is_encoder_variable
+from bert_tf.models.configuration.families import AlbertConfig, ElectraConfig, is_encoder_variable
+from bert_tf.models.distillation import LanguageDistillation, TaughtLanguageModel
+from bert_tf.models.electra import ElectraPretrainer
 from bert_tf.models.files import initialize
 from bert_tf.models.objectives import PretrainingObjective
 from bert_tf.models.task_models import BertForSequenceClassification
+from bert_tf.training import loop
 
 PRODUCTS_PER_LAYER = 8  # query, key, value, scores, context, output, and the two of the feed-forward network
 
@@ -45,28 +51,25 @@ AGAIN = {"recompute": True}
 
 
 # A run, what another does differently, and how much of a step's change they may differ by; 0: bit for bit.
-@pytest.mark.parametrize(
-    ("one", "other", "tolerance"),
-    [
-        # Masks of dropout follow the row, and the gradient of a table has as many rows as a batch has tokens.
-        (LENGTHS, {"replicas": 2}, 1e-3),
-        *slow(
-            (LENGTHS, {"replicas": 2, "parts": 2}, 1e-3),
-            (LENGTHS, {"use_xla": True}, 1e-3),
-            (LENGTHS, {"replicas": 2, "parts": 2, "use_xla": True}, 1e-3),
-            ({}, {"replicas": 2, "parts": 4}, 1e-3),
-            ({}, FLOAT16, 0.1),
-            (BFLOAT16, {"replicas": 2, "parts": 2}, 0.1),
-            (BFLOAT16, {"parts": 4, "use_xla": True}, 0.1),
-            (LORA, {"replicas": 2, "parts": 2}, 1e-3),
-            (LORA, FLOAT16, 0.1),
-            (LORA | {"parts": 2}, AGAIN, 0),
-            (DEEP, AGAIN, 0),
-            (DEEP | BFLOAT16 | {"replicas": 2, "parts": 2}, AGAIN, 0),
-            (DEEP | {"parts": 2, "use_xla": True}, AGAIN, 1e-3),
-        ),
-    ],
-)
+@pytest.mark.parametrize(("one", "other", "tolerance"), [
+    # Masks of dropout follow the row, and the gradient of a table has as many rows as a batch has tokens.
+    (LENGTHS, {"replicas": 2}, 1e-3),
+    *slow(
+        (LENGTHS, {"replicas": 2, "parts": 2}, 1e-3),
+        (LENGTHS, {"use_xla": True}, 1e-3),
+        (LENGTHS, {"replicas": 2, "parts": 2, "use_xla": True}, 1e-3),
+        ({}, {"replicas": 2, "parts": 4}, 1e-3),
+        ({}, FLOAT16, 0.1),
+        (BFLOAT16, {"replicas": 2, "parts": 2}, 0.1),
+        (BFLOAT16, {"parts": 4, "use_xla": True}, 0.1),
+        (LORA, {"replicas": 2, "parts": 2}, 1e-3),
+        (LORA, FLOAT16, 0.1),
+        (LORA | {"parts": 2}, AGAIN, 0),
+        (DEEP, AGAIN, 0),
+        (DEEP | BFLOAT16 | {"replicas": 2, "parts": 2}, AGAIN, 0),
+        (DEEP | {"parts": 2, "use_xla": True}, AGAIN, 1e-3),
+    ),
+])  # fmt: skip
 def test_runs_end_equal(nested_sums, one, other, tolerance):
     kernels.set_fused(one is not LENGTHS)  # the fused forms take longest to compile
     before, expected, whole = three_steps(**one)
@@ -92,9 +95,6 @@ def test_adapters_and_head_learn_and_nothing_else():
         assert np.array_equal(after[name], value) == (name not in trained), name
     moments = {f"{name}/{moment}" for name in trained for moment in ("adam_m", "adam_v")}
     assert {name for name in after if "adam" in name} == moments
-
-
-# --- what the backward pass computes again ----------------------------------------------------------------------------
 
 
 def products(config, recompute: bool) -> tuple[int, list]:
@@ -125,8 +125,8 @@ def test_each_layer_is_computed_once_more(kind):
     assert not kernels.recomputes()
 
 
-def operations_of_a_step(layers=1, **settings) -> list[str]:
-    model, optimizer = build(one_device(), dropout=0.1, layers=layers)
+def operations_of_a_step(**settings) -> list[str]:
+    model, optimizer = build(one_device(), dropout=0.1)
     steps = trainer_of(model, optimizer, PretrainingObjective, batch_size=2, **settings).steps
     batches = tf.data.Dataset.from_tensor_slices(make_batches(2, 1))
     library = steps.get_concrete_function(iter(batches), tf.constant(1)).graph.as_graph_def().library
@@ -137,3 +137,65 @@ def test_the_flag_reaches_the_step():
     again, usual = (operations_of_a_step(**options) for options in (AGAIN, {}))
     more = [sum(op in ("MatMul", "BatchMatMulV2") for op in ops) for ops in (again, usual)]
     assert more[0] == more[1] + PRODUCTS_PER_LAYER
+
+
+BATCH, LENGTH, PREDICTIONS = 8, 32, 8
+CONFIG = BertConfig(**TINY_CONFIG)
+
+
+def features_of(replaced: bool) -> dict[str, np.ndarray]:
+    draws = np.random.default_rng(0)
+    words = draws.integers(5, CONFIG.vocab_size, (BATCH, LENGTH)).astype("int32")
+    places = np.stack([np.sort(draws.permutation(LENGTH)[:PREDICTIONS]) for _ in range(BATCH)]).astype("int32")
+    features = {"input_ids": words, "input_mask": np.ones_like(words), "segment_ids": np.zeros_like(words)}
+    features |= {"masked_lm_positions": places, "masked_lm_ids": np.take_along_axis(words, places, 1)}
+    features |= {"masked_lm_weights": np.ones(places.shape, "float32")}
+    return features | ({"original_ids": words, "sampling_seeds": np.zeros((BATCH, 2), "int32")} if replaced else {})
+
+
+def taught(**options):
+    student, teacher = (BertForMaskedLM(CONFIG, seed=seed) for seed in (1, 2))
+    student.build()
+    teacher.build()
+    return TaughtLanguageModel(student, teacher, LanguageDistillation(**options))
+
+
+def electra():
+    config = ElectraConfig(**TINY_CONFIG, embedding_size=32)
+    model = ElectraPretrainer(config, config, seed=1)
+    model.build()
+    return model
+
+
+CASES = {"taught": taught, "electra": electra, "of_masks": lambda: taught(restrict_ce_to_mask=True, alpha_mse=0.01)}
+
+
+@pytest.mark.parametrize("case", ["taught", *slow("electra", "of_masks")])
+def test_gradients_are_added_in_one_order(case):
+    model = CASES[case]()
+    features = features_of(case == "electra")
+    variables = [variable.value for variable in model.trainable_variables]
+
+    @tf.function(autograph=False)
+    def gradients(features):
+        with tf.GradientTape() as tape:
+            outputs = in_training(model, features)
+            sums = model.objective.sums(outputs, features)
+            loss = model.objective.loss(sums, model.objective.totals(features))
+        return tape.gradient(loss, variables)
+
+    graph = gradients.get_concrete_function(features).graph
+    sums = [op for op in graph.get_operations() if op.type == "AddN" and len(op.inputs) > 2]
+    # TensorFlow begins with the first part whose memory nobody else uses at the moment, which is always so for the
+    # results of these operations.
+    free = ("PartitionedCall", "StatefulPartitionedCall", "UnsortedSegmentSum", "Transpose")
+    assert [op.name for op in sums if op.inputs[0].op.type not in free] == []
+
+
+def test_nested_sums_stay_nested(monkeypatch):
+    monkeypatch.setattr(tf.config.experimental, "enable_op_determinism", lambda: None)  # there is no way back
+    try:
+        loop.set_seed(1, deterministic=True)
+        assert tf.config.optimizer.get_experimental_options()["arithmetic_optimization"] is False
+    finally:
+        tf.config.optimizer.set_experimental_options({"arithmetic_optimization": True})

@@ -58,17 +58,14 @@ def operations(function, functions: dict) -> Iterator:
                 yield from operations(one, functions)
 
 
-@pytest.mark.parametrize(
-    ("replicas", "case", "options"),
-    [
-        *((replicas, *case) for replicas, case in USUAL.items()),
-        *slow(
-            (1, "pretraining", "all"),
-            (2, "electra", "plain"),
-            *((1, case, "plain") for case in sorted(CASES) if case != "pretraining"),
-        ),
-    ],
-)
+@pytest.mark.parametrize(("replicas", "case", "options"), [
+    *((replicas, *case) for replicas, case in USUAL.items()),
+    *slow(
+        (1, "pretraining", "all"),
+        (2, "electra", "plain"),
+        *((1, case, "plain") for case in sorted(CASES) if case != "pretraining"),
+    ),
+])  # fmt: skip
 def test_programs_of_a_step(replicas, case, options):
     """One on one GPU. Else three, and two sums between: of the counts that losses are divided by, of all gradients."""
     body, _, functions = loop_of(gpus, replicas, case, options)
@@ -158,8 +155,7 @@ def test_a_batch_of_an_evaluation_is_one_program_on_each_gpu(monkeypatch, replic
     (graph,) = graphs
     functions = {function.signature.name: function for function in graph.library.function}
     programs = [node for node in graph.node if any("GPU" in node.device for _ in called(node, functions))]
-    assert len(programs) == replicas
-    assert not any("MatMul" in node.op for node in graph.node)
+    assert len(programs) == replicas and not any("MatMul" in node.op for node in graph.node)
 
 
 def test_a_compiled_evaluation_has_the_same_numbers():

@@ -37,14 +37,11 @@ def updated(is_in_place: bool, counts: list[bool], **options) -> dict[str, np.nd
 
 
 @pytest.mark.parametrize("counts", [[True, True, True], [False, True, False]])
-@pytest.mark.parametrize(
-    "options",
-    [
-        {},
-        {"bias_correction": True, "weight_decay_rate": 0.1},
-        {"bias_correction": True, "epsilon_after_correction": True, "epsilon": 1e-2, "layerwise_lr_decay": 0.8},
-    ],
-)
+@pytest.mark.parametrize("options", [
+    {},
+    {"bias_correction": True, "weight_decay_rate": 0.1},
+    {"bias_correction": True, "epsilon_after_correction": True, "epsilon": 1e-2, "layerwise_lr_decay": 0.8},
+])  # fmt: skip
 def test_the_update_is_the_optimizers(options, counts, monkeypatch):
     monkeypatch.setattr(in_place, "_SMALL", 100)
     expected, actual = (updated(is_in_place, counts, **options) for is_in_place in (False, True))

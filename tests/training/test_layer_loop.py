@@ -58,7 +58,6 @@ CASES = {
 
 
 def ended(case: str, **compiled) -> tuple[dict, dict]:
-    """The weights and the results of three steps."""
     make, batch, settings = CASES[case]
     settings, strategy = dict(settings), one_device()
     recipe = Recipe(layerwise_lr_decay=settings.pop("decay", 1.0))

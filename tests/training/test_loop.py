@@ -30,16 +30,12 @@ def plain_forms():
     kernels.set_fused(True)
 
 
-# --- precision --------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("replicas", [1, *slow(2)])
 def test_loss_scale_halves_on_overflow_and_the_step_is_left_out(replicas, tmp_path):
     batches, strategy = make_batches(batch_size=4, steps=3), one_device() if replicas == 1 else mirrored(2)
     _, (result,) = run(strategy, batches, dtype="mixed_float16", scale=2.0**40)
     assert (result["steps"], result["skipped"]) == (0, 3)
-    assert result["loss_scale"] == 2.0**37
-    assert not result["failed"]
+    assert result["loss_scale"] == 2.0**37 and not result["failed"]
     # It doubles after 2,000 good steps, which an overflow begins to count anew; both go on with a checkpoint.
     trainer, found = fresh_trainer(strategy, 4, dtype="mixed_float16", scale=2.0**40), []
     counts = {"loss_scale": np.float32(8.0), "loss_scale_good_steps": np.int64(1998)}
@@ -51,9 +47,6 @@ def test_loss_scale_halves_on_overflow_and_the_step_is_left_out(replicas, tmp_pa
     assert found == [(8.0, 1999), (16.0, 0), (16.0, 1), (8.0, 0), (8.0, 1)]
 
 
-# --- bad losses -------------------------------------------------------------------------------------------------------
-
-
 def with_bad_batch(bad):
     batches = make_batches(batch_size=4, steps=6)
     batches["masked_lm_weights"] = batches["masked_lm_weights"].copy()
@@ -63,7 +56,6 @@ def with_bad_batch(bad):
 
 @pytest.mark.parametrize("replicas", [1, *slow(2)])
 def test_a_nan_step_stops_before_it_changes_anything(replicas):
-    """Nor does any step after it in the same call."""
     strategy = one_device() if replicas == 1 else mirrored(2)
     batches = with_bad_batch(2)
     good, _ = run(strategy, {name: value[:2] for name, value in batches.items()})
@@ -76,8 +68,7 @@ def test_a_nan_step_stops_before_it_changes_anything(replicas):
 def test_a_nan_step_can_be_skipped_and_counted():
     values, (result,) = run(one_device(), with_bad_batch(2), skip_nonfinite_steps=True)
     assert (result["steps"], result["skipped"]) == (5, 1)
-    assert values["global_step"] == 6
-    assert all(np.isfinite(value).all() for value in values.values())
+    assert values["global_step"] == 6 and all(np.isfinite(value).all() for value in values.values())
 
 
 def train_loop(tmp_path, batches, evaluate=lambda step: None, should_stop=lambda: False, **settings):
@@ -100,15 +91,11 @@ def test_the_loop_names_the_step_of_a_nan_and_keeps_the_last_checkpoint(tmp_path
     assert checkpoints.read_global_step(checkpoints.latest_checkpoint(str(tmp_path))) == 3
 
 
-@pytest.fixture
-def interruptible():
-    """Python's handler of SIGINT; it is missing where Python was started with the signal ignored, as by a shell's &."""
+def test_ctrl_c_saves_a_checkpoint_and_a_second_one_ends_at_once(request, tmp_path, caplog):
+    # Python's handler is missing where Python was started with the signal ignored, as by a shell's &.
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
+    request.addfinalizer(lambda: signal.signal(signal.SIGINT, before))
 
-
-def test_ctrl_c_saves_a_checkpoint_and_a_second_one_ends_at_once(interruptible, tmp_path, caplog):
     def interrupt(step):
         signal.raise_signal(signal.SIGINT)
         if step == 4:
@@ -157,16 +144,12 @@ def test_an_early_stop_saves_its_step_and_is_heeded_by_the_next_start(tmp_path, 
 
 
 def test_points_of_the_log_are_means(tmp_path):
-    """Of each pair of steps the mean, not the sum."""
     train_loop(tmp_path, make_batches(4, 100))
     lines = [json.loads(line) for line in (tmp_path / "train_log.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines] == list(range(2, 101, 2))
     _, pairs = run(one_device(), make_batches(4, 100), calls=50)
     expected = [pair["loss"] / 2 for pair in pairs[:10]]  # later, rounding has added up
     assert [line["loss"] for line in lines[:10]] == pytest.approx(expected, rel=1e-5)
-
-
-# --- evaluation -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["config1", "config2"])
@@ -197,17 +180,10 @@ def test_padding_examples_count_nothing_on_any_number_of_replicas():
         part["masked_lm_weights"][5:] = 0.0
         evaluate = train_step.make_evaluate_function(model, PretrainingObjective, strategy)
         results.append(evaluate([{name: tf.constant(value) for name, value in part.items()}]))
+        with pytest.raises(ValueError, match="Nothing to evaluate"):
+            evaluate([])
     for key, value in results[0].items():
         np.testing.assert_allclose(results[1][key], value, rtol=1e-5, err_msg=key)
-
-
-def test_nothing_to_evaluate():
-    model, _ = build(one_device())
-    with pytest.raises(ValueError, match="Nothing to evaluate"):
-        train_step.make_evaluate_function(model, PretrainingObjective, one_device())([])
-
-
-# --- Keras fit --------------------------------------------------------------------------------------------------------
 
 
 def test_keras_fit_on_replicas_draws_different_masks():

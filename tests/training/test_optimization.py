@@ -29,12 +29,17 @@ def test_learning_rate_table(golden):
             np.testing.assert_allclose(float(schedule(step)), rate, rtol=1e-6, atol=1e-12)
 
 
+def made(folder, kind, steps, warmup):
+    model = kind(BertConfig.from_json_file(str(folder / "bert_config.json")))
+    model.build()
+    optimizer = create_optimizer("adamw", 0.001, num_train_steps=steps, num_warmup_steps=warmup)
+    optimizer.build(model.trainable_variables)
+    return model, optimizer
+
+
 def pretraining_at_step(golden, step):
     folder = golden / "optimizer"
-    model = BertForPreTraining(BertConfig.from_json_file(str(folder / "bert_config.json")))
-    model.build()
-    optimizer = create_optimizer("adamw", 0.001, num_train_steps=20, num_warmup_steps=5)
-    optimizer.build(model.trainable_variables)
+    model, optimizer = made(folder, BertForPreTraining, 20, 5)
     variables = initialize.training_variables(model, optimizer)
     initialize.initialize(variables, open_weights(str(folder / f"pretraining.ckpt-{step}")), must_have_all=True)
     return model, optimizer, batch_for(model, folder)
@@ -47,7 +52,6 @@ def batch_for(model, folder):
 
 
 def assert_equals_checkpoint(variables, path):
-    """Tolerances of the golden README."""
     reader = tf.train.load_checkpoint(str(path))
     names = set(reader.get_variable_to_shape_map())
     assert names == set(variables)
@@ -59,26 +63,24 @@ def assert_equals_checkpoint(variables, path):
 
 @pytest.mark.parametrize("fused", [True, *slow(False)])
 @pytest.mark.parametrize("accumulation", [1, *slow(2)])
-def test_twelve_pretraining_steps_equal_the_original(golden, fused, accumulation):
+def test_twelve_pretraining_steps_equal_the_original(golden, request, fused, accumulation):
     kernels.set_fused(fused)
-    try:
-        model, optimizer, batch = pretraining_at_step(golden, 0)
-        options = {"batch_size": 4, "gradient_accumulation_steps": accumulation}
-        run = trainer_of(model, optimizer, PretrainingObjective, **options).steps
-        iterator = iter(tf.data.Dataset.from_tensors(batch).repeat())
-        steps = json.loads((golden / "optimizer" / "pretraining_steps.json").read_text())["steps"]
-        for number, expected in enumerate(steps):
-            assert int(optimizer.iterations.numpy()) == expected["global_step_before"]
-            np.testing.assert_allclose(float(optimizer.learning_rate), expected["learning_rate"], rtol=1e-6)
-            result = run(iterator, tf.constant(1))
-            np.testing.assert_allclose(float(result["loss"]), expected["loss"], atol=2e-4)
-            np.testing.assert_allclose(float(result["gradient_norm"]), expected["global_norm"], rtol=2e-4)
-            if number + 1 in (6, 12):
-                variables = initialize.training_variables(model, optimizer)
-                assert_equals_checkpoint(variables, golden / "optimizer" / f"pretraining.ckpt-{number + 1}")
-        assert len(steps) == 12
-    finally:
-        kernels.set_fused(True)
+    request.addfinalizer(lambda: kernels.set_fused(True))
+    model, optimizer, batch = pretraining_at_step(golden, 0)
+    options = {"batch_size": 4, "gradient_accumulation_steps": accumulation}
+    run = trainer_of(model, optimizer, PretrainingObjective, **options).steps
+    iterator = iter(tf.data.Dataset.from_tensors(batch).repeat())
+    steps = json.loads((golden / "optimizer" / "pretraining_steps.json").read_text())["steps"]
+    for number, expected in enumerate(steps):
+        assert int(optimizer.iterations.numpy()) == expected["global_step_before"]
+        np.testing.assert_allclose(float(optimizer.learning_rate), expected["learning_rate"], rtol=1e-6)
+        result = run(iterator, tf.constant(1))
+        np.testing.assert_allclose(float(result["loss"]), expected["loss"], atol=2e-4)
+        np.testing.assert_allclose(float(result["gradient_norm"]), expected["global_norm"], rtol=2e-4)
+        if number + 1 in (6, 12):
+            variables = initialize.training_variables(model, optimizer)
+            assert_equals_checkpoint(variables, golden / "optimizer" / f"pretraining.ckpt-{number + 1}")
+    assert len(steps) == 12
 
 
 def test_going_on_from_the_originals_own_checkpoint(golden):
@@ -115,10 +117,7 @@ def test_eight_squad_steps_equal_the_original(golden, replicas, parts, use_xla):
     folder = golden / "optimizer"
     strategy = one_device() if replicas == 1 else mirrored(replicas)
     with strategy.scope():
-        model = BertForQuestionAnswering(BertConfig.from_json_file(str(folder / "bert_config.json")))
-        model.build()
-        optimizer = create_optimizer("adamw", 0.001, num_train_steps=10, num_warmup_steps=2)
-        optimizer.build(model.trainable_variables)
+        model, optimizer = made(folder, BertForQuestionAnswering, 10, 2)
     variables = initialize.model_variables(model)
     start = golden / "model" / "config1" / "squad.ckpt"
     initialize.initialize(variables, open_weights(str(start)), must_have_all=True)
@@ -146,10 +145,7 @@ def test_a_run_resumes_from_the_originals_squad_checkpoint(golden, tmp_path, cap
     folder = golden / "optimizer"
     for path in folder.glob("squad.ckpt-8.*"):
         (tmp_path / path.name.replace("squad", "model")).write_bytes(path.read_bytes())
-    model = BertForQuestionAnswering(BertConfig.from_json_file(str(folder / "bert_config.json")))
-    model.build()
-    optimizer = create_optimizer("adamw", 0.001, num_train_steps=10, num_warmup_steps=2)
-    optimizer.build(model.trainable_variables)
+    model, optimizer = made(folder, BertForQuestionAnswering, 10, 2)
     variables = initialize.training_variables(model, optimizer)
     variables["bert/pooler/dense/kernel/adam_m"].assign(np.ones(variables["bert/pooler/dense/kernel/adam_m"].shape))
     with caplog.at_level("INFO"):
@@ -172,9 +168,6 @@ def test_a_run_resumes_from_the_originals_squad_checkpoint(golden, tmp_path, cap
     checkpoints.save(str(tmp_path / "half"), 8, half)
     with pytest.raises(ValueError, match=f"lacks 1 of the run's .*{lost}"):
         loop.restore(model, optimizer, str(tmp_path / "half"), None)
-
-
-# --- single optimizers -----------------------------------------------------------------------------------------------
 
 
 def test_decay_is_excluded_by_name():
@@ -219,10 +212,10 @@ def test_a_step_that_is_not_applied_changes_nothing():
     optimizer = AdamWeightDecay(learning_rate=0.1)
     optimizer.build([variable])
     optimizer.update_step(tf.constant([0.3]), variable, 0.1)
-    before = [variable.numpy(), optimizer.first_moments[0].numpy(), optimizer.second_moments[0].numpy()]
+    watched = variable, optimizer.first_moments[0], optimizer.second_moments[0]
+    before = [value.numpy() for value in watched]
     optimizer.update_step(tf.constant([float("nan")]), variable, 0.1, gradient_factor=1.0, apply_update=False)
-    after = [variable.numpy(), optimizer.first_moments[0].numpy(), optimizer.second_moments[0].numpy()]
-    np.testing.assert_array_equal(before, after)
+    np.testing.assert_array_equal(before, [value.numpy() for value in watched])
 
 
 def test_optimizers_serialise():
@@ -232,8 +225,7 @@ def test_optimizers_serialise():
         AdamWeightDecay(3e-5, weight_decay_rate=0.1, exclude_from_weight_decay=["bias"]),
     ):
         copy = keras.optimizers.deserialize(keras.optimizers.serialize(optimizer))
-        assert type(copy) is type(optimizer)
-        assert copy.get_config() == optimizer.get_config()
+        assert type(copy) is type(optimizer) and copy.get_config() == optimizer.get_config()
         variables = [keras.Variable([1.0], name=name) for name in ("kernel", "bias")]
         copy.build(variables)
         assert copy.decayed == [True, False]

@@ -71,13 +71,8 @@ def test_plot_training_log(tmp_path):
     png = tmp_path / "curve.png"
     figure = plot_training_log(log, str(png), {"masked_lm_loss": ("guessing", 8.0)}, title="$5 of text")
     assert [axes.get_title() for axes in figure.axes] == ["Masked LM loss (nats)", "Masked LM accuracy"]
-    assert figure.get_suptitle() == "$5 of text"
-    assert png.read_bytes().startswith(PNG_HEADER)
+    assert figure.get_suptitle() == "$5 of text" and png.read_bytes().startswith(PNG_HEADER)
     assert sorted(os.listdir(tmp_path)) == ["curve.png", "log.jsonl"]
-
-
-def lines_of(axes) -> dict[str, list[tuple]]:
-    return {line.get_label(): list(zip(*line.get_data(), strict=True)) for line in axes.get_lines()}
 
 
 def test_plot_of_a_fine_tuning_log(tmp_path):
@@ -91,6 +86,10 @@ def test_plot_of_a_fine_tuning_log(tmp_path):
     ]
     figure = plot_training_log(write_log(tmp_path / "log.jsonl", records), None, title="mrpc")
     assert [axes.get_title() for axes in figure.axes] == ["Loss", "accuracy", "f1"]
-    assert lines_of(figure.axes[0]) == {"training": [(1, 1.5), (2, 1.0)], "held-out": [(1, 0.9), (2, 0.7)]}
-    assert lines_of(figure.axes[1]) == {"training": [(1, 0.2), (2, 0.3)], "held-out": [(1, 0.5), (2, 0.5)]}
-    assert lines_of(figure.axes[2]) == {"held-out": [(1, 0.4), (2, 0.4)]}
+    lines = [
+        {line.get_label(): list(zip(*line.get_data(), strict=True)) for line in axes.get_lines()}
+        for axes in figure.axes
+    ]
+    assert lines[0] == {"training": [(1, 1.5), (2, 1.0)], "held-out": [(1, 0.9), (2, 0.7)]}
+    assert lines[1] == {"training": [(1, 0.2), (2, 0.3)], "held-out": [(1, 0.5), (2, 0.5)]}
+    assert lines[2] == {"held-out": [(1, 0.4), (2, 0.4)]}

@@ -90,17 +90,14 @@ def test_a_padded_table_stays_usable(records, tmp_path):
 TAUGHT, ADAPTED = {"teacher": "a", run_directory.TEACHER_CHECKSUM: "1"}, {"lora_rank": 4, "lora_alpha": 8.0}
 
 
-@pytest.mark.parametrize(
-    ("earlier", "now", "message"),
-    [
-        (TAUGHT, {**TAUGHT, "teacher": "moved"}, None),
-        (ADAPTED, ADAPTED, None),
-        (TAUGHT, {"teacher": "b", "teacher_checksum": "2"}, "with --teacher=a; this one is with --teacher=b"),
-        (TAUGHT, {**TAUGHT, "teacher_checksum": "2"}, "this one is with --teacher=a, which has other weights"),
-        (TAUGHT, {}, "holds a run with --teacher=a; this one is with --teacher=None"),
-        (ADAPTED, {"lora_rank": 4, "lora_alpha": 9.0}, "--lora_rank=4 --lora_alpha=8.0; this"),
-    ],
-)
+@pytest.mark.parametrize(("earlier", "now", "message"), [
+    (TAUGHT, {**TAUGHT, "teacher": "moved"}, None),
+    (ADAPTED, ADAPTED, None),
+    (TAUGHT, {"teacher": "b", "teacher_checksum": "2"}, "with --teacher=a; this one is with --teacher=b"),
+    (TAUGHT, {**TAUGHT, "teacher_checksum": "2"}, "this one is with --teacher=a, which has other weights"),
+    (TAUGHT, {}, "holds a run with --teacher=a; this one is with --teacher=None"),
+    (ADAPTED, {"lora_rank": 4, "lora_alpha": 9.0}, "--lora_rank=4 --lora_alpha=8.0; this"),
+])  # fmt: skip
 def test_what_a_resumed_run_must_have_had_from_its_start(tmp_path, monkeypatch, earlier, now, message):
     (tmp_path / "run.json").write_text(json.dumps(earlier))
     run_directory.check_fixed(str(tmp_path), now)  # without a checkpoint there is nothing to resume

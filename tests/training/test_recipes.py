@@ -103,24 +103,22 @@ def test_layers_that_are_all_frozen_have_no_gradient():
 
 
 @pytest.mark.parametrize("fused", [True, False])
-def test_robertas_adam(golden, fused):
+def test_robertas_adam(golden, fused, request):
     values = np.load(golden / "recipes" / "fairseq_adam.npz")
     recipe = RobertaConfig.recipe
     assert (0.9, recipe.adam_beta_2) == tuple(values["betas"])
     assert values["eps"] == 1e-6 and recipe.weight_decay_rate == values["weight_decay"]
     variables = [keras.Variable(values[name], name=f"{name}_bias") for name in ("p0", "q0")]
     kernels.set_fused(fused)
-    try:
-        optimizer = create_optimizer("adamw", 1.0, 10, 0, recipe)
-        optimizer.build(variables)
-        for step, rate in enumerate(values["lr"]):
-            for variable, name in zip(variables, "pq", strict=True):
-                gradient = tf.constant(values[f"grads_{name}"][step])
-                optimizer.update_step(gradient, variable, tf.constant(rate, "float32"))
-                np.testing.assert_allclose(variable.numpy(), values[name][step], rtol=0, atol=1e-6)
-            optimizer.iterations.assign_add(1)
-    finally:
-        kernels.set_fused(True)
+    request.addfinalizer(lambda: kernels.set_fused(True))
+    optimizer = create_optimizer("adamw", 1.0, 10, 0, recipe)
+    optimizer.build(variables)
+    for step, rate in enumerate(values["lr"]):
+        for variable, name in zip(variables, "pq", strict=True):
+            gradient = tf.constant(values[f"grads_{name}"][step])
+            optimizer.update_step(gradient, variable, tf.constant(rate, "float32"))
+            np.testing.assert_allclose(variable.numpy(), values[name][step], rtol=0, atol=1e-6)
+        optimizer.iterations.assign_add(1)
 
 
 def test_layers_have_their_rates():
@@ -144,7 +142,7 @@ def test_layers_have_their_rates():
 
 
 @pytest.mark.parametrize("count", [2, *slow(0, 3)])
-def test_frozen_layers_stay(count):
+def test_frozen_layers_stay(count, request):
     keras.utils.set_random_seed(3)
     rates = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
     model = BertForSequenceClassification(BertConfig(**TINY, **rates), 2, dropout_rate=0.0)
@@ -157,10 +155,8 @@ def test_frozen_layers_stay(count):
     batch = {"input_ids": rng.integers(1, 30, (4, 8)), "label_ids": np.array([0, 1, 1, 0])}
     data = tf.data.Dataset.from_tensors({name: value.astype("int32") for name, value in batch.items()})
     kernels.set_fused(False)  # the fused forms take longest to compile
-    try:
-        trainer_of(model, optimizer, batch_size=4).steps(iter(data), tf.constant(1))
-    finally:
-        kernels.set_fused(True)
+    request.addfinalizer(lambda: kernels.set_fused(True))
+    trainer_of(model, optimizer, batch_size=4).steps(iter(data), tf.constant(1))
     moments = dict(zip(before, [m.numpy() for m in optimizer.first_moments], strict=True))
     changed = {v.path for v in model.trainable_variables if not np.array_equal(v.numpy(), before[v.path])}
     frozen = {name for name in before if "/embeddings/" in name}

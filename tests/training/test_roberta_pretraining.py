@@ -17,13 +17,10 @@ from bert_tf.models.task_models import BertForMaskedLM
 pytestmark = pytest.mark.numbers
 
 
-@pytest.mark.parametrize(
-    "config, pads",
-    [
-        (RobertaConfig(2000, 64, 2, 2, 128, max_position_embeddings=50), ([1], [1])),
-        (DistilBertConfig(2000, 64, 2, 2, 128, max_position_embeddings=50), ([0], [])),
-    ],
-)
+@pytest.mark.parametrize("config, pads", [
+    (RobertaConfig(2000, 64, 2, 2, 128, max_position_embeddings=50), ([1], [1])),
+    (DistilBertConfig(2000, 64, 2, 2, 128, max_position_embeddings=50), ([0], [])),
+])  # fmt: skip
 def test_weights_are_drawn_from_a_normal(config, pads):
     """It is not truncated at two deviations; biases and rows of padding are 0."""
     assert config.draws_normal_weights and not BertConfig.draws_normal_weights
@@ -36,9 +33,7 @@ def test_weights_are_drawn_from_a_normal(config, pads):
     values = np.concatenate([value.ravel() for value in weights.values() if value.ndim > 1])
     assert abs(values.std() - 0.02) < 1e-4 and abs(values).max() > 0.08
     for name, value in weights.items():
-        if value.ndim > 1:
-            continue
-        assert (value == ("gamma" in name)).all(), name
+        assert value.ndim > 1 or (value == ("gamma" in name)).all(), name
     words, positions = (model.bert.embeddings.word_embeddings, model.bert.embeddings.position_embeddings)
     for table, rows in zip((words, positions), pads, strict=True):
         empty = np.nonzero((table.numpy() == 0).all(axis=1))[0]

@@ -1,11 +1,14 @@
-"""--search: how a grid is written, what is refused, its table, its picture and the files of the best combination."""
+"""--search: how a grid is written, what is refused, its table and files; and --class_weights."""
 
 import json
 
+import numpy as np
 import pytest
+from sklearn.utils.class_weight import compute_class_weight
 
 from bert_tf.models.configuration.recipe import SEARCHED, folder_of, grid_points
 from bert_tf.tasks import outcome
+from bert_tf.tasks.classification.label_checks import class_weights
 from bert_tf.tasks.outcome import Tried, best_of, table_text, write_search
 from bert_tf.training import run_directory
 from bert_tf.training.settings import FineTuningSettings
@@ -17,20 +20,16 @@ def test_the_papers_grid():
     assert combinations == [{"learning_rate": rate, "train_batch_size": size} for rate, size in pairs]
     assert folder_of(combinations[1]) == "search-learning_rate=2e-05-train_batch_size=32"
     assert folder_of({"learning_rate": 1.2345678e-5}) == "search-learning_rate=1.2345678e-05"
-    assert grid_points(None) == [{}]
-    assert set(SEARCHED) <= set(FineTuningSettings.__dataclass_fields__)
+    assert grid_points(None) == [{}] and set(SEARCHED) <= set(FineTuningSettings.__dataclass_fields__)
 
 
-@pytest.mark.parametrize(
-    ("search", "message"),
-    [
-        ("max_seq_length=64,128", "--search: 'max_seq_length' can't be searched; learning_rate, train_batch"),
-        ("learning_rate", "--search: could not convert string to float: ''"),
-        ("learning_rate=1e-5,nan", "--search: --learning_rate=nan must be"),
-        ("learning_rate=1e-5,2e-5;learning_rate=3e-5", "--search: learning_rate appears twice"),
-        ("learning_rate=1e-5,2", "--search: --learning_rate=2 must be "),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("search", "message"), [
+    ("max_seq_length=64,128", "--search: 'max_seq_length' can't be searched; learning_rate, train_batch"),
+    ("learning_rate", "--search: could not convert string to float: ''"),
+    ("learning_rate=1e-5,nan", "--search: --learning_rate=nan must be"),
+    ("learning_rate=1e-5,2e-5;learning_rate=3e-5", "--search: learning_rate appears twice"),
+    ("learning_rate=1e-5,2", "--search: --learning_rate=2 must be "),
+])  # fmt: skip
 def test_wrong_grids_are_refused(search, message):
     with pytest.raises(ValueError) as caught:
         FineTuningSettings(output_dir="out", do_train=True, search=search).check_flags()
@@ -93,3 +92,32 @@ def test_the_table_can_be_read_on_a_console():
     alone = table_text([Tried(one.values, {1: one.results[1]}) for one in TRIED], "eval_f1")
     assert "std" not in alone and " seeds" not in alone and "One seed each: what differs little" in alone
     assert best_of([TRIED[0], TRIED[0]], "eval_f1") is TRIED[0]
+
+
+LABELS = ["긍정", "부정", "b=c"]
+
+
+def test_balanced_as_in_scikit_learn_where_a_class_that_never_occurs_is_said(caplog):
+    ids = np.array([0] * 7 + [1] * 2 + [2])
+    expected = compute_class_weight("balanced", classes=np.arange(3), y=ids)
+    np.testing.assert_allclose(class_weights("balanced", LABELS, ids), expected)
+    with caplog.at_level("INFO", logger="absl"):
+        found = class_weights("balanced", LABELS, np.array([0, 0, 0, 1]))
+    assert found == pytest.approx([4 / (2 * 3), 2.0, 1.0])
+    assert "occur nowhere in the training data and have weight 1: b=c" in caplog.text
+
+
+def test_weights_by_name(caplog):
+    with caplog.at_level("INFO", logger="absl"):
+        assert class_weights("부정=2.5, b=c=0.5", LABELS, np.array([0])) == [1.0, 2.5, 0.5]
+    assert "are not named and have weight 1: 긍정" in caplog.text and "긍정 1, 부정 2.5, b=c 0.5" in caplog.text
+
+
+@pytest.mark.parametrize("text, message", [
+    ("good=1", "no such label: good. The labels are 긍정, 부정, b=c"),
+    *((text, f"{text}: .* is not LABEL=WEIGHT with a label of its own and a positive number; or give balanced")
+      for text in ("긍정", "긍정=x", "긍정=nan", "긍정=0", "긍정=1,긍정=2")),
+])  # fmt: skip
+def test_class_weights_that_are_refused(text, message):
+    with pytest.raises(ValueError, match=message):
+        class_weights(text, LABELS, np.array([0]))

@@ -9,6 +9,7 @@ import tensorflow as tf
 from helpers.outputs import assert_drawn_independently
 from helpers.tiny import TINY_CONFIG
 
+from bert_tf import BertForPreTraining, BertForQuestionAnswering, BertForSequenceClassification, BertModel
 from bert_tf.models import kernels, objectives
 from bert_tf.models.configuration.config import BertConfig
 from bert_tf.models.dropout import dropout_scope
@@ -16,12 +17,6 @@ from bert_tf.models.files import initialize
 from bert_tf.models.inputs import select
 from bert_tf.models.layers import LayerNorm
 from bert_tf.models.objectives import PretrainingObjective, cross_entropy
-from bert_tf.models.task_models import (
-    BertForPreTraining,
-    BertForQuestionAnswering,
-    BertForSequenceClassification,
-    BertModel,
-)
 from bert_tf.training.step import make_evaluate_function
 
 pytestmark = pytest.mark.numbers
@@ -154,8 +149,7 @@ def test_every_layer_norm_has_the_epsilon_of_the_config(golden):
     other = BertForPreTraining(config)
     other.build()
     layers = [layer for layer in other._flatten_layers() if isinstance(layer, LayerNorm)]
-    assert len(layers) == 2 + 2 * config.num_hidden_layers
-    assert {layer.epsilon for layer in layers} == {1e-3}
+    assert len(layers) == 2 + 2 * config.num_hidden_layers and {layer.epsilon for layer in layers} == {1e-3}
     other.set_weights(model.get_weights())
     difference = np.abs(other.encode(inputs)["sequence_output"] - model.encode(inputs)["sequence_output"]).max()
     assert 1e-5 < difference < 0.2
@@ -173,8 +167,6 @@ def test_only_what_is_unknown_is_computed(shape, computed):
     assert halves(tf.ones((4, 3, 6))).shape == (4, 3, 2, 3)
     assert kernels.leading_sizes(tf.ones((2, 0, 6)), 2) == (2, 0)
 
-
-# --- return_attention -------------------------------------------------------------------------------------------------
 
 LENGTH = 7
 

@@ -1,10 +1,12 @@
-"""Reading multiple-choice examples: SWAG's layout, others, and errors."""
+"""Multiple choice: rows of files in SWAG's layout and others, errors, and token rows."""
 
+import itertools
 import json
 
 import pytest
 
 from bert_tf.tasks.choice.data import ChoiceExample, Columns, read_examples
+from bert_tf.tasks.choice.encode import encode_examples
 
 SWAG = """,video-id,fold-ind,startphrase,sent1,sent2,gold-source,ending0,ending1,ending2,ending3,label
 0,anet_1,7,On stage he sits,On stage.,He,gold,sits.,"says ""no"", and
@@ -33,18 +35,15 @@ def test_swag(tmp_path):
     assert [example.label for example in test] == [None, None] and test[1].choices == second.choices
 
 
-@pytest.mark.parametrize(
-    ("record", "columns", "expected"),
-    [
-        ({"context": "c", "question": None, "choices": ["x", "y", "z"], "label": 2}, None, ("c", "", "xyz", 2)),
-        ({"context": "c", "choices": ["x", "y"], "label": "1"}, None, ("c", "", "xy", 1)),
-        ({"question": "q", "choices": ["x", "y"], "label": 0}, None, ("q", "", "xy", 0)),
-        ({"question": "q", "choice0": "x", "choice1": "y", "label": 1}, None, ("q", "", "xy", 1)),
-        ({"sent1": "c", "sent2": "q", "ending1": "y", "ending0": "x", "label": 0}, None, ("c", "q", "xy", 0)),
-        ({"p": "c", "k1": "x", "k2": "y", "label": 1}, Columns("p", None, ("k",), "label"), ("c", "", "xy", 1)),
-        ({"g": "c", "b": "x", "a": "y", "key": 1}, Columns("g", None, ("b", "a"), "key"), ("c", "", "xy", 1)),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("record", "columns", "expected"), [
+    ({"context": "c", "question": None, "choices": ["x", "y", "z"], "label": 2}, None, ("c", "", "xyz", 2)),
+    ({"context": "c", "choices": ["x", "y"], "label": "1"}, None, ("c", "", "xy", 1)),
+    ({"question": "q", "choices": ["x", "y"], "label": 0}, None, ("q", "", "xy", 0)),
+    ({"question": "q", "choice0": "x", "choice1": "y", "label": 1}, None, ("q", "", "xy", 1)),
+    ({"sent1": "c", "sent2": "q", "ending1": "y", "ending0": "x", "label": 0}, None, ("c", "q", "xy", 0)),
+    ({"p": "c", "k1": "x", "k2": "y", "label": 1}, Columns("p", None, ("k",), "label"), ("c", "", "xy", 1)),
+    ({"g": "c", "b": "x", "a": "y", "key": 1}, Columns("g", None, ("b", "a"), "key"), ("c", "", "xy", 1)),
+])  # fmt: skip
 def test_json_lines(tmp_path, record, columns, expected):
     [example] = read_examples(write(tmp_path, "data.jsonl", lines(record)), columns)
     context, question, choices, label = expected
@@ -95,24 +94,21 @@ def test_real_files(shared):
             assert [sum(example.label == k for example in examples) for k in range(choices)] == labels, path
 
 
-@pytest.mark.parametrize(
-    ("name", "text", "columns", "message"),
-    [
-        ("a.jsonl", lines(record(), record(choices=["x", "y", "z"])), None, "line 2: 3 choices, but the first row has"),
-        ("a.csv", SWAG + "2,a,7,s,s,s,gold,a,b,c,,1\n", None, "line 5: two choices are needed at least, and none"),
-        ("a.csv", SWAG + "2,a,7,s,s,s,gold,a,b,c,d,4\n", None, "line 5: the label '4' is not one of the 4 choices"),
-        ("a.csv", SWAG + "2,a,7,s,s,s,gold,a,b,c,d,B\n", None, "the first of which is called '0' (--first_label)."),
-        ("a.jsonl", lines(record(label=True)), None, "line 1: the label True is not one of the 2 choices"),
-        ("a.jsonl", lines(record(label=1.0)), None, "line 1: the label 1.0 is not one of the 2 choices"),
-        ("a.jsonl", lines(record(), record(label="")), None, "line 2: there is no label"),
-        ("a.csv", SWAG.replace(",label", ",gold"), None, "a.csv has no known columns"),
-        ("a.csv", SWAG.replace("ending2", "ending7"), None, "'ending0', 'ending1', 'ending3', 'ending7': a number is"),
-        ("a.csv", SWAG, Columns("sent1", None, ("ending0",), "label"), "line 2: no list 'ending0', nor ending00"),
-        ("a.csv", SWAG, Columns("sent1", None, ("ending0", "ending9"), "label"), "line 2: no 'ending9'"),
-        ("a.csv", SWAG, Columns("sent1", None, ("ending",), "gold"), "line 2: no 'gold'"),
-        ("a.jsonl", lines(record(choices=["x", None])), None, "line 1: expected a string, found None"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("name", "text", "columns", "message"), [
+    ("a.jsonl", lines(record(), record(choices=["x", "y", "z"])), None, "line 2: 3 choices, but the first row has"),
+    ("a.csv", SWAG + "2,a,7,s,s,s,gold,a,b,c,,1\n", None, "line 5: two choices are needed at least, and none"),
+    ("a.csv", SWAG + "2,a,7,s,s,s,gold,a,b,c,d,4\n", None, "line 5: the label '4' is not one of the 4 choices"),
+    ("a.csv", SWAG + "2,a,7,s,s,s,gold,a,b,c,d,B\n", None, "the first of which is called '0' (--first_label)."),
+    ("a.jsonl", lines(record(label=True)), None, "line 1: the label True is not one of the 2 choices"),
+    ("a.jsonl", lines(record(label=1.0)), None, "line 1: the label 1.0 is not one of the 2 choices"),
+    ("a.jsonl", lines(record(), record(label="")), None, "line 2: there is no label"),
+    ("a.csv", SWAG.replace(",label", ",gold"), None, "a.csv has no known columns"),
+    ("a.csv", SWAG.replace("ending2", "ending7"), None, "'ending0', 'ending1', 'ending3', 'ending7': a number is"),
+    ("a.csv", SWAG, Columns("sent1", None, ("ending0",), "label"), "line 2: no list 'ending0', nor ending00"),
+    ("a.csv", SWAG, Columns("sent1", None, ("ending0", "ending9"), "label"), "line 2: no 'ending9'"),
+    ("a.csv", SWAG, Columns("sent1", None, ("ending",), "gold"), "line 2: no 'gold'"),
+    ("a.jsonl", lines(record(choices=["x", None])), None, "line 1: expected a string, found None"),
+])  # fmt: skip
 def test_refused(tmp_path, name, text, columns, message):
     with pytest.raises(ValueError) as error:
         read_examples(write(tmp_path, name, text), columns)
@@ -127,3 +123,44 @@ def test_odd_labels_and_cells(tmp_path, caplog):
     assert "a.jsonl: no row has the label 0, the first choice; with labels from 1, give --first_label=1" in caplog.text
     path = write(tmp_path, "a.csv", "\ufeffcontext ,choices0,choices1,label\u00a0\n c\u00a0, a ,\ufeffb, 1\u00a0\n")
     assert read_examples(path) == [ChoiceExample("0", "c", "", ("a", "b"), 1)]
+
+
+PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghij"]
+A, B, C, D, E = range(5, 10)
+
+EXAMPLES = [
+    ChoiceExample("0", "a b", "c", ("d", "d e a a"), 1),
+    ChoiceExample("1", "a b c d e", "", ("\u0001", "e"), 0),
+]
+
+
+def test_rows(small):
+    rows = encode_examples(EXAMPLES, small, 16)
+    expected = [
+        [2, A, B, 3, C, D, 3],
+        [2, A, B, 3, C, D, E, A, A, 3],
+        [2, A, B, C, D, E, 3],  # a choice without any token
+        [2, A, B, C, D, E, 3, E, 3],
+    ]
+    assert rows.ids.tolist() == list(itertools.chain(*expected)) and rows.second_starts.tolist() == [4, 4, 7, 7]
+    assert (len(rows), rows.rows_per_example, rows.lengths.tolist(), rows.truncated) == (2, 2, [10, 9], 0)
+    batch = rows.batch([1, 0, 1], 12)
+    shapes = dict.fromkeys(("input_ids", "input_mask", "segment_ids"), (3, 2, 12)) | {"label_ids": (3,)}
+    assert {name: values.shape for name, values in batch.items()} == shapes
+    assert batch["label_ids"].tolist() == [0, 1, 0]
+    for place, example in enumerate([1, 0, 1]):
+        for choice in range(2):
+            row = expected[2 * example + choice]
+            assert batch["input_ids"][place, choice].tolist() == row + [0] * (12 - len(row))
+            assert batch["input_mask"][place, choice].tolist() == [1] * len(row) + [0] * (12 - len(row))
+    assert batch["segment_ids"][1].tolist() == [[0] * 4 + [1] * 3 + [0] * 5, [0] * 4 + [1] * 6 + [0] * 2]
+    assert not batch["segment_ids"][0, 0].any()
+
+
+def test_long_rows_lose_the_end_of_what_is_longer(small, caplog):
+    rows = encode_examples(EXAMPLES, small, 7)
+    expected = [[2, A, B, 3, C, D, 3], [2, A, B, 3, C, D, 3], [2, A, B, C, D, E, 3], [2, A, B, C, 3, E, 3]]
+    assert rows.ids.tolist() == list(itertools.chain(*expected)) and rows.truncated == 2
+    assert "of which the last are lost: 2 of 4 choices" in caplog.text
+    with pytest.raises(ValueError, match="^max_seq_length=4 has no room for two texts"):
+        encode_examples(EXAMPLES, small, 4)

@@ -51,16 +51,13 @@ def job(folder, model, with_task=False, **changes) -> DomainSettings:
     return DomainSettings(**values | (task if with_task else {}) | changes)
 
 
-@pytest.mark.parametrize(
-    ("family", "model_class", "flags", "nsp", "predicted"),
-    [
-        ("bert", BertForPreTraining, {"masking": "dynamic"}, None, 5),
-        ("bert", BertModel, {"masking": "dynamic", "nsp": False}, False, 5),
-        ("albert", BertForPreTraining, {"masking": "dynamic", "next_sentence": "order"}, None, 5),
-        ("roberta", BertForMaskedLM, {"rows": "full_sentences"}, None, None),
-        ("electra", ElectraDiscriminator, {"rows": "electra"}, None, None),
-    ],
-)
+@pytest.mark.parametrize(("family", "model_class", "flags", "nsp", "predicted"), [
+    ("bert", BertForPreTraining, {"masking": "dynamic"}, None, 5),
+    ("bert", BertModel, {"masking": "dynamic", "nsp": False}, False, 5),
+    ("albert", BertForPreTraining, {"masking": "dynamic", "next_sentence": "order"}, None, 5),
+    ("roberta", BertForMaskedLM, {"rows": "full_sentences"}, None, None),
+    ("electra", ElectraDiscriminator, {"rows": "electra"}, None, None),
+])  # fmt: skip
 def test_each_family_is_trained_in_its_way(tmp_path, done, family, model_class, flags, nsp, predicted):
     model = save_model(tmp_path / "model", family, model_class)
     content = adapt(job(tmp_path, model, pretraining_flag=("--seed=7", "--nodeterministic")))
@@ -124,8 +121,7 @@ def test_what_needs_no_training_comes_first_and_a_job_goes_on(tmp_path, done, mo
         "| the domain's model | 0.7500 (0.7000 to 0.8000) |",
     ):
         assert line in page.splitlines(), page
-    assert "glorfindel" in page and "can't" in page
-    assert not (tmp_path / "out" / "run.lock").exists()
+    assert "glorfindel" in page and "can't" in page and not (tmp_path / "out" / "run.lock").exists()
 
 
 def test_a_task_can_be_added_later_but_no_other_training(tmp_path, done):

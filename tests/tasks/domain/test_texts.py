@@ -15,7 +15,6 @@ def settings_of(folder, **changes) -> DomainSettings:
 
 
 def write_documents(path, count, first=0):
-    """JSON lines, a document of two sentences in each."""
     texts = (f"Number {number} is here. It is the zyx of {number}." for number in range(first, first + count))
     path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
 

@@ -29,7 +29,6 @@ NUMBER = re.compile(r"-?\d+\.\d+(e-\d\d)?")
 
 @pytest.fixture(scope="module")
 def original():
-    """(model, tokenizer) of the golden output."""
     return BertModel.from_pretrained(str(MODEL / "bert_model.ckpt")), FullTokenizer(str(GOLDEN / "vocab.txt"))
 
 
@@ -44,14 +43,9 @@ def tiny():
 def read_json(path):
     """[([token, ...], values [T, L, H]), ...] and the line numbers."""
     objects = [json.loads(line) for line in path.read_text().splitlines()]
-    lines = [
-        (
-            [entry["token"] for entry in line["features"]],
-            np.array([[layer["values"] for layer in entry["layers"]] for entry in line["features"]]),
-        )
-        for line in objects
-    ]
-    return lines, [line["linex_index"] for line in objects]
+    names = [[entry["token"] for entry in line["features"]] for line in objects]
+    values = [[[layer["values"] for layer in entry["layers"]] for entry in line["features"]] for line in objects]
+    return [*zip(names, map(np.array, values), strict=True)], [line["linex_index"] for line in objects]
 
 
 def write_lines(path, count, seed=0, longest=25):
@@ -60,9 +54,6 @@ def write_lines(path, count, seed=0, longest=25):
     lines[1] = "w1 w2 ||| w3"
     path.write_text("".join(line + "\n" for line in lines))
     return lines
-
-
-# --- the original's output -------------------------------------------------------------------------------------------
 
 
 def test_output_is_the_originals(original, tmp_path):
@@ -104,9 +95,6 @@ def test_pairs(small):
         tokens = ["[CLS]", *a, "[SEP]", *(b and [*b, "[SEP]"])]
         assert small.convert_ids_to_tokens(encoded.ids) == tokens, line
         assert encoded.second_start == len(a) + 2 and not encoded.truncated
-
-
-# --- formats ---------------------------------------------------------------------------------------------------------
 
 
 def test_all_formats_hold_the_same(tiny, small, tmp_path):
@@ -153,8 +141,7 @@ def test_all_formats_hold_the_same(tiny, small, tmp_path):
         np.testing.assert_allclose(floats, values[begin:end], atol=1e-5)
     assert number == 44
     found, numbers = read_json(run("json"))
-    assert numbers == list(range(45))
-    assert [name for names, _ in found for name in names] == tokens
+    assert numbers == list(range(45)) and [name for names, _ in found for name in names] == tokens
     np.testing.assert_allclose(np.concatenate([line for _, line in found]), values, atol=1e-5)
 
 
@@ -190,9 +177,6 @@ def test_a_vector_for_a_line(tiny, small, tmp_path, sentences):
             np.testing.assert_allclose(found[row, place], expected, atol=1e-5)
 
 
-# --- words -----------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("pooling", ["first", "mean", "max"])
 def test_words(tiny, small, tmp_path, pooling):
     source, output = tmp_path / "input.txt", tmp_path / "output"
@@ -204,8 +188,7 @@ def test_words(tiny, small, tmp_path, pooling):
         words, values, offsets = arrays["tokens"].tolist(), arrays["values"], arrays["offsets"].tolist()
         assert "token_ids" not in arrays
     assert words[:9] == ["[CLS]", "abc", "w1.", "\u0001", "中国", "[SEP]", "w2", "ab", "[SEP]"]
-    assert words[9:] == ["[CLS]", "[SEP]", "[CLS]", "w3", "abcbc", "[SEP]"]
-    assert offsets == [0, 9, 11, 15]
+    assert words[9:] == ["[CLS]", "[SEP]", "[CLS]", "w3", "abcbc", "[SEP]"] and offsets == [0, 9, 11, 15]
     sizes = [1, 3, 2, 1, 2, 1, 1, 2, 1]
     ids = encode_line(source.read_text().split("\n")[0], small, 32, pooling).ids
     assert small.convert_ids_to_tokens(ids)[4:8] == ["w1", ".", "[UNK]", "中"]
@@ -236,11 +219,7 @@ def test_words_have_the_tokens_of_the_line_in_any_script(english):
     for line in lines:
         plain, words = encode_line(line, english, 512), encode_line(line, english, 512, "first")
         assert plain.ids == words.ids, line
-        assert sum(words.sizes) == len(words.ids)
-        assert len(words.words) == len(words.sizes)
-
-
-# --- memory, failures ------------------------------------------------------------------------------------------------
+        assert sum(words.sizes) == len(words.ids) and len(words.words) == len(words.sizes)
 
 
 def test_nothing_half_written(tiny, small, tmp_path, monkeypatch):
