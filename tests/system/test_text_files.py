@@ -58,14 +58,10 @@ def test_json(tmp_path):
 def test_carriage_returns_alone_are_named(tmp_path):
     path = tmp_path / "x.csv"
     text = b"text,label\rgood,up\rbad,down\rso,up\r"
-    for content, options in [
-        (text, {}), (text + b"\n", {}), (text.decode().encode("utf-16"), {"encoding": "utf-16"}),
-        (gzip.compress(text), {"is_gzip": True}),
-    ]:  # fmt: skip
+    of_utf_16 = text.decode().encode("utf-16"), {"encoding": "utf-16"}
+    for content, options in ((text, {}), (text + b"\n", {}), of_utf_16, (gzip.compress(text), {"is_gzip": True})):
         path.write_bytes(content)
-        with pytest.raises(
-            ValueError, match=r"x\.csv: its lines end with carriage returns alone: tr '\\r' '\\n' < FILE"
-        ):
+        with pytest.raises(ValueError, match=r"x\.csv: its lines end with carriage returns alone: tr '\\r' '\\n' <"):
             list(text_files.read_text_lines(str(path), **options))
     for content, lines in (
         (b"one\rline\r", ["one\rline"]),

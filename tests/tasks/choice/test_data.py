@@ -67,7 +67,7 @@ def test_numbered_columns_and_other_labels(tmp_path, first, labels, expected):
     assert examples[0] == ChoiceExample("0", f"c {labels[0]}", "", ("one", "two"), expected[0])
 
 
-@pytest.mark.parametrize("missing", ["", None, -1, "-1"])
+@pytest.mark.parametrize("missing", ["", None, -1, "-1", float("nan")])
 def test_labels_that_stand_for_none(tmp_path, missing):
     text = lines(*({"context": "c", "choices": ["x", "y"], "label": missing} for _ in range(2)))
     path = write(tmp_path, "test.jsonl", text)
