@@ -169,7 +169,7 @@ def read_examples(task: Task, split: Split, directory: str = "") -> list[InputEx
 
 
 def _read(task: Task, split: Split, path: str) -> tuple[list[InputExample], Sequence[str]]:
-    """The examples of a file and `marked_labels`."""
+    """The examples of a file and `_marked_labels`."""
     rows = all_examples(path, _rows(task, split, path))
     labels, marked = [row[3] for row in rows], ()
     if split.label is not None:
@@ -217,12 +217,12 @@ _MARKS = {"0": False, "false": False, "1": True, "true": True}
 
 
 def read_labels(values: Sequence, task: Task, place: Callable[[int], str]) -> tuple[list, Sequence[str]]:
-    """The labels of a column, in the form that the task uses, and `marked_labels`.
+    """The labels of a column, in the form that the task uses, and `_marked_labels`.
 
     Args:
       values: `plain_label`s. place: names the place of a value, by its number, in errors.
     """
-    marked = () if task.is_regression else marked_labels(values, task)
+    marked = () if task.is_regression else _marked_labels(values, task)
     labels = []
     for number, value in enumerate(values):
         try:
@@ -232,7 +232,7 @@ def read_labels(values: Sequence, task: Task, place: Callable[[int], str]) -> tu
     return labels, marked
 
 
-def marked_labels(values: Sequence, task: Task) -> Sequence[str]:
+def _marked_labels(values: Sequence, task: Task) -> Sequence[str]:
     """The labels that each value of a column marks with 0 or 1: in an object, or by their order, in a list.
 
     Empty: the values are names. 0 and 1 may be names in a list, too, but integers, and not twice in one.
