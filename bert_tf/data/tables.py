@@ -244,10 +244,8 @@ def class_name(value) -> str:
 
 
 def plain_label(value, several: bool = False):
-    """A label as a plain value: a list for arrays and for a list as CSV has it, in text; None for NaN.
-
-    Unless several labels may hold, a list of one is its item, and an empty one None.
-    """
+    """A label as a plain value: a list for an array, or for the text of a list, as in CSV; None for NaN. A list of one
+    is its item, and an empty one None, unless several labels may hold."""
     if isinstance(value, str) and value[:1] in ("[", "{"):
         is_array = re.fullmatch(r"\[[01.\s]+\]", value)  # of numpy
         with contextlib.suppress(SyntaxError, ValueError):
