@@ -118,7 +118,7 @@ MUTANTS = {
         ("first = reader.line_num + 1", "first += 1"),
         ("line, counted = line + text.count(\"\\n\", counted, at), at", "line, counted = line + 1, at"),
         ("f\"{prefix}{name}.\"", "f\"{name}.\""),
-        ("parse_json(\"\\n\" * (line - 1) + text, path)", "parse_json(text, path)")],
+        ("text = \"\\n\" * (line - 1) + text.rstrip()", "at = 0")],
     ("weights/pytorch_file.py", "weights/test_pytorch_file.py"): [
         ("math.prod(filter(None, tensor.shape)) > largest or", ""),
         ("numbers[start:]", "numbers"),

@@ -1,9 +1,12 @@
 """Reads rows of TSV, CSV, JSON and Parquet files, and cells of named or numbered columns."""
 
+import ast
+import contextlib
 import csv
 import dataclasses
 import itertools
 import json
+import math
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TypeVar
@@ -19,6 +22,7 @@ Column = int | str
 Example = TypeVar("Example")
 
 CSV_DELIMITERS = {",": "comma", ";": "semicolon", "\t": "tab", "|": "vertical bar"}
+_EXCEL_DELIMITER = re.compile(r'"?sep=([^"])"?\s*')  # what the first line may be for Excel
 _JSON_LINES = ("jsonl", "json", "ndjson")
 INTEGER = re.compile(r"-?[0-9]+")  # a column may have a number instead of a name
 _BETWEEN = re.compile(r"[\s,]*")  # of the values of a JSON array
@@ -224,11 +228,43 @@ def field_of(row: list | dict, column: Column | None, path: str, line: int, flag
         if column not in row:
             has = [name for name in row if not name.startswith("-")]  # column numbers can also count from the end
             advice = did_you_mean(str(column), has)
+            if of_objects := [name for name in has if str(row[name])[:2] == "[{"]:
+                advice = f"; if {of_objects[0]!r} has the rows, the file must be that list alone"
             raise ValueError(f"{path}, line {line}: no {column!r}{flag}; found {quoted(has)}{advice}")
         return row[column]
     if not -len(row) <= column < len(row):
         raise ValueError(f"{path}, line {line}: {len(row)} columns, but column {column} (from 0) is needed")
     return row[column]
+
+
+def class_name(value) -> str:
+    """The name of a class, by a number, a boolean or their text: 1.0 is 1, and TRUE is true."""
+    name = re.sub(r"^(-?[0-9]+)\.0+\Z", r"\1", str(value))
+    return name.lower() if name.lower() in ("true", "false") else name
+
+
+def plain_label(value, several: bool = False):
+    """A label as a plain value: a list for an array, or for the text of a list, as in CSV; None for NaN. A list of one
+    is its item, and an empty one None, unless several labels may hold."""
+    if isinstance(value, str) and value[:1] in ("[", "{"):
+        is_array = re.fullmatch(r"\[[01.\s]+\]", value)  # of numpy
+        with contextlib.suppress(SyntaxError, ValueError):
+            value = ast.literal_eval(re.sub(r"\b\.?\s+", ",", value) if is_array else value)
+    value = value.tolist() if hasattr(value, "tolist") else value
+    if isinstance(value, list | tuple | set):
+        value = [str(item) if isinstance(item, str) else plain_label(item, True) for item in value]
+        if not several and len(value) < 2:
+            value = value[0] if value else None
+    return None if isinstance(value, float) and math.isnan(value) else value
+
+
+def number_of(value) -> float:
+    """A finite number; NaN for any other value, such as a boolean."""
+    try:
+        number = math.nan if isinstance(value, bool) else float(value)
+    except (OverflowError, TypeError, ValueError):
+        return math.nan
+    return number if math.isfinite(number) else math.nan
 
 
 def text_of(value, path: str, line: int, column: Column) -> str:
@@ -274,6 +310,8 @@ def find_csv_delimiter(path: str, columns: Collection[str] | None, encoding: str
     Args:
       path, columns, encoding: see `read_rows`.
     """
+    if excel := _EXCEL_DELIMITER.fullmatch(next(_lines(path, encoding), "")):
+        return excel[1]
     first = {delimiter: _first_row(path, delimiter, encoding) for delimiter in CSV_DELIMITERS}
     cut = [delimiter for delimiter, fields in first.items() if len(fields) > 1]
     fitting = [delimiter for delimiter in cut if columns and set(columns) <= set(first[delimiter])]
@@ -320,11 +358,14 @@ def _csv_rows(path: str, delimiter: str, encoding: str | None) -> Iterator[tuple
     first = 1
     try:
         for row in reader:
-            if row and (len(row) > 1 or row[0].strip()):
+            is_excel = first == 1 and _EXCEL_DELIMITER.fullmatch(delimiter.join(row))
+            if row and (len(row) > 1 or row[0].strip()) and not is_excel:
                 yield first, row
             first = reader.line_num + 1
     except csv.Error as error:
         advice = "a quotation mark that belongs to the text is written twice"
+        if "new-line character" in str(error):
+            error, advice = "a carriage return outside of quotation marks", "a line ends with a newline"
         raise ValueError(f"{path}, line {first}: not CSV: {error}; {advice}.") from None
 
 
@@ -339,22 +380,27 @@ def _json_rows(lines: Iterator[str], path: str) -> Iterator[tuple[int, dict]]:
     stripped = (line.lstrip("\ufeff").strip() for line in lines)
     numbered = ((number, line) for number, line in enumerate(stripped, start=1) if line)
     first = next(numbered, (1, ""))
-    if first[1].startswith("["):
-        yield from _rows_of_array("\n".join([first[1], *lines]), first[0], path)
+    if first[1] and not (first[1].startswith("{") and first[1].endswith("}")):  # not a row a line
+        yield from _rows_of_lines("\n".join([first[1], *lines]), first[0], path)
         return
     for number, line in itertools.chain([first] if first[1] else [], numbered):
         yield number, _json_row(parse_json(line, path, number), path, number)
 
 
-def _rows_of_array(text: str, line: int, path: str) -> Iterator[tuple[int, dict]]:
-    """The objects of an array. line: that of the text's beginning."""
-    values = parse_json("\n" * (line - 1) + text, path)  # counts from the file's first line
-    decoder, at, counted = json.JSONDecoder(), text.index("[") + 1, 0
-    for value in values:
-        at = _BETWEEN.match(text, at).end()
+def _rows_of_lines(text: str, line: int, path: str) -> Iterator[tuple[int, dict]]:
+    """The objects of an array, or one after the other, on any number of lines. line: that of the text's beginning."""
+    text = "\n" * (line - 1) + text.rstrip()  # messages count from the file's first line
+    at, end, decoder, line, counted = line - 1, len(text), json.JSONDecoder(), 1, 0
+    if text[at] == "[":
+        parse_json(text, path)
+        at, end = at + 1, end - 1
+    while (at := _BETWEEN.match(text, at).end()) < end:
         line, counted = line + text.count("\n", counted, at), at
+        try:
+            value, at = decoder.raw_decode(text, at)
+        except (RecursionError, ValueError) as error:
+            raise ValueError(f"{path}, line {line}: not JSON: {error}") from None
         yield line, _json_row(value, path, line)
-        at = decoder.raw_decode(text, at)[1]
 
 
 def _json_row(value, path: str, line: int) -> dict:

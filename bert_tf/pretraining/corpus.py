@@ -99,10 +99,10 @@ class Corpus:
         compressed file at the beginning of the file. So adjoining ranges together have every document once, whole
         and in order. Only the range itself is read, except for a little at its ends.
 
-        A piece ends with a newline, or, within a line of plain text of more than 2 MB, with a space. Carriage returns
-        are dropped. The whole of plain text is the lines of `read_text_lines`; of JSON lines, blank lines within
-        documents and documents without text are left out. Memory is bounded for plain text except for its longest word,
-        of JSON lines by the longest of them.
+        A piece ends with a newline, or, within a line of plain text of more than 2 MB, with a space. The whole of plain
+        text is the lines of `read_text_lines`; of JSON lines, blank lines within documents and documents without text
+        are left out. Memory is bounded for plain text except for its longest word, of JSON lines by the longest of
+        them.
 
         Args:
           begin, end: from 0 to total_bytes (None); the bytes of the files end to end, as they are on the disk.
@@ -201,7 +201,7 @@ def _document_start(sources: Sequence[_Source], position: int) -> int:
     for offset, source, block in _text_blocks(sources, start, end):
         if offset == source.begin:
             line_start = offset
-        text = block.replace(b"\r", b"").decode("utf-8", "replace")
+        text = block.decode("utf-8", "replace")
         body = text.lstrip()
         indent = len(text) - len(body)
         if number := text.count("\n", 0, indent):

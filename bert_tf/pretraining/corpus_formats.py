@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from bert_tf.system.declare import check_values, setting
 from bert_tf.system.messages import warn_once
-from bert_tf.system.text_files import Progress, TextFile, encoding_setting
+from bert_tf.system.text_files import Progress, TextFile, encoding_setting, with_newlines
 
 _LONGEST_PARAGRAPH = 100_000  # characters; the sentence splitter's time is quadratic in what it gets
 
@@ -60,8 +60,7 @@ class Reading:
     def decode(self, file: TextFile, offset: int, block: bytes) -> str:
         if self.settings.errors == "strict":
             return file.decode(offset, block)
-        block = block.replace(b"\r", b"")
-        text = block.decode("utf-8", "replace")
+        text = with_newlines(block.decode("utf-8", "replace"))
         for line in block.split(b"\n") if "\ufffd" in text else ():
             known = 0 if file.is_converted else line.count("\ufffd".encode())
             self.count_replaced(file, line.decode("utf-8", "replace").count("\ufffd") - known)
@@ -115,7 +114,7 @@ def jsonl_texts(file: TextFile, lines: Iterable[_PlacedLine], reading: Reading) 
     key = reading.settings.text_key
     for line, offset, index in lines:
         try:
-            text = json.loads(line)[key].replace("\r", "")
+            text = with_newlines(json.loads(line)[key])
             # JSON can contain half a character (a lone surrogate), which UTF-8 can't encode.
             text, halves = re.subn("[\ud800-\udfff]", "\ufffd", text) if "\\u" in line else (text, 0)
             if halves and reading.settings.errors == "strict":

@@ -166,10 +166,10 @@ def file_sha256(path: str) -> str:
 def read_text_lines(
     path: str, progress: Progress | None = None, encoding: str | None = None, is_gzip: bool = False
 ) -> Iterator[str]:
-    """Yields the lines of a text file as the original reads them; one megabyte or line is in memory at a time.
+    """Yields the lines of a text file; one megabyte or line is in memory at a time.
 
-    All carriage returns are dropped and only a newline ends a line, as in TensorFlow's GFile reader. Lines come without
-    their newline but otherwise unstripped; blank lines are included.
+    Only a newline, or one after carriage returns, ends a line. Lines come without it but otherwise unstripped; blank
+    lines are included. A carriage return inside a line stays, as whitespace; the original drops it and joins two words.
 
     Args:
       path: a local path or any that `tf.io.gfile` opens (gs://...).
@@ -224,15 +224,14 @@ class TextFile:
         return text_encodings.converted(self.path, self.encoding, self.errors, raw) if self.is_converted else raw
 
     def decode(self, offset: int, block: bytes) -> str:
-        """The text of a block that begins at `offset` and splits no character, without carriage returns.
+        """The text of a block of `whole_lines` that begins at `offset`, `with_newlines`.
 
         Zero bytes stay: as in the original, tokenizers drop them.
         """
         try:
-            text = block.replace(b"\r", b"").decode("utf-8")
+            text = with_newlines(block.decode("utf-8"))
         except UnicodeDecodeError as error:
-            kept = [position for position, byte in enumerate(block) if byte != 0x0D]
-            raise self._not_utf_8(offset, block, kept[error.start], error.reason) from None
+            raise self._not_utf_8(offset, block, error.start, error.reason) from None
         if b"\0" in block:
             from bert_tf.system import text_encodings
 
@@ -263,6 +262,11 @@ class TextFile:
         return newlines + 1
 
 
+def with_newlines(text: str) -> str:
+    """A text whose lines end with newlines alone, without the carriage returns before them or at its end."""
+    return re.sub(r"(?<!\r)\r+(?=\n|\Z)", "", text) if "\r" in text else text
+
+
 def whole_lines(
     file: TextFile, chunks: Iterable[bytes], longest: int | None = None, offset: int = 0
 ) -> Iterator[tuple[int, bytes]]:
@@ -276,6 +280,11 @@ def whole_lines(
     held: list[bytes] = []
     size = 0
     for chunk in chunks:
+        if not (offset or held) and b"\r" in chunk:
+            text = re.sub(rb'"[^"]*"', b"", chunk)  # in quoted cells they are whitespace
+            if len(re.findall(rb"\r(?!\n)", text)) > max(2, text.count(b"\n")):
+                advice = "tr '\\r' '\\n' < FILE > NEW_FILE"
+                raise ValueError(f"{file.path}: its lines end with carriage returns alone: {advice}")
         end = chunk.rfind(b"\n") + 1
         size += len(chunk)
         if not end and longest is not None and size > longest:
@@ -380,8 +389,6 @@ def _plain(path: str, begin: int, end: int | None, progress: Progress | None) ->
                 return
             if not begin and (kind := foreign_kind(chunk)):
                 raise ValueError(f"{path} is {kind}.")
-            if not begin and chunk.count(b"\r") > 2 and b"\n" not in chunk:
-                raise ValueError(f"{path}: its lines end with carriage returns alone: tr '\\r' '\\n' < FILE > NEW_FILE")
             if progress:
                 progress(len(chunk))
             yield chunk

@@ -94,6 +94,34 @@ def test_what_is_no_table(tmp_path, content):
         list(read_rows(str(tmp_path / "train.csv"), TableSettings(), NAMES))
 
 
+@pytest.mark.parametrize("first", ["\ufeffsep=;\r\n", '"sep=;"\n'])
+def test_the_delimiter_that_a_first_line_names_for_excel(tmp_path, first):
+    content = first + "text;label\na,b;1\nc,d;2,5\n"
+    expected = [(2, ["text", "label"]), (3, ["a,b", "1"]), (4, ["c,d", "2,5"])]
+    assert rows_of(tmp_path, content) == rows_of(tmp_path, content, ";") == expected
+    assert rows_of(tmp_path, content, columns=None) == expected
+    assert rows_of(tmp_path, first.replace(";", "\t") + "text\tlabel\n")[0] == (2, ["text", "label"])
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "cell"),
+    [
+        ("a.csv", 'text,label\r\n"a\rb\rc\rd\r\r",1\r\r\n', "a\rb\rc\rd"),
+        ("a.tsv", "text\tlabel\r\na\rb\r\t1\r\r\n\r\n", "a\rb"),
+        ("a.jsonl", '\r\n{"text": "a\\rb\\rc", "label": "1"}\r\n', "a\rb\rc"),
+    ],
+)
+def test_a_carriage_return_in_a_cell_is_whitespace(tmp_path, name, content, cell):
+    """As pandas writes and reads it."""
+    number, row = rows_of(tmp_path, content, name=name)[-1]
+    assert (number, *(row.values() if isinstance(row, dict) else row)) == (2, cell, "1")
+
+
+def test_a_carriage_return_that_ends_a_row(tmp_path):
+    with pytest.raises(ValueError, match=r"train\.csv, line 2: not CSV: a carriage return outside of quotation marks"):
+        rows_of(tmp_path, "text,label\ngood,1\rbad,0\n")
+
+
 def test_a_quotation_mark_that_is_not_closed(tmp_path):
     content = 'text,label\n"two\nlines",a\nx,"y\nz,a\n"q"",b\n'
     for cut, line in ((content, 4), (content[: content.index("z")], 4), ('text,label\n"a\nb","c\n', 2)):

@@ -44,7 +44,8 @@ def random_text(generator: random.Random, documents: int) -> str:
             words = ["".join(generator.choices(LETTERS, k=generator.randint(1, 9))) for _ in range(count)]
             for _ in range(generator.choice((0, 0, 3))):
                 words.insert(generator.randrange(count), generator.choice(ODD))
-            lines.append(generator.choice(("", " ")) + " ".join(words) + generator.choice(("", " ", "\r")))
+            line = " ".join(words).replace(" ", "\r", count // 120)
+            lines.append(generator.choice(("", " ")) + line + generator.choice(("", " ", "\r")))
         lines += [*generator.choice((["\0"], ["", " "], [""])), ""]
     return "\n".join(lines) + generator.choice(("", "\n"))
 

@@ -57,11 +57,18 @@ def test_json(tmp_path):
 
 def test_carriage_returns_alone_are_named(tmp_path):
     path = tmp_path / "x.csv"
-    path.write_bytes(b"text,label\rgood,up\rbad,down\r")
-    with pytest.raises(ValueError, match=r"x\.csv: its lines end with carriage returns alone: tr '\\r' '\\n' < FILE"):
-        list(text_files.read_text_lines(str(path)))
-    path.write_bytes(b"one\r line\r")
-    assert list(text_files.read_text_lines(str(path))) == ["one line"]
+    text = b"text,label\rgood,up\rbad,down\rso,up\r"
+    of_utf_16 = text.decode().encode("utf-16"), {"encoding": "utf-16"}
+    for content, options in ((text, {}), (text + b"\n", {}), of_utf_16, (gzip.compress(text), {"is_gzip": True})):
+        path.write_bytes(content)
+        with pytest.raises(ValueError, match=r"x\.csv: its lines end with carriage returns alone: tr '\\r' '\\n' <"):
+            list(text_files.read_text_lines(str(path), **options))
+    for content, lines in (
+        (b"one\rline\r", ["one\rline"]),
+        (b'"a\rb\rc\rd",e\r\n\r\r\nf\r', ['"a\rb\rc\rd",e', "", "f"]),
+    ):
+        path.write_bytes(content)
+        assert list(text_files.read_text_lines(str(path))) == lines
 
 
 def test_zero_bytes_are_read(tmp_path, caplog):

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from absl import logging
 
+from bert_tf.data import tables
 from bert_tf.data.tables import INTEGER, USUAL_TABLE, TableSettings, all_examples, field_of, named_rows, quoted, text_of
 
 _CHANCE = 0.05  # that no first choice is right in any row; if it is less, labels are counted otherwise
@@ -131,8 +132,8 @@ def _example(row: dict, columns: Columns, first_label: str, number: int, path: s
     choices = tuple(text_of(choice, path, line, named) for choice in _choices_of(row, columns.choices, path, line))
     if len(choices) < 2 or "" in choices:
         raise ValueError(f"{path}, line {line}: two choices are needed at least, and none may be empty.")
-    label = row.get(columns.label)
-    unknown = label is None or str(label).strip() in ("", "-1")
+    label = tables.plain_label(row.get(columns.label))
+    unknown = label is None or tables.class_name(label).strip() in ("", "-1")
     label = None if unknown else _label_of(label, first_label, len(choices), path, line)
     return ChoiceExample(str(number), context, question, choices, label)
 
@@ -153,7 +154,7 @@ def _choices_of(row: dict, names: Sequence[str], path: str, line: int) -> list:
 
 
 def _label_of(value, first: str, count: int, path: str, line: int) -> int:
-    text, number = str(value).strip(), None
+    text, number = tables.class_name(value).strip(), None
     if INTEGER.fullmatch(first):
         if INTEGER.fullmatch(text):
             number = int(text) - int(first)

@@ -7,7 +7,7 @@ Original: run_classifier.py, DataProcessor and its subclasses.
 import dataclasses
 import math
 import posixpath
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from absl import logging
 
@@ -18,15 +18,18 @@ from bert_tf.data.tables import (
     TableSettings,
     all_examples,
     by_name,
+    class_name,
     copied_columns,
     field_of,
+    number_of,
+    plain_label,
     quoted,
     read_rows,
     text_of,
     warn_of_left_out,
 )
 from bert_tf.system import checks
-from bert_tf.system.messages import is_first, naming_flag
+from bert_tf.system.messages import is_first, naming_flag, some
 from bert_tf.text.characters import plain_name
 
 
@@ -162,11 +165,20 @@ def _find_columns(task: Task, split: Split, row: list | dict, path: str, line: i
 
 def read_examples(task: Task, split: Split, directory: str = "") -> list[InputExample]:
     """The examples of a split, in the order of the file."""
-    path = split_path(task, split, directory)
-    return all_examples(path, _examples(task, split, path))
+    return _read(task, split, split_path(task, split, directory))[0]
 
 
-def _examples(task: Task, split: Split, path: str) -> Iterator[InputExample]:
+def _read(task: Task, split: Split, path: str) -> tuple[list[InputExample], Sequence[str]]:
+    """The examples of a file and `_marked_labels`."""
+    rows = all_examples(path, _rows(task, split, path))
+    labels, marked = [row[3] for row in rows], ()
+    if split.label is not None:
+        labels, marked = read_labels(labels, task, lambda number: f"{path}, line {rows[number][5]}")
+    return [InputExample(*row[:3], label, *row[4:]) for row, label in zip(rows, labels, strict=True)], marked
+
+
+def _rows(task: Task, split: Split, path: str) -> Iterator[tuple]:
+    """The fields of each `InputExample`, with the label as the file has it."""
     columns, header, left_out = None, None, {}
     names = [name for name in split.columns if isinstance(name, str)] or None
     for index, (line, row) in enumerate(read_rows(path, split.table, names)):
@@ -180,7 +192,7 @@ def _examples(task: Task, split: Split, path: str) -> Iterator[InputExample]:
                 continue
         try:
             text_a, text_b, label, guid = (
-                tuple(field_of(row, part, path, line) for part in column)
+                dict(zip(task.labels, (field_of(row, part, path, line) for part in column), strict=True))
                 if isinstance(column, tuple)
                 else field_of(row, column, path, line)
                 for column in columns
@@ -190,57 +202,102 @@ def _examples(task: Task, split: Split, path: str) -> Iterator[InputExample]:
                 raise
             left_out.setdefault("lack a column", []).append(line)
             continue
+        label = plain_label(label, task.multi_label)
         if columns[2] is not None and task.any_case and label in (None, "-") and "-" not in task.labels:
             left_out.setdefault("have no label ('-' or null)", []).append(line)
             continue
-        label = None if columns[2] is None else _label(task, label, path, line)
         second = None if text_b is None else text_of(text_b, path, line, columns[1])
         texts = (text_of(text_a, path, line, columns[0]), second)
         source = copied_columns(by_name(row, header), split.table, path, line, not split.has_header)
-        yield InputExample(f"{split.set_name}-{index if guid is None else guid}", *texts, label, source, line)
+        yield f"{split.set_name}-{index if guid is None else guid}", *texts, label, source, line
     warn_of_left_out(path, left_out)
 
 
-# What a cell of a label's own column says.
-_MARKS = {"0": False, "0.0": False, "false": False, "1": True, "1.0": True, "true": True}
+_MARKS = {"0": False, "false": False, "1": True, "true": True}
 
 
-def _label(task: Task, value, path: str, line: int):
-    """A label in the form the task uses."""
-    if task.is_regression:
+def read_labels(values: Sequence, task: Task, place: Callable[[int], str]) -> tuple[list, Sequence[str]]:
+    """The labels of a column, in the form that the task uses, and `_marked_labels`.
+
+    Args:
+      values: `plain_label`s. place: names the place of a value, by its number, in errors.
+    """
+    marked = () if task.is_regression else _marked_labels(values, task)
+    labels = []
+    for number, value in enumerate(values):
         try:
-            number = float(value)
-        except (TypeError, ValueError):
-            number = math.nan
-        if not math.isfinite(number):
-            raise ValueError(f"{path}, line {line}: a number is expected as label, found {value!r}")
+            labels.append(_label(value, task, marked))
+        except ValueError as error:
+            raise ValueError(f"{place(number)}: {error}") from None
+    return labels, marked
+
+
+def _marked_labels(values: Sequence, task: Task) -> Sequence[str]:
+    """The labels that each value of a column marks with 0 or 1: in an object, or by their order, in a list.
+
+    Empty: the values are names. 0 and 1 may be names in a list, too, but integers, and not twice in one.
+    """
+    if any(isinstance(value, dict) for value in values):
+        names = (name for value in values if isinstance(value, dict) for name in value)
+        return task.labels or tuple(dict.fromkeys(_known_label(name, task) for name in names))
+    lists = [value for value in values if isinstance(value, list)]
+    rows = [value for value in lists if value and all(item in (0, 1) for item in value)]
+    sure = any(len({*row}) < len(row) or {*map(type, row)} != {int} for row in rows)
+    if not (sure or (rows and rows == lists and {*map(len, rows)} == {len(task.labels) or 2})):
+        return ()
+    labels = task.labels or tuple(map(str, range(len(rows[0]))))
+    if is_first("marks", labels):
+        logging.info("Each row has 0 or 1 for each of %d labels: %s.", len(labels), some(labels))
+    return labels
+
+
+def _label(value, task: Task, marked: Sequence[str]) -> str | float | tuple[str, ...]:
+    if task.is_regression:
+        if math.isnan(number := number_of(value)):
+            raise ValueError(f"a number is expected as label, found {value!r}")
         return number
-    if isinstance(value, tuple):
-        marks = [_MARKS.get(str(cell).lower()) for cell in value]
-        if None in marks:
-            name, cell = task.labels[marks.index(None)], value[marks.index(None)]
-            raise ValueError(f"{path}, line {line}: the label {name!r} is {cell!r}, where 0 or 1 is expected")
-        return tuple(name for name, mark in zip(task.labels, marks, strict=True) if mark)
-    if task.multi_label:
-        parts = map(str, value) if isinstance(value, list) else str(value).split(",")
-        return tuple(_known_label(task, part, path, line) for part in map(plain_name, parts) if part)
-    if value is None or value == "":
-        raise ValueError(f"{path}, line {line}: there is no label")
-    return _known_label(task, str(value), path, line)
+    if value is None or (value == "" and not task.multi_label):
+        raise ValueError("there is no label")
+    names = () if value in ("", []) else tuple(_names_in(value, task, marked))
+    if not task.multi_label and len(names) != 1:
+        raise ValueError(f"one label is expected (or --multi_label), found {value!r:.80}")
+    return names if task.multi_label else names[0]
 
 
-def _known_label(task: Task, label: str, path: str, line: int) -> str:
-    label = task.label_aliases.get(label, label)
-    if task.name == "custom":
-        label = plain_name(label)
+def _names_in(value, task: Task, marked: Sequence[str]) -> Iterator[str]:
+    """The labels that hold in a value."""
+    if isinstance(value, dict):
+        marks = {_known_label(name, task): mark for name, mark in value.items()}
+        value = [marks.get(name) for name in marked]
+    if marked:
+        if not isinstance(value, list) or len(value) != len(marked):
+            raise ValueError(f"0 or 1 is expected for each of {len(marked)} labels, found {value!r:.80}")
+        for name, mark in zip(marked, value, strict=True):
+            if (holds := _MARKS.get(class_name(mark))) is None:
+                raise ValueError(f"the label {name!r} is {mark!r:.80}, where 0 or 1 is expected")
+            if holds:
+                yield name
+        return
+    items, kinds = (value, (str, int)) if isinstance(value, list) else ([value], (str, int, float, bool))
+    if any(type(item) not in kinds or item in (math.inf, -math.inf) for item in items) or len({*items}) < len(items):
+        raise ValueError(f"{value!r:.80} is neither a label nor a list of different labels")
+    if isinstance(value, str) and task.multi_label:
+        items = value.split(",")
+    yield from (_known_label(item, task) for item in items if plain_name(str(item)))
+
+
+def _known_label(value, task: Task) -> str:
+    label = task.label_aliases.get(str(value), str(value))
+    if task.name == "custom" and label not in task.labels:
+        label = plain_name(class_name(label))
     if not task.labels or label in task.labels:
         return label
-    alike = [known for known in task.labels if known.casefold() == label.casefold()]
+    alike = [known for known in task.labels if class_name(known).casefold() == label.casefold()]
     if len(alike) == 1 and task.any_case:
-        if is_first("case", path, label):
-            logging.warning("%s: the label %r is read as %r.", path, label, alike[0])
+        if is_first("case", label):
+            logging.warning("--labels: the label %r is read as %r.", label, alike[0])
         return alike[0]
-    raise ValueError(f"{path}, line {line}: the label {label!r} is not one of {quoted(task.labels)}")
+    raise ValueError(f"the label {label!r} is not one of {quoted(task.labels)}")
 
 
 # --- the user's own files --------------------------------------------------------------------------------------------
@@ -329,9 +386,9 @@ def custom_task(train_file: str | None, dev_file: str | None, test_file: str | N
     from bert_tf.tasks.classification.label_checks import check_training_labels
 
     with naming_flag("--train_file"):
-        examples = read_examples(task, task.train)
+        examples, marked = _read(task, task.train, split_path(task, task.train))
         check_training_labels(train_file, examples, by_number=not task.train.has_header)
-    labels = {label for row in examples for label in (row.label if task.multi_label else (row.label,))}
+    labels = {label for row in examples for label in (row.label if task.multi_label else (row.label,))} | {*marked}
     ordered = sorted(labels, key=int if all(map(INTEGER.fullmatch, labels)) else None)
     if len(ordered) < (1 if task.multi_label else 2):
         raise ValueError(

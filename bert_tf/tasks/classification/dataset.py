@@ -7,9 +7,10 @@ import numpy as np
 import tensorflow as tf
 
 from bert_tf.data import token_rows
+from bert_tf.data.tables import plain_label
 from bert_tf.data.token_rows import check_tokenizer, permutation
 from bert_tf.system.checks import list_of, list_of_names, list_of_strings
-from bert_tf.tasks.classification.data import InputExample, Task
+from bert_tf.tasks.classification.data import InputExample, Task, read_labels
 from bert_tf.tasks.classification.encode import EncodedExamples, encode_examples
 from bert_tf.text.tokenizer import Tokenizer
 
@@ -46,8 +47,9 @@ def as_dataset(
 
     Args:
       texts: strings: a list, an array, a column of a table; or a table of one or two such columns.
-      labels: one for each text, or their column's name. With label_names names, or for each text a list of names where
-        several may hold; without, class numbers from 0, or floats for a regression. None: only texts, for `predict`.
+      labels: one for each text, or their column's name. With label_names names, or for each text a list of names, or of
+        0 and 1 for each name, where several may hold; without, class numbers from 0, lists of 0 and 1, or floats for a
+        regression. None: only texts, for `predict`.
       pairs: the second text of each, "" for none.
       tokenizer: that of the model.
       label_names: the names in the order of the classes, as `model.labels` has them; `fit` compares both, also of what
@@ -135,22 +137,25 @@ def _order(
 
 def _label_array(labels: list, names: Sequence[str] | None) -> np.ndarray:
     """Class numbers int32 [n]; numbers float32 [n]; or float32 [n, C] of zeros and ones."""
-    if names is None:
+    labels = [plain_label(label, several=True) for label in labels]
+    several = any(isinstance(label, list | dict) for label in labels)
+    if names is None and not several:
         values = np.asarray(labels)
         if values.ndim == 1 and values.dtype.kind in "iub" and (values >= 0).all() and (values < 2**31).all():
             return values.astype(np.int32)
         if values.ndim == 1 and values.dtype.kind == "f" and np.isfinite(values).all():
             return values.astype(np.float32)
+    task = Task("custom", tuple(names or ()), None, multi_label=several)
+    found, marked = read_labels(labels, task, "labels[{}]".format)
+    if not (names or marked):
         raise ValueError(
             f"labels={labels!r:.80}: give class numbers from 0, floats for a regression, or names and "
             "label_names=model.labels"
         )
-    ids = {name: number for number, name in enumerate(names)}
-    several = any(isinstance(label, list | tuple | set) for label in labels)
+    ids = {name: number for number, name in enumerate(names or marked)}
+    if not several:
+        return np.array([ids[name] for name in found], np.int32)
     table = np.zeros((len(labels), len(ids)), np.float32)
-    for number, label in enumerate(labels):
-        for name in label if several and isinstance(label, list | tuple | set) else (label,):
-            if not isinstance(name, str) or name not in ids:
-                raise ValueError(f"labels[{number}] is {name!r}, which is none of label_names: {', '.join(ids)}")
-            table[number, ids[name]] = 1.0
-    return table if several else table.argmax(-1).astype(np.int32)
+    for row, held in zip(table, found, strict=True):
+        row[[ids[name] for name in held]] = 1.0
+    return table

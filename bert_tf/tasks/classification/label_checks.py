@@ -35,7 +35,7 @@ def check_training_labels(path: str, examples: Sequence, by_number: bool) -> Non
         logging.warning("%s: rows with the text of an earlier row and another label: %d.", path, different)
     if "-" in counts:  # as SNLI has where its annotators disagreed
         logging.warning("%s: '-' is taken for a class; --labels=first,second,... leaves its rows out.", path)
-    numbers = all(map(is_number, counts))
+    numbers = isinstance(examples[0].label, str) and all(map(is_number, counts))
     if len(counts) == len(labels) >= _FEWEST_ROWS and len(labels) == len(examples):
         raise ValueError(
             f"{path}: each of the {len(labels)} rows has a label of its own, as {examples[0].label!r}: is --label the "

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from absl import logging
 
+from bert_tf.data import tables
 from bert_tf.data.tables import USUAL_TABLE, TableSettings, all_examples, field_of, named_rows, quoted, text_of
 from bert_tf.system.messages import warn_once
 
@@ -147,11 +148,7 @@ def _known_layout(names: Sequence[str], path: str) -> Columns:
 
 def _score(value, score_range: tuple[float, float], path: str, line: int) -> float:
     """A score, mapped to 0..1."""
-    try:
-        score = math.nan if isinstance(value, bool) else float(value)
-    except (TypeError, ValueError):
-        score = math.nan
-    if not math.isfinite(score):
+    if math.isnan(score := tables.number_of(tables.plain_label(value))):
         raise ValueError(f"{path}, line {line}: a number is expected as score, found {value!r}")
     low, high = score_range
     if not low <= score <= high:

@@ -38,7 +38,7 @@ def test_swag(tmp_path):
 @pytest.mark.parametrize(("record", "columns", "expected"), [
     ({"context": "c", "question": None, "choices": ["x", "y", "z"], "label": 2}, None, ("c", "", "xyz", 2)),
     ({"context": "c", "choices": ["x", "y"], "label": "1"}, None, ("c", "", "xy", 1)),
-    ({"question": "q", "choices": ["x", "y"], "label": 0}, None, ("q", "", "xy", 0)),
+    ({"question": "q", "choices": ["x", "y"], "label": 1.0}, None, ("q", "", "xy", 1)),
     ({"question": "q", "choice0": "x", "choice1": "y", "label": 1}, None, ("q", "", "xy", 1)),
     ({"sent1": "c", "sent2": "q", "ending1": "y", "ending0": "x", "label": 0}, None, ("c", "q", "xy", 0)),
     ({"p": "c", "k1": "x", "k2": "y", "label": 1}, Columns("p", None, ("k",), "label"), ("c", "", "xy", 1)),
@@ -100,7 +100,7 @@ def test_real_files(shared):
     ("a.csv", SWAG + "2,a,7,s,s,s,gold,a,b,c,d,4\n", None, "line 5: the label '4' is not one of the 4 choices"),
     ("a.csv", SWAG + "2,a,7,s,s,s,gold,a,b,c,d,B\n", None, "the first of which is called '0' (--first_label)."),
     ("a.jsonl", lines(record(label=True)), None, "line 1: the label True is not one of the 2 choices"),
-    ("a.jsonl", lines(record(label=1.0)), None, "line 1: the label 1.0 is not one of the 2 choices"),
+    ("a.jsonl", lines(record(label=[0, 1])), None, "line 1: the label [0, 1] is not one of the 2 choices"),
     ("a.jsonl", lines(record(), record(label="")), None, "line 2: there is no label"),
     ("a.csv", SWAG.replace(",label", ",gold"), None, "a.csv has no known columns"),
     ("a.csv", SWAG.replace("ending2", "ending7"), None, "'ending0', 'ending1', 'ending3', 'ending7': a number is"),

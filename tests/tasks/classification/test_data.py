@@ -2,10 +2,13 @@
 
 import contextlib
 import json
+import math
 import re
 
+import pandas
 import pytest
 import tensorflow as tf
+from helpers.parquet import parquet_of
 
 from bert_tf.tasks.classification import data, glue, label_checks
 
@@ -135,6 +138,7 @@ CUSTOM = {
 
 
 BY_NUMBER = {"text_a": "0", "label": "1"}
+SEVERAL = {"multi_label": True}
 
 
 def own_task(tmp_path, content, name="train.csv", test_file=None, **arguments):
@@ -162,13 +166,61 @@ def test_custom_files_by_number_have_no_header(tmp_path):
     )
 
 
-def test_custom_multi_label(tmp_path):
-    rows = [{"t": "x", "l": ["red", "big"]}, {"t": "y", "l": []}, {"t": "z", "l": "big, blue"}]
-    content = "".join(json.dumps(row) + "\n" for row in rows)
-    task = own_task(tmp_path, content, "train.jsonl", text_a="t", label="l", multi_label=True)
-    assert task.labels == ("big", "blue", "red")
-    labels = [example.label for example in data.read_examples(task, task.train)]
-    assert labels == [("red", "big"), (), ("big", "blue")]
+@pytest.mark.parametrize(("values", "given", "labels", "found"), [
+    ([["pos"], ["neg"], "pos"], {}, ("neg", "pos"), ["pos", "neg", "pos"]),
+    ([True, "TRUE", False, "true"], {}, ("false", "true"), ["true", "true", "false", "true"]),
+    ([1, 1.0, "1", "0.0", [0.0]], {}, ("0", "1"), ["1", "1", "1", "0", "0"]),
+    ([1, 0.0], {"labels": ["1.0", "0.0"]}, ("1.0", "0.0"), ["1.0", "0.0"]),
+    ([[0, 1], [1, 0]], {}, ("0", "1"), ["1", "0"]),
+    ([{"a": 1, "b": 0}, {"a": False, "b": True}], {}, ("a", "b"), ["a", "b"]),
+    ([[0.0, 1.0, 0.0], [0.0, 0.0, 0.0]], SEVERAL, ("0", "1", "2"), [("1",), ()]),
+    ([[True, False], [False, True]], SEVERAL, ("0", "1"), [("0",), ("1",)]),
+    ([[1, 0], [0, 1]], SEVERAL, ("0", "1"), [("0",), ("1",)]),
+    ([[0, 1, 1], [1, 0, 0]], SEVERAL | {"labels": ["x", "y", "z"]}, ("x", "y", "z"), [("y", "z"), ("x",)]),
+    ([{"x": 0, "y": True}, {"x": 0.0, "y": 0}], SEVERAL, ("x", "y"), [("y",), ()]),
+    ([[1, 0], [1], []], SEVERAL, ("0", "1"), [("1", "0"), ("1",), ()]),  # numbers as names
+    ([[27], [2, 14]], SEVERAL, ("2", "14", "27"), [("27",), ("2", "14")]),
+    (["[0. 1.  0.]", "[1 1 0]"], SEVERAL, ("0", "1", "2"), [("1",), ("0", "1")]),  # arrays, as text
+    ([["[a]", "b"], "c, b", 1.0, []], SEVERAL, ("1", "[a]", "b", "c"), [("[a]", "b"), ("c", "b"), ("1",), ()]),
+    (["[a]", "[b]"], {}, ("[a]", "[b]"), ["[a]", "[b]"]),
+])  # fmt: skip
+def test_values_that_are_labels(tmp_path, caplog, values, given, labels, found):
+    """In JSON, and in CSV as pandas writes them."""
+    lines = "".join(json.dumps({"text": "a", "label": value}) + "\n" for value in values)
+    cells = pandas.DataFrame({"text": "a", "label": pandas.Series(values, dtype=object)}).to_csv(index=False)
+    for name, content in {"a.jsonl": lines, "a.csv": cells}.items():
+        with caplog.at_level("INFO", logger="absl"):
+            task = own_task(tmp_path, content, name, **given)
+            assert (task.labels, [row.label for row in data.read_examples(task, task.train)]) == (labels, found), name
+    said = "Each row has 0 or 1 for each of 3 labels: 0, 1, 2."
+    assert caplog.text.count(said) == (labels == ("0", "1", "2"))
+
+
+@pytest.mark.parametrize(("values", "given", "message"), [
+    *((["a", value], {}, "line 2: there is no label") for value in (math.nan, [])),
+    (["a", None], SEVERAL, "line 2: there is no label"),
+    (["a", ["a", "b"]], {}, r"line 2: one label is expected \(or --multi_label\), found \['a', 'b'\]"),
+    ([[0, 1], [0, 0]], {}, r"line 2: one label is expected .*found \[0, 0\]"),
+    ([[0.0, 1.0], [1.0]], SEVERAL, r"line 2: 0 or 1 is expected for each of 2 labels, found \[1.0\]"),
+    ([[0, 1, 1], [0, 2, 1]], SEVERAL, "line 2: the label '1' is 2, where 0 or 1 is expected"),
+    ([{"x": 1, "y": 0}, {"x": 1}], SEVERAL, "line 2: the label 'y' is None, where 0 or 1 is expected"),
+    ([{"name": "pos"}], {}, "line 1: the label 'name' is 'pos', where 0 or 1 is expected"),
+    (["a", math.inf], {}, "line 2: inf is neither a label nor a list of different labels"),
+    *((["a", value], SEVERAL, "line 2: .* is neither") for value in ([0.5, 0.7], [["b"]], ["b", None], ["b", "b"])),
+    ([1.5, True], {"regression": True}, "line 2: a number is expected as label, found True"),
+])  # fmt: skip
+def test_values_that_are_no_labels(tmp_path, values, given, message):
+    lines = "".join(json.dumps({"text": "a", "label": value}) + "\n" for value in values)
+    with pytest.raises(ValueError, match=rf"a\.jsonl, {message}"):
+        data.read_examples(task := own_task(tmp_path, lines, "a.jsonl", **given), task.train)
+
+
+def test_missing_labels_are_left_out_where_the_classes_are_given(tmp_path, caplog):
+    rows = [{"text": "a", "label": value} for value in (1.0, math.nan, None, 0.0)]
+    (tmp_path / "a.parquet").write_bytes(parquet_of(rows))
+    task = data.custom_task(f"{tmp_path}/a.parquet", None, None, text_a="text", label="label", labels=["0", "1"])
+    assert [row.label for row in data.read_examples(task, task.train)] == ["1", "0"]
+    assert "left out rows that have no label ('-' or null): 2, the first in line 2" in caplog.text
 
 
 def test_a_column_of_0_and_1_for_each_label(tmp_path):
@@ -200,7 +252,6 @@ def test_a_column_of_0_and_1_for_each_label(tmp_path):
     # The row with the mistake begins in line 4, since a field spans lines 2 and 3.
     ("a.csv", 'text,label\n"x\ny",1\n"z\nz"\n', {}, r"a\.csv, line 4: 1 columns, but column 1"),
     ("a.csv", "text,label\nx,1\ny,\n", {}, r"a\.csv, line 3: there is no label"),
-    ("a.jsonl", '{"text": "x", "label": null}\n', {}, r"a\.jsonl, line 1: there is no label"),
 ])  # fmt: skip
 def test_custom_mistakes(tmp_path, name, content, changes, message):
     with pytest.raises(ValueError, match=message):

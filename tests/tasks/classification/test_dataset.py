@@ -94,16 +94,23 @@ def test_labels(english):
     found = labels([0.5, -1.0, 2, 0, 0])
     assert (found.tolist(), found.dtype) == ([0.5, -1.0, 2.0, 0.0, 0.0], np.float32)
     found = labels([["good"], [], ["bad", "good"], ("bad",), {"good"}], label_names=names)
-    assert (found.tolist(), found.dtype) == ([[0, 1], [0, 0], [1, 1], [1, 0], [0, 1]], np.float32)
+    marks = [[0, 1], [0, 0], [1, 1], [1, 0], [0, 1]]
+    assert (found.tolist(), found.dtype) == (marks, np.float32)
+    of_names = [dict(zip(names, row, strict=True)) for row in marks]
+    for values in (marks, np.array(marks, np.float32), np.array(marks, bool), of_names):
+        assert labels(values, label_names=names).tolist() == labels(values).tolist() == marks
+    assert labels([True, "True", 0.0, "0", 1], label_names=["true", "0", "1"]).tolist() == [0, 0, 1, 1, 2]
 
 
 @pytest.mark.parametrize(("arguments", "error", "message"), [
     ({"labels": ["good", "bad", "ugly", "bad", "bad"], "label_names": ["bad", "good"]}, ValueError,
-     r"labels\[2\] is 'ugly', which is none of label_names: bad, good"),
-    ({"labels": [0, 1, 0, 1, 0], "label_names": ["0", "1"]}, ValueError, r"labels\[0\] is 0, which is none of"),
+     r"labels\[2\]: the label 'ugly' is not one of 'bad', 'good'"),
+    ({"labels": [0, 1, 0, 1, 0], "label_names": ["a", "b"]}, ValueError, r"labels\[0\]: the label '0' is not one of"),
+    ({"labels": [[1, 1], [0], [], [], []]}, ValueError, r"labels\[1\]: 0 or 1 .* of 2 labels, .*\[0\]"),
+    *(({"labels": [*labels, 1.0, 1.0, 1.0]}, ValueError, r"labels\[1\]: there is no label")
+      for labels in ([0.0, float("nan")], [0, None])),
     *(({"labels": labels}, ValueError, "give class numbers from 0, floats for a regression, or names") for labels in (
-        np.array([1, 0, 2**40, 1, 0]), ["good"] * 5, [0, 1, 0, -1, 0], [0.0, float("nan"), 1.0, 1.0, 1.0],
-        [0, None, 1, 1, 1])),
+        np.array([1, 0, 2**40, 1, 0]), ["good"] * 5, [["good"], [], [], [], []], [0, 1, 0, -1, 0])),
     ({"labels": [0, 1]}, ValueError, "5 texts and 2 labels"),
     ({"pairs": ["a"]}, ValueError, "shorter than"),
     ({"pairs": ["a", "b", None, "", ""]}, TypeError, r"pairs\[2\] is None \(NoneType\), not a string"),

@@ -253,6 +253,22 @@ def test_bad_files(write, text, layout, message):
         read_conll(write(text), layout)
 
 
+def test_lists_of_json_rows_have_names(write):
+    first = '{"tokens": ["a", "b"], "tags": [1.0, true]}\n'
+    read = read_conll(write(first + '{"tags": ["c"], "tokens": ["TRUE"]}\n', "a.jsonl"), PLAIN)
+    assert [(one.words, one.tags) for one in read.sentences] == [(["a", "b"], ["1", "true"]), (["TRUE"], ["c"])]
+    for second, message in (
+        (
+            '{"pos": [1], "tokens": ["c"], "tags": ["d"]}',
+            "the lists are 'pos', 'tokens', 'tags', in the first row 'tok",
+        ),
+        ('{"words": ["c"], "tags": ["d"]}', "the lists are 'words', 'tags', in the first row 'tokens', 'tags'"),
+        ('{"tokens": [{"text": "c"}], "tags": ["d"]}', "word 0 has {'text': 'c'}, where text is expected"),
+    ):
+        with pytest.raises(ValueError, match=f"a.jsonl, line 2: {message}"):
+            read_conll(write(first + second, "a.jsonl"), PLAIN)
+
+
 def test_tags_of_entities_are_not_plain(write, caplog):
     tags_as_words = read_conll(write("tag tag\nlabel tag\n"), PLAIN)  # no header, since the tag is there twice
     assert tags_as_words.sentences[0].words == ["tag", "label"]
