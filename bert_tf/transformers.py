@@ -2,9 +2,14 @@
 
 from collections.abc import Sequence
 
+import bert_tf
 from bert_tf.training.optimization import AdamWeightDecay, WarmupLinearDecay
 
 _NOT_DECAYED = ("LayerNorm", "layer_norm", "bias")
+
+
+def __getattr__(name: str):
+    return bert_tf.__getattr__(name)  # or an error that says what takes the place of a name of transformers
 
 
 def create_optimizer(

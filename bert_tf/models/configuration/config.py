@@ -26,6 +26,7 @@ from bert_tf.system.text_files import read_json
 ACTIVATIONS = ("gelu", "gelu_erf", "relu", "tanh", "linear")
 # What a token attends to: all tokens of its sequence, or itself and those before it.
 ATTENTIONS = ("bidirectional", "causal")
+_ID2LABEL = "labels of its model"  # among a configuration's attributes, not in its file
 
 # The sizes, and what is surely a mistake, or meant to fill the memory, if it is larger.
 _SIZES = {
@@ -177,6 +178,21 @@ class BertConfig:
         self.validate()
 
     @property
+    def id2label(self) -> dict[int, str]:
+        """A classifier's labels by their ids, in the configuration that is its `config`, as in transformers."""
+        if _ID2LABEL not in self.__dict__:
+            raise AttributeError("no classifier has this configuration: it has no labels")
+        return dict(self.__dict__[_ID2LABEL])
+
+    @property
+    def num_labels(self) -> int:
+        return len(self.id2label)
+
+    def know_labels(self, id2label: Mapping[int, str]) -> None:
+        """Sets what `id2label` gives; no file has it."""
+        self.__dict__[_ID2LABEL] = id2label
+
+    @property
     def activation(self) -> str:
         """hidden_act as one of ACTIVATIONS: lower-cased, "linear" for None and the empty string."""
         return (self.hidden_act or "linear").lower()
@@ -290,6 +306,7 @@ class BertConfig:
         Keys in `unwritten` are left out at their defaults: of BERT layer_norm_eps and attention.
         """
         values = copy.deepcopy(self.__dict__)
+        values.pop(_ID2LABEL, None)
         for key in self.unwritten:
             if values[key] == getattr(type(self), key):
                 del values[key]
@@ -337,7 +354,7 @@ class BertConfig:
                 raise ValueError(f"{key} must be {wanted}, not {value!r}")
 
     def __eq__(self, other) -> bool:
-        return type(self) is type(other) and self.__dict__ == other.__dict__  # with keys that the class does not have
+        return type(self) is type(other) and self.to_dict() == other.to_dict()  # with keys that the class does not have
 
 
 BertConfig.classes[BertConfig.model_type] = BertConfig
