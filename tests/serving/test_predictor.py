@@ -20,6 +20,7 @@ from bert_tf import (
     ChoicePredictor,
     Predictor,
     QuestionAnswerer,
+    Tagger,
 )
 from bert_tf.serving import export
 
@@ -48,6 +49,30 @@ def test_one_graph_answers_texts_of_all_lengths(predictor):
         np.testing.assert_allclose(logits, np.asarray(expected)[0], atol=1e-5)
 
 
+def test_forms_of_transformers_pipeline(predictor, tmp_path):
+    """Dicts, a list in a call, and top_k; transformers itself drops the second text of a tuple."""
+    text, pair = "good w1", "bad w2"
+    rows = [text, {"text": text}, (text, pair), {"text_pair": pair, "text": text}]
+    found = predictor.predict(rows)
+    assert found[0] == found[1] == predictor(text) == predictor({"text": text}) != found[2]
+    assert found[2] == found[3] == predictor(text, pair) == predictor(rows[3])
+    assert predictor([text, pair]) == predictor.predict([text, pair]) and predictor([]) == []
+    transformers = pytest.importorskip("transformers", reason="needs transformers (requirements-dev.txt)")
+    for problem_type in ("single_label_classification", "multi_label_classification"):
+        folder = str(tmp_path / problem_type)
+        model = BertForSequenceClassification.from_pretrained(predictor.path, problem_type=problem_type)
+        model.save_pretrained(folder, format="huggingface")
+        theirs, ours = transformers.pipeline("text-classification", folder), Predictor(folder)
+        for top_k in (1, 2, 9):
+            expected = [*theirs([text, rows[1]], top_k=top_k), theirs(rows[3], top_k=None)[:top_k]]
+            answers = [*ours([text, rows[1]], top_k=top_k), ours(rows[3], top_k=top_k)]
+            assert [[row["label"] for row in one] for one in answers] == [
+                [row["label"] for row in one] for one in expected
+            ]
+            scores = [[row["score"] for one in every for row in one] for every in (answers, expected)]
+            np.testing.assert_allclose(*scores, atol=1e-5)
+
+
 def test_weights_that_change_count(predictor):
     before, more = Predictor(pathlib.Path(predictor.path)).logits(TEXTS[:2]), np.array([1.0, 3.0], np.float32)
     bias = predictor.model.trainable_variables[-1]
@@ -67,6 +92,51 @@ def test_what_is_lost_of_texts_is_reported_once(predictor, caplog):
 
 
 # --- mistakes --------------------------------------------------------------------------------------------------------
+
+WRONG = [
+    None,
+    float("nan"),
+    3,
+    b"a",
+    {},
+    {"sentence": "a", "label": 1},
+    {"text_pair": "b"},
+    [["a"], ["b"]],
+    ("a", None),
+]
+
+
+@pytest.mark.parametrize("item", WRONG)
+@pytest.mark.parametrize(
+    ("kind", "name", "right"),
+    [
+        (Predictor, "texts", "a"),
+        (QuestionAnswerer, "questions", {"context": "b", "question": "a"}),
+        (ChoicePredictor, "questions", ("a", ["b", "c"])),
+        (Tagger, "texts", ["a", "b"]),
+    ],
+)
+def test_a_wrong_item_is_named_by_its_place(kind, name, right, item):
+    """Before anything is computed, so that no model is needed."""
+    with pytest.raises(TypeError, match=rf"^{name}\[1\]"):
+        kind.__new__(kind).predict([right, item])
+
+
+@pytest.mark.parametrize(
+    ("kind", "items", "message"),
+    [
+        (Predictor, [["a", "b", "c"]], r"\(list\); texts are strings or \(text, text_pair\), as tuples or dicts with"),
+        (QuestionAnswerer, ["a"], r"^questions\[0\] is 'a' \(str\); questions are \(question, context\), as tuples"),
+        (ChoicePredictor, [("a", None)], r"^questions\[0\]: choices must be a list of strings, not a NoneType"),
+        (ChoicePredictor, [("a", ["b", 3])], r"^questions\[0\]: choices\[1\] is 3 \(int\), not a string"),
+        (Tagger, [["a", 3]], r"^texts\[0\]\[1\] is 3 \(int\), not a string"),
+        (Predictor, None, r"^texts must be a list of .* not a NoneType; for one write predictor\(text\)"),
+        (Predictor, ("a", "b"), r"^texts is one pair: write predictor\(\*pair\)"),
+    ],
+)
+def test_what_is_wrong_with_an_item(kind, items, message):
+    with pytest.raises(TypeError, match=message):
+        kind.__new__(kind).predict(items)
 
 
 @pytest.mark.parametrize(
