@@ -396,7 +396,7 @@ class ClassifierModel(TaskModel):
             raise ValueError(f"num_labels={num_labels}, but labels has {len(head.labels)} names.")
         self.num_labels = num_labels
         self.head_config = head
-        self.config.know_labels(self.id2label)
+        vars(self.config)["id2label"] = self.id2label
         self.dropout_rate = dropout_rate
         self.hidden = None
         if self.hidden_act:

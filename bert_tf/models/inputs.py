@@ -88,7 +88,6 @@ def features_with_labels(objective, x, y=None, sample_weight=None) -> dict:
       x: the inputs; a dict may include the labels.
       y: labels: a dict by feature name; or one array for each of `objective.label_names`, in that order.
       sample_weight: [B] or None; multiplied into `example_weights`.
-
     """
     names = objective.label_names
     features = (
@@ -166,13 +165,9 @@ def keras_arguments(method: str, self, kwargs: Mapping = MappingProxyType({}), *
 
 
 def _by_class(model, weights) -> dict[int, float]:
-    """Keras's class_weight, which may name labels, with a weight for every class: Keras has none for a class above
-    those that are named, and ignores names and classes that are not there."""
-    if not isinstance(weights, Mapping):
-        raise TypeError(f"class_weight={weights!r:.80} must be a dict: class -> weight")
+    """class_weight, which may name labels, by number: Keras ignores what is no class, and fails at classes above."""
     count, known = getattr(model, "num_labels", 0), getattr(model, "id2label", {})
-    by_name = {label: number for number, label in known.items()}
-    found = dict.fromkeys(range(count), 1.0)
+    by_name, found = {label: number for number, label in known.items()}, dict.fromkeys(range(count), 1.0)
     for key, weight in weights.items():
         number = by_name.get(plain_name(key), key) if isinstance(key, str) else key
         if not isinstance(number, numbers.Integral) or (count > 1 and number not in known):
@@ -298,10 +293,8 @@ def answering(outputs):
 
 
 def with_loss(model, outputs, inputs: Mapping, as_keywords: bool):
-    """The outputs; on TensorFlow their `loss` is the model's own, where `inputs` has the labels.
-
-    In a graph only if they are given `as_keywords`, not in a batch: `fit` and the scripts compute it themselves.
-    """
+    """The outputs; on TensorFlow with the model's own `loss`, if `inputs` has the labels: in a graph only if these were
+    given `as_keywords`, as `fit` and the scripts, which give batches, compute it themselves."""
     objective = getattr(model, "objective", None)
     if keras.backend.backend() != "tensorflow" or not objective or not inputs.keys() >= {*objective.label_names}:
         return outputs

@@ -50,7 +50,7 @@ class ChoicePredictor(Answerer):
           for each question a dict of `choice`, the best one's index; `text`, the choice; and `probabilities` of all.
 
         Raises:
-          TypeError: an item is nothing of these, or choices are a single string; names its place.
+          TypeError: an item is none of these, or choices are a single string; names its place.
         """
         kinds, examples = {"context": str, "choices": object, "question": str}, []
         for number, row in enumerate(rows_of(questions, "questions", kinds, 2)):

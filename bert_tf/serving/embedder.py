@@ -151,21 +151,22 @@ class Embedder(Answerer):
             says, else False.
           prompt_name: a prompt of the directory (config_sentence_transformers.json), which is put before every text.
             Default: the directory's default prompt, if any.
-          normalize_embeddings, batch_size, show_progress_bar, convert_to_tensor: as in sentence-transformers: False for
-            the first leaves what the directory says; the tensor is TensorFlow's.
+          others: as in sentence-transformers. normalize_embeddings=False is what the directory says; tensors are
+            TensorFlow's.
 
         Raises:
           TypeError: not a list of strings; names the place.
           ValueError: there is no such prompt.
         """
         true_or_false(normalize=normalize, normalize_embeddings=normalize_embeddings)
-        whole_number(batch_size or self.batch_size, "batch_size")
         prompt, normalize = self._prompt(prompt_name), normalize_embeddings or normalize
         texts = list_of_strings(texts, "texts", "embedder(text)")
         if len(texts) >= _CONSTANTS_FROM:
             self._keep_matrices()
         this_time = copy.copy(self)
-        this_time.batch_size, this_time.shows_progress = batch_size or self.batch_size, show_progress_bar
+        this_time.batch_size = self.batch_size if batch_size is None else batch_size
+        this_time.shows_progress = show_progress_bar
+        whole_number(this_time.batch_size, "batch_size")
         if not texts:
             vectors = np.zeros((0, self.size), np.float32)
         elif self.export:

@@ -40,10 +40,7 @@ class Answerer:
         model of an ONNX export is an `OnnxModel`, and its directory has the files of a model directory.
 
     Args:
-      path: a complete model directory: weights with an output layer, configuration, vocabulary; or what
-        export_saved_model.py wrote (the directory of versions, or one of them).
-      batch_size: rows or texts computed together.
-      trust: see `loaded_export.Export`.
+      path, batch_size, trust: see `Predictor`.
     """
 
     tasks: tuple[str, ...]
@@ -113,11 +110,8 @@ class Answerer:
         return values
 
     def exported(self, signature: str, lengths: Sequence[int], columns: dict[str, Sequence]) -> list[dict]:
-        """The outputs of an export's signature for each row of its inputs: name -> array without the first axis.
-
-        Args:
-          lengths: rows of similar length are computed together.
-        """
+        """The outputs of an export's signature for each row of its inputs: name -> array without the first axis. Those
+        of similar lengths are computed together."""
         rows = [{} for _ in lengths]
         for chosen in self._batches(lengths):
             outputs = self.export(signature, **{name: [of[row] for row in chosen] for name, of in columns.items()})
@@ -145,12 +139,11 @@ class Answerer:
 
 
 def rows_of(items, name: str, kinds: Mapping[str, type], least: int, line: str | None = None) -> list[dict]:
-    """The parts of each item by name: of a tuple or list of them, of a dict as transformers' pipelines take it, or, if
-    one is enough, of a string.
+    """The parts by name of each item: a tuple or list of them, a dict as pipelines of transformers take it, or, if one
+    is enough, a string.
 
     Args:
-      name: of the argument, for errors, which name the item's place. kinds: a part's name -> its type. least: how many
-        parts there must be. line: see `list_of`.
+      name, line: see `list_of`. kinds: a part's name -> its type. least: number of parts.
     """
     forms = f"({', '.join(kinds)}), as tuples or dicts with these names"
     forms, names, rows = f"strings or {forms}" if least == 1 else forms, list(kinds), []
@@ -218,9 +211,7 @@ class Predictor(Answerer):
     def logits(self, texts: Sequence[str | tuple[str, str] | Mapping[str, str]]) -> np.ndarray:
         """Logits [n, C] of texts or pairs of texts, in the order given; see `predict`."""
         if isinstance(texts, tuple) and len(texts) == 2 and all(isinstance(part, str) for part in texts):
-            raise TypeError(
-                "texts is one pair: write predictor(*pair), or predictor.predict([pair]); two texts are a list of them"
-            )
+            raise TypeError("texts is one pair: write predictor(*pair), or predict([pair]); two texts are a list")
         rows = rows_of(texts, "texts", {"text": str, "text_pair": str}, 1, "predictor(text)")
         examples = [InputExample(str(number), *row.values()) for number, row in enumerate(rows)]
         if not examples:
@@ -260,12 +251,11 @@ class Predictor(Answerer):
         `probability`, if its config.json names a sigmoid for sentence-transformers.
 
         Args:
-          texts: strings, or pairs of strings if the model was trained on pairs; a pair also as transformers' pipeline
-            takes it, {"text": ..., "text_pair": ...}.
-          top_k: give what the pipeline gives: the so many likeliest labels of each text, as dicts of label and score.
+          texts: strings, or, if the model was trained on pairs, tuples or {"text": ..., "text_pair": ...}.
+          top_k: as for a pipeline of transformers: so many labels of each text, the likeliest first, with `score`.
 
         Raises:
-          TypeError: an item is nothing of these; names its place. ValueError: top_k for a model of no labels.
+          TypeError: an item is none of these; names its place. ValueError: top_k for a model without labels.
         """
         if top_k is not None:
             whole_number(top_k, "top_k")
@@ -274,10 +264,10 @@ class Predictor(Answerer):
         predictions = classification_encode.describe_predictions(self.task, self.logits(texts))
         if self._gives_probability:
             return [{"probability": float(np.exp(-np.logaddexp(0, -row["score"])))} for row in predictions]
-        if top_k is None:
-            return predictions
-        ranked = [sorted(row["probabilities"].items(), key=lambda pair: -pair[1]) for row in predictions]
-        return [[{"label": label, "score": score} for label, score in row[:top_k]] for row in ranked]
+        if top_k is not None:
+            ranked = [sorted(row["probabilities"].items(), key=lambda pair: -pair[1]) for row in predictions]
+            return [[{"label": label, "score": score} for label, score in row[:top_k]] for row in ranked]
+        return predictions
 
     def __call__(self, text, pair: str | None = None, top_k: int | None = None) -> dict | list:
         """What `predict` gives for one text or pair, or, of a list of them, the list."""

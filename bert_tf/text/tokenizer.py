@@ -182,7 +182,6 @@ class Tokenizer(abc.ABC):
     encode_plus, batch_encode_plus = transformers_call.encode_plus, transformers_call.batch_encode_plus
 
     def batch_decode(self, rows: Iterable[Iterable[int]], skip_special_tokens: bool = False) -> list[str]:
-        """`decode` of each row."""
         return [self.decode(ids, skip_special_tokens) for ids in rows]
 
     def decode(self, ids: Iterable[int], skip_special_tokens: bool = False) -> str:
@@ -320,7 +319,7 @@ class Tokenizer(abc.ABC):
         return max(self.inv_vocab, default=-1) + 1
 
     def __len__(self) -> int:
-        """The number of tokens, those that were added among them, as in transformers."""
+        """The number of tokens, added ones among them."""
         return len(self.vocab)
 
     @property
@@ -329,8 +328,7 @@ class Tokenizer(abc.ABC):
 
     @property
     def model_max_length(self) -> int:
-        """`max_length`; of a tokenizer that no model limits, the number that transformers has for that."""
-        return self.max_length or int(1e30)
+        return self.max_length or int(1e30)  # the number for "no limit" in transformers
 
     def convert_tokens_to_ids(self, tokens: Iterable[str]) -> list[int]:
         """Ids of `tokens`; see `convert_by_vocab`."""

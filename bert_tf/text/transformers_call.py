@@ -64,10 +64,8 @@ def as_transformers(
       (0, 0) and -1 stand for special tokens.
     """
     if unknown:
-        raise TypeError(
-            f"a tokenizer's call has no {', '.join(unknown)}: scripts and predictors cut long texts, labels go into a "
-            "model's call or fit; see docs/from-transformers.md, The tokenizer's call"
-        )
+        advice = "scripts and predictors cut long texts, labels go into a model's call; docs/from-transformers.md"
+        raise TypeError(f"a tokenizer's call has no {', '.join(unknown)}: {advice}")
     asked = {
         "input_ids": True,
         "token_type_ids": return_token_type_ids,

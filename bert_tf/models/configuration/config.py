@@ -26,7 +26,6 @@ from bert_tf.system.text_files import read_json
 ACTIVATIONS = ("gelu", "gelu_erf", "relu", "tanh", "linear")
 # What a token attends to: all tokens of its sequence, or itself and those before it.
 ATTENTIONS = ("bidirectional", "causal")
-_ID2LABEL = "labels of its model"  # among a configuration's attributes, not in its file
 
 # The sizes, and what is surely a mistake, or meant to fill the memory, if it is larger.
 _SIZES = {
@@ -179,18 +178,14 @@ class BertConfig:
 
     @property
     def id2label(self) -> dict[int, str]:
-        """A classifier's labels by their ids, in the configuration that is its `config`, as in transformers."""
-        if _ID2LABEL not in self.__dict__:
-            raise AttributeError("no classifier has this configuration: it has no labels")
-        return dict(self.__dict__[_ID2LABEL])
+        """The labels by their ids, of a classifier's `config`, as in transformers; the file does not have them."""
+        if "id2label" not in self.__dict__:
+            raise AttributeError("this configuration is not of a classifier: it has no labels")
+        return self.__dict__["id2label"]
 
     @property
     def num_labels(self) -> int:
         return len(self.id2label)
-
-    def know_labels(self, id2label: Mapping[int, str]) -> None:
-        """Sets what `id2label` gives; no file has it."""
-        self.__dict__[_ID2LABEL] = id2label
 
     @property
     def activation(self) -> str:
@@ -306,7 +301,7 @@ class BertConfig:
         Keys in `unwritten` are left out at their defaults: of BERT layer_norm_eps and attention.
         """
         values = copy.deepcopy(self.__dict__)
-        values.pop(_ID2LABEL, None)
+        values.pop("id2label", None)
         for key in self.unwritten:
             if values[key] == getattr(type(self), key):
                 del values[key]

@@ -29,7 +29,7 @@ class Answer:
     """One entry of an n-best list.
 
     Attributes:
-      start, end: its characters in the context, where they are known.
+      start, end: its characters in the context; by words, other spaces than in the text may be between.
     """
 
     text: str
@@ -123,13 +123,10 @@ class AnswerTexts:
         self.examples, self.windows, self.tokenizer = examples, windows, tokenizer
         self.verbose = verbose
         self.by_offsets = answer_from == "offsets"
-        self.normalized: dict[str, str] = {}
+        self.normalized = functools.cache(tokenizer.normalize)
 
     def of(self, row: int, first: int, last: int) -> tuple[str, int | None, int | None]:
-        """Text of the tokens first to last of a window, and its characters in the context; None: of a text that is "".
-
-        By words, these may hold other spaces than the text.
-        """
+        """Text of the tokens first to last of a window, and its characters in the context; None: there is no text."""
         windows = self.windows
         base = int(windows.offsets[row])
         paragraph = self.examples[windows.example_index[row]].paragraph
@@ -142,7 +139,7 @@ class AnswerTexts:
         first_word = int(windows.words[base + first])
         words = paragraph.words[first_word : windows.words[base + last] + 1]
         orig_text = " ".join(words)
-        part, problem = _align(pred_text, orig_text, " ".join(filter(None, map(self._normalized, words))))
+        part, problem = _align(pred_text, orig_text, " ".join(filter(None, map(self.normalized, words))))
         if problem and self.verbose:
             logging.info("Answer %r is taken as all of %r: %s.", pred_text, orig_text, problem)
 
@@ -152,12 +149,6 @@ class AnswerTexts:
             return paragraph.word_starts[word] + index - (orig_text.rfind(" ", 0, index) + 1)
 
         return orig_text[part], place(part.start), place(part.stop - 1) + 1
-
-    def _normalized(self, word: str) -> str:
-        text = self.normalized.get(word)
-        if text is None:
-            text = self.normalized[word] = self.tokenizer.normalize(word)
-        return text
 
 
 def predict_answers(
@@ -249,7 +240,7 @@ def write_prediction_files(
     null_odds_file: str | None,
     more: tuple[str, ...] = (),
 ) -> None:
-    """Writes predictions in the original's format; null_odds_file in version 2 only. more: attributes of `Answer`."""
+    """Writes predictions in the original's format; null_odds_file in version 2 only. more: further keys."""
     by_id = dict(zip(ids, predictions, strict=True))  # of equal ids the last
 
     def write(path: str, values: dict) -> None:
