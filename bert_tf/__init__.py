@@ -141,10 +141,7 @@ def __getattr__(name: str):
         instead = f"use {here}, see docs/from-transformers.md" if here else removed.NAMES.get(name)
         if instead:
             # Of an AttributeError, `from bert_tf import ...` would not show the message.
-            frame = sys._getframe(1)
-            while frame.f_globals.get("__name__") == "bert_tf.transformers":
-                frame = frame.f_back
-            is_import = frame.f_globals.get("__name__") == "importlib._bootstrap"
+            is_import = sys._getframe(1).f_globals.get("__name__") == "importlib._bootstrap"
             kind = ImportError if is_import else AttributeError
             raise kind(f"bert_tf has no {name}: {instead}")
         near = importlib.import_module("difflib").get_close_matches(name, _PUBLIC, 1, 0.8)

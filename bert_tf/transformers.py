@@ -9,7 +9,10 @@ _NOT_DECAYED = ("LayerNorm", "layer_norm", "bias")
 
 
 def __getattr__(name: str):
-    return bert_tf.__getattr__(name)  # or an error that says what takes the place of a name of transformers
+    try:
+        return bert_tf.__getattr__(name)
+    except AttributeError as error:  # which an import does not show
+        raise (ImportError if "from-transformers" in str(error) else AttributeError)(str(error)) from None
 
 
 def create_optimizer(

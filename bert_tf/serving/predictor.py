@@ -89,9 +89,8 @@ class Answerer:
     def _batches(self, lengths: Sequence[int]) -> Iterator[np.ndarray]:
         """Row numbers of each batch, rows of similar length together; a bar shows progress if it takes long."""
         rows = token_rows.evaluation_rows(np.asarray(lengths, np.int64), self.batch_size)
-        options = {"delay": 0 if self.shows_progress else _SECONDS_WITHOUT_PROGRESS}
-        options["disable"] = self.shows_progress is False
-        return iter(progress_bar(rows, desc=self.action, unit="batch", leave=False, **options))
+        delay, is_hidden = 0 if self.shows_progress else _SECONDS_WITHOUT_PROGRESS, self.shows_progress is False
+        return iter(progress_bar(rows, desc=self.action, unit="batch", leave=False, delay=delay, disable=is_hidden))
 
     def outputs(self, rows: TokenRows) -> Iterator[tuple[np.ndarray, np.ndarray | dict[str, np.ndarray]]]:
         """(row numbers, the model's outputs for them) of each batch of token rows."""

@@ -293,6 +293,8 @@ class Tokenizer(abc.ABC):
 
     cls_id, sep_id, unk_id, mask_id = map(_id_of, ("cls", "sep", "unk", "mask"))
     cls_token_id, sep_token_id, unk_token_id, mask_token_id = cls_id, sep_id, unk_id, mask_id
+    pad_token_id = property(lambda self: self.vocab.get(self.pad_token, self.pad_id))
+    model_max_length = property(lambda self: self.max_length or int(1e30))  # transformers' number for "no limit"
     begin_ids, between_ids, end_ids = map(_ids_of, ("begin", "between", "end"))
 
     @classmethod
@@ -321,14 +323,6 @@ class Tokenizer(abc.ABC):
     def __len__(self) -> int:
         """The number of tokens, added ones among them."""
         return len(self.vocab)
-
-    @property
-    def pad_token_id(self) -> int:
-        return self.vocab.get(self.pad_token, self.pad_id)
-
-    @property
-    def model_max_length(self) -> int:
-        return self.max_length or int(1e30)  # the number for "no limit" in transformers
 
     def convert_tokens_to_ids(self, tokens: Iterable[str]) -> list[int]:
         """Ids of `tokens`; see `convert_by_vocab`."""

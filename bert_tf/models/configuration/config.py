@@ -183,9 +183,7 @@ class BertConfig:
             raise AttributeError("this configuration is not of a classifier: it has no labels")
         return self.__dict__["id2label"]
 
-    @property
-    def num_labels(self) -> int:
-        return len(self.id2label)
+    num_labels = property(lambda self: len(self.id2label))
 
     @property
     def activation(self) -> str:
