@@ -105,7 +105,7 @@ def test_other_calls_of_transformers(both):
     without = ours.decode([index for index in ids if index not in theirs.all_special_ids])
     assert ours.decode(ids, skip_special_tokens=True) == without != ours.decode(ids)
     assert not hasattr(ours(text), "odd")
-    assert ours.batch_decode([ids, ids[1:3]], skip_special_tokens=True) == [without, ours.decode(ids[1:3])]
+    assert ours.batch_decode([ids, ids[:1]], skip_special_tokens=True) == [without, ""]
     for role in ("cls", "sep", "mask", "pad", "unk"):
         assert getattr(ours, f"{role}_token_id") == getattr(theirs, f"{role}_token_id")
     assert (len(ours), ours.model_max_length) == (len(theirs), theirs.model_max_length)
