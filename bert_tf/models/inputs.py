@@ -298,6 +298,8 @@ def with_loss(model, outputs, inputs: Mapping, as_keywords: bool):
     objective = getattr(model, "objective", None)
     if keras.backend.backend() != "tensorflow" or not objective or not inputs.keys() >= {*objective.label_names}:
         return outputs
+    if keras.backend.is_keras_tensor(keras.tree.flatten(outputs)[0]):  # of a functional model
+        return outputs
     if sys.modules["tensorflow"].executing_eagerly() or as_keywords:
         sums = objective.sums(outputs, inputs)
         outputs.loss = objective.loss(sums, sums)
