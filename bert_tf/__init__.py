@@ -121,7 +121,7 @@ def _quick_import() -> Iterator[None]:
 def _instead_of(name: str) -> str | None:
     """The replacement of a name of transformers, see docs/from-transformers.md; None: there is none."""
     if name.endswith(("Tokenizer", "TokenizerFast")):
-        return "read_tokenizer"
+        return "read_tokenizer(path), or of a vocabulary alone FullTokenizer(vocab_file)"
     if name not in _INSTEAD and name.startswith(
         ("Auto", "TFAuto", "TFBert", "TFElectra", "TFAlbert", "TFRoberta", "TFDistilBert")
     ):

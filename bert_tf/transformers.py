@@ -2,9 +2,17 @@
 
 from collections.abc import Sequence
 
+import bert_tf
 from bert_tf.training.optimization import AdamWeightDecay, WarmupLinearDecay
 
 _NOT_DECAYED = ("LayerNorm", "layer_norm", "bias")
+
+
+def __getattr__(name: str):
+    try:
+        return bert_tf.__getattr__(name)
+    except AttributeError as error:  # which an import does not show
+        raise (ImportError if "from-transformers" in str(error) else AttributeError)(str(error)) from None
 
 
 def create_optimizer(

@@ -84,12 +84,18 @@ def run_both(found, train, theirs, their_inputs):
     """Outputs before, losses of two steps, outputs after, each compared."""
     logits = ["start_logits", "end_logits"] if hasattr(theirs, "qa_outputs") else ["logits"]
     found["model"].config.span_dropout = 0.0  # of DistilBERT's answers
+    labels = {
+        name: value.numpy() for name, value in their_inputs.items() if name in ("labels", *found.get("positions", ()))
+    }
     found["model"].dropout_rate = 0.0  # before the output layer; transformers takes it from hidden_dropout_prob
 
     def compare():
-        ours, others = found["model"](found["encoded"]), theirs(**their_inputs)
+        ours, others = found["model"](found["encoded"], **labels), theirs(**their_inputs)
+        predicted = found["model"].predict(dict(found["encoded"]), verbose=0)
         for name in logits:
             same(getattr(ours, name), getattr(others, name))
+            same(getattr(predicted, name), getattr(others, name))
+        same(ours.loss, others.loss)
 
     compare()
     losses = steps(theirs.parameters(), lambda: theirs(**their_inputs).loss)
@@ -122,6 +128,11 @@ def test_names_of_labels_as_in_transformers(tmp_path):
     for arguments in ({"id2label": names}, {"label2id": {name: number for number, name in names.items()}}):
         model = bert_tf.BertForSequenceClassification.from_pretrained(str(tmp_path), **arguments)
         assert model.id2label == names and model.num_labels == 3 and model.labels == list(names.values())
+        assert model.config.id2label == names and model.config.num_labels == 3
+        assert model.config == model.bert.config == bert_tf.BertModel.from_pretrained(str(tmp_path)).config
+    assert not hasattr(bert_tf.BertModel.from_pretrained(str(tmp_path)).config, "num_labels")
+    with pytest.raises(AttributeError):  # it would change nothing that is saved
+        model.config.id2label = names
 
 
 @of_class("SequenceClassification", "bert", "distilbert", "electra", "roberta", "albert", num_labels=2)

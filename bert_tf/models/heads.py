@@ -8,6 +8,7 @@ Shape legend: B batch, S sequence length, H hidden size, E embedding size, P pre
 C classes.
 """
 
+import copy
 import warnings
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType, SimpleNamespace
@@ -387,7 +388,7 @@ class ClassifierModel(TaskModel):
     def __init__(
         self, objective, config, num_labels: int, head: HeadConfig, seed, dropout_rate: float | None, **kwargs
     ):
-        super().__init__(objective, config, seed, **kwargs)
+        super().__init__(objective, copy.copy(as_config(config)), seed, **kwargs)  # its own, with its labels
         dropout_rate = getattr(self.config, self.usual_dropout) if dropout_rate is None else dropout_rate
         num_labels = int(num_labels)  # not NumPy's, which is not for JSON
         number(dropout_rate, "dropout_rate", 0.0, 1.0)
@@ -395,6 +396,7 @@ class ClassifierModel(TaskModel):
             raise ValueError(f"num_labels={num_labels}, but labels has {len(head.labels)} names.")
         self.num_labels = num_labels
         self.head_config = head
+        vars(self.config)["id2label"] = self.id2label
         self.dropout_rate = dropout_rate
         self.hidden = None
         if self.hidden_act:

@@ -58,7 +58,8 @@ def named_inputs(inputs, known: Sequence[str], model_name: str = "the model", ot
     inputs = {others.get(name, name): value for name, value in inputs.items()}
     if unknown := sorted(str(name) for name in inputs if name not in known):
         names = ", ".join([*known, *(f"{other} ({name})" for other, name in others.items() if name in known)])
-        raise ValueError(f"{model_name} does not know the input {', '.join(unknown)}. Known: {names}.")
+        page = "Names of transformers: docs/from-transformers.md#inputs."
+        raise ValueError(f"{model_name} does not know the input {', '.join(unknown)}. Known: {names}. {page}")
     return inputs
 
 
@@ -87,7 +88,6 @@ def features_with_labels(objective, x, y=None, sample_weight=None) -> dict:
       x: the inputs; a dict may include the labels.
       y: labels: a dict by feature name; or one array for each of `objective.label_names`, in that order.
       sample_weight: [B] or None; multiplied into `example_weights`.
-
     """
     names = objective.label_names
     features = (
@@ -160,11 +160,20 @@ def keras_arguments(method: str, self, kwargs: Mapping = MappingProxyType({}), *
     if arguments.get("class_weight"):
         if objective and self._compile_loss is None and not objective.one_class:
             raise ValueError("class_weight is for one class an example: give weights as sample_weight.")
-        # Keras has no weight for a class above those that are named.
-        arguments["class_weight"] = (
-            dict.fromkeys(range(getattr(self, "num_labels", 0)), 1.0) | arguments["class_weight"]
-        )
+        arguments["class_weight"] = _by_class(self, arguments["class_weight"])
     return arguments | kwargs
+
+
+def _by_class(model, weights) -> dict[int, float]:
+    """class_weight, which may name labels, by number: Keras ignores what is no class, and fails at classes above."""
+    count, known = getattr(model, "num_labels", 0), getattr(model, "id2label", {})
+    by_name, found = {label: number for number, label in known.items()}, dict.fromkeys(range(count), 1.0)
+    for key, weight in weights.items():
+        number = by_name.get(plain_name(key), key) if isinstance(key, str) else key
+        if not isinstance(number, numbers.Integral) or (count > 1 and number not in known):
+            raise ValueError(f"class_weight: {key!r:.80} is none of the model's classes, {known or 'numbers'!r:.200}")
+        found[int(number)] = weight
+    return found
 
 
 class _EndsAtNan(keras.callbacks.Callback):
@@ -260,8 +269,18 @@ if keras.backend.backend() == "tensorflow":
     register_tree_node_class(Outputs)
 
 
+class _Predicted(np.ndarray):
+    """What `predict` gives."""
+
+    @property
+    def logits(self) -> np.ndarray:
+        return self.view(np.ndarray)
+
+
 def answering(outputs):
     """A model's outputs; on TensorFlow they also answer to the names of transformers: a single one to `logits`."""
+    if isinstance(outputs, np.ndarray):
+        return outputs.view(_Predicted)
     if keras.backend.backend() != "tensorflow":  # JAX compiles nothing that returns a class of ours
         return outputs
     if isinstance(outputs, Mapping):
@@ -270,6 +289,20 @@ def answering(outputs):
 
     # An eager tensor that refers to itself would keep its memory until Python looks for garbage.
     outputs.logits = tf.identity(outputs) if tf.is_tensor(outputs) and tf.executing_eagerly() else outputs
+    return outputs
+
+
+def with_loss(model, outputs, inputs: Mapping, as_keywords: bool):
+    """The outputs; on TensorFlow with the model's own `loss`, if `inputs` has the labels: in a graph only if these were
+    given `as_keywords`, as `fit` and the scripts, which give batches, compute it themselves."""
+    objective = getattr(model, "objective", None)
+    if keras.backend.backend() != "tensorflow" or not objective or not inputs.keys() >= {*objective.label_names}:
+        return outputs
+    if keras.backend.is_keras_tensor(keras.tree.flatten(outputs)[0]):  # of a functional model
+        return outputs
+    if sys.modules["tensorflow"].executing_eagerly() or as_keywords:
+        sums = objective.sums(outputs, inputs)
+        outputs.loss = objective.loss(sums, sums)
     return outputs
 
 

@@ -45,7 +45,8 @@ def _keras_method(name: str) -> Callable:
     @functools.wraps(method)
     def call(self, *args, **kwargs):
         arguments = inspect.signature(method).bind(self, *args, **kwargs).arguments
-        return getattr(super(NamedInputs, self), name)(**model_inputs.keras_arguments(name, **arguments))
+        result = getattr(super(NamedInputs, self), name)(**model_inputs.keras_arguments(name, **arguments))
+        return model_inputs.answering(result) if name == "predict" else result
 
     return call
 
@@ -63,14 +64,18 @@ class NamedInputs:
         return model_inputs.other_names(getattr(getattr(self, "objective", None), "label_names", ()))
 
     def __call__(self, inputs=None, *args, **kwargs):
-        by_name = [] if isinstance(inputs, Mapping) else [*self.known_inputs, *self.other_names]
+        by_name = (*self.known_inputs, *self.other_names, "labels")
         keywords = {name: kwargs.pop(name) for name in by_name if name in kwargs}
-        if keywords or inputs is None:  # model(**tokenizer(texts)), model(ids, attention_mask=mask)
-            inputs = keywords | ({} if inputs is None else {"input_ids": inputs})
+        if keywords or inputs is None:  # model(**tokenizer(texts)), model(ids, attention_mask=mask, labels=labels)
+            given = inputs if isinstance(inputs, Mapping) else {} if inputs is None else {"input_ids": inputs}
+            if twice := keywords.keys() & given.keys():
+                raise TypeError(f"{type(self).__name__} is given {', '.join(sorted(twice))} twice")
+            inputs = keywords | given
         named = model_inputs.named_inputs(inputs, self.known_inputs, type(self).__name__, self.other_names)
         named = {name: model_inputs.as_array(value) for name, value in named.items()}
         model_inputs.check_shapes(named)
-        return model_inputs.answering(super().__call__(named, *args, **kwargs))
+        outputs = model_inputs.answering(super().__call__(named, *args, **kwargs))
+        return model_inputs.with_loss(self, outputs, named, bool(keywords))
 
     def compile(self, *args, **kwargs):
         """See `keras.Model.compile`; without a loss a model uses its own objective."""

@@ -6,8 +6,8 @@ import numpy as np
 
 from bert_tf.models.configuration.head_config import softmax
 from bert_tf.models.task_models import BertForMultipleChoice
-from bert_tf.serving.predictor import Answerer
-from bert_tf.system.checks import list_of, list_of_strings
+from bert_tf.serving.predictor import Answerer, rows_of
+from bert_tf.system.checks import list_of_strings
 from bert_tf.tasks.choice.data import ChoiceExample
 from bert_tf.tasks.choice.encode import encode_examples
 
@@ -50,12 +50,12 @@ class ChoicePredictor(Answerer):
           for each question a dict of `choice`, the best one's index; `text`, the choice; and `probabilities` of all.
 
         Raises:
-          TypeError: choices are a single string.
+          TypeError: an item is none of these, or choices are a single string; names its place.
         """
-        examples = []
-        for context, choices, *question in list_of(questions, "questions", "tuples (context, choices)"):
-            choices = list_of_strings(choices, "choices")
-            examples.append(ChoiceExample(str(len(examples)), context, *question or [""], tuple(choices)))
+        kinds, examples = {"context": str, "choices": object, "question": str}, []
+        for number, row in enumerate(rows_of(questions, "questions", kinds, 2)):
+            choices = list_of_strings(row["choices"], f"questions[{number}]: choices")
+            examples.append(ChoiceExample(str(number), row["context"], row.get("question", ""), tuple(choices)))
         described = [None] * len(examples)
         # All questions of a batch have the same number of choices.
         for count in sorted({len(example.choices) for example in examples}):

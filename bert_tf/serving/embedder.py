@@ -3,6 +3,7 @@
 Shape legend: n texts, H hidden size.
 """
 
+import copy
 import dataclasses
 from collections.abc import Sequence
 
@@ -131,7 +132,17 @@ class Embedder(Answerer):
                 self._graph, self._constants = tf.function(self.batch_outputs, autograph=False), False
         return prompt
 
-    def encode(self, texts: Sequence[str], normalize: bool | None = None, prompt_name: str | None = None) -> np.ndarray:
+    def encode(
+        self,
+        texts: Sequence[str],
+        normalize: bool | None = None,
+        prompt_name: str | None = None,
+        *,
+        normalize_embeddings: bool | None = None,
+        batch_size: int | None = None,
+        show_progress_bar: bool | None = None,
+        convert_to_tensor: bool = False,
+    ) -> np.ndarray | tf.Tensor:
         """float32 [n, H]: the vectors of texts, in their order.
 
         Args:
@@ -140,20 +151,26 @@ class Embedder(Answerer):
             says, else False.
           prompt_name: a prompt of the directory (config_sentence_transformers.json), which is put before every text.
             Default: the directory's default prompt, if any.
+          others: as in sentence-transformers. normalize_embeddings=False is what the directory says; tensors are
+            TensorFlow's.
 
         Raises:
           TypeError: not a list of strings; names the place.
           ValueError: there is no such prompt.
         """
-        true_or_false(normalize=normalize)
-        prompt = self._prompt(prompt_name)
+        true_or_false(normalize=normalize, normalize_embeddings=normalize_embeddings)
+        prompt, normalize = self._prompt(prompt_name), normalize_embeddings or normalize
         texts = list_of_strings(texts, "texts", "embedder(text)")
-        if not texts:
-            return np.zeros((0, self.size), np.float32)
         if len(texts) >= _CONSTANTS_FROM:
             self._keep_matrices()
-        if self.export:
-            rows = self.exported("embed", list(map(len, texts)), {"text": texts})
+        this_time = copy.copy(self)
+        this_time.batch_size = self.batch_size if batch_size is None else batch_size
+        this_time.shows_progress = show_progress_bar
+        whole_number(this_time.batch_size, "batch_size")
+        if not texts:
+            vectors = np.zeros((0, self.size), np.float32)
+        elif self.export:
+            rows = this_time.exported("embed", list(map(len, texts)), {"text": texts})
             vectors = np.array([row["vector"] for row in rows])
         else:
             stripped = [(prompt + text).strip() for text in texts]
@@ -163,9 +180,20 @@ class Embedder(Answerer):
                 self.warn(lost, cut, len(texts), self.max_seq_length)
             if empty := sum(not text.strip() for text in texts):
                 self.warn("%d of %d texts are empty; their vectors mean nothing.", empty, len(texts))
-            vectors = self.computed(rows, self.size)
+            vectors = this_time.computed(rows, self.size)
         normalize = self.settings.normalize if normalize is None else normalize
-        return keras.ops.convert_to_numpy(layers.normalized(vectors)) if normalize else vectors
+        vectors = keras.ops.convert_to_numpy(layers.normalized(vectors)) if normalize else vectors
+        return tf.convert_to_tensor(vectors) if convert_to_tensor else vectors
+
+    def similarity(self, vectors: np.ndarray, others: np.ndarray) -> np.ndarray:
+        """float32 [n, m]: how alike vectors [n, H] and others [m, H] are, by the function of `search`."""
+        both = [np.atleast_2d(np.asarray(each, np.float32)) for each in (vectors, others)]
+        first, second = map(layers.normalized, both) if self._similarity() == "cosine" else both
+        return np.asarray(first) @ np.asarray(second).T
+
+    def get_sentence_embedding_dimension(self) -> int:
+        """`size`, as sentence-transformers calls it."""
+        return self.size
 
     def index(self, texts: Sequence[str], prompt_name: str | None = None) -> TextIndex:
         """Texts with their vectors, for `search`, also later: see `TextIndex`.
@@ -224,6 +252,6 @@ class Embedder(Answerer):
             raise ValueError(f"{self.path}: search compares by cosine or dot, not by {name!r:.80}")
         return name
 
-    def __call__(self, text: str, normalize: bool | None = None) -> np.ndarray:
-        """float32 [H]: the vector of one text."""
-        return self.encode([text], normalize)[0]
+    def __call__(self, text: str | Sequence[str], normalize: bool | None = None) -> np.ndarray:
+        """float32 [H]: the vector of one text; of a list [n, H]."""
+        return self.encode([text], normalize)[0] if isinstance(text, str) else self.encode(text, normalize)

@@ -27,21 +27,17 @@ def fill_mask(
         guesses = fill_mask(model, tokenizer, ["The capital of [MASK] is [MASK]."])
         guesses[0][1][0]  # the best guess for the second mask of the first text: (token, probability)
 
-    Each text is one segment, [CLS] text [SEP]. Guesses are word pieces: a piece that begins with "##" continues the
-    word before it. Texts of different lengths share a batch; padding is masked out.
+    Guesses are word pieces: one that begins with "##" continues the word before it.
 
     Args:
-      model: with trained weights (see `bert_tf.load_weights`).
-      tokenizer: with the vocabulary and casing that the model was trained with.
-      texts: sentences with one or more literal "[MASK]".
-      top_k: guesses for each mask; at most as many as the vocabulary has tokens.
+      model, tokenizer: see `bert_tf.load_weights` and `bert_tf.read_tokenizer`.
+      texts: each with one or more literal "[MASK]".
 
     Returns:
-      For each text, for each [MASK] in reading order, a list of top_k pairs (token, probability), the most probable
-      first.
+      For each text, for each [MASK] in reading order, a list of top_k pairs (token, probability), the likeliest first.
 
     Raises:
-      TypeError: there is no tokenizer; `texts` is a single string, or an entry is none.
+      TypeError: there is no tokenizer; `texts` is a single string, or an entry is none; names its place.
       ValueError: the model has no masked-LM head, or a random one, as its weights lacked it; a text has no [MASK], or
         more word pieces than the model has positions; vocabulary and model don't match.
     """

@@ -16,7 +16,7 @@ from bert_tf.data.token_rows import TokenRows
 from bert_tf.models.files import directory as model_directory
 from bert_tf.models.files.pretrained import read_tokenizer
 from bert_tf.models.task_models import BertForSequenceClassification
-from bert_tf.system.checks import list_of, path_of, true_or_false
+from bert_tf.system.checks import list_of, path_of, true_or_false, whole_number
 from bert_tf.system.messages import naming_flag, progress_bar, warn_once
 from bert_tf.system.workers import batches_at_once, mapped_in_order
 from bert_tf.tasks.classification import encode as classification_encode
@@ -40,16 +40,14 @@ class Answerer:
         model of an ONNX export is an `OnnxModel`, and its directory has the files of a model directory.
 
     Args:
-      path: a complete model directory: weights with an output layer, configuration, vocabulary; or what
-        export_saved_model.py wrote (the directory of versions, or one of them).
-      batch_size: rows or texts computed together.
-      trust: see `loaded_export.Export`.
+      path, batch_size, trust: see `Predictor`.
     """
 
     tasks: tuple[str, ...]
     model_class: type
     model_arguments: Mapping[str, object] = types.MappingProxyType({})
     action: str
+    shows_progress: bool | None = None  # None: if it takes long
     # Warns about given texts, once in a process, whatever model they are given to.
     warn = staticmethod(functools.partial(warn_once, "given texts"))
 
@@ -91,7 +89,8 @@ class Answerer:
     def _batches(self, lengths: Sequence[int]) -> Iterator[np.ndarray]:
         """Row numbers of each batch, rows of similar length together; a bar shows progress if it takes long."""
         rows = token_rows.evaluation_rows(np.asarray(lengths, np.int64), self.batch_size)
-        return iter(progress_bar(rows, desc=self.action, unit="batch", leave=False, delay=_SECONDS_WITHOUT_PROGRESS))
+        delay, is_hidden = 0 if self.shows_progress else _SECONDS_WITHOUT_PROGRESS, self.shows_progress is False
+        return iter(progress_bar(rows, desc=self.action, unit="batch", leave=False, delay=delay, disable=is_hidden))
 
     def outputs(self, rows: TokenRows) -> Iterator[tuple[np.ndarray, np.ndarray | dict[str, np.ndarray]]]:
         """(row numbers, the model's outputs for them) of each batch of token rows."""
@@ -110,11 +109,8 @@ class Answerer:
         return values
 
     def exported(self, signature: str, lengths: Sequence[int], columns: dict[str, Sequence]) -> list[dict]:
-        """The outputs of an export's signature for each row of its inputs: name -> array without the first axis.
-
-        Args:
-          lengths: rows of similar length are computed together.
-        """
+        """The outputs of an export's signature for each row of its inputs: name -> array without the first axis. Those
+        of similar lengths are computed together."""
         rows = [{} for _ in lengths]
         for chosen in self._batches(lengths):
             outputs = self.export(signature, **{name: [of[row] for row in chosen] for name, of in columns.items()})
@@ -126,6 +122,12 @@ class Answerer:
         """The model's outputs for a batch; `compute` runs this in a graph."""
         return self.model(features, training=False)
 
+    def answer(self, first, second: str | None = None, **options):
+        """What `predict` gives for one item, or, of a list of them, the list."""
+        is_list = second is None and not isinstance(first, str | Mapping)
+        found = self.predict(first if is_list else [first if second is None else (first, second)], **options)
+        return found if is_list else found[0]
+
     def compute(self, features: dict[str, np.ndarray]) -> np.ndarray | dict[str, np.ndarray]:
         """`batch_outputs`, in one graph for batches of all sizes if TensorFlow computes."""
         outputs_of = self.batch_outputs
@@ -135,13 +137,33 @@ class Answerer:
         return keras.tree.map_structure(np.asarray, outputs_of(features))
 
 
+def rows_of(items, name: str, kinds: Mapping[str, type], least: int, line: str | None = None) -> list[dict]:
+    """The parts by name of each item: a tuple or list of them, a dict as pipelines of transformers take it, or, if one
+    is enough, a string.
+
+    Args:
+      name, line: see `list_of`. kinds: a part's name -> its type. least: number of parts.
+    """
+    forms = f"({', '.join(kinds)}), as tuples or dicts with these names"
+    forms, names, rows = f"strings or {forms}" if least == 1 else forms, list(kinds), []
+    for number, item in enumerate(list_of(items, name, forms, line)):
+        row = {names[0]: item} if isinstance(item, str) else item
+        if isinstance(item, list | tuple) and 2 <= len(item) <= len(names):
+            row = dict(zip(names, item, strict=False))
+        known = isinstance(row, Mapping) and least <= len(row) and row.keys() == set(names[: len(row)])
+        if not known or not all(isinstance(row[part], kinds[part]) for part in row):
+            raise TypeError(f"{name}[{number}] is {item!r:.80} ({type(item).__name__}); {name} are {forms}")
+        rows.append({part: row[part] for part in names if part in row})
+    return rows
+
+
 class Predictor(Answerer):
     """Labels and probabilities for texts, from a model directory of any format, or an export.
 
     Threads may share it.
 
         predictor = Predictor("mrpc_output/best_model")
-        predictor.predict(["A text.", ("One text.", "And its pair.")])
+        predictor(["A text.", ("One text.", "And its pair."), {"text": "One text.", "text_pair": "And its pair."}])
         # [{"label": "1", "probabilities": {"0": 0.03, "1": 0.97}}, ...]
 
     Args:
@@ -185,16 +207,12 @@ class Predictor(Answerer):
             self._pairs = trained_on_pairs(self.path)
         self.labels = list(self.task.labels or ())
 
-    def logits(self, texts: list[str | tuple[str, str]]) -> np.ndarray:
-        """Logits [n, C] of texts or pairs of texts, in the order given."""
+    def logits(self, texts: Sequence[str | tuple[str, str] | Mapping[str, str]]) -> np.ndarray:
+        """Logits [n, C] of texts or pairs of texts, in the order given; see `predict`."""
         if isinstance(texts, tuple) and len(texts) == 2 and all(isinstance(part, str) for part in texts):
-            raise TypeError(
-                "texts is one pair: write predictor(*pair), or predictor.predict([pair]); two texts are a list of them"
-            )
-        examples = []
-        for number, text in enumerate(list_of(texts, "texts", "strings or pairs of strings", "predictor(text)")):
-            first, second = (text, None) if isinstance(text, str) else text
-            examples.append(InputExample(str(number), first, second))
+            raise TypeError("texts is one pair: write predictor(*pair), or predict([pair]); two texts are a list")
+        rows = rows_of(texts, "texts", {"text": str, "text_pair": str}, 1, "predictor(text)")
+        examples = [InputExample(str(number), *row.values()) for number, row in enumerate(rows)]
         if not examples:
             return np.zeros((0, len(self.labels) or 1), np.float32)
         if self._pairs is not None and any(self._pairs != (example.text_b is not None) for example in examples):
@@ -225,20 +243,31 @@ class Predictor(Answerer):
         probabilities = np.maximum([np.atleast_1d(row[name]) for row in outputs], tiny)
         return np.log(probabilities) - (np.log(np.maximum(1 - probabilities, tiny)) if is_logistic else 0)
 
-    def predict(self, texts: list[str | tuple[str, str]]) -> list[dict]:
+    def predict(
+        self, texts: Sequence[str | tuple[str, str] | Mapping[str, str]], top_k: int | None = None
+    ) -> list[dict] | list[list[dict]]:
         """For each text `label` (multi-label: `labels`) and `probabilities` by label; for a regression `score`, or
         `probability`, if its config.json names a sigmoid for sentence-transformers.
 
         Args:
-          texts: strings, or pairs of strings if the model was trained on pairs.
-        """
-        predictions = classification_encode.describe_predictions(self.task, self.logits(texts))
-        if not self._gives_probability:
-            return predictions
-        return [{"probability": float(np.exp(-np.logaddexp(0, -row["score"])))} for row in predictions]
+          texts: strings, or, if the model was trained on pairs, tuples or {"text": ..., "text_pair": ...}.
+          top_k: as for a pipeline of transformers: so many labels of each text, the likeliest first, with `score`.
 
-    def __call__(self, text: str, pair: str | None = None) -> dict:
-        """The prediction for one text or one pair."""
-        if not isinstance(text, str):  # a list of two texts would count as a pair
-            raise TypeError(f"the text must be a string, not {text!r:.80}; write predictor.predict(texts)")
-        return self.predict([text if pair is None else (text, pair)])[0]
+        Raises:
+          TypeError: an item is none of these; names its place. ValueError: top_k for a model without labels.
+        """
+        if top_k is not None:
+            whole_number(top_k, "top_k")
+            if not self.labels:
+                raise ValueError(f"top_k={top_k} is for labels; {self.path} gives one number")
+        predictions = classification_encode.describe_predictions(self.task, self.logits(texts))
+        if self._gives_probability:
+            return [{"probability": float(np.exp(-np.logaddexp(0, -row["score"])))} for row in predictions]
+        if top_k is not None:
+            ranked = [sorted(row["probabilities"].items(), key=lambda pair: -pair[1]) for row in predictions]
+            return [[{"label": label, "score": score} for label, score in row[:top_k]] for row in ranked]
+        return predictions
+
+    def __call__(self, text, pair: str | None = None, top_k: int | None = None) -> dict | list:
+        """What `predict` gives for one text or pair, or, of a list of them, the list."""
+        return self.answer(text, pair, top_k=top_k)

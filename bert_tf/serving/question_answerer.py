@@ -1,8 +1,9 @@
 """Question answering, for notebooks: a fine-tuned model that takes strings; loaded once, it batches its inputs."""
 
+from collections.abc import Mapping, Sequence
+
 from bert_tf.models.task_models import BertForQuestionAnswering
-from bert_tf.serving.predictor import Answerer
-from bert_tf.system.checks import list_of
+from bert_tf.serving.predictor import Answerer, rows_of
 from bert_tf.tasks.squad.answers import Prediction, predict_answers
 from bert_tf.tasks.squad.data import Paragraph, SquadExample
 from bert_tf.tasks.squad.outputs import answer_settings
@@ -45,13 +46,17 @@ class QuestionAnswerer(Answerer):
         elif settings:
             raise ValueError(f"{path} is an export, whose settings are fixed: {', '.join(settings)}")
 
-    def predict(self, questions: list[tuple[str, str]]) -> list[dict]:
-        """For each (question, context): answer, score, start, end, nbest.
+    def predict(self, questions: Sequence[tuple[str, str] | Mapping[str, str]]) -> list[dict]:
+        """For each (question, context), or {"question": ..., "context": ...}: answer, score, start, end, nbest.
 
         `score` is the probability of the answer among the candidates `nbest`, which are dicts of text, score, start and
         end. start and end are characters of the context; if there is no answer, they are None and the answer is "".
+
+        Raises:
+          TypeError: an item is neither of these; names its place.
         """
-        questions = list_of(questions, "questions", "pairs (question, context)", "answerer(question, context)")
+        kinds, line = {"question": str, "context": str}, "answerer(question, context)"
+        questions = [(*row.values(),) for row in rows_of(questions, "questions", kinds, 2, line)]
         if not questions:
             return []
         for part, message in enumerate(_WITHOUT_TEXT):
@@ -74,9 +79,9 @@ class QuestionAnswerer(Answerer):
         predictions = predict_answers(examples, windows, scores, self.tokenizer, self.predictions)
         return [_describe(prediction) for prediction in predictions]
 
-    def __call__(self, question: str, context: str) -> dict:
-        """The answer to one question."""
-        return self.predict([(question, context)])[0]
+    def __call__(self, question, context: str | None = None) -> dict | list[dict]:
+        """The answer to one question, or, of a list as for `predict`, the list."""
+        return self.answer(question, context)
 
 
 def _describe(prediction: Prediction) -> dict:

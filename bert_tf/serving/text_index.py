@@ -15,7 +15,7 @@ import numpy as np
 
 from bert_tf.models.configuration.sentence_settings import SIMILARITIES
 from bert_tf.models.layers import normalized
-from bert_tf.system.checks import path_of, target_directory
+from bert_tf.system.checks import list_of_strings, path_of, target_directory
 from bert_tf.system.messages import naming_flag
 from bert_tf.system.storage import write_files
 from bert_tf.system.text_files import parse_json, read_bytes, read_text_lines
@@ -66,6 +66,27 @@ class TextIndex:
         self.texts, self.prompt_name, self.similarity = texts, prompt_name, similarity
         self.vectors = np.asarray(normalized(vectors)) if similarity == "cosine" else vectors
         self._embedder = None  # the last one that was found to be of this model
+
+    def __len__(self) -> int:
+        return len(self.vectors)
+
+    def __repr__(self) -> str:
+        first = "no texts" if self.texts is None else f"the first text {self.texts[0]!r:.40}"
+        return f"<TextIndex: {len(self)} vectors of {self.vectors.shape[1]}, {first}, compared by {self.similarity}>"
+
+    def add(self, texts: Sequence[str], embedder) -> None:
+        """Appends texts. embedder: as for `load`.
+
+        Raises:
+          TypeError, ValueError: not a list of strings; another model's embedder; the index has vectors alone.
+        """
+        if self.texts is None:
+            raise ValueError("texts are added to texts; this index has vectors alone")
+        self.check_model(embedder)
+        texts = list_of_strings(texts, "texts")
+        vectors = embedder.encode(texts, normalize_for(self.similarity), self.prompt_name)
+        more = TextIndex(texts, vectors, self.prompt_name, self.similarity)
+        self.texts, self.vectors = [*self.texts, *more.texts], np.concatenate([self.vectors, more.vectors])
 
     def nearest(self, vectors: np.ndarray, k: int) -> list[list[dict]]:
         """For each of vectors [q, H] the k nearest texts, the nearest first: index, score (see `similarity`), text."""

@@ -188,7 +188,8 @@ def true_or_false(**values) -> None:
 
 def list_of(items, name: str, what: str, line: str | None = None) -> list:
     """`items`, any iterable but a table or a set, as a list. what: the items. line: what to write for one."""
-    if isinstance(items, str | bytes | Mapping | set | frozenset) or hasattr(items, "columns"):
+    is_one = not (hasattr(items, "__iter__") or hasattr(items, "__getitem__"))
+    if is_one or isinstance(items, str | bytes | Mapping | set | frozenset) or hasattr(items, "columns"):
         advice = f"; for one write {line}" if line else ""
         raise TypeError(f"{name} must be a list of {what}, not a {type(items).__name__}{advice}")
     return list(items)

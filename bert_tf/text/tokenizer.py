@@ -179,7 +179,10 @@ class Tokenizer(abc.ABC):
             values += [getattr(part.token, of_token)] if part.token else between(part.text)
         return values
 
-    encode_plus = transformers_call.encode_plus
+    encode_plus, batch_encode_plus = transformers_call.encode_plus, transformers_call.batch_encode_plus
+
+    def batch_decode(self, rows: Iterable[Iterable[int]], skip_special_tokens: bool = False) -> list[str]:
+        return [self.decode(ids, skip_special_tokens) for ids in rows]
 
     def decode(self, ids: Iterable[int], skip_special_tokens: bool = False) -> str:
         """The text that the pieces spell, with single spaces between words; on request without tokens with a role."""
@@ -289,6 +292,9 @@ class Tokenizer(abc.ABC):
         return self.vocab[token]
 
     cls_id, sep_id, unk_id, mask_id = map(_id_of, ("cls", "sep", "unk", "mask"))
+    cls_token_id, sep_token_id, unk_token_id, mask_token_id = cls_id, sep_id, unk_id, mask_id
+    pad_token_id = property(lambda self: self.vocab.get(self.pad_token, self.pad_id))
+    model_max_length = property(lambda self: self.max_length or int(1e30))  # transformers' number for "no limit"
     begin_ids, between_ids, end_ids = map(_ids_of, ("begin", "between", "end"))
 
     @classmethod
@@ -313,6 +319,10 @@ class Tokenizer(abc.ABC):
     def vocab_size(self) -> int:
         """One more than the largest id; the tokens may be fewer, as some appear twice in published vocabularies."""
         return max(self.inv_vocab, default=-1) + 1
+
+    def __len__(self) -> int:
+        """The number of tokens, added ones among them."""
+        return len(self.vocab)
 
     def convert_tokens_to_ids(self, tokens: Iterable[str]) -> list[int]:
         """Ids of `tokens`; see `convert_by_vocab`."""

@@ -54,6 +54,7 @@ def as_transformers(
     return_attention_mask: bool = True,
     return_offsets_mapping: bool = False,
     return_word_ids: bool = False,
+    **unknown,
 ) -> Encoding:
     """The result of a call with any of the arguments from `truncation` on.
 
@@ -62,6 +63,9 @@ def as_transformers(
       for each token the first character of its text (or word) and the one after the last, and `word_ids` [B, S].
       (0, 0) and -1 stand for special tokens.
     """
+    if unknown:
+        advice = "scripts and predictors cut long texts, labels go into a model's call; docs/from-transformers.md"
+        raise TypeError(f"a tokenizer's call has no {', '.join(unknown)}: {advice}")
     asked = {
         "input_ids": True,
         "token_type_ids": return_token_type_ids,
@@ -92,8 +96,7 @@ def as_transformers(
         for position, (name, is_asked) in enumerate(asked.items())
         if is_asked
     }
-    pad_id = tokenizer.vocab.get(tokenizer.pad_token, tokenizer.pad_id)
-    fill = {"input_ids": pad_id, "offset_mapping": (0, 0), "word_ids": -1}
+    fill = {"input_ids": tokenizer.pad_token_id, "offset_mapping": (0, 0), "word_ids": -1}
     return Encoding(_in_form(columns, fill, padding, max_length, tensors))
 
 
@@ -103,6 +106,14 @@ def encode_plus(tokenizer, text, text_pair=None, *, padding: str | bool = False,
     if others.get("return_tensors"):
         return encoded
     return Encoding({name: np.asarray(rows[0]).tolist() for name, rows in encoded.items()})
+
+
+def batch_encode_plus(tokenizer, texts: Sequence, *, padding: str | bool = False, **others) -> Encoding:
+    """The call of transformers 4 for a list of texts or of pairs (text, text_pair): rows."""
+    texts = list_of(texts, "texts", "strings or pairs of strings")
+    if texts and all(isinstance(text, tuple) for text in texts):
+        texts, others["text_pair"] = map(list, zip(*texts, strict=True))
+    return as_transformers(tokenizer, texts, padding=padding, **others)
 
 
 def _pieces(tokenizer, text, is_words: bool, with_offsets: bool) -> list[tuple]:

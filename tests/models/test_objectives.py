@@ -3,12 +3,14 @@
 import numpy as np
 import pytest
 import tensorflow as tf
-from helpers.every_model import MODELS, inputs
+from helpers.every_model import CONFIG, MODELS, inputs
 from helpers.losses import as_floats, softmax_losses
 
+from bert_tf.models import inputs as model_inputs
 from bert_tf.models import objectives
 from bert_tf.models.heads import with_class_weights
 from bert_tf.models.objectives import ClassificationObjective, TokenClassificationObjective
+from bert_tf.models.task_models import BertForSequenceClassification
 
 
 def objective_cases():
@@ -173,6 +175,15 @@ def test_weights_in_fit():
     named, all_of_them = ({0: 9.0}, dict.fromkeys(range(5), 1.0) | {0: 9.0})
     losses = [model.fit(data, class_weight=weights, verbose=0).history["loss"] for weights in (named, all_of_them)]
     assert losses[0] == losses[1] != [expected]
+    named = BertForSequenceClassification(CONFIG, labels=["no", "\u110c\u1161", "so"])
+    by_name = model_inputs.keras_arguments("evaluate", named, class_weight={"\uc790": 3, np.int64(2): 2})
+    assert by_name["class_weight"] == {0: 1.0, 1: 3, 2: 2}
+    for weights, message in (
+        ({"부정": 1.0}, "class_weight: '부정' is none of the model's classes, {0: 'no', 1: '자', 2: 'so'}"),
+        ({3: 1.0}, "class_weight: 3 is none of the model's"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            named.fit(features, labels, class_weight=weights, verbose=0)
 
     model, labels = MODELS["tagger"][0](), np.random.default_rng(2).integers(-1, 5, (4, 6))
     model.compile(optimizer="sgd", run_eagerly=True)

@@ -7,14 +7,16 @@ import shutil
 
 import numpy as np
 import pytest
+import tensorflow as tf
 from helpers.descendants import save_model
 from helpers.exports import save, signature_of
+from helpers.progress import show_progress_at_once
 from helpers.slow import slow
 
 from bert_tf.models.configuration.sentence_settings import POOLINGS, SentenceSettings, read_settings, settings_files
 from bert_tf.models.task_models import BertModel
 from bert_tf.serving import embedder as embedder_module
-from bert_tf.serving import export
+from bert_tf.serving import export, predictor
 from bert_tf.serving.embedder import Embedder
 
 TEXTS = ["A man eats food.", "", "김철수는 서울에 산다.", " Spaces around \n", "word " * 100, "A MAN"]
@@ -60,6 +62,24 @@ def test_vectors_are_those_of_one_text_at_a_time(model_dir):
     np.testing.assert_allclose(embedder(TEXTS[0]), expected[0], atol=1e-5)
     lengths = np.linalg.norm(embedder.encode(TEXTS, normalize=True), axis=1)
     np.testing.assert_allclose(lengths, np.ones(len(TEXTS)), atol=1e-6)
+    np.testing.assert_array_equal(embedder(TEXTS), found)
+
+
+def test_arguments_of_sentence_transformers(model_dir, tmp_path, monkeypatch):
+    embedder, shown = Embedder(model_dir), show_progress_at_once(monkeypatch, predictor)
+    plain, normalized = embedder.encode(TEXTS), embedder.encode(TEXTS, normalize_embeddings=True)
+    np.testing.assert_allclose(normalized, embedder.encode(TEXTS, normalize=True), atol=1e-6)
+    tensor = embedder.encode(TEXTS, convert_to_tensor=True, batch_size=1, show_progress_bar=False)
+    assert isinstance(tensor, tf.Tensor) and embedder.encode([], convert_to_tensor=True).shape == (0, 32)
+    np.testing.assert_allclose(tensor, plain, atol=1e-5)
+    embedder.encode(TEXTS, show_progress_bar=True)
+    assert [(options["disable"], options["delay"]) for options in shown[-2:]] == [(True, 5), (False, 0)]
+    assert embedder.batch_size == 32 and embedder.get_sentence_embedding_dimension() == 32
+    np.testing.assert_allclose(embedder.similarity(plain, plain[0]), normalized @ normalized[:1].T, atol=1e-5)
+    dot = Embedder(described(tmp_path / "dot", model_dir, similarity="dot"))
+    np.testing.assert_allclose(dot.similarity(plain, plain[:2]), plain @ plain[:2].T, rtol=1e-5)
+    with pytest.raises(ValueError, match="batch_size=2.5 must be a whole number, at least 1"):
+        embedder.encode(TEXTS, batch_size=2.5)
 
 
 def test_many_texts_are_worth_constant_matrices_in_bfloat16(model_dir, monkeypatch):
@@ -180,6 +200,11 @@ def test_equal_to_sentence_transformers(shared, tmp_path, monkeypatch, pooling, 
     for name in (None, "passage", "none"):
         expected = theirs.encode(texts, prompt_name=name)
         np.testing.assert_allclose(embedder.encode(texts, prompt_name=name), expected, atol=1e-5)
+    for normalize in (True, False):  # False leaves what the directory says
+        found, expected = (each.encode(texts, normalize_embeddings=normalize) for each in (embedder, theirs))
+        np.testing.assert_allclose(found, expected, atol=1e-5)
+    np.testing.assert_allclose(embedder.similarity(found, found), theirs.similarity(found, found), atol=1e-5)
+    assert embedder.get_sentence_embedding_dimension() == theirs.get_embedding_dimension()
     served = export.create_served_model(folder, "encoder")
     np.testing.assert_allclose(served.vectors(np.array(texts))["vector"], theirs.encode(texts), atol=1e-5)
 

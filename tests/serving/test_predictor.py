@@ -1,5 +1,6 @@
 """How predictors compute: in one graph, for batches of any size and length, by several threads."""
 
+import itertools
 import json
 import pathlib
 import shutil
@@ -20,6 +21,7 @@ from bert_tf import (
     ChoicePredictor,
     Predictor,
     QuestionAnswerer,
+    Tagger,
 )
 from bert_tf.serving import export
 
@@ -48,6 +50,27 @@ def test_one_graph_answers_texts_of_all_lengths(predictor):
         np.testing.assert_allclose(logits, np.asarray(expected)[0], atol=1e-5)
 
 
+def test_forms_of_transformers_pipeline(predictor, tmp_path):
+    """Dicts, a list in a call, and top_k; transformers itself drops the second text of a tuple."""
+    text, pair = "good w1", "bad w2"
+    rows = [text, {"text": text}, (text, pair), {"text_pair": pair, "text": text}]
+    calls = [predictor(text), predictor(rows[1]), predictor(text, pair), predictor(rows[3])]
+    ups = [[row["probabilities"]["up"] for row in every] for every in (calls, predictor(rows), predictor.predict(rows))]
+    np.testing.assert_allclose(ups, [[ups[0][0], ups[0][0], ups[0][2], ups[0][2]]] * 3, atol=1e-6)
+    assert abs(ups[0][0] - ups[0][2]) > 1e-5 and predictor([]) == []
+    transformers = pytest.importorskip("transformers", reason="needs transformers (requirements-dev.txt)")
+    for problem_type in ("single_label_classification", "multi_label_classification"):
+        folder = str(tmp_path / problem_type)
+        model = BertForSequenceClassification.from_pretrained(predictor.path, problem_type=problem_type)
+        model.save_pretrained(folder, format="huggingface")
+        theirs, ours = transformers.pipeline("text-classification", folder), Predictor(folder)
+        for top_k in (1, 2, 9):
+            expected = [*theirs([text, rows[1]], top_k=top_k), theirs(rows[3], top_k=None)[:top_k]]
+            answers = [*ours([text, rows[1]], top_k=top_k), ours(rows[3], top_k=top_k)]
+            for one, other in zip(itertools.chain(*answers), itertools.chain(*expected), strict=True):
+                assert one == {"label": other["label"], "score": pytest.approx(other["score"], abs=1e-5)}
+
+
 def test_weights_that_change_count(predictor):
     before, more = Predictor(pathlib.Path(predictor.path)).logits(TEXTS[:2]), np.array([1.0, 3.0], np.float32)
     bias = predictor.model.trainable_variables[-1]
@@ -67,6 +90,28 @@ def test_what_is_lost_of_texts_is_reported_once(predictor, caplog):
 
 
 # --- mistakes --------------------------------------------------------------------------------------------------------
+
+WRONG = [None, float("nan"), 3, b"a", {}, {"sentence": "a", "label": 1}, {"text_pair": "b"}, [["a"], []], ("a", None)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "right", "wrong", "message"),
+    [
+        (Predictor, "a", ["b"] * 3, r" \(list\); texts are strings or \(text, text_pair\), as tuples or dicts with"),
+        (QuestionAnswerer, {"context": "b", "question": "a"}, "a", r" is 'a' \(str\); questions are \(question, con"),
+        (ChoicePredictor, ("a", ["b", "c"]), ("a", ["b", 3]), r": choices\[1\] is 3 \(int\), not a string"),
+        (Tagger, ["a", "b"], ["a", 3], r"\[1\] is 3 \(int\), not a string"),
+    ],
+)
+def test_a_wrong_item_is_named_by_its_place(kind, right, wrong, message):
+    """Before anything is computed, so that no model is needed."""
+    answerer, name = kind.__new__(kind), "questions" if kind in (QuestionAnswerer, ChoicePredictor) else "texts"
+    answerer.task = None
+    for item, why in [*((item, "") for item in WRONG), (wrong, f".*{message}")]:
+        with pytest.raises(TypeError, match=rf"^{name}\[1\]{why}"):
+            answerer.predict([right, item])
+    with pytest.raises(TypeError, match=f"^{name} must be a list of .*, not a NoneType"):
+        answerer.predict(None)
 
 
 @pytest.mark.parametrize(

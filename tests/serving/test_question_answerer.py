@@ -70,7 +70,9 @@ def test_an_answer(plain):
     scores = [entry["score"] for entry in result["nbest"]]
     assert scores == sorted(scores, reverse=True) and sum(scores) == pytest.approx(1.0) and result["score"] == scores[0]
     assert 1 < len(scores) <= 20 and scores[0] > 0.5
-    assert answerer.predict([]) == []
+    assert answerer.predict([]) == [] == answerer([])
+    row = {"context": context, "question": "Which?"}  # as for the pipeline of transformers 4
+    assert answerer(row) == result and answerer([row, ("Which?", context)]) == answerer.predict([row, row])
 
 
 def test_several_questions_of_any_length_in_one_call(plain):

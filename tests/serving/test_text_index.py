@@ -37,6 +37,21 @@ def test_the_nearest_texts(embedder):
     assert embedder.search([], index) == []
 
 
+def test_an_index_grows(embedder):
+    index = embedder.index(TEXTS[:2])
+    assert (len(index), repr(index)) == (
+        2, "<TextIndex: 2 vectors of 32, the first text 'A man eats food.', compared by cosine>"
+    )  # fmt: skip
+    index.add((text for text in TEXTS[2:]), embedder)
+    np.testing.assert_allclose(index.vectors, embedder.index(TEXTS).vectors, atol=1e-6)
+    assert len(index) == 5 and index.texts == TEXTS
+    alone = TextIndex(None, index.vectors)
+    assert "no texts" in repr(alone)
+    for wrong, texts, message in ((alone, ["a"], "vectors alone"), (index, ["a", None], r"^texts\[1\] is None")):
+        with pytest.raises((TypeError, ValueError), match=message):
+            wrong.add(texts, embedder)
+
+
 @pytest.mark.slow  # in small: the other tests, by NumPy
 def test_results_are_those_of_sentence_transformers(shared):
     util = pytest.importorskip("sentence_transformers.util")

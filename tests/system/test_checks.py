@@ -147,12 +147,13 @@ def test_the_public_name_that_is_meant_is_said():
     ("TFAutoModelForMaskedLM", "BertForMaskedLM"),
     ("TFRobertaModel", "BertModel"),
     ("TFElectraForPreTraining", "ElectraDiscriminator"),
-    ("BertTokenizerFast", "read_tokenizer"),
+    ("BertTokenizer", r"read_tokenizer\(path\), or of a vocabulary alone FullTokenizer\(vocab_file\)"),
     ("pipeline", "Predictor, QuestionAnswerer, Tagger, fill_mask or Embedder"),
 ])  # fmt: skip
 def test_imports_of_transformers_are_answered(name, here):
-    with pytest.raises(ImportError, match=f"^bert_tf has no {name}: use {here}, see docs/from-transformers.md$"):
-        exec(f"from bert_tf import {name}")
+    for module in ("bert_tf", "bert_tf.transformers"):
+        with pytest.raises(ImportError, match=f"^bert_tf has no {name}: use {here}, see docs/from-transformers.md$"):
+            exec(f"from {module} import {name}")
     with pytest.raises(AttributeError, match=f"^bert_tf has no {name}: use {here}, see "):
         getattr(bert_tf, name)
     assert not hasattr(bert_tf, name)

@@ -105,6 +105,14 @@ def test_other_calls_of_transformers(both):
     without = ours.decode([index for index in ids if index not in theirs.all_special_ids])
     assert ours.decode(ids, skip_special_tokens=True) == without != ours.decode(ids)
     assert not hasattr(ours(text), "odd")
+    assert ours.batch_decode([ids, ids[:1]], skip_special_tokens=True) == [without, ""]
+    for role in ("cls", "sep", "mask", "pad", "unk"):
+        assert getattr(ours, f"{role}_token_id") == getattr(theirs, f"{role}_token_id")
+    assert (len(ours), ours.model_max_length) == (len(theirs), theirs.model_max_length)
+    for texts, pairs in (([text, other], None), ([text, text], [other, text])):
+        given = texts if pairs is None else [*zip(texts, pairs, strict=True)]
+        expected = theirs(texts, pairs, return_token_type_ids=True)
+        assert dict(ours.batch_encode_plus(given, return_token_type_ids=True)) == dict(expected)
 
 
 def test_names_and_kinds_of_arrays(english):
@@ -140,7 +148,11 @@ def test_what_is_refused(english, arguments, message):
 
 
 def test_arguments_that_are_not_there(english):
-    with pytest.raises(TypeError, match="unexpected keyword argument 'stride'"):
+    message = r"^a tokenizer's call has no stride, return_overflowing_tokens: scripts and predictors cut long texts, "
+    with pytest.raises(TypeError, match=message):
         english(["a"], stride=3, return_overflowing_tokens=True)
+    with pytest.raises(TypeError, match="^a tokenizer's call has no labels: .*, labels go into a model's call; docs/"):
+        english("a", labels=1)
+    assert english.model_max_length == int(1e30)
     with pytest.raises(ValueError, match=r"^\[MASK\] in a text can't be told with offsets or words: 'a \[MASK\]'"):
         english(["a [MASK]"], return_offsets_mapping=True)

@@ -161,6 +161,15 @@ class BertConfig:
         self.validate()
 
     @property
+    def id2label(self) -> dict[int, str]:
+        """The labels by their ids, of a classifier's `config`, as in transformers; the file does not have them."""
+        if "id2label" not in self.__dict__:
+            raise AttributeError("this configuration is not of a classifier: it has no labels")
+        return self.__dict__["id2label"]
+
+    num_labels = property(lambda self: len(self.id2label))
+
+    @property
     def activation(self) -> str:
         """hidden_act as one of ACTIVATIONS: lower-cased, "linear" for None and the empty string."""
         return (self.hidden_act or "linear").lower()
@@ -274,6 +283,7 @@ class BertConfig:
         Keys in `unwritten` are left out at their defaults: of BERT layer_norm_eps and attention.
         """
         values = copy.deepcopy(self.__dict__)
+        values.pop("id2label", None)
         for key in self.unwritten:
             if values[key] == getattr(type(self), key):
                 del values[key]
@@ -318,7 +328,7 @@ class BertConfig:
                 raise ValueError(f"{key} must be {wanted}, not {value!r}")
 
     def __eq__(self, other) -> bool:
-        return type(self) is type(other) and self.__dict__ == other.__dict__  # with keys that the class does not have
+        return type(self) is type(other) and self.to_dict() == other.to_dict()  # with keys that the class does not have
 
 
 BertConfig.classes[BertConfig.model_type] = BertConfig

@@ -106,3 +106,4 @@ def load_lora(model: keras.Model, path: str) -> None:
     initialize.initialize({name: variables[name] for name in changed}, trained, must_have_all=True)
     if labels and not wanted:
         model.head_config = dataclasses.replace(model.head_config, labels=labels)
+        vars(model.config)["id2label"] = model.id2label

@@ -29,7 +29,7 @@ class Answer:
     """One entry of an n-best list.
 
     Attributes:
-      start, end: its characters in the context, where they are known.
+      start, end: its characters in the context; by words, other spaces than in the text may be between.
     """
 
     text: str
@@ -88,22 +88,22 @@ def get_final_text(pred_text: str, orig_text: str, basic_tokenizer: BasicTokeniz
     Both texts are compared without their spaces, character by character; if tokenization changed their number, as it
     does for Korean, the part can't be determined.
     """
-    return _align(pred_text, orig_text, " ".join(basic_tokenizer.tokenize(orig_text)))[0]
+    return orig_text[_align(pred_text, orig_text, " ".join(basic_tokenizer.tokenize(orig_text)))[0]]
 
 
-def _align(pred_text: str, orig_text: str, token_text: str) -> tuple[str, str | None]:
-    """The part of orig_text, and None; or all of it, and the reason why the part can't be determined."""
-    start = token_text.find(pred_text)
+def _align(pred_text: str, orig_text: str, token_text: str) -> tuple[slice, str | None]:
+    """Where the part is, and None; or all of orig_text, and the reason why the part can't be determined."""
+    start, whole = token_text.find(pred_text), slice(0, len(orig_text))
     if start < 0 or not pred_text:
-        return orig_text, f"not found in {token_text!r}"
+        return whole, f"not found in {token_text!r}"
     if len(orig_text) - orig_text.count(" ") != len(token_text) - token_text.count(" "):
-        return orig_text, f"without spaces, {token_text!r} has another length"
+        return whole, f"without spaces, {token_text!r} has another length"
     end = start + len(pred_text) - 1
     if token_text[start] == " " or token_text[end] == " ":
-        return orig_text, f"begins or ends with a space in {token_text!r}"
+        return whole, f"begins or ends with a space in {token_text!r}"
     first = start - token_text.count(" ", 0, start)  # number among the characters that are not spaces
     last = end - token_text.count(" ", 0, end)
-    return orig_text[_index_with_spaces(orig_text, first) : _index_with_spaces(orig_text, last) + 1], None
+    return slice(_index_with_spaces(orig_text, first), _index_with_spaces(orig_text, last) + 1), None
 
 
 def _index_with_spaces(text: str, number: int) -> int:
@@ -123,10 +123,10 @@ class AnswerTexts:
         self.examples, self.windows, self.tokenizer = examples, windows, tokenizer
         self.verbose = verbose
         self.by_offsets = answer_from == "offsets"
-        self.normalized: dict[str, str] = {}
+        self.normalized = functools.cache(tokenizer.normalize)
 
     def of(self, row: int, first: int, last: int) -> tuple[str, int | None, int | None]:
-        """Text of the tokens first to last of a window, and its characters in the context where these are known."""
+        """Text of the tokens first to last of a window, and its characters in the context; None: there is no text."""
         windows = self.windows
         base = int(windows.offsets[row])
         paragraph = self.examples[windows.example_index[row]].paragraph
@@ -136,18 +136,19 @@ class AnswerTexts:
             text = paragraph.context[start:end].rstrip()
             return (text, start, start + len(text)) if text else ("", None, None)
         pred_text = self.tokenizer.decode(windows.ids[base + first : base + last + 1].tolist()).strip()
-        words = paragraph.words[windows.words[base + first] : windows.words[base + last] + 1]
+        first_word = int(windows.words[base + first])
+        words = paragraph.words[first_word : windows.words[base + last] + 1]
         orig_text = " ".join(words)
-        text, problem = _align(pred_text, orig_text, " ".join(filter(None, map(self._normalized, words))))
+        part, problem = _align(pred_text, orig_text, " ".join(filter(None, map(self.normalized, words))))
         if problem and self.verbose:
             logging.info("Answer %r is taken as all of %r: %s.", pred_text, orig_text, problem)
-        return text, None, None
 
-    def _normalized(self, word: str) -> str:
-        text = self.normalized.get(word)
-        if text is None:
-            text = self.normalized[word] = self.tokenizer.normalize(word)
-        return text
+        def place(index: int) -> int:
+            """Of a character of orig_text in the context."""
+            word = first_word + orig_text.count(" ", 0, index)
+            return paragraph.word_starts[word] + index - (orig_text.rfind(" ", 0, index) + 1)
+
+        return orig_text[part], place(part.start), place(part.stop - 1) + 1
 
 
 def predict_answers(
@@ -226,9 +227,9 @@ def _predict_one(spans, logits, rows: range, windows, scores, texts: AnswerTexts
 
 
 def write_predictions(output_dir: str, ids: Sequence[str], predictions: Sequence[Prediction]) -> None:
-    """Writes predictions.json, nbest_predictions.json and, in version 2, null_odds.json."""
+    """Writes predictions.json, nbest_predictions.json and, in version 2, null_odds.json; with characters of answers."""
     names = ("predictions.json", "nbest_predictions.json", "null_odds.json")
-    write_prediction_files(ids, predictions, *(posixpath.join(output_dir, name) for name in names))
+    write_prediction_files(ids, predictions, *(posixpath.join(output_dir, name) for name in names), ("start", "end"))
 
 
 def write_prediction_files(
@@ -237,15 +238,16 @@ def write_prediction_files(
     prediction_file: str,
     nbest_file: str,
     null_odds_file: str | None,
+    more: tuple[str, ...] = (),
 ) -> None:
-    """Writes predictions in the original's format; null_odds_file in version 2 only."""
+    """Writes predictions in the original's format; null_odds_file in version 2 only. more: further keys."""
     by_id = dict(zip(ids, predictions, strict=True))  # of equal ids the last
 
     def write(path: str, values: dict) -> None:
         write_text_file(path, json.dumps(values, indent=4) + "\n")
 
     write(prediction_file, {key: prediction.text for key, prediction in by_id.items()})
-    names = ("text", "probability", "start_logit", "end_logit")
+    names = ("text", "probability", "start_logit", "end_logit", *more)
     nbest = {
         key: [{name: getattr(answer, name) for name in names} for answer in prediction.nbest]
         for key, prediction in by_id.items()

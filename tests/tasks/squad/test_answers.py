@@ -114,8 +114,24 @@ def test_scores_of_the_specification(small, answer_from):
     assert sum(probabilities) == pytest.approx(1.0, abs=1e-12)
     assert prediction.text == "" and prediction.null_odds == pytest.approx(0.3, abs=1e-6)
     assert prediction.best.text == "ada brown" and prediction.best.score == pytest.approx(-1.06, abs=1e-6)
-    places = [(None, None), (0, 9), (4, 9), (0, 3)] if answer_from == "offsets" else [(None, None)] * 4
+    places = [(None, None), (0, 9), (4, 9), (0, 3)]
     assert [(answer.start, answer.end) for answer in prediction.nbest] == places
+
+
+@pytest.mark.parametrize("answer_from", ["words", "offsets"])
+def test_candidates_are_written_with_their_places(small, tmp_path, answer_from):
+    """After the original's keys; by words, other spaces count as one in the text alone."""
+    context = "\t(Ada\n  brown) met"  # tokens 5 to 9 of 11
+    (prediction,) = predict(
+        small, ask(context), [logits(11, {6: 4.0})], [logits(11, {7: 3.0, 6: 2.0, 9: 1.0})],
+        n_best_size=3, answer_from=answer_from,
+    )  # fmt: skip
+    write_predictions(str(tmp_path), ["q"], [prediction])
+    rows = json.loads((tmp_path / "nbest_predictions.json").read_text())["q"]
+    assert list(rows[0]) == ["text", "probability", "start_logit", "end_logit", "start", "end"]
+    assert [(row["start"], row["end"]) for row in rows] == [(2, 13), (2, 5), (2, 18)]
+    between = " " if answer_from == "words" else "\n  "
+    assert [row["text"] for row in rows] == [f"Ada{between}brown", "Ada", f"Ada{between}brown) met"]
 
 
 def test_limits(small):
