@@ -94,7 +94,7 @@ class SentencePieceTokenizer(_AlbertRows):
             self._processor.LoadFromSerializedProto(self.model)
         except RuntimeError:
             raise ValueError(f"{model_file} is not a SentencePiece model, or is damaged.") from None
-        self.name_special_tokens(posixpath.dirname(model_file))
+        self.read_names_and_side(posixpath.dirname(model_file))
         names = list(map(self._processor.id_to_piece, range(self._processor.get_piece_size())))
         self._ids = self._read_vocabulary(names)
         self.set_added_tokens(read_added_tokens(model_file, self.vocab), self.preprocess, self._origins)
@@ -346,7 +346,7 @@ class HuggingFaceSentencePiece(_AlbertRows, LibraryTokenizer):
 
     def __init__(self, vocab_file: str):
         directory = posixpath.dirname(vocab_file)
-        self.name_special_tokens(directory)
+        self.read_names_and_side(directory)
         values = read_tokenizer_json(vocab_file, "Unigram")
         with naming_file(vocab_file):
             pieces = {piece: index for index, (piece, _) in enumerate(values["model"]["vocab"])}
