@@ -86,6 +86,11 @@ class SentencePieceTokenizer(_AlbertRows):
       pieces: token -> id of the model's own pieces, to which `vocab` adds the added tokens.
     """
 
+    transformers_differs = (
+        f"transformers reads {MODEL} by other rules. Ids differ for a space before a symbol like ( or -, for numbers "
+        "before a comma, and for Hangul, which becomes <unk>."
+    )
+
     def __init__(self, model_file: str, do_lower_case: bool = True):
         self.do_lower_case = do_lower_case
         self.model, self.vocab_file = read_bytes(model_file), model_file
@@ -251,7 +256,7 @@ class KoBertTokenizer(SentencePieceTokenizer):
     """
 
     cls_token, sep_token, unk_token, mask_token, pad_token = "[CLS]", "[SEP]", "[UNK]", "[MASK]", "[PAD]"
-    huggingface_class = "KoBertTokenizer"
+    huggingface_class, transformers_differs = "KoBertTokenizer", ""
     vocab_name, vocab_kind = f"{VOCAB} (with its .model)", "SentencePiece"
     vocab_files = (VOCAB, "*.model")
 

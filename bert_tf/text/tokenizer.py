@@ -16,6 +16,7 @@ import posixpath
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
+from absl import logging
 
 from bert_tf.system.checks import check_family, list_of, path_of, target_directory, true_or_false
 from bert_tf.system.storage import write_files
@@ -73,12 +74,13 @@ class Tokenizer(abc.ABC):
         wherever they are, " " where the space before a word is part of its pieces.
       mask_takes_spaces: whether the mask token in a text includes the whitespace before it.
       max_length: of the rows that its model reads, if it was read with one (`read_tokenizer`).
+      transformers_differs: which other ids transformers gives by its files; "": none that are known.
       truncation_side: where a text that is too long loses tokens, "right" or "left".
       added_tokens: tokens that are cut out of a text before the rest is tokenized; in `vocab`, too.
     """
 
     graph = None  # its form as TensorFlow ops, where an export has made it already
-    vocab_file = word_separator = ""
+    vocab_file = word_separator = transformers_differs = ""
     vocab_files: tuple[str, ...] = ()
     max_length: int | None = None
     truncation_side = "right"
@@ -263,8 +265,8 @@ class Tokenizer(abc.ABC):
         return cls.of_directory(path, cls, do_lower_case, strip_accents)
 
     def save_pretrained(self, directory: str) -> None:
-        """Writes the vocabulary and tokenizer_config.json, from which `read_tokenizer` and `transformers` give the same
-        ids, beside a model or alone.
+        """Writes the vocabulary and tokenizer_config.json, beside a model or alone, for `read_tokenizer` and for
+        `transformers`, whose ids are the same but for what docs/from-transformers.md lists.
 
         Raises:
           TypeError, ValueError, OSError: see `checks.target_directory`; or it has another tokenizer's vocabulary.
@@ -282,6 +284,8 @@ class Tokenizer(abc.ABC):
         contents[TOKENIZER_CONFIG] = (json.dumps(config, indent=2, sort_keys=True) + "\n").encode()
         tf.io.gfile.makedirs(directory)
         write_files({posixpath.join(directory, name): content for name, content in reversed(contents.items())})
+        if self.transformers_differs:
+            logging.warning("%s: %s", directory, self.transformers_differs)
 
     def check_casing(self, vocab_file: str, do_lower_case: bool | None, strip_accents: bool | None) -> None:
         """Refuses flags of these names that a vocabulary file contradicts, or that its kind has no use for."""
