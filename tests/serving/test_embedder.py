@@ -119,7 +119,7 @@ def test_files_that_are_refused(tmp_path):
         ("modules.json", '[{"type": "a.Pooling", "path": ""}]', "is not the next of Transformer, Pooling, Normalize"),
         ("modules.json", '[{"type": "Transformer", "path": "../x"}]', "in a folder below this one"),
         ("1_Pooling/config.json", '{"pooling_mode": ["cls", "max"]}', r"the pooling is \['cls', 'max'\]"),
-        ("config_sentence_transformers.json", '{"truncate_dim": -4}', "transformers.json: truncate_dim=-4 must be"),
+        ("config_sentence_transformers.json", '{"truncate_dim": 0}', "transformers.json: truncate_dim=0 must be"),
         ("config_sentence_transformers.json", '{"default_prompt_name": "c"}', "'c', which is none of its prompts"),
     ):
         write_settings(tmp_path, SentenceSettings(str(tmp_path)))

@@ -121,8 +121,9 @@ def read_settings(directory: str) -> SentenceSettings:
         default = prompting.get("default_prompt_name")
         if default is not None and default not in prompts:
             raise ValueError(f"{path}: default_prompt_name is {default!r:.80}, which is none of its prompts")
-        with naming_flag(posixpath.join(directory, SENTENCES_CONFIG)):
-            whole_number(prompting.get("truncate_dim") or 1, "truncate_dim")
+        if (truncate_dim := prompting.get("truncate_dim")) is not None:
+            with naming_flag(posixpath.join(directory, SENTENCES_CONFIG)):
+                whole_number(truncate_dim, "truncate_dim")
         return SentenceSettings(
             folders[_ENCODER],
             kinds[0],
@@ -134,7 +135,7 @@ def read_settings(directory: str) -> SentenceSettings:
             default,
             pooling.get("include_prompt", True),
             prompting.get("similarity_fn_name") or "cosine",
-            prompting.get("truncate_dim"),
+            truncate_dim,
         )
 
 
