@@ -20,6 +20,7 @@ from bert_tf.text.characters import plain_name
 from bert_tf.weights.tensor_files import Weights, base_name
 
 HEAD_CONFIG, HUGGINGFACE_CONFIG = "head_config.json", "config.json"
+SENTENCES_CONFIG = "config_sentence_transformers.json"
 
 # The classifiers of texts, words and choices, whose variables have the same names and shapes.
 CLASSIFIERS = ("BertForSequenceClassification", "BertForTokenClassification", "BertForMultipleChoice")

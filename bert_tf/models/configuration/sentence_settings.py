@@ -10,6 +10,7 @@ import posixpath
 from collections.abc import Mapping
 
 from bert_tf.models.configuration.config import BertConfig
+from bert_tf.models.configuration.head_config import SENTENCES_CONFIG
 from bert_tf.system.checks import whole_number
 from bert_tf.system.messages import naming_flag
 from bert_tf.system.text_files import exists, naming_file, read_json, read_json_if_there
@@ -17,7 +18,6 @@ from bert_tf.system.text_files import exists, naming_file, read_json, read_json_
 POOLINGS = ("mean", "cls", "max")
 SIMILARITIES = ("cosine", "dot")  # by which vectors are compared here
 
-SENTENCES_CONFIG = "config_sentence_transformers.json"
 _MODULES, _ENCODER_SETTINGS, _POOLING_SETTINGS = "modules.json", "sentence_bert_config.json", "config.json"
 _STEPS = _ENCODER, _POOLING, _NORMALIZATION = "Transformer", "Pooling", "Normalize"
 # Until 2025 a pooling's config.json had a key for each kind.

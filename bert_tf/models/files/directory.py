@@ -25,8 +25,13 @@ from bert_tf.models.configuration.families import (
     family_of_variables,
     is_encoder_variable,
 )
-from bert_tf.models.configuration.head_config import HEAD_CONFIG, HUGGINGFACE_CONFIG, NO_HEAD, HeadConfig
-from bert_tf.models.configuration.sentence_settings import SENTENCES_CONFIG
+from bert_tf.models.configuration.head_config import (
+    HEAD_CONFIG,
+    HUGGINGFACE_CONFIG,
+    NO_HEAD,
+    SENTENCES_CONFIG,
+    HeadConfig,
+)
 from bert_tf.models.files.open_weights import open_weights
 from bert_tf.system.messages import is_first, naming_flag
 from bert_tf.system.storage import is_remote, names_in, paths_beginning_with
