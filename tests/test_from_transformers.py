@@ -34,6 +34,28 @@ def program_of(number, folder, mask="[MASK]"):
     return found, lambda: exec(after.replace(f"Adam({rate})", f"SGD({RATE})"), found)
 
 
+@pytest.mark.parametrize(
+    ("says", "text", "theirs"),
+    [
+        ({"never_split": ["Don't"]}, "Don't", ["don", "'", "t"]),
+        ({"do_basic_tokenize": False}, "no,", ["no", ","]),
+        ({"max_input_chars_per_word": 3}, "word", ["word"]),
+        ({}, "a" * 101, ["[UNK]"]),
+        ({}, "\U0002b820a\U0002b91f", ["[UNK]"]),
+        ({}, "\U0002b920", ["[UNK]"]),  # for comparison: here it is a word of its own there, too
+    ],
+)
+def test_what_transformers_5_does_not_do(tmp_path, says, text, theirs):
+    """The table of the page."""
+    (tmp_path / "vocab.txt").write_bytes((descendants.GOLDEN / "vocab.txt").read_bytes())
+    config = {"tokenizer_class": "BertTokenizer", "do_lower_case": True, **says}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    assert transformers.AutoTokenizer.from_pretrained(str(tmp_path)).tokenize(text) == theirs
+    ours = bert_tf.FullTokenizer.from_pretrained(str(tmp_path)).tokenize(text)
+    assert (ours == theirs) == (len(text) == 1)
+    assert len(transformers.BertTokenizer(vocab_file=str(tmp_path / "vocab.txt"))) == 5
+
+
 @pytest.fixture(autouse=True)
 def run_eagerly():
     """Two steps of a tiny model take less than their graph."""

@@ -412,6 +412,18 @@ def pooled(outputs, mask, pooling: str, skipped: int = 0):
     return ops.sum(outputs * counted, axis=1) / ops.maximum(ops.sum(counted, axis=1), 1.0)
 
 
+def finished(vectors, settings, normalize: bool | None = None):
+    """Pooled vectors [B, H] after the further steps of a directory: its normalization, then the cut to truncate_dim.
+
+    Args:
+      settings: `SentenceSettings`. normalize: instead of its normalization, True: in the end; False: none.
+    """
+    if settings.normalize and normalize is None:
+        vectors = normalized(vectors)
+    vectors = vectors[..., : settings.truncate_dim]
+    return normalized(vectors) if normalize else vectors
+
+
 def normalized(vectors):
     """The vectors [..., H] with the length 1; zeros stay zeros."""
     return vectors / ops.maximum(ops.norm(vectors, axis=-1, keepdims=True), 1e-12)

@@ -91,7 +91,7 @@ class Embedder(Answerer):
         elif not self.settings.described:
             logging.info("%s does not say how its vectors are made: the mean over the tokens is taken.", path)
         length = self.settings.length_for(self.files.config) if max_seq_length is None else max_seq_length
-        self.max_seq_length, self.size = self.length(length), self.files.config.hidden_size
+        self.max_seq_length, self.size = self.length(length), self.settings.size_for(self.files.config)
 
     def batch_outputs(self, features):
         if not isinstance(self.model, keras.Model):  # an ONNX export
@@ -176,13 +176,12 @@ class Embedder(Answerer):
             stripped = [(prompt + text).strip() for text in texts]
             rows, cut = rows_of_texts(stripped, self.tokenizer, self.max_seq_length, self.settings.lower)
             if cut:
-                lost = "%d of %d texts are longer than %d tokens and lost their last ones."
-                self.warn(lost, cut, len(texts), self.max_seq_length)
+                lost = "%d of %d texts are longer than %d tokens and lost their %s ones."
+                self.warn(lost, cut, len(texts), self.max_seq_length, self.tokenizer.lost)
             if empty := sum(not text.strip() for text in texts):
                 self.warn("%d of %d texts are empty; their vectors mean nothing.", empty, len(texts))
-            vectors = this_time.computed(rows, self.size)
-        normalize = self.settings.normalize if normalize is None else normalize
-        vectors = keras.ops.convert_to_numpy(layers.normalized(vectors)) if normalize else vectors
+            vectors = this_time.computed(rows, self.files.config.hidden_size)
+        vectors = keras.ops.convert_to_numpy(layers.finished(vectors, self.settings, normalize))
         return tf.convert_to_tensor(vectors) if convert_to_tensor else vectors
 
     def similarity(self, vectors: np.ndarray, others: np.ndarray) -> np.ndarray:

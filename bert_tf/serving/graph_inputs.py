@@ -23,7 +23,8 @@ class TextEncoder:
     """Encodes texts, or pairs of them, as rows `[CLS] A [SEP]` or `[CLS] A [SEP] B [SEP]`.
 
     Args:
-      max_seq_length: longer rows lose their last tokens, in pairs those of the longer part first, as in the original.
+      max_seq_length: longer rows lose their last tokens (their first by truncation_side), in pairs those of the longer
+        part first, as in the original.
       split_unknown: see `graph_of`.
     """
 
@@ -32,6 +33,7 @@ class TextEncoder:
         self.max_seq_length = max_seq_length
         self.begin_ids, self.between_ids, self.end_ids = tokenizer.begin_ids, tokenizer.between_ids, tokenizer.end_ids
         self.second_segment, self.pad_id = tokenizer.second_segment, tokenizer.pad_id
+        self.kept = head if tokenizer.truncation_side == "right" else tail
 
     def features(self, texts: tf.Tensor, pairs: tf.Tensor | None = None) -> dict[str, tf.Tensor]:
         """string [B] each -> input_ids, input_mask, segment_ids, int32 [B, S].
@@ -49,7 +51,7 @@ class TextEncoder:
         room = self.max_seq_length - len(self.begin_ids) - len(self.end_ids)
         begin, end = self._special(first, self.begin_ids), self._special(first, self.end_ids)
         if second is None:
-            return self._dense([begin, head(first, tf.minimum(first_lengths, room)), end], [0, 0, 0])
+            return self._dense([begin, self.kept(first, tf.minimum(first_lengths, room)), end], [0, 0, 0])
         second_lengths = tf.cast(second.row_lengths(), tf.int32)
         has_second = tf.cast(second_lengths > 0, tf.int32)
         room -= len(self.between_ids) * has_second
@@ -57,7 +59,7 @@ class TextEncoder:
         first_kept = tf.minimum(first_lengths, tf.maximum(room - second_lengths, (room + 1) // 2))
         second_kept = tf.minimum(second_lengths, room - first_kept)
         between = head(self._special(first, self.between_ids), len(self.between_ids) * has_second)
-        parts = [begin, head(first, first_kept), between, head(second, second_kept), end]
+        parts = [begin, self.kept(first, first_kept), between, self.kept(second, second_kept), end]
         end_segments = tf.repeat(self.second_segment * has_second, len(self.end_ids))
         return self._dense(parts, [0, 0, 0, self.second_segment, end_segments])
 
@@ -95,6 +97,12 @@ def slices_of(values: tf.Tensor, starts: tf.Tensor, sizes: tf.Tensor) -> tf.Ragg
 def head(rows: tf.RaggedTensor, lengths: tf.Tensor) -> tf.RaggedTensor:
     """The first lengths [B] values of each row."""
     return slices_of(rows.values, rows.row_starts(), tf.cast(lengths, tf.int64))
+
+
+def tail(rows: tf.RaggedTensor, lengths: tf.Tensor) -> tf.RaggedTensor:
+    """The last lengths [B] values of each row."""
+    lengths = tf.cast(lengths, tf.int64)
+    return slices_of(rows.values, rows.row_limits() - lengths, lengths)
 
 
 def to_dense(rows: tf.RaggedTensor, filling: int = 0) -> tf.Tensor:

@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from bert_tf.models.configuration.head_config import NO_HEAD
 from bert_tf.models.configuration.sentence_settings import SentenceSettings
-from bert_tf.models.layers import normalized, pooled
+from bert_tf.models.layers import finished, pooled
 from bert_tf.serving.graph_inputs import Folded, TextEncoder, cut, fold, parse_examples, slices_of, unfolded
 from bert_tf.system.messages import without_notes
 from bert_tf.system.tensorflow_internals import frozen
@@ -140,7 +140,7 @@ class ServedEncoder(ServedModel):
         features = self.encoder.features(text)
         outputs = tf.cast(self.run(features)["sequence_output"], tf.float32)
         vectors = pooled(outputs, features["input_mask"], self._sentences.pooling, self._skipped)
-        return {"vector": normalized(vectors) if self._sentences.normalize else vectors}
+        return {"vector": finished(vectors, self._sentences)}
 
     def signatures(self):
         return {**super().signatures(), "embed": signature(self.vectors, strings("text"))}

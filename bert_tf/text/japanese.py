@@ -113,14 +113,14 @@ class JapaneseTokenizer(WordPieces):
     def _words_with_spans(self, text: str) -> list[tuple[str, list[Span]]]:
         """The words of `text`, with the characters of `text` that each of their characters comes from."""
         if not self._settings["do_word_tokenize"]:
-            return [_normalize(None, text)]
+            return [normalize_with_spans(None, text)]
         if self._dictionary is None:
             kept = self._basic.clean(text)
-            composed, spans = _normalize("NFC", "".join(char for char, _ in kept))
+            composed, spans = normalize_with_spans("NFC", "".join(char for char, _ in kept))
             spans = [(kept[begin][1], kept[end - 1][1] + 1) for begin, end in spans]
             words = self._split.tokenize_with_origins(composed)
             return [(word, [spans[position] for position in origins]) for word, origins in words]
-        normalized, spans = _normalize(self._form, text)
+        normalized, spans = normalize_with_spans(self._form, text)
         words, position = [], 0
         for word in load_mecab(self._dictionary)(normalized):
             begin = normalized.index(word, position)
@@ -137,7 +137,7 @@ class JapaneseTokenizer(WordPieces):
         if not self._settings["do_subword_tokenize"]:
             return [(word, 0, len(word))]
         if self._settings["subword_tokenizer_type"] == "character":
-            characters = zip(*_normalize("NFKC", word), strict=True)
+            characters = zip(*normalize_with_spans("NFKC", word), strict=True)
             return [(char if char in self.vocab else self.unk_token, *span) for char, span in characters]
         pieces, position = [], 0
         for part in word.split():  # MeCab knows fewer kinds of whitespace
@@ -181,7 +181,7 @@ def _mecab_settings(
     return mecab_dic, "NFKC" if normalize_text else None
 
 
-def _normalize(form: str | None, text: str) -> tuple[str, list[Span]]:
+def normalize_with_spans(form: str | None, text: str) -> tuple[str, list[Span]]:
     """A text in a normal form of Unicode, and the characters of `text` that each of its characters comes from."""
     if form is None or unicodedata.is_normalized(form, text):
         return text, [(position, position + 1) for position in range(len(text))]

@@ -321,3 +321,7 @@ def _warn_about_marks(characters: Mapping[str, int]) -> None:
         examples, count = " ".join(sorted(lost, key=lambda char: (-lost[char], char))[:5]), sum(lost.values())
         what = f"{count} characters of this text lose combining marks ({examples}), as in ALBERT's original"
         logging.warning(f"{what}: --kind=byte_bpe keeps them.")
+    if any("\uac00" <= char <= "\ud7a3" for char in characters):
+        logging.warning(
+            "transformers' tokenizer of an ALBERT reads Hangul as <unk>: a model for it needs another --kind."
+        )

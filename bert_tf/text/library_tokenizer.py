@@ -270,7 +270,7 @@ class ByteBpeTokenizer(LibraryTokenizer):
     def __init__(self, vocab_file: str, merges_file: str | None = None):
         directory = posixpath.dirname(vocab_file)
         config = read_tokenizer_config(directory)
-        self.name_special_tokens(directory)
+        self.read_names_and_side(directory)
         self.add_prefix_space = config.get("add_prefix_space")
         values = read_json(vocab_file)
         if vocab_file.endswith(TOKENIZER) or isinstance(values.get("model"), dict):

@@ -86,6 +86,11 @@ class SentencePieceTokenizer(_AlbertRows):
       pieces: token -> id of the model's own pieces, to which `vocab` adds the added tokens.
     """
 
+    transformers_differs = (
+        f"transformers reads {MODEL} by other rules. Ids differ for a space before a symbol like ( or -, for numbers "
+        "before a comma, and for Hangul, which becomes <unk>."
+    )
+
     def __init__(self, model_file: str, do_lower_case: bool = True):
         self.do_lower_case = do_lower_case
         self.model, self.vocab_file = read_bytes(model_file), model_file
@@ -94,7 +99,7 @@ class SentencePieceTokenizer(_AlbertRows):
             self._processor.LoadFromSerializedProto(self.model)
         except RuntimeError:
             raise ValueError(f"{model_file} is not a SentencePiece model, or is damaged.") from None
-        self.name_special_tokens(posixpath.dirname(model_file))
+        self.read_names_and_side(posixpath.dirname(model_file))
         names = list(map(self._processor.id_to_piece, range(self._processor.get_piece_size())))
         self._ids = self._read_vocabulary(names)
         self.set_added_tokens(read_added_tokens(model_file, self.vocab), self.preprocess, self._origins)
@@ -251,7 +256,7 @@ class KoBertTokenizer(SentencePieceTokenizer):
     """
 
     cls_token, sep_token, unk_token, mask_token, pad_token = "[CLS]", "[SEP]", "[UNK]", "[MASK]", "[PAD]"
-    huggingface_class = "KoBertTokenizer"
+    huggingface_class, transformers_differs = "KoBertTokenizer", ""
     vocab_name, vocab_kind = f"{VOCAB} (with its .model)", "SentencePiece"
     vocab_files = (VOCAB, "*.model")
 
@@ -346,7 +351,7 @@ class HuggingFaceSentencePiece(_AlbertRows, LibraryTokenizer):
 
     def __init__(self, vocab_file: str):
         directory = posixpath.dirname(vocab_file)
-        self.name_special_tokens(directory)
+        self.read_names_and_side(directory)
         values = read_tokenizer_json(vocab_file, "Unigram")
         with naming_file(vocab_file):
             pieces = {piece: index for index, (piece, _) in enumerate(values["model"]["vocab"])}

@@ -16,6 +16,7 @@ import posixpath
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
+from absl import logging
 
 from bert_tf.system.checks import check_family, list_of, path_of, target_directory, true_or_false
 from bert_tf.system.storage import write_files
@@ -73,13 +74,16 @@ class Tokenizer(abc.ABC):
         wherever they are, " " where the space before a word is part of its pieces.
       mask_takes_spaces: whether the mask token in a text includes the whitespace before it.
       max_length: of the rows that its model reads, if it was read with one (`read_tokenizer`).
+      transformers_differs: which other ids transformers gives by its files; "": none that are known.
+      truncation_side: where a text that is too long loses tokens, "right" or "left".
       added_tokens: tokens that are cut out of a text before the rest is tokenized; in `vocab`, too.
     """
 
     graph = None  # its form as TensorFlow ops, where an export has made it already
-    vocab_file = word_separator = ""
+    vocab_file = word_separator = transformers_differs = ""
     vocab_files: tuple[str, ...] = ()
     max_length: int | None = None
+    truncation_side = "right"
     takes_strip_accents = answers_by_words = mask_takes_spaces = False
     added_tokens: AddedTokens = AddedTokens()
     as_text = staticmethod(as_text)  # what a text given as str or bytes is read as
@@ -128,6 +132,8 @@ class Tokenizer(abc.ABC):
     def settings(self) -> dict:
         """The content of tokenizer_config.json beside these files, in Hugging Face's terms."""
         settings = {f"{role}_token": getattr(self, f"{role}_token") for role in ROLES}
+        if self.truncation_side != "right":
+            settings["truncation_side"] = self.truncation_side
         if self.added_tokens:
             described = map(dataclasses.asdict, self.described_tokens)
             settings[DECODER] = {str(values.pop("id")): values for values in described}
@@ -145,11 +151,16 @@ class Tokenizer(abc.ABC):
         self.vocab = {**self.vocab, **{token.content: token.id for token in added}}
         self.inv_vocab = {**self.inv_vocab, **{token.id: token.content for token in added}}
 
-    def name_special_tokens(self, directory: str) -> None:
+    def read_names_and_side(self, directory: str) -> None:
         """Gives the tokens with a role, and those of rows, the names in tokenizer_config.json or
-        special_tokens_map.json; without these they keep the names of the class."""
-        files = (read_json_if_there(posixpath.join(directory, name)) for name in (TOKENIZER_CONFIG, SPECIAL_TOKENS_MAP))
-        named, renamed = list(filter(None, files)), {}
+        special_tokens_map.json; without these they keep the names of the class. Sets the truncation_side."""
+        names = (TOKENIZER_CONFIG, SPECIAL_TOKENS_MAP, TOKENIZER)
+        files = [read_json_if_there(posixpath.join(directory, name)) or {} for name in names]
+        truncation = files[2].get("truncation") or {}
+        side = files[0].get("truncation_side") or str(truncation.get("direction", "right")).lower()
+        if side not in ("left", "right"):
+            raise ValueError(f"{directory}/{TOKENIZER_CONFIG}: truncation_side is {side!r:.80}, not left or right")
+        self.truncation_side, named, renamed = side, files[:2], {}
         for role in ROLES:
             name = f"{role}_token"
             tokens = (
@@ -257,8 +268,8 @@ class Tokenizer(abc.ABC):
         return cls.of_directory(path, cls, do_lower_case, strip_accents)
 
     def save_pretrained(self, directory: str) -> None:
-        """Writes the vocabulary and tokenizer_config.json, from which `read_tokenizer` and `transformers` give the same
-        ids, beside a model or alone.
+        """Writes the vocabulary and tokenizer_config.json, beside a model or alone, for `read_tokenizer` and for
+        `transformers`, whose ids are the same but for what docs/from-transformers.md lists.
 
         Raises:
           TypeError, ValueError, OSError: see `checks.target_directory`; or it has another tokenizer's vocabulary.
@@ -276,6 +287,8 @@ class Tokenizer(abc.ABC):
         contents[TOKENIZER_CONFIG] = (json.dumps(config, indent=2, sort_keys=True) + "\n").encode()
         tf.io.gfile.makedirs(directory)
         write_files({posixpath.join(directory, name): content for name, content in reversed(contents.items())})
+        if self.transformers_differs:
+            logging.warning("%s: %s", directory, self.transformers_differs)
 
     def check_casing(self, vocab_file: str, do_lower_case: bool | None, strip_accents: bool | None) -> None:
         """Refuses flags of these names that a vocabulary file contradicts, or that its kind has no use for."""
@@ -344,12 +357,16 @@ class Tokenizer(abc.ABC):
         return self.encode_batch(self.words_in_text(words))
 
     def words_in_text(self, words: Sequence[str]) -> list[str]:
-        """The words, each with what stands before it in a text and belongs to its pieces."""
-        if not self.word_separator:
-            return list(words)
-        spans_of_words = map(self.added_tokens.spans, words)
-        alone = [number == 0 or bool(spans and spans[0][0] == 0) for number, spans in enumerate(spans_of_words)]
-        return [word if is_alone else self.word_separator + word for word, is_alone in zip(words, alone, strict=True)]
+        """The words, each with what stands before it in a text and belongs to its pieces, unless it begins with that;
+        before an empty word nothing stands."""
+        separator = self.word_separator
+
+        def in_text(number: int, word: str) -> str:
+            spans = self.added_tokens.spans(word)
+            is_alone = number == 0 or not word or word.startswith(separator) or (spans and spans[0][0] == 0)
+            return word if is_alone else separator + word
+
+        return [in_text(*item) for item in enumerate(words)] if separator else list(words)
 
     def encode_masked(self, text: str) -> list[int]:
         """`encode` of a text in which each literal mask_token becomes that token; `encode` would split it up."""
@@ -362,6 +379,15 @@ class Tokenizer(abc.ABC):
         """The number of special tokens in the row of one text, or of a pair."""
         return len(self.begin_tokens) + (len(self.between_tokens) if pair else 0) + len(self.end_tokens)
 
+    def kept(self, pieces: Sequence, size: int) -> Sequence:
+        """What is left of a text's pieces that are cut to `size` of them."""
+        return pieces[:size] if self.truncation_side == "right" else pieces[max(len(pieces) - size, 0) :]
+
+    @property
+    def lost(self) -> str:
+        """Which tokens a text that is too long loses, for messages."""
+        return "last" if self.truncation_side == "right" else "first"
+
     def build_inputs(
         self, first: Sequence[int], second: Sequence[int] | None = None, max_length: int | None = None
     ) -> tuple[list[int], list[int]]:
@@ -370,7 +396,8 @@ class Tokenizer(abc.ABC):
         Args:
           first, second: from `encode`; a second text without pieces counts as none.
           max_length: maximum number of tokens. A single text loses its last tokens; of a pair the longer text (the
-            second if both are equally long) loses its last token until both fit (original: _truncate_seq_pair).
+            second if both are equally long) loses its last token until both fit (original: _truncate_seq_pair). With
+            truncation_side "left" they lose their first ones.
 
         Returns:
           ids and segment ids, of equal length.
@@ -378,7 +405,7 @@ class Tokenizer(abc.ABC):
         if max_length is not None:
             room = max_length - self.num_special_tokens(pair=bool(second))
             first_length, second_length = lengths_that_fit(len(first), len(second or ()), room)
-            first, second = first[:first_length], second[:second_length] if second else None
+            first, second = self.kept(first, first_length), self.kept(second, second_length) if second else None
         ids = [*self.begin_ids, *first]
         if not second:
             ids += self.end_ids

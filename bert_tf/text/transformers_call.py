@@ -4,7 +4,7 @@ Shape legend: B batch, S sequence length.
 """
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
@@ -90,7 +90,7 @@ def as_transformers(
     rows = []
     for both in zip(*batches_of(texts, pairs, is_words), strict=True):
         pieces = [_pieces(tokenizer, text, is_words, return_offsets_mapping) for text in both if text is not None]
-        rows.append(_row(_cut(pieces, room, strategy), special, tokenizer.second_segment))
+        rows.append(_row(_cut(pieces, room, strategy, tokenizer.kept), special, tokenizer.second_segment))
     columns = {
         name: [[token[position] for token in row] for row in rows]
         for position, (name, is_asked) in enumerate(asked.items())
@@ -150,8 +150,8 @@ def _one_of(meanings: Mapping, name: str, value):
     raise ValueError(f"{name}={value!r} is not one of {', '.join(map(repr, meanings))}")
 
 
-def _cut(pieces: list[list], room: int | None, strategy: str | None) -> list[list]:
-    """The pieces of one or two texts, of which `room` are kept together; None: all."""
+def _cut(pieces: list[list], room: int | None, strategy: str | None, kept: Callable) -> list[list]:
+    """The pieces of one or two texts, of which `room` are kept together; None: all. kept: see `Tokenizer`."""
     first, second = map(len, (*pieces, [])[:2])
     if room is None or first + second <= room:
         return pieces
@@ -162,7 +162,7 @@ def _cut(pieces: list[list], room: int | None, strategy: str | None) -> list[lis
         sizes = (room - second, second) if strategy == "only_first" else (first, room - first)
         if sizes[strategy == "only_second"] < 1:
             raise ValueError(f"truncation={strategy!r} can't make a row fit: its other text alone has no room")
-    return [each[:size] for each, size in zip(pieces, sizes, strict=False)]
+    return [kept(each, size) for each, size in zip(pieces, sizes, strict=False)]
 
 
 def check_lengths(max_length: int | None, padding: str | None, special: int, is_pair: bool) -> None:

@@ -8,8 +8,8 @@ import bisect
 import re
 from collections.abc import Callable
 
-from bert_tf.text.characters import is_punctuation
-from bert_tf.text.japanese import load_mecab
+from bert_tf.text.characters import is_mark, is_punctuation
+from bert_tf.text.japanese import load_mecab, normalize_with_spans
 from bert_tf.text.wordpiece import FullTokenizer
 
 # Text without whitespace -> its words, in order; what is left between two words counts as a word.
@@ -52,15 +52,17 @@ class WordBoundaries:
         """The characters of `text` at which segments begin, increasing."""
         starts = set()
         for part in re.finditer(r"\S+", text):
-            begin, end = part.span()
+            begin = part.start()
             starts.add(begin)
+            # Segmenters know composed characters; a mark that can't be composed continues the word, too.
+            composed, spans = normalize_with_spans("NFC", part.group()) if self._segment else ("", [])
             at = 0
-            for word in self._segment(part.group()) if self._segment else ():
-                start = part.group().find(word, at) if word else -1
+            for word in self._segment(composed) if self._segment else ():
+                start = composed.find(word, at) if word else -1
                 if start >= 0:
                     at = start + len(word)
-                    starts.update((begin + start, begin + at))
-            starts.discard(end)
+                    edges = [edge for edge in (start, at) if edge < len(composed) and not is_mark(composed[edge])]
+                    starts.update(begin + spans[edge][0] for edge in edges)
         return sorted(starts)
 
     def continuations(self, text: str) -> list[bool]:

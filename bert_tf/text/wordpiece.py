@@ -319,7 +319,7 @@ class WordPieces(Tokenizer):
         self.vocab_file = vocab_file = os.fspath(vocab_file)
         self.inv_vocab = dict(enumerate(read_tokens(vocab_file)))
         self.vocab = {token: index for index, token in self.inv_vocab.items()}
-        self.name_special_tokens(posixpath.dirname(vocab_file))
+        self.read_names_and_side(posixpath.dirname(vocab_file))
         lacks_all = self.vocab.keys().isdisjoint(special := special_tokens_of(self))
         if lacks_all and any(len(token.split()) > 1 for token in self.vocab):  # the original reads lists of words
             raise ValueError(f"{vocab_file} has texts and no {', '.join(special)}: it is not a vocabulary.")

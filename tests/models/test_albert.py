@@ -10,6 +10,7 @@ import shutil
 import numpy as np
 import pytest
 import safetensors.numpy
+from helpers import descendants
 from helpers.converted import equal_to_transformers, example_inputs
 from helpers.outputs import TOLERANCE, assert_close
 from helpers.slow import slow
@@ -95,6 +96,13 @@ def test_tf1_and_hugging_face_both_ways(released, tmp_path):
     assert new.get_variable_to_shape_map() == old.get_variable_to_shape_map()
     for name in new.get_variable_to_shape_map():
         np.testing.assert_array_equal(new.get_tensor(name), old.get_tensor(name), err_msg=name)
+
+
+def test_a_sentence_piece_model_that_transformers_reads_by_other_rules(tmp_path, caplog):
+    folder = descendants.save_model(tmp_path / "model", "albert", task_models.BertModel)
+    assert "transformers" not in caplog.text
+    task_models.BertModel.from_pretrained(folder).save_pretrained(str(tmp_path / "theirs"), format="huggingface")
+    assert "spiece.model: transformers reads spiece.model by other rules" in caplog.text
 
 
 def test_a_projection_to_the_same_width_must_be_the_identity(golden, tmp_path):

@@ -125,7 +125,7 @@ def test_sentence_transformers_opens_it_without_a_word(library, tmp_path, family
     sentence_transformers = pytest.importorskip("sentence_transformers")
     first, second = tmp_path / "model", tmp_path / "again"
     descendants.save_model(first, family, BertForSimilarity, format="huggingface", pooling="cls")
-    settings = SentenceSettings("", "cls", True, 32, prompts={"query": "query: "})
+    settings = SentenceSettings("", "cls", True, 32, prompts={"query": "query: "}, truncate_dim=7)
     for name, content in settings_files(settings, 32).items():
         (first / name).write_text(content)
     model = BertForSimilarity.from_pretrained(str(first))
@@ -135,7 +135,8 @@ def test_sentence_transformers_opens_it_without_a_word(library, tmp_path, family
         with without_a_word():
             theirs = sentence_transformers.SentenceTransformer(str(folder), device="cpu")
             expected = theirs.encode(TEXTS, prompt_name="query")
-        np.testing.assert_allclose(Embedder(str(folder)).encode(TEXTS, prompt_name="query"), expected, atol=1e-5)
+        np.testing.assert_allclose(Embedder(str(folder)).encode(TEXTS, prompt_name="query"), expected, atol=1e-6)
     again = read_settings(str(second))
     assert (again.pooling, again.normalize, again.prompts) == ("cls", True, {"query": "query: "})
+    assert again.truncate_dim == expected.shape[1] == 7
     assert read_model_files(str(second)).vocab_file

@@ -45,7 +45,7 @@ def folder(tmp_path_factory):
     write_encoder(folder, PIECES, {**ONE_LAYER, "vocab_size": len(PIECES), "max_position_embeddings": 24})
     write_files(folder)
     shutil.copytree(folder / "encoder", folder / "dotted")
-    for name, content in settings_files(SentenceSettings("", similarity="dot"), 32).items():
+    for name, content in settings_files(SentenceSettings("", similarity="dot", truncate_dim=8), 32).items():
         (folder / "dotted" / name).parent.mkdir(exist_ok=True)
         (folder / "dotted" / name).write_text(content)
     return folder

@@ -101,16 +101,20 @@ def test_spaces_around_a_text_do_not_count(tmp_path):
 
 
 def test_what_a_directory_says_holds_unless_told_otherwise(model_dir, tmp_path):
-    folder = described(tmp_path / "st", model_dir, pooling="max", normalize=True, max_seq_length=8, lower=True)
+    settings = {"pooling": "max", "normalize": True, "max_seq_length": 8, "lower": True, "truncate_dim": 5}
+    folder = described(tmp_path / "st", model_dir, **settings)
     embedder = Embedder(folder)
-    assert embedder.max_seq_length == 8
+    assert (embedder.max_seq_length, embedder.size) == (8, 5)
     expected = plainly(model_dir, "max", 8, lower=True)
-    np.testing.assert_allclose(embedder.encode(TEXTS, normalize=False), expected, atol=1e-5)
-    expected /= np.linalg.norm(expected, axis=1, keepdims=True)
+    np.testing.assert_allclose(embedder.encode(TEXTS, normalize=False), expected[:, :5], atol=1e-5)
+    expected = (expected / np.linalg.norm(expected, axis=1, keepdims=True))[:, :5]
     np.testing.assert_allclose(embedder.encode(TEXTS), expected, atol=1e-5)
+    expected /= np.linalg.norm(expected, axis=1, keepdims=True)
+    np.testing.assert_allclose(embedder.encode(TEXTS, normalize=True), expected, atol=1e-5)
     other = Embedder(folder, pooling="cls", max_seq_length=16)
     assert other.max_seq_length == 16
-    np.testing.assert_allclose(other.encode(TEXTS, False), plainly(model_dir, "cls", 16, lower=True), atol=1e-5)
+    expected = plainly(model_dir, "cls", 16, lower=True)[:, :5]
+    np.testing.assert_allclose(other.encode(TEXTS, False), expected, atol=1e-5)
 
 
 def test_files_of_sentence_transformers(tmp_path):
@@ -118,7 +122,7 @@ def test_files_of_sentence_transformers(tmp_path):
     assert read_settings(str(tmp_path)) == SentenceSettings(str(tmp_path))
     for settings in (
         SentenceSettings(str(tmp_path), "cls", True, 128, True, described=True),
-        SentenceSettings(str(tmp_path), "max", described=True),
+        SentenceSettings(str(tmp_path), "max", described=True, truncate_dim=4),
     ):
         write_settings(tmp_path, settings)
         assert read_settings(str(tmp_path)) == settings
@@ -127,7 +131,7 @@ def test_files_of_sentence_transformers(tmp_path):
     modules = json.loads((tmp_path / "modules.json").read_text())
     modules[0] |= {"path": "0_BERT", "type": "sentence_transformers.base.modules.transformer.Transformer"}
     (tmp_path / "modules.json").write_text(json.dumps(modules))
-    assert read_settings(str(tmp_path)) == SentenceSettings(f"{tmp_path}/0_BERT", "cls", described=True)
+    assert read_settings(str(tmp_path)) == SentenceSettings(f"{tmp_path}/0_BERT", "cls", described=True, truncate_dim=4)
 
 
 def test_files_that_are_refused(tmp_path):
@@ -135,6 +139,7 @@ def test_files_that_are_refused(tmp_path):
         ("modules.json", '[{"type": "a.Pooling", "path": ""}]', "is not the next of Transformer, Pooling, Normalize"),
         ("modules.json", '[{"type": "Transformer", "path": "../x"}]', "in a folder below this one"),
         ("1_Pooling/config.json", '{"pooling_mode": ["cls", "max"]}', r"the pooling is \['cls', 'max'\]"),
+        ("config_sentence_transformers.json", '{"truncate_dim": 0}', "transformers.json: truncate_dim=0 must be"),
         ("config_sentence_transformers.json", '{"default_prompt_name": "c"}', "'c', which is none of its prompts"),
     ):
         write_settings(tmp_path, SentenceSettings(str(tmp_path)))
@@ -144,7 +149,7 @@ def test_files_that_are_refused(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "settings", [{"pooling": "mean", "normalize": True, "max_seq_length": 16}, {"pooling": "max", "lower": True}]
+    "settings", [{"normalize": True, "max_seq_length": 16, "truncate_dim": 5}, {"pooling": "max", "lower": True}]
 )
 def test_graphs_make_the_same_vectors(model_dir, tmp_path, settings):
     folder = described(tmp_path / "st", model_dir, **settings)

@@ -1,5 +1,7 @@
 """Batches in which two texts share a row; windows of long texts, as the scripts cut them, and exports of them."""
 
+import copy
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -9,7 +11,7 @@ from helpers.tiny import ONE_LAYER
 from bert_tf import BertForSequenceClassification, Predictor
 from bert_tf.models.configuration.config import BertConfig
 from bert_tf.serving import export, onnx_export
-from bert_tf.serving.graph_inputs import fold, unfolded
+from bert_tf.serving.graph_inputs import TextEncoder, fold, unfolded
 from bert_tf.serving.graph_models import ServedWindowClassifier
 from bert_tf.tasks.classification.data import InputExample, Task
 from bert_tf.tasks.classification.encode import TextWindows, encode_examples
@@ -73,6 +75,19 @@ def test_any_mask_is_kept_where_nothing_is_folded():
     np.testing.assert_array_equal(found.features["input_mask"][1], [[0, 0, 0, 0]] * 4)
     np.testing.assert_array_equal(found.features["position_ids"], [[0, 1, 2, 3]] * 2)
     np.testing.assert_array_equal(found.places, [0, 2])
+
+
+def test_the_side_that_a_folder_names(small, caplog):
+    """What its `truncation_side` says; see test_transformers_call.py."""
+    tokenizer, texts, pairs = copy.copy(small), random_texts(20, 30), random_texts(20, 30, 1)
+    tokenizer.truncation_side = "left"
+    for second in (None, pairs):
+        found = TextEncoder(tokenizer, 9).features(tf.constant(texts), second and tf.constant(second))
+        for name, value in tokenizer(texts, second, max_length=9).items():
+            np.testing.assert_array_equal(found[name], value, err_msg=name)
+    encoded = encode_examples([InputExample("0", "a b c d e")], Task("", (), None), tokenizer, 5)
+    assert encoded.ids.tolist() == small.encode("c d e", add_special_tokens=True)
+    assert "5 tokens, of which the first are lost: 1 of 1 examples." in caplog.text
 
 
 # ---- windows ---------------------------------------------------------------------------------------------------------

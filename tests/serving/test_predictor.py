@@ -139,20 +139,26 @@ def test_another_number_of_texts_than_in_training_is_reported_once(predictor, tm
     assert [message.partition(" (")[0] for message in messages if message] == [told]
 
 
+SIGMOID, IDENTITY = "torch.nn.modules.activation.Sigmoid", "torch.nn.modules.linear.Identity"
+
+
 @pytest.mark.parametrize(
-    ("config", "key"),
+    ("config", "beside", "key"),
     [
-        ({"sentence_transformers": {"activation_fn": "torch.nn.modules.activation.Sigmoid"}}, "probability"),
+        ({"sentence_transformers": {"activation_fn": SIGMOID}}, {}, "probability"),
         *slow(
-            ({"sbert_ce_default_activation_function": "torch.nn.modules.activation.Sigmoid"}, "probability"),
-            ({"sbert_ce_default_activation_function": "torch.nn.modules.linear.Identity"}, "score"),
+            ({"sbert_ce_default_activation_function": SIGMOID}, {}, "probability"),
+            ({"sbert_ce_default_activation_function": IDENTITY}, {"activation_fn": None}, "score"),
+            ({}, {"activation_fn": SIGMOID}, "probability"),
         ),
-        ({}, "score"),
-        ({"sentence_transformers": {"activation_fn": "torch.nn.modules.activation.Tanh"}}, None),
+        ({}, {}, "score"),
+        ({"sentence_transformers": {"activation_fn": SIGMOID}}, {"activation_fn": IDENTITY}, "score"),
+        ({}, {"activation_fn": "torch.nn.modules.activation.Tanh"}, None),
     ],
 )
-def test_what_a_cross_encoder_makes_of_its_output(predictor, tmp_path, config, key):
-    """The answer's key says it; in copies and in what an export is made of, too."""
+def test_what_a_cross_encoder_makes_of_its_output(predictor, tmp_path, config, beside, key):
+    """The answer's key says it; in copies and in what an export is made of, too. `beside` is what sentence-transformers
+    6 writes into its own file."""
     model = BertForSequenceClassification(predictor.model.config, num_labels=1)
     model.build()
     model.head.weights[1].assign([-0.358])
@@ -161,8 +167,10 @@ def test_what_a_cross_encoder_makes_of_its_output(predictor, tmp_path, config, k
     written = json.loads(pathlib.Path(path, "config.json").read_text())
     del written["problem_type"]
     pathlib.Path(path, "config.json").write_text(json.dumps({**written, **config}))
+    pathlib.Path(path, "config_sentence_transformers.json").write_text(json.dumps(beside))
     if not key:
-        with pytest.raises(ValueError, match="theirs: its output is meant through 'tanh'; known are sigmoid"):
+        BertForSequenceClassification.from_pretrained(path).save_pretrained(path, overwrite=True, format="huggingface")
+        with pytest.raises(ValueError, match="theirs: its output is meant through 'torch.*Tanh'; known are sigmoid"):
             Predictor(path)
         return
     logits = Predictor(path).logits([("good", "bad"), ("w1", "w2")])[:, 0]
@@ -170,6 +178,9 @@ def test_what_a_cross_encoder_makes_of_its_output(predictor, tmp_path, config, k
     copies = {format: str(tmp_path / format) for format in ("huggingface", "bert_tf")}
     for format, copy in copies.items():
         BertForSequenceClassification.from_pretrained(path).save_pretrained(copy, format=format)
+    copied = json.loads(pathlib.Path(copies["huggingface"], "config.json").read_text()).get("sentence_transformers")
+    named = {"probability": SIGMOID, "score": IDENTITY}[key]
+    assert copied == ({"activation_fn": named} if config or beside else None)
     for directory in (path, *copies.values()):
         found = Predictor(directory).predict([("good", "bad"), ("w1", "w2")])
         assert [row.keys() for row in found] == [{key}] * 2

@@ -98,11 +98,15 @@ def test_tagged_words_that_all_have_a_space(reference, tmp_path):
     prefix = {"add_prefix_space": True}
     directory_of(tmp_path, ORACLE / "vocab.json", ORACLE / "merges.txt", tokenizer_config__json=prefix)
     sentences = [Sentence(words, ["O"] * len(words), []) for words in SENTENCES]
-    rows = encode_sentences(sentences, ByteBpeTokenizer.from_pretrained(str(tmp_path)), 64, label_ids={"O": 0})
+    tokenizer = ByteBpeTokenizer.from_pretrained(str(tmp_path))
+    rows = encode_sentences(sentences, tokenizer, 64, label_ids={"O": 0})
     expected = reference(**prefix)(SENTENCES, is_split_into_words=True)
     assert ids_of(rows) == expected["input_ids"]
     firsts = [expected.word_ids(row).index(word) for row, words in enumerate(SENTENCES) for word in range(len(words))]
     assert rows.word_positions.tolist() == firsts
+    for words in (["w", "", " w", "  w", "\tw", " "], ["", "w"]):  # no second space, and none for no word
+        expected = reference(**prefix)(words, is_split_into_words=True)["input_ids"]
+        assert tokenizer([words], is_split_into_words=True, padding=True)["input_ids"].tolist() == [expected]
 
 
 def test_pairs_and_choices(tokenizer, reference):

@@ -97,7 +97,7 @@ def test_settings_are_alberts(tmp_path):
 
 
 @pytest.mark.parametrize("language", TEXTS)
-def test_sentence_piece_gives_the_ids_of_transformers(tmp_path, language):
+def test_sentence_piece_gives_the_ids_of_transformers(tmp_path, language, caplog):
     path = text_files(tmp_path)[language]
     tokenizer = learn_model(tmp_path, path, vocab_size=1500, character_coverage=1.0)
     with open(path, encoding="utf-8") as file:
@@ -110,6 +110,9 @@ def test_sentence_piece_gives_the_ids_of_transformers(tmp_path, language):
         processor = sentencepiece.SentencePieceProcessor(model_file=str(tmp_path / "spiece.model"))
         assert ids == [processor.encode(line.lower()) for line in lines]
         assert any(re.fullmatch("▁?[\uac00-\ud7a3]{2,}", piece) for piece in tokenizer.vocab)
+        assert "transformers' tokenizer of an ALBERT reads Hangul as <unk>" in caplog.text
+        tokenizer.save_pretrained(str(tmp_path / "saved"))
+        assert "saved: transformers reads spiece.model by other rules" in caplog.text
     else:
         other = save_albert_tokenizer(tmp_path / "spiece.model", str(tmp_path))
         assert ids == [other.encode(line, add_special_tokens=False) for line in lines]

@@ -1,6 +1,7 @@
 """A tokenizer called as those of transformers are: the rows of its fast tokenizers, of all families."""
 
 import itertools
+import json
 import shutil
 
 import numpy as np
@@ -21,17 +22,27 @@ ALL = {"return_offsets_mapping": True, "return_token_type_ids": True, "padding":
 
 @pytest.fixture(scope="module", params=NAMES)
 def both(request, tmp_path_factory):
-    """The tokenizer of a family, here and in transformers."""
+    """The tokenizer of a family, here and in transformers; folders that name a length and, some, a side of cutting."""
     transformers = pytest.importorskip("transformers", reason="needs transformers (requirements-dev.txt)")
     folder = tmp_path_factory.mktemp(request.param)
-    save_model(folder, request.param, BertModel, format="huggingface", max_length=30)
+    save_model(folder, request.param, BertModel, format="huggingface", max_length=40)
     if request.param == "albert":  # transformers needs a tokenizer.json
         other = tmp_path_factory.mktemp("tokenizer")
         save_albert_tokenizer(GOLDEN / "tokenization" / "albert" / "tiny.model", other)
         for path in other.iterdir():
             shutil.copy(path, folder)
-    theirs = transformers.AutoTokenizer.from_pretrained(str(folder), model_max_length=30)
-    return read_tokenizer(str(folder)), theirs
+    name, says = "tokenizer_config.json", {"model_max_length": 30}
+    if request.param in ("bert", "roberta"):
+        says["truncation_side"] = "left"
+    (folder / name).write_text(json.dumps(json.loads((folder / name).read_text()) | says))
+    if request.param == "albert":
+        values = json.loads((folder / "tokenizer.json").read_text())
+        values["truncation"] = {"direction": "Left", "max_length": 8, "strategy": "LongestFirst", "stride": 0}
+        (folder / "tokenizer.json").write_text(json.dumps(values))
+    theirs = transformers.AutoTokenizer.from_pretrained(str(folder))
+    ours = read_tokenizer(str(folder))
+    assert ours.settings().get("truncation_side", "right") == ours.truncation_side == theirs.truncation_side
+    return ours, theirs
 
 
 def assert_same(both, *texts, **arguments):

@@ -90,3 +90,6 @@ def test_fugashi_finds_japanese_words(small):
     boundaries = WordBoundaries(small, "fugashi")
     expected = pieces("今+日 は 京+都 に 行+き ##まし ##た 。")
     assert words_of("今日は京都に行きました。", small, boundaries) == expected
+    # A voicing mark begins no word, whether it can be composed with its letter or not.
+    for text, starts in (("学校がある", [0, 2, 4]), ("か\u309aき", [0]), ("が \u3099", [0, 3])):
+        assert boundaries.segment_starts(unicodedata.normalize("NFD", text)) == starts

@@ -20,6 +20,7 @@ from bert_tf.text.characters import plain_name
 from bert_tf.weights.tensor_files import Weights, base_name
 
 HEAD_CONFIG, HUGGINGFACE_CONFIG = "head_config.json", "config.json"
+SENTENCES_CONFIG = "config_sentence_transformers.json"
 
 # The classifiers of texts, words and choices, whose variables have the same names and shapes.
 CLASSIFIERS = ("BertForSequenceClassification", "BertForTokenClassification", "BertForMultipleChoice")
@@ -50,7 +51,8 @@ class HeadConfig:
       window_stride, max_windows: tokens from the start of a window to that of the next, and how many a text has at
         most; None: not known. They say how such a model is used, not what it is.
       pairs: of a text classifier: whether it was trained on pairs of texts; None: not known.
-      activation: of one output: what sentence-transformers makes of it, "sigmoid" or "identity"; None: not said.
+      activation: of one output: what sentence-transformers makes of it, "sigmoid", "identity" or the whole name of
+        another class; None: not said.
       untrained: variables whose values are random: the model was saved before it was trained.
 
     Raises:
@@ -141,11 +143,11 @@ class HeadConfig:
 
 
 def _activation_in(config: Mapping) -> str | None:
-    """The last part of the class that a config.json of a cross-encoder names, in lower case: "sigmoid"."""
     described = config.get("sentence_transformers")
     name = described.get("activation_fn") if isinstance(described, Mapping) else None
     name = name or config.get("sbert_ce_default_activation_function")
-    return name.rpartition(".")[2].lower() if isinstance(name, str) else None
+    short = name.rpartition(".")[2].lower() if isinstance(name, str) else None
+    return short if short in (None, "identity", "sigmoid") else name
 
 
 NO_HEAD = HeadConfig()  # nothing is known about the head

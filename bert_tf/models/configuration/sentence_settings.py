@@ -10,13 +10,15 @@ import posixpath
 from collections.abc import Mapping
 
 from bert_tf.models.configuration.config import BertConfig
+from bert_tf.models.configuration.head_config import SENTENCES_CONFIG
+from bert_tf.system.checks import whole_number
+from bert_tf.system.messages import naming_flag
 from bert_tf.system.text_files import exists, naming_file, read_json, read_json_if_there
 
 POOLINGS = ("mean", "cls", "max")
 SIMILARITIES = ("cosine", "dot")  # by which vectors are compared here
 
 _MODULES, _ENCODER_SETTINGS, _POOLING_SETTINGS = "modules.json", "sentence_bert_config.json", "config.json"
-_PROMPTS = "config_sentence_transformers.json"
 _STEPS = _ENCODER, _POOLING, _NORMALIZATION = "Transformer", "Pooling", "Normalize"
 # Until 2025 a pooling's config.json had a key for each kind.
 _KEYS = {"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "cls", "pooling_mode_max_tokens": "max"}
@@ -35,6 +37,7 @@ class SentenceSettings:
       described: whether files of sentence-transformers say so.
       prompts: name -> what is put before a text. default_prompt_name: the prompt of texts without another; None: none.
       include_prompt: whether the pooling reads the prompt's tokens (and the special ones before them).
+      truncate_dim: how many numbers of a vector are kept, after its length was made 1; None: all.
       similarity: what compares two vectors, by the name of sentence-transformers: "cosine", "dot" or another.
     """
 
@@ -48,6 +51,7 @@ class SentenceSettings:
     default_prompt_name: str | None = None
     include_prompt: bool = True
     similarity: str = "cosine"
+    truncate_dim: int | None = None
 
     def __post_init__(self):
         check_pooling(self.pooling)
@@ -55,6 +59,10 @@ class SentenceSettings:
     def length_for(self, config: BertConfig) -> int | None:
         """`max_seq_length`, or what the model can take if that is less."""
         return self.max_seq_length and min(self.max_seq_length, config.max_length)
+
+    def size_for(self, config: BertConfig) -> int:
+        """How many numbers a vector has."""
+        return min(self.truncate_dim or config.hidden_size, config.hidden_size)
 
     def prompt(self, name: str | None = None) -> str:
         """The prompt before a text: that of this name, or the default one.
@@ -66,7 +74,7 @@ class SentenceSettings:
             return ""
         if name not in self.prompts:
             names = ", ".join(self.prompts) or "none"
-            raise ValueError(f"{self.directory} has no prompt {name!r}; those of its {_PROMPTS} are: {names}")
+            raise ValueError(f"{self.directory} has no prompt {name!r}; those of its {SENTENCES_CONFIG} are: {names}")
         return self.prompts[name]
 
     def skipped(self, prompt: str, tokenizer) -> int:
@@ -100,7 +108,7 @@ def read_settings(directory: str) -> SentenceSettings:
             for folder, file in (
                 (folders[_ENCODER], _ENCODER_SETTINGS),
                 (folders[_POOLING], _POOLING_SETTINGS),
-                (directory, _PROMPTS),
+                (directory, SENTENCES_CONFIG),
             )
         )
         kinds = pooling.get("pooling_mode")
@@ -113,6 +121,9 @@ def read_settings(directory: str) -> SentenceSettings:
         default = prompting.get("default_prompt_name")
         if default is not None and default not in prompts:
             raise ValueError(f"{path}: default_prompt_name is {default!r:.80}, which is none of its prompts")
+        if (truncate_dim := prompting.get("truncate_dim")) is not None:
+            with naming_flag(posixpath.join(directory, SENTENCES_CONFIG)):
+                whole_number(truncate_dim, "truncate_dim")
         return SentenceSettings(
             folders[_ENCODER],
             kinds[0],
@@ -124,6 +135,7 @@ def read_settings(directory: str) -> SentenceSettings:
             default,
             pooling.get("include_prompt", True),
             prompting.get("similarity_fn_name") or "cosine",
+            truncate_dim,
         )
 
 
@@ -147,10 +159,12 @@ def settings_files(settings: SentenceSettings, hidden_size: int) -> dict[str, st
         posixpath.join(f"1_{_POOLING}", _POOLING_SETTINGS): pooling,
         _ENCODER_SETTINGS: {key: value for key, value in encoder.items() if value is not None},
     }
-    if settings.prompts or settings.similarity != "cosine":
-        contents[_PROMPTS] = {
+    if settings.prompts or settings.similarity != "cosine" or settings.truncate_dim:
+        contents[SENTENCES_CONFIG] = {
             "prompts": dict(settings.prompts),
             "default_prompt_name": settings.default_prompt_name,
             "similarity_fn_name": settings.similarity,
         }
+        if settings.truncate_dim:
+            contents[SENTENCES_CONFIG]["truncate_dim"] = settings.truncate_dim
     return {name: json.dumps(content, indent=2) + "\n" for name, content in contents.items()}

@@ -233,15 +233,6 @@ def shown_results(results: Mapping[str, float]) -> dict[str, float]:
     return {name: value for name, value in results.items() if name not in hidden}
 
 
-def _usage(facts: CardFacts, architecture: str, tag: str | None) -> str:
-    usage = facts.usage or f'from bert_tf import {architecture}\n\nmodel = {architecture}.from_pretrained("{PLACE}")'
-    text = f"```python\n{usage}\n```"
-    if facts.is_served and tag:
-        export = f"python export_saved_model.py --model_dir={PLACE} --export_dir=serving/model"
-        text += f"\n\nA SavedModel for TensorFlow Serving, strings in and answers out:\n```shell\n{export}\n```"
-    return text
-
-
 def public(value: object) -> object:
     """A setting, or all of them, without the folders where their owner keeps files: of a path in the hub's cache the
     model's name and commit, of any other absolute one only the end. A flag may list files."""

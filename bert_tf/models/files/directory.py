@@ -25,7 +25,13 @@ from bert_tf.models.configuration.families import (
     family_of_variables,
     is_encoder_variable,
 )
-from bert_tf.models.configuration.head_config import HEAD_CONFIG, HUGGINGFACE_CONFIG, NO_HEAD, HeadConfig
+from bert_tf.models.configuration.head_config import (
+    HEAD_CONFIG,
+    HUGGINGFACE_CONFIG,
+    NO_HEAD,
+    SENTENCES_CONFIG,
+    HeadConfig,
+)
 from bert_tf.models.files.open_weights import open_weights
 from bert_tf.system.messages import is_first, naming_flag
 from bert_tf.system.storage import is_remote, names_in, paths_beginning_with
@@ -161,6 +167,10 @@ def read_head(directory: str, config_file: str | None = None) -> HeadConfig:
     if _is_huggingface(config_file, values):
         from bert_tf.models.files import huggingface
 
+        # As in sentence-transformers, which writes the activation of a cross-encoder there, the file comes first.
+        beside = read_json_if_there(posixpath.join(posixpath.dirname(config_file), SENTENCES_CONFIG)) or {}
+        if beside.get("activation_fn"):
+            values["sentence_transformers"] = beside
         return huggingface.read_head(values, config_file)
     return HeadConfig.from_config(values, config_file)
 

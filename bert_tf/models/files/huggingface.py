@@ -125,7 +125,10 @@ def architecture_of(names, head: HeadConfig) -> str:
     return "BertForNextSentencePrediction" if following else "BertModel"
 
 
-_ACTIVATIONS_OF_PAIRS = {"sigmoid": "activation.Sigmoid", "identity": "linear.Identity"}
+_ACTIVATIONS_OF_PAIRS = {
+    "sigmoid": "torch.nn.modules.activation.Sigmoid",
+    "identity": "torch.nn.modules.linear.Identity",
+}
 
 
 def config_values(config: BertConfig, weights: Weights, head: HeadConfig) -> dict:
@@ -142,8 +145,8 @@ def config_values(config: BertConfig, weights: Weights, head: HeadConfig) -> dic
         values["untrained"] = list(head.untrained)
     if head.pairs is not None:
         values["pairs"] = head.pairs
-    if activation := _ACTIVATIONS_OF_PAIRS.get(head.activation):
-        values["sentence_transformers"] = {"activation_fn": f"torch.nn.modules.{activation}"}
+    if activation := _ACTIVATIONS_OF_PAIRS.get(head.activation, head.activation):
+        values["sentence_transformers"] = {"activation_fn": activation}
     labels = head.labels
     # Their classes take the number of labels from id2label. A multiple-choice head has one output whatever it says.
     if not labels and architecture != "BertForMultipleChoice":

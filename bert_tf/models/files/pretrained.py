@@ -49,7 +49,7 @@ def read_tokenizer(path: str) -> Tokenizer:
     tokenizer = family.tokenizer_class.from_pretrained(path)
     if files.config:
         check_vocab_size(files.config, tokenizer.vocab_size, files.vocab_file, files.config_file)
-        tokenizer.max_length = files.config.max_length
+        tokenizer.max_length = min(files.max_seq_length or files.config.max_length, files.config.max_length)
     return tokenizer
 
 

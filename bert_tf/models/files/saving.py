@@ -217,7 +217,7 @@ def check_writable(
     Returns:
       directory and name of the weights, and the files of an old model to remove.
     """
-    _check_format(format, needed_config(files), files.head.variant)
+    _check_format(format, needed_config(files), files)
     kind = FORMATS[format]
     if with_optimizer and not kind.holds_optimizer:
         raise ValueError(f"--with_optimizer: the {format} format can't store Adam moments and the step; use tf1.")
@@ -250,17 +250,21 @@ def check_vocabulary(files: ModelFiles, vocabulary: list[str] | None = None) -> 
         raise ValueError(f"{file} has {len(lines)} lines, but vocab_size is {files.config.vocab_size}.")
 
 
-def _check_format(format: str, config: BertConfig, variant: str | None) -> None:
+def _check_format(format: str, config: BertConfig, files: ModelFiles) -> None:
     """Refuses a format that can't hold a model; warns of what programs for it don't read."""
     formats = family_of(config).formats
     if format not in formats:
         raise ValueError(f"format={format}: {config.title} has no such format; it has {', '.join(formats)}.")
-    variant = "has causal attention (attention=causal)" if config.is_causal else variant
+    variant = "has causal attention (attention=causal)" if config.is_causal else files.head.variant
     if variant and not FORMATS[format].holds_variants:
         raise ValueError(f"format={format}: this model {variant}, which only the format bert_tf can record.")
     if format == "tf1" and config.layer_norm_eps != _THEIR_LAYER_NORM_EPS:
         message = "format=%s: layer_norm_eps is %g; programs for this format compute with %g, and their outputs differ."
         logging.warning(message, format, config.layer_norm_eps, _THEIR_LAYER_NORM_EPS)
+    if format == "huggingface" and files.vocab_file:
+        kind = tokenizer_class_of(files.vocab_file, family_of(config).tokenizer_class)
+        if kind.transformers_differs:
+            logging.warning("%s: %s", files.vocab_file, kind.transformers_differs)
 
 
 # Weights, configuration, head, vocabulary and casing of a model; left beside another model's they would be mixed up.
@@ -268,7 +272,7 @@ _MODEL_FILE = re.compile(
     r"(\w+_)?config\.json|vocab\.(txt|json)|merges\.txt|spiece\.model|tokenizer(_config)?\.json|"
     r"special_tokens_map\.json|added_tokens\.json|checkpoint|"
     r"(bert_)?model(-\d+-of-\d+)?\.safetensors(\.index\.json)?|pytorch_model(-\d+-of-\d+)?\.bin(\.index\.json)?|"
-    r".*\.ckpt(-\d+)?\.(index|meta|data-\d+-of-\d+)|lora\.safetensors|modules\.json|sentence_bert_config\.json|[12]_\w+/config\.json"
+    r".*\.ckpt(-\d+)?\.(index|meta|data-\d+-of-\d+)|lora\.safetensors|modules\.json|config_sentence_transformers\.json|sentence_bert_config\.json|[12]_\w+/config\.json"
 )
 
 

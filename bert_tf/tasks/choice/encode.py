@@ -47,8 +47,9 @@ def encode_examples(
             starts.append(segments.count(0))
     if truncated:
         warn(
-            "Longer than max_seq_length=%d tokens, of which the last are lost: %d of %d choices with their context.",
+            "Longer than max_seq_length=%d tokens, of which the %s are lost: %d of %d choices with their context.",
             max_seq_length,
+            tokenizer.lost,
             truncated,
             len(rows),
         )

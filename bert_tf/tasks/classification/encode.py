@@ -116,8 +116,8 @@ def encode_examples(
         starts.append(segments.count(0))
         rows.append(ids)
     if truncated:
-        message = "Longer than the maximum sequence length, %d tokens, of which the last are lost: %d of %d examples."
-        warn(message, max_seq_length, truncated, len(examples))
+        message = "Longer than the maximum sequence length, %d tokens, of which the %s are lost: %d of %d examples."
+        warn(message, max_seq_length, tokenizer.lost, truncated, len(examples))
     numbers = [*range(len(examples)), *(n for n, example in enumerate(examples) if example.text_b is not None)]
     token_counts = map(len, (*encoded[: len(examples)], *(second.get(n, ()) for n in numbers[len(examples) :])))
     _warn_of_empty(examples, [n for n, count in zip(numbers, token_counts, strict=True) if not count], warn)

@@ -23,7 +23,7 @@ from bert_tf.data.token_rows import TokenRows
 from bert_tf.models import kernels
 from bert_tf.models.configuration.sentence_settings import SentenceSettings, read_settings
 from bert_tf.models.files import initialize
-from bert_tf.models.layers import drawn_late, normalized
+from bert_tf.models.layers import drawn_late, finished
 from bert_tf.models.task_models import BertModel
 from bert_tf.system import storage
 from bert_tf.system.declare import with_models
@@ -96,15 +96,15 @@ def encode_line(line: str, tokenizer: Tokenizer, max_seq_length: int, pooling: s
     a, b = encoded if separator else (encoded[0], [])
     room = max_seq_length - tokenizer.num_special_tokens(pair=bool(b))
     kept = lengths_that_fit(len(a), len(b), room)
-    ids, segments = tokenizer.build_inputs(a[: kept[0]], b[: kept[1]])
+    ids, segments = tokenizer.build_inputs(tokenizer.kept(a, kept[0]), tokenizer.kept(b, kept[1]))
     names = list(tokenizer.begin_tokens) if words else []
     sizes = [1] * len(names)
-    parts = 2 if kept[1] else 1
+    parts, order = 2 if kept[1] else 1, 1 if tokenizer.truncation_side == "right" else -1
     for number, (part_words, part_pieces) in enumerate(zip(words[:parts], pieces[:parts], strict=True)):
-        ends = np.minimum(np.cumsum([*map(len, part_pieces)], dtype=np.int64), kept[number])
-        kept_sizes = [size for size in np.diff(ends, prepend=0).tolist() if size]
+        ends = np.minimum(np.cumsum([*map(len, part_pieces[::order])], dtype=np.int64), kept[number])
+        kept_sizes = [size for size in np.diff(ends, prepend=0).tolist() if size][::order]
         special = tokenizer.end_tokens if number == parts - 1 else tokenizer.between_tokens
-        names += [*part_words[: len(kept_sizes)], *special]
+        names += [*tokenizer.kept(part_words, len(kept_sizes)), *special]
         sizes += [*kept_sizes, *[1] * len(special)]
     return EncodedLine(ids, segments.count(0), names, sizes, len(a) + len(b) > room)
 
@@ -171,8 +171,8 @@ def read_input(
     text = EncodedText.of_lines(encoded, tokenizer, pooling)
     logging.info("%s: %d lines, %d tokens.", input_file, len(text.rows), len(text.rows.ids))
     if text.truncated:
-        message = "%d of %d lines are longer than --max_seq_length=%d; their last tokens have no features."
-        logging.warning(message, text.truncated, len(text.rows), max_seq_length)
+        message = "%d of %d lines are longer than --max_seq_length=%d; their %s tokens have no features."
+        logging.warning(message, text.truncated, len(text.rows), max_seq_length, tokenizer.lost)
     return text
 
 
@@ -270,7 +270,7 @@ def pool_lines(values: np.ndarray, starts: np.ndarray, sentences: SentenceSettin
         starts = np.concatenate([[0], np.cumsum(np.add.reduceat(kept, starts[:-1]))])
         values = values[kept]
     vectors = pool(values, starts, "first" if sentences.pooling == "cls" else sentences.pooling)
-    return np.asarray(normalized(vectors)) if sentences.normalize else vectors
+    return np.asarray(finished(vectors, sentences))
 
 
 def extract_features(
@@ -307,6 +307,7 @@ def extract_features(
     Returns the text as it was tokenized.
     """
     text = text or read_input(input_file, tokenizer, max_seq_length, pooling, sentences, encoding)
+    size = sentences.size_for(model.config) if pooling == SENTENCE else model.config.hidden_size
     layers, window_options = tuple(layers), {"strategy": strategy, "window_bytes": window_bytes}
     window_options |= {"batch_size": batch_size, "max_seq_length": max_seq_length, "static_padding": static_padding}
 
@@ -317,7 +318,7 @@ def extract_features(
         write(lines, pool_lines(values, starts, sentences, tokenizer) if of_line else pool(values, starts, pooling))
 
     with (
-        open_writer(output_file, output_format, layers, model.config.hidden_size, text.entries) as write,
+        open_writer(output_file, output_format, layers, size, text.entries) as write,
         concurrent.futures.ThreadPoolExecutor(1) as writing,
     ):
         written = writing.submit(lambda: None)

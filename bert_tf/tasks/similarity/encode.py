@@ -34,8 +34,9 @@ def encode_examples(
     rows, truncated = token_rows.rows_of_texts(texts, tokenizer, max_seq_length, lower)
     if truncated:
         logging.warning(
-            "Longer than max_seq_length=%d tokens, of which the last are lost: %d of %d texts.",
+            "Longer than max_seq_length=%d tokens, of which the %s are lost: %d of %d texts.",
             max_seq_length,
+            tokenizer.lost,
             truncated,
             len(rows),
         )

@@ -10,7 +10,7 @@ from absl import logging
 from bert_tf.data import token_rows
 from bert_tf.models.configuration.head_config import NO_HEAD
 from bert_tf.models.configuration.sentence_settings import SIMILARITIES, SentenceSettings, read_settings
-from bert_tf.models.layers import normalized
+from bert_tf.models.layers import finished
 from bert_tf.models.similarity import RANKING_SCALE, TRIPLET_MARGIN, BertForSimilarity
 from bert_tf.system.checks import check_extra
 from bert_tf.system.declare import value_of
@@ -181,7 +181,7 @@ class SimilarityTask(FineTuningTask):
     def _compared(self, vectors):
         """Vectors whose products are what they are compared by."""
         sentences = self.files.sentences
-        return vectors if sentences.similarity == "dot" and not sentences.normalize else np.asarray(normalized(vectors))
+        return np.asarray(finished(vectors, sentences, None if sentences.similarity == "dot" else True))
 
     def is_labelled(self, examples):
         return "scores" in examples.rows.labels

@@ -1,5 +1,6 @@
 """Features of lines: the original's output, the other formats, words, memory, nothing half-written."""
 
+import copy
 import itertools
 import json
 import re
@@ -149,7 +150,12 @@ PROMPTED = {"prompts": {"query": "w5 w6 "}, "default_prompt_name": "query", "inc
 
 
 @pytest.mark.parametrize(
-    "sentences", [SentenceSettings(""), SentenceSettings("", "cls", True, lower=True), SentenceSettings("", **PROMPTED)]
+    "sentences",
+    [
+        SentenceSettings(""),
+        SentenceSettings("", "cls", True, lower=True, truncate_dim=9),
+        SentenceSettings("", **PROMPTED),
+    ],
 )
 def test_a_vector_for_a_line(tiny, small, tmp_path, sentences):
     """That of the sequence's outputs, of each layer; [CLS] and [SEP] count, but no prompt left out."""
@@ -174,7 +180,7 @@ def test_a_vector_for_a_line(tiny, small, tmp_path, sentences):
             outputs = np.asarray(layers[layer])[0, cut:]
             expected = outputs[0] if sentences.pooling == "cls" else outputs.mean(0)
             expected = expected / np.linalg.norm(expected) if sentences.normalize else expected
-            np.testing.assert_allclose(found[row, place], expected, atol=1e-5)
+            np.testing.assert_allclose(found[row, place], expected[: sentences.truncate_dim], atol=1e-5)
 
 
 @pytest.mark.parametrize("pooling", ["first", "mean", "max"])
@@ -206,6 +212,11 @@ def test_words_of_a_line_that_is_cut(small):
     assert encoded.truncated
     assert small.convert_ids_to_tokens(encoded.ids) == ["[CLS]", "w1", "a", "##b", "[SEP]", "a", "##b", "[SEP]"]
     assert (encoded.words, encoded.sizes) == (["[CLS]", "w1", "abc", "[SEP]", "abc", "[SEP]"], [1, 1, 2, 1, 2, 1])
+    left = copy.copy(small)
+    left.truncation_side = "left"
+    encoded = encode_line("w1 abc w2 ||| abc abc", left, 8, "mean")
+    assert small.convert_ids_to_tokens(encoded.ids) == ["[CLS]", "##b", "##c", "w2", "[SEP]", "##b", "##c", "[SEP]"]
+    assert (encoded.words, encoded.sizes) == (["[CLS]", "abc", "w2", "[SEP]", "abc", "[SEP]"], [1, 2, 1, 1, 2, 1])
     encoded = encode_line("w1 w2 w3 ||| w4", small, 4, "mean")
     # Nothing is left of the second text, nor of its [SEP], as in the original.
     assert (encoded.words, encoded.sizes, len(encoded.ids)) == (["[CLS]", "w1", "[SEP]"], [1, 1, 1], 3)
