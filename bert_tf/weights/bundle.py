@@ -253,12 +253,14 @@ def checkpoint_state(output_dir: str) -> tuple[str | None, list[str]]:
 
 
 def _beside(output_dir: str, name: str) -> str:
-    """The prefix that a state file names. Folders are copied: its own checkpoint goes before one of an absolute path."""
-    named, here = posixpath.join(output_dir, name), posixpath.join(output_dir, re.split(r"[/\\]", name)[-1])
+    """The prefix that a state file names; for an absolute path the one beside the file, since folders are copied."""
+    named, here = (posixpath.join(output_dir, path) for path in (name, re.split(r"[/\\]", name)[-1]))
     if not re.match(r"/|\w+:", name) or not exists(here + INDEX_SUFFIX):
         return named
     if os.path.realpath(here) != os.path.realpath(named):
-        warn_once((output_dir, name), "%s/checkpoint names %s: the one of that name beside it is used.", output_dir, name)
+        warn_once(
+            (output_dir, name), "%s/checkpoint names %s; %s, which is beside it, is used.", output_dir, name, here
+        )
     return here
 
 

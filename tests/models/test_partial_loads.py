@@ -7,21 +7,25 @@ import warnings
 
 import keras
 import pytest
+import tensorflow as tf
+from helpers.every_model import ALBERT, CONFIG, ELECTRA
 from helpers.slow import slow
 from helpers.small_data import PIECES
 from helpers.tiny import ONE_LAYER, TINY_CONFIG
 
 import bert_tf
 from bert_tf import PartialLoadWarning
+from bert_tf.conversion.convert import convert
 from bert_tf.models import task_models
 from bert_tf.models.configuration.config import BertConfig
-from bert_tf.models.files import initialize
+from bert_tf.models.files import initialize, open_weights
 from bert_tf.serving.export import create_served_model
 from bert_tf.tasks.table import task_in
 from bert_tf.text.wordpiece import FullTokenizer
 from bert_tf.training import loop
 from bert_tf.training.settings import FineTuningSettings
 from bert_tf.training.starting_model import describe_model
+from bert_tf.weights.bundle import CheckpointReader
 from bert_tf.weights.tensor_files import open_safetensors, write_safetensors
 
 POOLER = ("bert/pooler/dense/kernel", "bert/pooler/dense/bias")
@@ -181,3 +185,29 @@ def test_a_run_that_only_evaluates_refuses_random_weights(tmp_path, encoder, cap
     assert not said(lambda: loop.restore(model, optimizer, str(tmp_path / "out"), encoder))
     [line] = [one for one in caplog.records if "keep their random initial values" in one.getMessage()]
     assert line.levelno == logging.INFO
+
+
+@pytest.mark.parametrize("config", [CONFIG, ALBERT, ELECTRA], ids=lambda config: config.title)
+def test_what_other_optimizers_keep_is_left_out(tmp_path, config):
+    """Of a TF1 checkpoint with Adam's, Momentum's and LAMB's values and an average of each variable."""
+    folder, v1 = tmp_path / "model", tf.compat.v1
+    task_models.BertModel(config).save_pretrained(str(folder), format="tf1")
+    reader = CheckpointReader(str(folder / "bert_model.ckpt"))
+    values = {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
+    before = {name: value.tolist() for name, value in open_weights.open_weights(str(folder)).items()}
+    with tf.Graph().as_default(), v1.Session() as session:
+        variables = [v1.get_variable(name, initializer=value) for name, value in values.items()]
+        for variable in variables:
+            v1.get_variable(f"{variable.op.name}/lamb_m", initializer=tf.zeros(variable.shape))
+        loss, step = tf.add_n([tf.reduce_sum(variable) for variable in variables]), v1.train.create_global_step()
+        v1.train.AdamOptimizer().minimize(loss, step)
+        v1.train.MomentumOptimizer(0.1, 0.9).minimize(loss)
+        tf.train.ExponentialMovingAverage(0.9).apply(variables)
+        session.run(v1.global_variables_initializer())
+        v1.train.Saver().save(session, str(folder / "bert_model.ckpt"))
+    weights = open_weights.open_weights(str(folder))
+    assert set(weights) - set(before) == {"global_step", "beta1_power", "beta2_power"}
+    assert {name: weights[name].tolist() for name in before} == before
+    assert list(weights.unused.values()) == ["of an optimizer"] * 5 * len(before)
+    assert said(lambda: task_models.BertModel.from_pretrained(str(folder))) == []
+    assert not convert(str(folder), str(tmp_path / "there"), "huggingface").missing
