@@ -79,12 +79,12 @@ def test_a_copied_folder_has_its_own_checkpoint(tmp_path, caplog):
     old, new, inner = (str(tmp_path / name / "model.ckpt-10") for name in ("old", "new", "new/inner"))
     for prefix in (old, new, inner):
         bundle.write_bundle(prefix, weights_of({"a": (2,)}))
-    named = {path: new for path in (old, r"C:\\runs\\model.ckpt-10", "gs://none/model.ckpt-10", new)}
+    named = dict.fromkeys((old, r"C:\\runs\\model.ckpt-10", "gs://none/model.ckpt-10", new), new)
     for name, expected in {**named, "inner/model.ckpt-10": inner}.items():
         (tmp_path / "new/checkpoint").write_text(f'model_checkpoint_path: "{name}"')
         assert bundle.find_bundle(str(tmp_path / "new"), "x") == expected
         assert bundle.checkpoint_state(str(tmp_path / "new")) == (expected, [expected])
-    assert caplog.text.count(f"names {old}; {new}, which is beside it, is used") == 1 and len(caplog.records) == 3
+    assert caplog.text.count(f"names {old}; {new} beside it is used") == 1 and len(caplog.records) == 3
     (tmp_path / "new/model.ckpt-10.index").unlink()
     (tmp_path / "new/checkpoint").write_text(f'model_checkpoint_path: "{old}"')
     assert bundle.latest_checkpoint(str(tmp_path / "new")) == old
