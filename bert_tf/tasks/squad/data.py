@@ -121,7 +121,7 @@ def _normalize(question: dict, context, name: str) -> None:
             try:
                 if isinstance(start, bool) or not float(start).is_integer():
                     raise ValueError
-            except (TypeError, ValueError):
+            except (OverflowError, TypeError, ValueError):
                 raise ValueError(f"{name}: the answer_start {start!r:.80} is not a whole number.") from None
             answer["answer_start"] = int(float(start))
     if answers is not None:
