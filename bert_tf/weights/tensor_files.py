@@ -20,7 +20,7 @@ from safetensors import SafetensorError, safe_open
 
 from bert_tf.system.messages import some
 from bert_tf.system.storage import is_remote, private_folder, written
-from bert_tf.system.text_files import open_binary, read_json, refuse_pointer
+from bert_tf.system.text_files import read_json, refuse_pointer
 
 _BLOCK_BYTES = 1 << 23
 
@@ -215,15 +215,15 @@ def _bfloat16(local: str, name: str, shape: tuple[int, ...]) -> np.ndarray:
 
 def _local(path: str) -> tuple[str, tempfile.TemporaryDirectory | None]:
     """A file's local path, and the folder of a remote one's copy, which is there as long as this object."""
-    with open_binary(path) as file:
-        refuse_pointer(path, file.read(99))
-    if not is_remote(path):
-        return path, None
-    import tensorflow as tf
+    local, folder = path, None
+    if is_remote(path):
+        import tensorflow as tf
 
-    folder = private_folder()
-    local = os.path.join(folder.name, posixpath.basename(path))
-    tf.io.gfile.copy(path, local)
+        folder = private_folder()
+        local = os.path.join(folder.name, posixpath.basename(path))
+        tf.io.gfile.copy(path, local)
+    with open(local, "rb") as file:
+        refuse_pointer(path, file.read(99))
     return local, folder
 
 
