@@ -162,7 +162,7 @@ _LAST_PARTS = {**dict.fromkeys(("kernel", "gamma", "scale", "embedding", "embedd
 
 def _name_in_pytorch(name: str) -> str:
     """The name in today's files of PyTorch; TensorFlow's are like mlm___cls/predictions/bias:0, encoder/layer_._0."""
-    name = re.sub(r"^\w+___", "", name.removesuffix(":0")).replace("_._", ".").replace("/", ".")
+    name = re.sub(r"^\w+___", "", name.removesuffix(":0")).replace("/", ".").replace("_._", ".")
     scope, dot, last = name.rpartition(".")
     return scope + dot + _LAST_PARTS.get(last, last)
 
