@@ -33,7 +33,7 @@ _DESCRIPTION = re.compile(
 )
 _WEIGHTS = (
     r"bert_model\.safetensors", r"model\.safetensors", r"model(\.safetensors\.index\.json|-\d+-of-\d+\.safetensors)",
-    r"pytorch_model\.bin", r"pytorch_model(\.bin\.index\.json|-\d+-of-\d+\.bin)",
+    r"pytorch_model\.bin", r"pytorch_model(\.bin\.index\.json|-\d+-of-\d+\.bin)", r"tf_model\.h5",
     r"[^/]+\.ckpt(-\d+)?\.(index|data-\d+-of-\d+)",
 )  # fmt: skip
 _MOST_DESCRIPTIONS = 200  # files; a model has about ten

@@ -155,7 +155,14 @@ def warn_of_tables(paths: Iterable[str]) -> None:
 
 def read_bytes(path: str) -> bytes:
     with open_binary(path) as file:
-        return file.read()
+        content = file.read()
+    refuse_pointer(path, content)
+    return content
+
+
+def refuse_pointer(path: str, beginning: bytes) -> None:
+    if beginning.startswith(LFS_POINTER):
+        raise ValueError(f"{path} is {_FOREIGN[LFS_POINTER]}.")
 
 
 def file_sha256(path: str) -> str:

@@ -9,6 +9,7 @@ Source of the format: tensorflow/core/protobuf/tensor_bundle.proto and tensorflo
 import codecs
 import dataclasses
 import math
+import os
 import posixpath
 import re
 import struct
@@ -18,7 +19,7 @@ import numpy as np
 from absl import logging
 
 from bert_tf.system.example_bytes import fields, masked_crc32c, varint
-from bert_tf.system.messages import some
+from bert_tf.system.messages import some, warn_once
 from bert_tf.system.storage import names_in, paths_beginning_with
 from bert_tf.system.text_files import exists, is_folder, open_binary, read_bytes, size_of
 from bert_tf.weights.tensor_files import Weights
@@ -31,6 +32,7 @@ OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
 # Smaller models are always one file, however their sizes are spread.
 _SHARDED_FROM_BYTES = 1 << 28
 
+_LARGEST_POINTER = 1024  # of Git LFS, in bytes; reading one raises an error
 _FOOTER_BYTES, _MAGIC = 48, 0xDB4775248B80FB57
 _TRAILER_BYTES = 5  # of a block: its compression, and a checksum
 _NOT_COMPRESSED = 0  # TensorFlow writes the blocks of checkpoints as they are
@@ -73,7 +75,10 @@ class CheckpointReader:
             raise DamagedError(f"{prefix}: can't be read as a TensorFlow checkpoint: {path}: {error}.") from error
         for shard in range(self._shards):  # before anything else takes time
             ends = (part.offset + part.size for part in self._tensors.values() if part.shard == shard)
-            if not exists(data := self._file(shard)) or size_of(data) < max(ends, default=0):
+            size = size_of(data) if exists(data := self._file(shard)) else -1
+            if size < max(ends, default=0):
+                if 0 <= size < _LARGEST_POINTER:
+                    read_bytes(data)
                 raise DamagedError(f"{prefix}: its values can't be read: {data} is missing or cut off.")
 
     def has_tensor(self, name: str) -> bool:
@@ -239,12 +244,22 @@ def checkpoint_state(output_dir: str) -> tuple[str | None, list[str]]:
         for line in filter(bytes.strip, read_bytes(path).splitlines()):
             field, quoted = _STATE_LINE.fullmatch(line).groups()
             name = codecs.escape_decode(quoted or b"")[0].decode()
-            paths.setdefault(field, []).append(posixpath.join(output_dir, name))
+            paths.setdefault(field, []).append(_beside(output_dir, name))
         newest = paths[b"model_checkpoint_path"][-1]
     except (AttributeError, KeyError, ValueError) as error:
         logging.warning("%s is damaged: %r", path, error)
         return None, []
     return newest, paths.get(b"all_model_checkpoint_paths", [newest])
+
+
+def _beside(output_dir: str, name: str) -> str:
+    """The prefix that a state file names; for an absolute path the one beside the file, since folders are copied."""
+    named, here = (posixpath.join(output_dir, path) for path in (name, re.split(r"[/\\]", name)[-1]))
+    if not re.match(r"/|\w+:", name) or not exists(here + INDEX_SUFFIX):
+        return named
+    if os.path.realpath(here) != os.path.realpath(named):
+        warn_once((output_dir, name), "%s/checkpoint names %s; %s beside it is used.", output_dir, name, here)
+    return here
 
 
 def saved_steps(output_dir: str) -> dict[int, str]:

@@ -1,4 +1,4 @@
-"""Files of tensors other than TensorFlow's: safetensors, those of PyTorch (see `pytorch_file`), and shards of both.
+"""Files of tensors other than checkpoints: safetensors, of PyTorch (see `pytorch_file`), HDF5, and shards.
 
 `Weights` is a file of any format under the original's names (TF1), whatever the file calls them; tensors are read one
 at a time and only on request, so that a large model is never in memory twice.
@@ -20,7 +20,7 @@ from safetensors import SafetensorError, safe_open
 
 from bert_tf.system.messages import some
 from bert_tf.system.storage import is_remote, private_folder, written
-from bert_tf.system.text_files import read_json
+from bert_tf.system.text_files import read_json, refuse_pointer
 
 _BLOCK_BYTES = 1 << 23
 
@@ -139,8 +139,8 @@ _READ = {"F64", "F32", "F16", "BF16", "I64", "I32", "I16", "I8", "U8", "BOOL"}  
 
 
 def open_tensors(file: str) -> tuple[Shapes, Reader, bool]:
-    """Opens a safetensors file, a pytorch_model.bin, or an index of shards: shapes by name, a function that reads a
-    tensor, and whether any has half precision, which is widened.
+    """Opens a safetensors file, a pytorch_model.bin, a tf_model.h5, or an index of shards: shapes by name, a function
+    that reads a tensor, and whether any has half precision, which is widened.
 
     A remote file (gs://...) is first copied to a temporary folder, which lives as long as the reader.
     """
@@ -152,8 +152,31 @@ def open_tensors(file: str) -> tuple[Shapes, Reader, bool]:
     from bert_tf.weights.pytorch_file import open_state_dict  # few programs need it
 
     local, folder = _local(file)
-    shapes, read, half = open_state_dict(local, file)
+    shapes, read, half = (_open_hdf5 if file.endswith(".h5") else open_state_dict)(local, file)
     return shapes, lambda name, _folder=folder: read(name), half
+
+
+def _open_hdf5(local: str, path: str) -> tuple[Shapes, Reader, bool]:
+    """Opens a file of Keras, which puts the names of a layer and of the model before that of a tensor."""
+    import h5py
+
+    tensors = {}
+
+    def add(name: str, item) -> None:
+        if isinstance(item, h5py.Dataset) and item.dtype.kind == "f" and not item.external:
+            tensors[name.split("/", 2)[-1]] = name, item.shape, item.dtype.itemsize
+
+    try:
+        with h5py.File(local) as file:
+            file.visititems(add)
+    except (OSError, RuntimeError, ValueError) as error:
+        raise ValueError(f"{path} is not an HDF5 file, or it is damaged: {error}.") from None
+
+    def read(name: str) -> np.ndarray:
+        with h5py.File(local) as file:
+            return file[tensors[name][0]][()].astype(np.float32, copy=False)
+
+    return {name: tensors[name][1] for name in tensors}, read, any(tensors[name][2] == 2 for name in tensors)
 
 
 # --- safetensors -----------------------------------------------------------------------------------------------------
@@ -192,13 +215,15 @@ def _bfloat16(local: str, name: str, shape: tuple[int, ...]) -> np.ndarray:
 
 def _local(path: str) -> tuple[str, tempfile.TemporaryDirectory | None]:
     """A file's local path, and the folder of a remote one's copy, which is there as long as this object."""
-    if not is_remote(path):
-        return path, None
-    import tensorflow as tf
+    local, folder = path, None
+    if is_remote(path):
+        import tensorflow as tf
 
-    folder = private_folder()
-    local = os.path.join(folder.name, posixpath.basename(path))
-    tf.io.gfile.copy(path, local)
+        folder = private_folder()
+        local = os.path.join(folder.name, posixpath.basename(path))
+        tf.io.gfile.copy(path, local)
+    with open(local, "rb") as file:
+        refuse_pointer(path, file.read(99))
     return local, folder
 
 

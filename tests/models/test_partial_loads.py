@@ -6,22 +6,26 @@ import logging
 import warnings
 
 import keras
+import numpy as np
 import pytest
+from helpers.every_model import ALBERT, CONFIG, ELECTRA
 from helpers.slow import slow
 from helpers.small_data import PIECES
 from helpers.tiny import ONE_LAYER, TINY_CONFIG
 
 import bert_tf
 from bert_tf import PartialLoadWarning
+from bert_tf.conversion.convert import convert
 from bert_tf.models import task_models
 from bert_tf.models.configuration.config import BertConfig
-from bert_tf.models.files import initialize
+from bert_tf.models.files import initialize, open_weights
 from bert_tf.serving.export import create_served_model
 from bert_tf.tasks.table import task_in
 from bert_tf.text.wordpiece import FullTokenizer
 from bert_tf.training import loop
 from bert_tf.training.settings import FineTuningSettings
 from bert_tf.training.starting_model import describe_model
+from bert_tf.weights import bundle
 from bert_tf.weights.tensor_files import open_safetensors, write_safetensors
 
 POOLER = ("bert/pooler/dense/kernel", "bert/pooler/dense/bias")
@@ -180,3 +184,20 @@ def test_a_run_that_only_evaluates_refuses_random_weights(tmp_path, encoder, cap
     assert not said(lambda: loop.restore(model, optimizer, str(tmp_path / "out"), encoder))
     [line] = [one for one in caplog.records if "keep their random initial values" in one.getMessage()]
     assert line.levelno == logging.INFO
+
+
+@pytest.mark.parametrize("config", [CONFIG, ALBERT, ELECTRA], ids=lambda config: config.title)
+def test_what_other_optimizers_keep_is_left_out(tmp_path, config):
+    """Of a TF1 checkpoint with Adam's, Momentum's and LAMB's values, and an average of each variable."""
+    folder, slots = tmp_path / "model", ("Adam", "Adam_1", "Momentum", "lamb_m", "ExponentialMovingAverage")
+    task_models.BertModel(config).save_pretrained(str(folder), format="tf1")
+    prefix, before = str(folder / "bert_model.ckpt"), open_weights.open_weights(str(folder))
+    values = {name: before.read(name) for name in before}
+    stored = {before.origins[name]: values[name] for name in values}
+    others = {f"{name}/{slot}": 0 * value for name, value in stored.items() for slot in slots}
+    bundle.write_bundle(prefix, {**stored, **others, "beta1_power": np.float32(0.9)})
+    weights = open_weights.open_weights(prefix)
+    assert set(weights) == {*values, "beta1_power"} and weights.unused == dict.fromkeys(others, "of an optimizer")
+    assert all((weights[name] == values[name]).all() for name in values)
+    assert said(lambda: task_models.BertModel.from_pretrained(str(folder))) == []
+    convert(str(folder), str(tmp_path / "there"), "huggingface")  # checks names and shapes, too

@@ -4,12 +4,14 @@ import os
 
 import keras
 import numpy as np
+import pytest
 import tensorflow as tf
 from helpers.paths import GOLDEN
 
 from bert_tf.weights import bundle
 from bert_tf.weights.tensor_files import Weights
 
+LFS_POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:" + 64 * "0" + "\nsize 12345\n"
 SHAPES = {"bert/table": (64, 16), "bert/kernel": (32, 32), "bert/bias": (32,), "bert/scale": (4, 8)}
 
 
@@ -70,3 +72,31 @@ def test_bfloat16_and_the_step_of_the_original(tmp_path):
     bundle.write_bundle(prefix, {"global_step": keras.Variable(7, dtype="int32", name="step")})
     step = tf.train.load_checkpoint(prefix).get_tensor("global_step")
     assert step == 7 and step.dtype == np.int64
+
+
+def test_a_copied_folder_has_its_own_checkpoint(tmp_path, caplog):
+    """Its state file may hold an absolute path of the place that it comes from, where there may be others by now."""
+    old, new, inner = (str(tmp_path / name / "model.ckpt-10") for name in ("old", "new", "new/inner"))
+    for prefix in (old, new, inner):
+        bundle.write_bundle(prefix, weights_of({"a": (2,)}))
+    named = dict.fromkeys((old, r"C:\\runs\\model.ckpt-10", "gs://none/model.ckpt-10", new), new)
+    for name, expected in {**named, "inner/model.ckpt-10": inner}.items():
+        (tmp_path / "new/checkpoint").write_text(f'model_checkpoint_path: "{name}"')
+        assert bundle.find_bundle(str(tmp_path / "new"), "x") == expected
+        assert bundle.checkpoint_state(str(tmp_path / "new")) == (expected, [expected])
+    assert caplog.text.count(f"names {old}; {new} beside it is used") == 1 and len(caplog.records) == 3
+    (tmp_path / "new/model.ckpt-10.index").unlink()
+    (tmp_path / "new/checkpoint").write_text(f'model_checkpoint_path: "{old}"')
+    assert bundle.latest_checkpoint(str(tmp_path / "new")) == old
+
+
+@pytest.mark.parametrize("suffix", [bundle.INDEX_SUFFIX, bundle.DATA_SUFFIX])
+def test_pointers_of_git_lfs_are_not_damaged_checkpoints(tmp_path, suffix):
+    """Which a run would put aside."""
+    prefix = str(tmp_path / "model.ckpt")
+    bundle.write_bundle(prefix, weights_of({"a": (64,)}))
+    with open(prefix + suffix, "w") as file:
+        file.write(LFS_POINTER)
+    with pytest.raises(ValueError, match="is a pointer of Git LFS.*git lfs pull") as error:
+        bundle.CheckpointReader(prefix)
+    assert not isinstance(error.value, bundle.DamagedError) and prefix + suffix in str(error.value)

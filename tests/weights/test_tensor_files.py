@@ -1,4 +1,4 @@
-"""Safetensors files are written tensor by tensor with the bytes of the library's writer."""
+"""Safetensors files are written tensor by tensor with the bytes of the library's writer; what is no file of tensors."""
 
 import json
 import subprocess
@@ -9,7 +9,7 @@ import pytest
 from helpers.paths import ROOT
 from safetensors.numpy import save_file
 
-from bert_tf.weights.tensor_files import Weights, open_safetensors, write_safetensors
+from bert_tf.weights.tensor_files import Weights, open_safetensors, open_tensors, write_safetensors
 
 METADATA = {"format": "pt"}
 
@@ -68,3 +68,14 @@ def test_types_of_other_programs(tmp_path):
     nested = crafted(tmp_path / "nested", {"__metadata__": {"format": {"a": 1}}, "a": {"dtype": "F32", **entry}}, b"")
     with pytest.raises(ValueError, match=r"nested is not a complete safetensors file"):
         open_safetensors(nested)
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "pytorch_model.bin", "tf_model.h5"])
+def test_pointers_of_git_lfs_and_other_texts(tmp_path, name):
+    path = tmp_path / name
+    path.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:" + 64 * "0" + "\nsize 12345\n")
+    with pytest.raises(ValueError, match=f"{name} is a pointer of Git LFS, .*: git lfs pull"):
+        open_tensors(str(path))
+    path.write_text("Not Found")
+    with pytest.raises(ValueError, match=f"{name} is not a"):
+        open_tensors(str(path))

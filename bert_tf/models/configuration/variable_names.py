@@ -12,7 +12,7 @@ import dataclasses
 import itertools
 import re
 import types
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 from absl import logging
 
@@ -38,6 +38,12 @@ def is_adapter(name: str) -> bool:
 def has_adapters(model) -> bool:
     """Whether a Keras model is trained with LoRA."""
     return any(is_adapter(variable.path) for variable in model.weights)
+
+
+def other_slots(names: Collection[str]) -> list[str]:
+    """Values of variables that optimizers and averages keep under their names; Adam's moments are not among them."""
+    others = [name for name in names if base_name(name) == name and not is_adapter(name)]
+    return [name for name in others if any(name[: slash.start()] in names for slash in re.finditer("/", name))]
 
 
 def word_table(scope: str) -> str:

@@ -159,24 +159,38 @@ def config_values(config: BertConfig, weights: Weights, head: HeadConfig) -> dic
 
 # --- weights ---------------------------------------------------------------------------------------------------------
 
+# What TensorFlow, Flax and the oldest files of PyTorch call `weight` and `bias`.
+_LAST_PARTS = {**dict.fromkeys(("kernel", "gamma", "scale", "embedding", "embeddings"), "weight"), "beta": "bias"}
+
+
+def _name_in_pytorch(name: str) -> str:
+    """The name in today's files of PyTorch; TensorFlow's are like mlm___cls/predictions/bias:0, encoder/layer_._0."""
+    name = re.sub(r"^\w+___", "", name.removesuffix(":0")).replace("/", ".").replace("_._", ".")
+    scope, dot, last = name.rpartition(".")
+    return scope + dot + _LAST_PARTS.get(last, last)
+
 
 def open_file(file: str) -> Weights:
-    """Opens a weight file (safetensors or PyTorch's, in one piece or in shards).
+    """Opens a weight file of PyTorch, TensorFlow or Flax (safetensors, .bin or .h5, in one piece or in shards).
 
     The family is that of the config.json beside it or else of the encoder's names. Encoder names may carry the family's
     prefix or not; the pooler and any head may be missing.
     """
-    shapes, read, half = open_tensors(file)
-    # The oldest files call a layer norm's variables gamma and beta.
-    older = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
-    plain = {re.sub("|".join(older), lambda match: older[match[0]], name): name for name in shapes}
+    stored_shapes, stored, half = open_tensors(file)
+    kernels = {name for name in stored_shapes if re.search(r"[./]kernel(:0)?$", name)}
+    shapes = {name: shape[::-1] if name in kernels else shape for name, shape in stored_shapes.items()}
+    plain = {_name_in_pytorch(name): name for name in shapes}
+
+    def read(name: str) -> np.ndarray:
+        return stored(name).T if name in kernels else stored(name)
+
     config_file = posixpath.join(posixpath.dirname(file), HUGGINGFACE_CONFIG)
     config = read_json_if_there(config_file) or {}
     stated = config.get("model_type")
     if stated is not None:
         family_named(stated, config_file)
     # The encoder's names begin with "bert." under a head, with nothing otherwise, with "module.bert." by DataParallel.
-    table = "embeddings.word_embeddings.weight"
+    table = "embeddings.position_embeddings.weight"
     prefixes = [name.removesuffix(table) for name in plain if f".{name}".endswith(f".{table}")]
     scopes = {prefix: prefix.rstrip(".").rpartition(".")[2] for prefix in prefixes}
     fitting = [prefix for prefix in prefixes if scopes[prefix] in ("", "module", "model", *LAYOUTS)]
@@ -213,9 +227,16 @@ def _translate(
     architecture = complete[0] if complete else None
     names = all_names(layout.config_class, lambda name: name_in_file(layout.name_of(name, architecture)) in plain)
     origins = {name: name_in_file(layout.name_of(name, architecture)) for name in (*names, *HEAD_NAMES)}
-    decoder_bias = head_prefix + layout.renamed("cls.predictions.decoder.bias")
-    if origins["cls/predictions/output_bias"] not in plain and decoder_bias in plain:
-        origins["cls/predictions/output_bias"] = decoder_bias
+    # Of two names of one tensor a file may have either. TensorFlow's ALBERT never trains the first of its two biases.
+    copies = {
+        head_prefix + layout.renamed("cls.predictions.decoder.weight"): word_table(layout.scope),
+        head_prefix + layout.renamed("cls.predictions.decoder.bias"): "cls/predictions/output_bias",
+    }
+    for copy, name in copies.items():
+        if copy in plain and (origins[name] not in plain or "/" in plain[copy]):
+            origins[name] = copy
+    if origins[word_table(layout.scope)] not in plain:
+        raise ValueError(f"{file} has no table of words; it holds {some(sorted(plain))}.")
     origins = {name: plain[theirs] for name, theirs in origins.items() if theirs in plain}
 
     unused, second = {}, None
@@ -223,7 +244,7 @@ def _translate(
     if project and shapes[project][0] == shapes[project][1]:
         unused |= _identity_layer(file, origins, f"{layout.scope}/embeddings_project", read)
     for name in sorted(set(shapes) - set(origins.values()) - set(unused)):
-        unused[name], differs = _reason(name, layout, head_prefix, read, origins)
+        unused[name], differs = _reason(name, layout, copies, read, origins)
         second = second or (name if differs else None)
 
     def read_tied(name: str) -> np.ndarray:
@@ -245,15 +266,11 @@ def _identity_layer(file: str, origins: dict[str, str], layer: str, read: Callab
     return dict.fromkeys(names, "the identity: embeddings and encoder have one width")
 
 
-def _reason(name: str, layout: Layout, head_prefix: str, read: Callable, origins: Mapping) -> tuple[str, bool]:
+def _reason(name: str, layout: Layout, copies: Mapping, read: Callable, origins: Mapping) -> tuple[str, bool]:
     """Why an entry is not used; and whether it is an output matrix, or its bias, that differs from what it copies."""
     if name.endswith("position_ids"):
         return "a constant, 0 to max_position_embeddings", False
-    copies = {
-        layout.renamed("cls.predictions.decoder.weight"): word_table(layout.scope),
-        layout.renamed("cls.predictions.decoder.bias"): "cls/predictions/output_bias",
-    }
-    original = copies.get(name.removeprefix(head_prefix))
+    original = copies.get(name)
     if original in origins:
         differs = not np.array_equal(read(name), read(origins[original]))
         return f"{'trained apart from' if differs else 'the same as'} {origins[original]}", differs

@@ -21,7 +21,7 @@ from bert_tf.text.tokenizer_files import first_existing
 from bert_tf.weights.tensor_files import Weights, open_safetensors
 
 # How the names of files other than TensorFlow's checkpoints end.
-_ENDINGS = (".safetensors", ".index.json", ".bin", ".pt", ".pth")
+_ENDINGS = (".safetensors", ".index.json", ".bin", ".pt", ".pth", ".h5")
 # The encoder's scope in TF1 Hub modules.
 _HUB_SCOPE = "module/"
 
@@ -64,6 +64,7 @@ HUGGINGFACE = Format(
     help="config.json and model.safetensors.",
     looked_for=(
         "model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json",
+        "tf_model.h5",
     ),
     file_name="model.safetensors",
 )  # fmt: skip
@@ -111,7 +112,7 @@ def find_weights(path: str) -> tuple[Format, str]:
         raise FileNotFoundError(f"{path} has no weights: none of {looked_for}. It contains {there}.")
     from bert_tf.system.released_models import hint
 
-    formats = "no directory, .safetensors or .bin file, and no prefix of a checkpoint (PREFIX.index)"
+    formats = "no directory, .safetensors, .bin or .h5 file, and no prefix of a checkpoint (PREFIX.index)"
     raise FileNotFoundError(f"{path}: no weights found: it is {formats}.{hint(path)}")
 
 
@@ -153,8 +154,9 @@ def open_weights(path: str, part: str | None = None, *, merge: bool = True) -> W
         reader = bundle.CheckpointReader(file)
         shapes_of_file = reader.get_variable_to_shape_map()
         origins = {name.removeprefix(_HUB_SCOPE): name for name in sorted(shapes_of_file)}
+        unused = {origins.pop(name): "of an optimizer" for name in variable_names.other_slots(origins)}
         shapes = {name: tuple(shapes_of_file[origin]) for name, origin in origins.items()}
-        weights = Weights(file, TF1.name, shapes, origins, lambda name: reader.get_tensor(origins[name]))
+        weights = Weights(file, TF1.name, shapes, origins, lambda name: reader.get_tensor(origins[name]), unused)
         weights = variable_names.with_our_names(weights)
     if merge and any(map(variable_names.is_adapter, weights.shapes)):
         from bert_tf.models.lora import merged

@@ -93,13 +93,54 @@ def read_articles(path: str, encoding: str = UTF_8) -> list[dict]:
         root = read_json(path, object, encoding)
     try:
         articles = root["data"]
-        for question in questions_of(articles):
-            if not isinstance(question.get("is_impossible", False), bool):
-                raise TypeError('"is_impossible" is neither true nor false')
-            question["id"] = str(question["id"] if "id" in question else question["guid"])  # the latter in KLUE-MRC
-    except (KeyError, TypeError) as error:
+        for entry in (entry for article in articles for entry in article["paragraphs"]):
+            for question in entry["qas"]:
+                question["id"] = str(question["id"] if "id" in question else question["guid"])  # the latter in KLUE-MRC
+                _normalize(question, entry["context"], f"{path}: question {question['id']!r}")
+    except (AttributeError, KeyError, TypeError) as error:
         raise ValueError(f"{path} is not a SQuAD file, {_FORM} ({error})") from None
     return articles
+
+
+def _normalize(question: dict, context, name: str) -> None:
+    """Gives a question a list of answers, whose `answer_start` is a whole number or None; or none if it has null.
+
+    Args:
+      name: of the question, in errors.
+    """
+    for key, value in (("question", question["question"]), ("context", context)):
+        if not isinstance(value, str):
+            raise ValueError(f"{name}: its {key} is {value!r:.80}, not a text.")
+    if not isinstance(question.get("is_impossible", False), bool):
+        raise ValueError(f"{name}: is_impossible is {question['is_impossible']!r:.80}, neither true nor false.")
+    answers = _listed(question.pop("answers", None), name)
+    for answer in answers or ():
+        if not isinstance(answer, dict) or not isinstance(answer.get("text"), str):
+            raise ValueError(f"{name}: the answer {answer!r:.80} is no object with a text.")
+        if (start := answer.get("answer_start")) is not None:
+            try:
+                if isinstance(start, bool) or not float(start).is_integer():
+                    raise ValueError
+            except (OverflowError, TypeError, ValueError):
+                raise ValueError(f"{name}: the answer_start {start!r:.80} is not a whole number.") from None
+            answer["answer_start"] = int(float(start))
+    if answers is not None:
+        question["answers"] = answers
+
+
+def _listed(answers, name: str) -> list | None:
+    """Answers as a list; data sets have an object with lists of texts and of starts."""
+    if answers is None or isinstance(answers, list):
+        return answers
+    if not isinstance(answers, dict):
+        raise ValueError(f"{name}: its answers are {answers!r:.80}.")
+    texts, starts = answers.get("text"), answers.get("answer_start")
+    if not isinstance(texts, list):
+        return [answers]
+    starts = starts or [None] * len(texts)
+    if not isinstance(starts, list) or len(starts) != len(texts):
+        raise ValueError(f"{name}: its answers have {len(texts)} texts, but not as many answer_start.")
+    return [{"text": text, "answer_start": start} for text, start in zip(texts, starts, strict=True)]
 
 
 def _rows_as_articles(path: str, encoding: str) -> dict:
@@ -113,12 +154,8 @@ def _rows_as_articles(path: str, encoding: str) -> dict:
             text_of(field_of(row, name, path, number), path, number, name) for name in ("context", "question")
         )
         item = {"question": question} | {key: row[key] for key in ("id", "guid", "is_impossible") if key in row}
-        answers = row.get("answers")
-        if isinstance(answers, dict):
-            parts = (field_of(row, f"answers.{name}", path, number) for name in ("text", "answer_start"))
-            answers = [dict(zip(("text", "answer_start"), pair, strict=False)) for pair in zip(*parts, strict=False)]
-        if answers is not None:
-            item["answers"] = answers
+        if row.get("answers") is not None:
+            item["answers"] = _listed(row["answers"], f"{path}, line {number}")
         if not paragraphs or paragraphs[-1]["context"] != context:
             paragraphs.append({"context": context, "qas": []})
         paragraphs[-1]["qas"].append(item)
@@ -167,7 +204,7 @@ def read_squad_examples(
                         raise ValueError(f"{path}: the id {qas_id!r} is used for two different questions.")
                     examples.append(SquadExample(qas_id, question["question"], paragraph))
                     continue
-                example, span = _training_example(question, paragraph, version_2_with_negative, answer_from)
+                example, span = _training_example(question, paragraph, version_2_with_negative, answer_from, path)
                 if example:
                     examples.append(example)
                 else:
@@ -214,17 +251,19 @@ def _warn_of_parts_of_words(articles: list[dict]) -> None:
 
 
 def _training_example(
-    question: dict, paragraph: Paragraph, version_2: bool, answer_from: str
+    question: dict, paragraph: Paragraph, version_2: bool, answer_from: str, path: str
 ) -> tuple[SquadExample | None, str]:
     """The example, None if its answer is not where it should be; and the text found there."""
-    if version_2 and question["is_impossible"]:
+    if version_2 and question.get("is_impossible", question.get("answers") == []):
         return SquadExample(question["id"], question["question"], paragraph, "", -1, -1, True), ""
     answers = question.get("answers", [])
     if len(answers) != 1 and not (answers and "guid" in question):
         raise ValueError(
-            f"question {question['id']!r} has {len(answers)} answers; to train on, it should have exactly 1."
+            f"{path}: question {question['id']!r} has {len(answers)} answers; to train on, it should have exactly 1."
         )
-    text, start = answers[0]["text"], answers[0]["answer_start"]
+    text, start = answers[0]["text"], answers[0].get("answer_start")
+    if start is None:
+        raise ValueError(f"{path}: question {question['id']!r}: its answer has no answer_start.")
     end = start + len(text)
     first, last = paragraph.word_at(start), paragraph.word_at(end - 1)
     if answer_from == "offsets":

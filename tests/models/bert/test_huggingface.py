@@ -171,6 +171,30 @@ def test_configs_that_are_no_bert(change, message):
         huggingface.read_config({**HUGGINGFACE_CONFIG, **change}, "config.json")
 
 
+def test_the_other_name_of_tied_weights(tmp_path):
+    """A file that drops copies may keep the decoder's, as `save_model` of safetensors does for RoBERTa."""
+    model = enlarge(BertForMaskedLM(RobertaConfig(**SIZES, max_position_embeddings=14)))
+    model.save_pretrained(str(tmp_path), format="huggingface")
+    tensors = safetensors.numpy.load_file(tmp_path / "model.safetensors")
+    tensors["lm_head.decoder.weight"] = tensors.pop("roberta.embeddings.word_embeddings.weight")
+    tensors["lm_head.decoder.bias"] = tensors.pop("lm_head.bias")
+    safetensors.numpy.save_file(tensors, tmp_path / "model.safetensors")
+    ids, again = np.arange(6)[None], BertForMaskedLM.from_pretrained(str(tmp_path))
+    np.testing.assert_array_equal(again(ids), model(ids))
+    del tensors["lm_head.decoder.weight"]
+    safetensors.numpy.save_file(tensors, tmp_path / "model.safetensors")
+    with pytest.raises(ValueError, match=r"model\.safetensors has no table of words; it holds"):
+        open_weights.open_weights(str(tmp_path))
+
+
+@pytest.mark.parametrize("name", ["tensorflow", "keras", "flax"])
+def test_what_transformers_4_wrote_of_other_frameworks(golden, name):
+    """model.safetensors of TFBertForMaskedLM and FlaxRobertaForMaskedLM, tf_model.h5 of TFAlbertForMaskedLM."""
+    folder = golden / "transformers_4" / name
+    outputs = BertForMaskedLM.from_pretrained(str(folder), trained=True)(np.array([[5, 6, 7, 8, 9]]))
+    np.testing.assert_allclose(outputs, np.load(folder / "logits.npy"), atol=1e-5)
+
+
 # --- their own library as the oracle ---------------------------------------------------------------------------------
 
 

@@ -2,6 +2,7 @@
 
 import json
 import logging as python_logging
+import re
 
 import pytest
 from helpers.paths import lines_of
@@ -143,10 +144,43 @@ def test_what_is_no_squad_file(file, content):
         read_articles(str(file))
 
 
-def test_a_question_with_several_answers_is_not_trained_on(file):
-    path = write(file, question(), question("q2", answers=[("1801", 27), ("1852", 32)]))
-    with pytest.raises(ValueError, match="question 'q2' has 2 answers; to train on, it should have exactly 1"):
-        read_squad_examples([path], True)
+@pytest.mark.parametrize("suffix", ["json", "jsonl"])
+@pytest.mark.parametrize(("answers", "expected"), [
+    ({"text": ["1801"], "answer_start": [27]}, 27),
+    ({"text": "1801", "answer_start": "27"}, 27),
+    ([{"text": "1801", "answer_start": 27.0}], 27),
+    ([{"text": "1801"}], "its answer has no answer_start"),
+    ({"text": ["1801"], "answer_start": [None]}, "its answer has no answer_start"),
+    (None, "question 'q1' has 0 answers; to train on, it should have exactly 1"),
+    ([{"text": "1801", "answer_start": 27}] * 2, "question 'q1' has 2 answers; to train on, it should have exactly 1"),
+    ([{"text": "1801", "answer_start": 27.5}], "question 'q1': the answer_start 27.5 is not a whole number"),
+    ([{"text": "1801", "answer_start": True}], "question 'q1': the answer_start True is not a whole number"),
+    ([{"text": None, "answer_start": 27}], "question 'q1': the answer {'text': None"),
+    (["1801"], "question 'q1': the answer '1801' is no object with a text"),
+    ("1801", "its answers are '1801'"),
+    ({"text": ["1801", "1852"], "answer_start": [27]}, "its answers have 2 texts, but not as many answer_start"),
+])  # fmt: skip
+def test_forms_of_answers(tmp_path, suffix, answers, expected):
+    path, asked = tmp_path / f"squad.{suffix}", {**question(), "answers": answers}
+    path.write_text(json.dumps({"context": CONTEXT, **asked})) if suffix == "jsonl" else write(path, asked)
+    if expected == 27:
+        assert [example.answer_start for example in read_squad_examples([str(path)], True).examples] == [27]
+    else:
+        with pytest.raises(ValueError, match=rf"squad\.{suffix}.*{re.escape(expected)}"):
+            read_squad_examples([str(path)], True)
+    if expected == 27 or " has " in expected:  # evaluation needs the texts alone
+        assert bool(read_squad_examples([str(path)], False).unanswered) == (answers is None)
+
+
+@pytest.mark.parametrize(("text", "context", "further", "message"), [
+    (None, CONTEXT, {}, "its question is None, not a text"),
+    ("Who?", None, {}, "its context is None, not a text"),
+    ("Who?", CONTEXT, {"is_impossible": "false"}, "is_impossible is 'false', neither true nor false"),
+])  # fmt: skip
+def test_values_of_other_kinds(file, text, context, further, message):
+    for is_training in (True, False):
+        with pytest.raises(ValueError, match=rf"squad\.json: question 'q1': {message}"):
+            read_squad_examples([write(file, question(text=text, **further), context=context)], is_training, True)
 
 
 def test_two_questions_with_one_id(file):
@@ -171,6 +205,8 @@ def test_the_wrong_version_is_refused_in_both_directions(file):
     for is_training in (True, False):
         with pytest.raises(ValueError, match="leave out --version_2_with_negative"):
             read_squad_examples([path], is_training, True)
+    path = write(file, question(answers=[]), question("q2", is_impossible=False))  # the first is impossible, too
+    assert [example.is_impossible for example in read_squad_examples([path], True, True).examples] == [True, False]
     # Without a contradiction, both are possible.
     for flag in (False, True):
         assert read_squad_examples([write(file, question(is_impossible=False))], True, flag).examples
