@@ -212,10 +212,9 @@ class TaskModel(NamedInputs, Pretrained, Rebuilt, keras.Model):
         if iterator is not None and strategy.num_replicas_in_sync > 1:
             # Keras takes the mean of the replicas' batches: of ids float64, and an error where their sizes differ.
             *_, batches = next(iter(iterator))
-            data_batch = keras.tree.map_structure(
-                lambda value: strategy.experimental_local_results(value)[0], next(batches)
-            )
-        super()._maybe_symbolic_build(None if data_batch is not None else iterator, data_batch)
+            iterator, local = None, strategy.experimental_local_results
+            data_batch = keras.tree.map_structure(lambda value: local(value)[0], next(batches))
+        super()._maybe_symbolic_build(iterator, data_batch)
 
     def make_train_function(self, force=False):
         # Variables created in the first trace of a step would cause a second trace.
