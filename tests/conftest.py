@@ -82,14 +82,6 @@ def pytest_collection_finish():
 
 
 @pytest.fixture(autouse=True)
-def collectives_of_its_own():
-    """Two strategies in a process give their collective operations the same numbers, so the second gets the first's."""
-    import tensorflow as tf
-
-    tf.distribute.MirroredStrategy._collective_key_base += 100_000
-
-
-@pytest.fixture(autouse=True)
 def verbosity_of_its_own():
     """Restores the verbosity, which a program's main called by a test, and TensorFlow when it saves, change."""
     logging.get_absl_logger().setLevel("NOTSET")

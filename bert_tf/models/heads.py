@@ -208,13 +208,14 @@ class TaskModel(NamedInputs, Pretrained, Rebuilt, keras.Model):
     def build_head(self):
         self.head.build((None, None, self.config.hidden_size))
 
-    def _symbolic_build(self, iterator=None, data_batch=None):
-        # In a strategy's scope Keras builds losses and metrics for the mean of the replicas' batches: of ids, float64.
-        batch = keras.tree.map_structure(
-            lambda value: ops.cast(value, "int32") if value is not None and value.dtype == "float64" else value,
-            data_batch,
-        )
-        super()._symbolic_build(iterator, batch)
+    def _maybe_symbolic_build(self, iterator=None, data_batch=None):
+        strategy = self.distribute_strategy
+        if iterator is not None and strategy.num_replicas_in_sync > 1:
+            # Keras takes the mean of the replicas' batches: of ids float64, and an error where their sizes differ.
+            *_, batches = next(iter(iterator))
+            iterator, local = None, strategy.experimental_local_results
+            data_batch = keras.tree.map_structure(lambda value: local(value)[0], next(batches))
+        super()._maybe_symbolic_build(iterator, data_batch)
 
     def make_train_function(self, force=False):
         # Variables created in the first trace of a step would cause a second trace.
@@ -238,7 +239,9 @@ class TaskModel(NamedInputs, Pretrained, Rebuilt, keras.Model):
 
     def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
         if self._compile_loss is not None:
-            return super().compute_loss(x, self._labels(x, y), y_pred, sample_weight, training)
+            loss = super().compute_loss(x, self._labels(x, y), y_pred, sample_weight, training)
+            reductions = {getattr(each, "reduction", None) for each in keras.tree.flatten(self.loss)}
+            return loss if reductions == {"sum"} else _share_of_mean(loss, keras.tree.flatten(y_pred)[0])
         features = features_with_labels(self.objective, x, y, sample_weight)
         totals = _of_all_replicas(self.objective.totals(features))
         loss = self.objective.loss(self.objective.sums(y_pred, features), totals)
@@ -246,8 +249,13 @@ class TaskModel(NamedInputs, Pretrained, Rebuilt, keras.Model):
 
     def compute_metrics(self, x, y, y_pred, sample_weight=None):
         if self._compile_loss is None:
-            features = features_with_labels(self.objective, x, y, sample_weight)
-            self.objective_metric.update_state(self.objective.sums(y_pred, features))
+            sums = self.objective.sums(y_pred, features_with_labels(self.objective, x, y, sample_weight))
+            if sample_weight is not None and "loss_sum" in self.objective.loss_sums:
+                # Weights count in the loss alone, as for Keras's `metrics`, but for 0: such a row may have no label.
+                counted = keras.tree.map_structure(lambda weight: ops.not_equal(weight, 0), sample_weight)
+                equal = self.objective.sums(y_pred, features_with_labels(self.objective, x, y, counted))
+                sums = equal | {name: sums[name] for name in self.objective.loss_sums}
+            self.objective_metric.update_state(sums)
         return super().compute_metrics(x, self._labels(x, y), y_pred, sample_weight)
 
     def _labels(self, x, y):
@@ -275,6 +283,16 @@ def _of_all_replicas(totals: dict) -> dict:
     if context is None or context.num_replicas_in_sync == 1:
         return totals
     return context.all_reduce(tf.distribute.ReduceOp.SUM, totals)
+
+
+def _share_of_mean(loss, outputs):
+    """Keras's mean over a replica's rows, with the gradient of their part in the mean over the whole batch."""
+    here = {"rows": ops.cast(ops.shape(outputs)[0], loss.dtype), "replicas": ops.ones((), loss.dtype)}
+    whole = _of_all_replicas(here)
+    if whole is here:
+        return loss
+    value = ops.stop_gradient(loss)
+    return value + (loss - value) * here["rows"] * whole["replicas"] / whole["rows"]
 
 
 class LinearHead(Rebuilt, keras.layers.Layer):

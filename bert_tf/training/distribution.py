@@ -5,6 +5,7 @@ devices found, instead of a run on fewer devices than intended.
 """
 
 import contextlib
+import functools
 import json
 import os
 import re
@@ -58,11 +59,21 @@ def _create_strategy(devices: DeviceSettings) -> tf.distribute.Strategy:
         return _tpu_strategy(devices.tpu_name or devices.master, devices.tpu_zone, devices.gcp_project)
     check_tf_config(devices.strategy)
     if devices.strategy == "multi_worker_mirrored":
-        return tf.distribute.MultiWorkerMirroredStrategy()
+        return _only(tf.distribute.MultiWorkerMirroredStrategy)
     gpus, cpus = ([device.name for device in tf.config.list_logical_devices(kind)] for kind in ("GPU", "CPU"))
     if devices.strategy == "one_device":
         return tf.distribute.OneDeviceStrategy((gpus or cpus)[0])
-    return tf.distribute.MirroredStrategy(gpus or cpus)
+    if not gpus and not devices.num_virtual_cpus:
+        logging.warning(
+            "--distribution_strategy=mirrored is for GPUs, but TensorFlow finds none: this run is on the CPU."
+        )
+    return _only(tf.distribute.MirroredStrategy, *(gpus or cpus))
+
+
+@functools.cache
+def _only(kind: type, *devices: str) -> tf.distribute.Strategy:
+    """The process's strategy for these devices. Sums of a second one, numbered from 0 again, would meet the first's."""
+    return kind(devices) if devices else kind()
 
 
 def _grow_gpu_memory() -> None:

@@ -11,7 +11,7 @@ from bert_tf.models.configuration.config import BertConfig
 from bert_tf.models.files import initialize
 from bert_tf.models.objectives import PretrainingObjective
 from bert_tf.models.task_models import BertForPreTraining
-from bert_tf.training.distribution import distribute
+from bert_tf.training import distribution
 from bert_tf.training.optimization import create_optimizer
 from bert_tf.training.settings import TrainingSettings
 from bert_tf.training.step import Trainer
@@ -25,9 +25,10 @@ def one_device():
 
 
 def mirrored(replicas):
-    # A process can't have collectives for groups of two sizes, so only pairs use them here.
-    operations = None if replicas == 2 else tf.distribute.ReductionToOneDevice()
-    return tf.distribute.MirroredStrategy([f"/cpu:{i}" for i in range(replicas)], cross_device_ops=operations)
+    names = [f"/device:CPU:{number}" for number in range(replicas)]
+    if replicas == 2:  # a process can't have collectives for groups of two sizes, so only pairs use them here
+        return distribution._only(tf.distribute.MirroredStrategy, *names)
+    return tf.distribute.MirroredStrategy(names, cross_device_ops=tf.distribute.ReductionToOneDevice())
 
 
 def make_batches(batch_size, steps, seed=0):
@@ -66,7 +67,7 @@ def build(strategy, dropout=0.0, dtype=None, optimizer="adamw", rate=1e-2, steps
 
 def feed(strategy, batches: tf.data.Dataset):
     """An iterator that gives each replica its rows of whole batches."""
-    return iter(distribute(strategy, functools.partial(parts_of_batches, batches)))
+    return iter(distribution.distribute(strategy, functools.partial(parts_of_batches, batches)))
 
 
 def trainer_of(model, optimizer, objective=None, strategy=None, *, batch_size, scale=None, **options) -> Trainer:

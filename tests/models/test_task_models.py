@@ -12,6 +12,7 @@ from helpers.losses import as_floats
 from helpers.outputs import enlarge
 from helpers.slow import slow
 from helpers.tiny import TINY_CONFIG
+from helpers.training_steps import mirrored
 
 from bert_tf.models import kernels, layers, objectives
 from bert_tf.models.configuration.config import BertConfig
@@ -59,8 +60,7 @@ def test_fit_traces_a_step_once_per_replica(replicas, monkeypatch):
 
     monkeypatch.setattr(BertForSequenceClassification, "compute_loss", counted)
     create, features = MODELS["classifier"]
-    devices = [f"CPU:{number}" for number in range(replicas)]
-    with tf.distribute.MirroredStrategy(devices).scope() if replicas > 1 else contextlib.nullcontext():
+    with mirrored(2).scope() if replicas > 1 else contextlib.nullcontext():
         model = create()
         model.build()
         model.bert.trainable = False  # the head's variables suffice

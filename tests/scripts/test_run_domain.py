@@ -12,6 +12,7 @@ from helpers import warm
 from helpers.descendants import save_model
 from helpers.events import wait_until
 from helpers.paths import ROOT
+from helpers.scenarios import TWO_REPLICAS
 from helpers.script_cases import arguments_of
 from helpers.slow import exhaustive, slow
 from helpers.small_data import texts_of, write_classification
@@ -55,6 +56,8 @@ def newest_step(folder) -> int:
 @pytest.mark.slow  # in small: test_recipe.py
 def test_a_domain_from_end_to_end_killed_on_the_way(tmp_path):
     command, log, trained = command_of(write_world(tmp_path)), tmp_path / "killed.log", tmp_path / "out" / "pretrained"
+    for kind in ("pretraining", "fine_tuning"):  # several trainings of other shapes in a process
+        command += [f"--{kind}_flag={flag}" for flag in arguments_of(TWO_REPLICAS)]
     with open(log, "wb") as file:
         process = warm.Popen(command, stderr=file, env=ENVIRONMENT)
     wait_until(lambda: newest_step(trained) >= 10, process, log=log.read_text)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from helpers.tiny import ONE_LAYER
+from helpers.training_steps import build, feed, make_batches, trainer_of
 
 import bert_tf
 from bert_tf.models import kernels
@@ -64,6 +65,19 @@ def test_memory_of_gpus_is_taken_as_needed(monkeypatch, caplog, late):
         strategy_of()
     assert found == ([] if late else ["one", "two"])
     assert ("The memory of one is taken as set up before this run" in caplog.text) == late
+
+
+def test_two_trainings_of_other_shapes_in_one_process(monkeypatch, cpus, caplog):
+    devices = tf.config.list_logical_devices("CPU")[:2]
+    monkeypatch.setattr(tf.config, "list_logical_devices", {"CPU": devices, "GPU": []}.get)
+    for layers in (1, 2):
+        strategy = strategy_of("mirrored")
+        trainer = trainer_of(*build(strategy, layers=layers), strategy=strategy, batch_size=4)
+        trainer.steps(
+            feed(strategy, tf.data.Dataset.from_tensors(make_batches(4, 1)).unbatch().repeat()), tf.constant(1)
+        )
+        assert trainer.optimizer.iterations == 1
+    assert caplog.text.count("--distribution_strategy=mirrored is for GPUs, but TensorFlow finds none") == 2
 
 
 WORKER = {"worker": ["a:1"]}

@@ -11,6 +11,7 @@ import pytest
 import tensorflow as tf
 from helpers.paths import TESTS
 from helpers.tiny import TINY_CONFIG
+from helpers.training_steps import mirrored
 
 from bert_tf.models.configuration.config import BertConfig
 from bert_tf.models.configuration.sentence_settings import SentenceSettings
@@ -102,8 +103,7 @@ def test_all_formats_hold_the_same(tiny, small, tmp_path):
     """Also: several windows give the same as one, in order; neither padding nor two devices change anything."""
     source = tmp_path / "input.txt"
     lines = write_lines(source, 45)
-    mirrored = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
-    with mirrored.scope():
+    with mirrored(2).scope():
         copy = BertModel(tiny.config)
         copy.build()
     copy.set_weights(tiny.get_weights())
@@ -127,7 +127,7 @@ def test_all_formats_hold_the_same(tiny, small, tmp_path):
     assert [tokens[begin:end] for begin, end in spans] == [
         small.convert_ids_to_tokens(encode_line(line, small, 20).ids) for line in lines
     ]
-    for options in ({"window_bytes": 1}, {"model": copy, "strategy": mirrored}):
+    for options in ({"window_bytes": 1}, {"model": copy, "strategy": mirrored(2)}):
         again = dict(np.load(run("npz", **options)))
         np.testing.assert_allclose(again.pop("values"), values, atol=1e-5)
         for name, array in again.items():
