@@ -231,10 +231,10 @@ def write_records(path: str, encoded: EncodedExamples, max_seq_length: int) -> N
 
 
 def _by_scikit_learn(name: str, **options):
-    def score(labels, predictions):
+    def score(labels, predictions, /, **more):
         from sklearn import metrics
 
-        return getattr(metrics, name)(labels, predictions, **options)
+        return getattr(metrics, name)(labels, predictions, **options, **more)
 
     return score
 
@@ -273,7 +273,7 @@ def with_best_metric(task: Task, best: str | None, weighted: bool) -> Task:
     """The task, with the metric that chooses its best model first.
 
     Args:
-      best: --best_metric. weighted: whether classes have weights in the loss.
+      best: --best_metric, with or without "eval_". weighted: whether classes have weights in the loss.
     """
     metrics = ["accuracy", "macro_f1", "matthews"] + ["f1"] * (len(task.labels or ()) == 2)
     if task.is_regression:
@@ -284,6 +284,7 @@ def with_best_metric(task: Task, best: str | None, weighted: bool) -> Task:
         best = "macro_f1"
     if best is None:
         return task
+    best = best.removeprefix("eval_")
     if best not in metrics:
         raise ValueError(f"--best_metric={best}: this task has {', '.join(metrics)}.")
     return dataclasses.replace(task, metrics=tuple(dict.fromkeys((best, *task.metrics))))
@@ -345,7 +346,10 @@ def evaluate(task: Task, logits: np.ndarray, label_ids: np.ndarray, batch_size: 
     a last batch that is not full it differs a little from `eval_loss`, the mean over the examples.
     """
     predicted = predictions_of(task, logits)
-    results = {f"eval_{name}": float(METRICS[name](label_ids, predicted)) for name in task.metrics}
+    results = {}
+    for name in task.metrics:
+        every = {"labels": range(len(task.labels))} if name == "macro_f1" else {}  # a class that never occurs counts, too
+        results[f"eval_{name}"] = float(METRICS[name](label_ids, predicted, **every))
     losses = example_losses(task, logits, label_ids)
     batches = [losses[start : start + batch_size].mean() for start in range(0, len(losses), batch_size)]
     return {**results, "eval_loss": float(losses.mean()), "loss": float(np.mean(batches))}
