@@ -348,7 +348,7 @@ def evaluate(task: Task, logits: np.ndarray, label_ids: np.ndarray, batch_size: 
     predicted = predictions_of(task, logits)
     results = {}
     for name in task.metrics:
-        every = {"labels": range(len(task.labels))} if name == "macro_f1" else {}  # a class that never occurs counts, too
+        every = {"labels": range(len(task.labels))} if name == "macro_f1" else {}  # also those that never occur
         results[f"eval_{name}"] = float(METRICS[name](label_ids, predicted, **every))
     losses = example_losses(task, logits, label_ids)
     batches = [losses[start : start + batch_size].mean() for start in range(0, len(losses), batch_size)]

@@ -22,8 +22,8 @@ from bert_tf.text import watch_unknown
 from bert_tf.text.tokenizer import Tokenizer
 
 NO_LABEL = -1
-# Of words: most begin with a piece of their own; of characters others are inside a piece, a space before one, or a space
-# at an end of the sentence.
+# Of words: most begin with a piece of their own; of characters others are inside a piece, a space before one, or one at
+# an end of the sentence.
 FIRST, INSIDE, SPACE, MARGIN = range(4)
 
 
