@@ -107,6 +107,17 @@ def test_the_last_epoch_and_the_last_step_are_evaluated_once(examples, epochs, e
     assert [step for step in range(1, count + 1) if one.is_due(step)] == steps
 
 
+def test_a_picture_says_which_step_and_which_metric_it_shows(tmp_path):
+    task, results = ClassificationTask(None), {"eval_accuracy": 0.9, "eval_macro_f1": 0.25, "global_step": 30}
+    task.main_metric = "eval_macro_f1"
+    assert task.title_of("custom, dev", str(tmp_path), results) == "custom, dev, step 30: macro_f1 0.250"
+    (tmp_path / "best_model").mkdir()
+    (tmp_path / "best_model" / "eval_results.json").write_text('{"step": 20, "eval_macro_f1": 0.5}')
+    assert task.title_of("custom, dev", str(tmp_path), results) == (
+        "custom, dev, step 30 (the best is 20): macro_f1 0.250"
+    )
+
+
 class KilledError(BaseException):
     """Not an error that anything would handle."""
 

@@ -404,13 +404,12 @@ def write_analysis(
     text = report(task, logits, label_ids)
     write_text_file(posixpath.join(output_dir, f"classification_report{name}.txt"), text)
     logging.info("Each class:\n%s", text)
+    predicted = predictions_of(task, logits)
+    if len(predicted) > 1 and not np.ptp(predicted, 0).any() and np.ptp(label_ids, 0).any():
+        first = np.array(task.labels)[np.flatnonzero(predicted[0]) if task.multi_label else predicted[0]].tolist()
+        logging.warning("All %d predictions are %r: the model tells no classes apart.", len(predicted), first)
     if not task.multi_label:
         from bert_tf.training import plots
 
-        predicted = predictions_of(task, logits)
-        if len(predicted) > 1 and np.ptp(predicted) == 0 < np.ptp(label_ids):
-            message = "All %d predictions are %r: the model tells no classes apart."
-            logging.warning(message, len(predicted), task.labels[predicted[0]])
         path = posixpath.join(output_dir, f"confusion_matrix{name}.png")
-        title = f"{title}: accuracy {np.mean(predicted == label_ids):.3f}"
         plots.plot_confusion_matrix(label_ids, predicted, list(task.labels), path, title=title)

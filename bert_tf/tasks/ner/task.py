@@ -208,9 +208,9 @@ class NerTask(FineTuningTask):
         report = self._score("eval", examples.examples, logits)[1]
         logging.info("Step %d, eval:\n%s", results["global_step"], report)
         write_text_file(posixpath.join(output_dir, "eval_report.txt"), report)
-        outputs.write_confusion_matrix(
-            output_dir, examples.examples, logits, self.labels, self.tagging, results["global_step"]
-        )
+        plain = self.tagging.learned_scheme == "plain"
+        title = self.title_of(f"{'Tags' if plain else 'Types'} of words, dev set", output_dir, results)
+        outputs.write_confusion_matrix(output_dir, examples.examples, logits, self.labels, plain, title)
 
     def write_predictions(self, output_dir, examples, logits):
         file = examples.examples

@@ -125,7 +125,8 @@ def test_report_and_confusion_matrix(tmp_path, caplog):
     assert "All" not in caplog.text
     classification_encode.write_analysis(str(tmp_path), "_dev", task, logits_for([1] * 4, 3), labels)
     assert "All 4 predictions are 'entailment': the model tells no classes apart" in caplog.text
-    classification_encode.write_analysis(str(tmp_path), "_several", SEVERAL, logits, logits)
+    classification_encode.write_analysis(str(tmp_path), "_several", SEVERAL, logits[:1].repeat(4, 0), logits)
+    assert "All 4 predictions are ['a']: the model" in caplog.text
     assert "micro avg" in (tmp_path / "classification_report_several.txt").read_text()
     classification_encode.write_analysis(str(tmp_path), "_numbers", glue.find_task("sts-b"), logits[:, :1], labels)
     assert len(list(tmp_path.iterdir())) == 3
