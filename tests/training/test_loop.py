@@ -4,6 +4,7 @@ import dataclasses
 import json
 import math
 import signal
+import types
 
 import numpy as np
 import pytest
@@ -164,6 +165,19 @@ def test_points_of_the_log_are_means(tmp_path):
     _, pairs = run(one_device(), make_batches(4, 100), calls=50)
     expected = [pair["loss"] / 2 for pair in pairs[:10]]  # later, rounding has added up
     assert [line["loss"] for line in lines[:10]] == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize(("every", "last", "points", "lines"), [(100, 75, 75, 10), (100, 130, 65, 10), (100, 4, 4, 4),
+    (100, 1000, 50, 10), (100, 100_000, 1000, 1000), (1, 75, 75, 75)])  # fmt: skip
+def test_a_short_run_logs_about_ten_lines(tmp_path, caplog, every, last, points, lines):
+    """Its curves have more points."""
+    settings = types.SimpleNamespace(log_every_steps=every, train_batch_size=8)
+    trainer = types.SimpleNamespace(settings=settings, is_chief=True, step=0)
+    with caplog.at_level("INFO"), loop.TrainingLog(trainer, str(tmp_path), last, (0.0, 0.0)) as log:
+        for step in range(log.period, last + 1, log.period):
+            log.emit("train", step, {"loss": 1.0})
+    assert len((tmp_path / "train_log.jsonl").read_text().splitlines()) == points
+    assert caplog.text.count("train step ") in (lines, lines + 1)  # and the last step
 
 
 # --- evaluation -------------------------------------------------------------------------------------------------------

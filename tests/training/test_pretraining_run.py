@@ -2,8 +2,10 @@
 
 import json
 import pathlib
+import shutil
 
 import pytest
+import tensorflow as tf
 
 from bert_tf import BertForPreTraining, fill_mask, read_tokenizer
 from bert_tf.conversion import convert
@@ -14,6 +16,7 @@ from bert_tf.pretraining.create import create_pretraining_data
 from bert_tf.training import run_directory
 from bert_tf.training.pretraining_run import pretrain
 from bert_tf.training.pretraining_settings import PretrainingSettings
+from bert_tf.training.pretraining_tasks import PretrainingTask
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "house", "stands", "on", "a", "hill", "."]
 
@@ -85,6 +88,21 @@ def test_a_padded_table_stays_usable(records, tmp_path):
     (tmp_path / "model" / "vocab.txt").write_text("\n".join(more) + "\n")
     with pytest.raises(ValueError, match=r"vocab\.txt has 20 lines but .*bert_config\.json has vocab_size 16"):
         read_tokenizer(str(tmp_path / "model"))
+
+
+def test_a_warning_if_the_training_records_are_evaluated(records, tmp_path, caplog):
+    shutil.copy(records, tmp_path / "other.tfrecord")
+    config = str(pathlib.Path(records).parent / "bert_config.json")
+    for others, warnings in (
+        ({"eval_input_file": str(tmp_path / "other.tfrecord"), "do_train": True, "do_eval": True}, 0),
+        ({"do_train": True}, 0),
+        ({"do_eval": True}, 0),
+        ({"do_train": True, "do_eval": True}, 1),
+        ({"eval_input_file": records, "do_train": True, "eval_every_steps": 1}, 2),
+    ):
+        settings = PretrainingSettings(records, str(tmp_path), max_seq_length=16, max_predictions_per_seq=3, **others)
+        PretrainingTask(settings, BertConfig.from_json_file(config), config, tf.distribute.get_strategy())
+        assert caplog.text.count("The evaluation reads the training records") == warnings
 
 
 TAUGHT, ADAPTED = {"teacher": "a", run_directory.TEACHER_CHECKSUM: "1"}, {"lora_rank": 4, "lora_alpha": 8.0}

@@ -153,4 +153,4 @@ def settings_files(settings: SentenceSettings, hidden_size: int) -> dict[str, st
             "default_prompt_name": settings.default_prompt_name,
             "similarity_fn_name": settings.similarity,
         }
-    return {name: json.dumps(content, indent=2) + "\n" for name, content in contents.items()}
+    return {name: json.dumps(content, indent=2, ensure_ascii=False) + "\n" for name, content in contents.items()}

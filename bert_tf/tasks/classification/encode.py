@@ -19,7 +19,7 @@ from bert_tf.models.configuration.head_config import MAX_WINDOWS, HeadConfig, so
 from bert_tf.system.messages import warn_once
 from bert_tf.system.storage import write_text_file
 from bert_tf.tasks.classification.data import InputExample, Task
-from bert_tf.text import watch_unknown
+from bert_tf.text import shown, watch_unknown
 from bert_tf.text.tokenizer import Tokenizer
 
 # Starting processes takes seconds; one core tokenizes this much text (characters) meanwhile.
@@ -377,8 +377,7 @@ def log_examples(examples: Sequence[InputExample], encoded: EncodedExamples, tok
     for row, example in enumerate(examples):
         first = encoded.first_rows[row] if isinstance(encoded, WindowRows) else row
         ids = encoded.ids[encoded.offsets[first] : encoded.offsets[first + 1]].tolist()
-        tokens = " ".join(map(tokenizer.spell, tokenizer.convert_ids_to_tokens(ids)))
-        logging.info("Example %s, label %s: %s", example.guid, example.label, tokens)
+        logging.info("Example %s, label %s: %s", example.guid, example.label, shown(tokenizer, ids))
 
 
 def write_predictions(

@@ -18,7 +18,7 @@ from bert_tf.data.token_rows import TokenRows, document_spans, flatten
 from bert_tf.system.messages import warn_once
 from bert_tf.tasks.ner.data import Sentence
 from bert_tf.tasks.ner.tags import OUTSIDE
-from bert_tf.text import watch_unknown
+from bert_tf.text import shown, watch_unknown
 from bert_tf.text.tokenizer import Tokenizer
 
 NO_LABEL = -1
@@ -184,9 +184,9 @@ def log_rows(rows: WordRows, labels: Sequence[str], tokenizer: Tokenizer, count:
     for row in range(min(count, len(rows))):
         ids = rows.ids[rows.offsets[row] : rows.offsets[row + 1]].tolist()
         tags = [labels[number] if number >= 0 else "" for number in rows.labels["label_ids"][row, : len(ids)].tolist()]
-        pieces = tokenizer.convert_ids_to_tokens(ids)
-        shown = (f"{piece}/{tag}" if tag else piece for piece, tag in zip(pieces, tags, strict=True))
-        logging.info("Row %d: %s", row, " ".join(shown))
+        pieces = (shown(tokenizer, [index]) for index in ids)
+        tagged = (f"{piece}/{tag}" if tag else piece for piece, tag in zip(pieces, tags, strict=True))
+        logging.info("Row %d: %s", row, " ".join(tagged))
 
 
 def training_batches(rows: WordRows, **arguments):
