@@ -18,7 +18,6 @@ from bert_tf.models.files import initialize, lora_file, pretrained
 from bert_tf.models.files.directory import read_model_files
 from bert_tf.models.task_models import BertForMultipleChoice, BertForSequenceClassification, BertForTokenClassification
 from bert_tf.serving import export
-from bert_tf.system.storage import write_text_file
 from bert_tf.training import run_directory
 
 CONFIG = BertConfig.from_dict({**TINY_CONFIG, "num_hidden_layers": 1})
@@ -47,15 +46,13 @@ def test_names_can_be_read_in_all_files(tmp_path):
     """Not as \\uae0d; half a character, which UTF-8 can't hold, stays as JSON writes it."""
     model = BertForSequenceClassification(CONFIG, 2, labels=["긍정", "부정"])
     model.build()
-    ours, theirs = tmp_path / "ours", tmp_path / "theirs"
-    model.save_pretrained(str(ours))
-    convert.convert(str(ours), str(theirs), "huggingface")
-    export.write_description(str(ours), {"labels": ["긍정"]})
-    run_directory.record_settings(str(ours), {"labels": ["긍정"]}, resumed=False)
-    for path in (ours / "head_config.json", theirs / "config.json", ours / "export.json", ours / "run.json"):
-        assert "긍정" in path.read_text(encoding="utf-8"), path
-    write_text_file(str(tmp_path / "half.json"), '["긍", "\ud800"]')
-    assert json.loads((tmp_path / "half.json").read_text(encoding="utf-8")) == ["긍", "\ud800"]
+    model.save_pretrained(str(tmp_path))
+    convert.convert(str(tmp_path), str(tmp_path / "theirs"), "huggingface")
+    export.write_description(str(tmp_path), {"labels": ["긍정", "\ud800"]})
+    run_directory.record_settings(str(tmp_path), {"labels": ["긍정"]}, resumed=False)
+    for name in ("head_config.json", "theirs/config.json", "export.json", "run.json"):
+        assert "긍정" in (text := (tmp_path / name).read_text(encoding="utf-8")), name
+        assert name != "export.json" or json.loads(text) == {"labels": ["긍정", "\ud800"]}
 
 
 @pytest.mark.parametrize(

@@ -78,6 +78,10 @@ def test_a_notebook_trains_and_a_step_is_evaluated_once(folder):
     lines = (folder / "run" / "eval_results.txt").read_text().splitlines()
     written = {name: float(value) for name, value in (line.split(" = ") for line in lines)}
     assert results == pytest.approx(written, rel=1e-6) and results["global_step"] == 4
+    best = json.loads((folder / "run" / "best_model" / "eval_results.json").read_text())["step"]
+    for step, shown in ((best, best), (9, f"9 (the best is {best})")):  # of a picture
+        title = task.title_of("dev", str(folder / "run"), {"eval_accuracy": 0.25, "global_step": step})
+        assert title == f"dev, step {shown}: accuracy 0.250"
     settings = json.loads((folder / "run" / "run.json").read_text())
     assert settings["learning_rate"] == 5e-5 and settings["text_a"] == "text" and settings["finished_step"] == 4
     with pytest.raises(ValueError, match=r"finished run with other settings \(--num_train_epochs: 2 there, 1 now\)"):
@@ -105,17 +109,6 @@ def test_the_last_epoch_and_the_last_step_are_evaluated_once(examples, epochs, e
     count = number_of_steps(examples, batch, epochs)
     one = script._Run(task, run, tf.distribute.OneDeviceStrategy("CPU:0"), count)
     assert [step for step in range(1, count + 1) if one.is_due(step)] == steps
-
-
-def test_a_picture_says_which_step_and_which_metric_it_shows(tmp_path):
-    task, results = ClassificationTask(None), {"eval_accuracy": 0.9, "eval_macro_f1": 0.25, "global_step": 30}
-    task.main_metric = "eval_macro_f1"
-    assert task.title_of("custom, dev", str(tmp_path), results) == "custom, dev, step 30: macro_f1 0.250"
-    (tmp_path / "best_model").mkdir()
-    (tmp_path / "best_model" / "eval_results.json").write_text('{"step": 20, "eval_macro_f1": 0.5}')
-    assert task.title_of("custom, dev", str(tmp_path), results) == (
-        "custom, dev, step 30 (the best is 20): macro_f1 0.250"
-    )
 
 
 class KilledError(BaseException):

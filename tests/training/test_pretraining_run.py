@@ -91,17 +91,13 @@ def test_a_padded_table_stays_usable(records, tmp_path):
 
 
 def test_a_warning_if_the_training_records_are_evaluated(records, tmp_path, caplog):
-    shutil.copy(records, tmp_path / "other.tfrecord")
-    config = str(pathlib.Path(records).parent / "bert_config.json")
-    for others, warnings in (
-        ({"eval_input_file": str(tmp_path / "other.tfrecord"), "do_train": True, "do_eval": True}, 0),
-        ({"do_train": True}, 0),
-        ({"do_eval": True}, 0),
-        ({"do_train": True, "do_eval": True}, 1),
-        ({"eval_input_file": records, "do_train": True, "eval_every_steps": 1}, 2),
-    ):
-        settings = PretrainingSettings(records, str(tmp_path), max_seq_length=16, max_predictions_per_seq=3, **others)
-        PretrainingTask(settings, BertConfig.from_json_file(config), config, tf.distribute.get_strategy())
+    other = shutil.copy(records, tmp_path / "other.tfrecord")
+    config = BertConfig.from_json_file(str(pathlib.Path(records).parent / "bert_config.json"))
+    for trains, evaluated, file, warnings in ((1, 1, other, 0), (1, 0, None, 0), (0, 1, None, 0), (1, 1, None, 1),
+                                              (1, 0, records, 1), (1, 1, records, 2)):  # fmt: skip
+        flags = {"do_train": bool(trains), "do_eval": bool(evaluated), "eval_input_file": file and str(file)}
+        settings = PretrainingSettings(records, "", max_seq_length=16, max_predictions_per_seq=3, **flags)
+        PretrainingTask(settings, config, "", tf.distribute.get_strategy())
         assert caplog.text.count("The evaluation reads the training records") == warnings
 
 

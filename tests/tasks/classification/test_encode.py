@@ -76,13 +76,8 @@ def test_logs_show_whole_syllables(tmp_path, caplog):
         classification_encode.log_examples(examples, rows, tokenizer)
         choice_encode.log_examples(choice, tokenizer, 1)
         ner_encode.log_rows(tagged, ["O"], tokenizer)
-    logged = [record.getMessage().partition(": ")[2] for record in caplog.records]
-    assert logged == [
-        "[CLS] 영화 ##를 봤다 [SEP]",
-        "[CLS] 영화 ##를 [SEP] 봤다 [SEP]",
-        "[CLS] 영화 ##를 [SEP] 영화 [SEP]",
-        "[CLS] 영화/O ##를 [SEP]",
-    ]
+    logged = [record.getMessage().partition(": [CLS] 영화")[2] for record in caplog.records]
+    assert logged == [" ##를 봤다 [SEP]", " ##를 [SEP] 봤다 [SEP]", " ##를 [SEP] 영화 [SEP]", "/O ##를 [SEP]"]
 
 
 def test_truncation_is_counted_and_said_once(english, caplog):

@@ -104,8 +104,7 @@ def test_a_model_that_tags_everything_alike(tmp_path, caplog):
     sentences, labels = [Sentence(["a", "b"], ["B-A", "O"], [])], ["O", "B-A", "I-A"]
     for tags, warnings in (([0, 1], 0), ([0, 0], 1), ([1, 2], 2)):
         outputs.write_confusion_matrix(str(tmp_path), sentences, np.eye(3)[tags], labels, False, "")
-        assert caplog.text.count("the model tells none apart") == warnings
-    assert "All 2 words are tagged 'O': the model tells none apart." in caplog.text
+        assert caplog.text.count("All 2 words are tagged ") == warnings
 
 
 def test_settings_stay_with_the_model(tmp_path):
