@@ -97,7 +97,7 @@ def test_a_warning_if_the_training_records_are_evaluated(records, tmp_path, capl
                                               (1, 0, records, 1), (1, 1, records, 2)):  # fmt: skip
         flags = {"do_train": bool(trains), "do_eval": bool(evaluated), "eval_input_file": file and str(file)}
         settings = PretrainingSettings(records, "", max_seq_length=16, max_predictions_per_seq=3, **flags)
-        PretrainingTask(settings, config, "", tf.distribute.get_strategy())
+        PretrainingTask(settings, config, "", tf.distribute.OneDeviceStrategy("CPU:0"))
         assert caplog.text.count("The evaluation reads the training records") == warnings
 
 
