@@ -245,7 +245,8 @@ def publish(folder: str, export_dir: str, version: int | None) -> str:
 
 
 def write_description(directory: str, description: Mapping) -> None:
-    write_text_file(posixpath.join(directory, model_directory.EXPORT_FILE), json.dumps(description, indent=2) + "\n")
+    text = json.dumps(description, indent=2, ensure_ascii=False) + "\n"
+    write_text_file(posixpath.join(directory, model_directory.EXPORT_FILE), text)
 
 
 def labels_file(labels: Sequence[str]) -> dict[str, bytes]:

@@ -272,7 +272,7 @@ def write_files(contents: Mapping[str, bytes]) -> None:
 
 
 def write_text_file(path: str, text: str) -> None:
-    write_file(path, text.encode("utf-8"))
+    write_file(path, text.encode("utf-8", "backslashreplace"))  # a lone surrogate, as JSON escapes it
 
 
 @contextlib.contextmanager

@@ -107,7 +107,8 @@ def write_search(output_dir: str, tried: Sequence[Tried], main_metric: str) -> s
         for trial in tried
     ]
     content = {"metric": main_metric, "best": dict(best.values), "combinations": combinations}
-    write_text_file(posixpath.join(output_dir, run_directory.SEARCH), json.dumps(content, indent=2) + "\n")
+    text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
+    write_text_file(posixpath.join(output_dir, run_directory.SEARCH), text)
     table = table_text(tried, main_metric) + "\n"
     write_text_file(posixpath.join(output_dir, "search.md"), table)
     copy_best(posixpath.join(output_dir, folder_of(best.values)), output_dir)

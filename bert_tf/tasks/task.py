@@ -3,7 +3,7 @@
 import abc
 import dataclasses
 import posixpath
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import keras
 import numpy as np
@@ -16,7 +16,7 @@ from bert_tf.models import students, task_models
 from bert_tf.models.files.directory import ModelFiles
 from bert_tf.tasks.table import TASKS
 from bert_tf.text.tokenizer import Tokenizer
-from bert_tf.training import run_directory, starting_model
+from bert_tf.training import fine_tuning, run_directory, starting_model
 from bert_tf.training.settings import FineTuningSettings
 from bert_tf.training.starting_model import Adjustment, StartingHead
 from bert_tf.training.teacher import Teacher, open_teacher
@@ -180,6 +180,13 @@ class FineTuningTask(abc.ABC):
     def evaluate(self, examples: ExampleSet, outputs, batch_size: int):
         """(outputs, results) that are reported for a dev set: a function of the outputs, whatever was before."""
         return outputs, self.score(examples, outputs, batch_size)
+
+    def title_of(self, what: str, output_dir: str, results: Mapping[str, float]) -> str:
+        """The title of a picture: the step, and the metric that chooses the best one."""
+        step, metric = results["global_step"], self.main_metric
+        best = (fine_tuning.read_best_results(output_dir) or {}).get("step", step)
+        beside = "" if best == step else f" (the best is {best})"
+        return f"{what}, step {step}{beside}: {metric.removeprefix('eval_')} {results[metric]:.3f}"
 
     def write_analysis(self, output_dir: str, examples: ExampleSet, outputs, results: dict) -> None:  # noqa: B027
         """Writes more about a dev set than its results: a report, a confusion matrix. results: with global_step."""

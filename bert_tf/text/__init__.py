@@ -5,6 +5,8 @@ a vocabulary chooses by these functions.
 """
 
 import posixpath
+import unicodedata
+from collections.abc import Iterable
 
 import numpy as np
 from absl import logging
@@ -146,6 +148,12 @@ def _of_word_pieces(kind: type[Tokenizer], directory: str, default: type[Tokeniz
     return RobertaWordPieceTokenizer if is_roberta else kind
 
 
+def shown(tokenizer: Tokenizer, ids: Iterable[int]) -> str:
+    """The pieces of ids as people read them, for a log: Hangul that was decomposed is composed."""
+    pieces = map(tokenizer.spell, tokenizer.convert_ids_to_tokens(ids))
+    return unicodedata.normalize("NFC", " ".join(pieces))
+
+
 # --- a vocabulary that does not fit the texts -------------------------------------------------------------------------
 
 _MANY = 0.05  # of all tokens of texts
@@ -170,5 +178,5 @@ def watch_unknown(tokenizer: Tokenizer, ids: np.ndarray) -> None:
     if share > _MANY and (unknown >= _FEWEST or unknown == counts["tokens"]):
         counts["is_warned"] = True
         advice = f"do {tokenizer.vocab_file or 'the vocabulary'}, do_lower_case and strip_accents fit them?"
-        known = "The multilingual models know 104 languages, for example multi_cased_L-12_H-768_A-12."
+        known = "klue/bert-base knows Korean, multi_cased_L-12_H-768_A-12 104 languages."
         logging.warning(f"{100 * share:.0f} % of the tokens of the texts are {tokenizer.unk_token}: {advice} {known}")

@@ -284,7 +284,7 @@ class Tokenizer(abc.ABC):
         old = (read_json_if_there(path) or {}).items()
         old_limit = {name: value for name, value in old if name == "model_max_length"}
         config = {"tokenizer_class": self.huggingface_class, **old_limit, **self.settings()}
-        contents[TOKENIZER_CONFIG] = (json.dumps(config, indent=2, sort_keys=True) + "\n").encode()
+        contents[TOKENIZER_CONFIG] = (json.dumps(config, indent=2, sort_keys=True, ensure_ascii=False) + "\n").encode()
         tf.io.gfile.makedirs(directory)
         write_files({posixpath.join(directory, name): content for name, content in reversed(contents.items())})
         if self.transformers_differs:

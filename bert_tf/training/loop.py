@@ -44,7 +44,7 @@ EXIT_CODE_TERMINATED = 128 + signal.SIGTERM
 
 # One call of the graph should last no longer than this many seconds: it can be neither interrupted nor watched.
 _SECONDS_PER_CALL = 5.0
-_POINTS = 50  # in the log of a run, at least
+_POINTS, _LINES = 50, 10  # in the curves of a run and its log, at least
 _FIRST_STEP = (
     "The first step takes longest: TensorFlow builds its graph and XLA compiles parts of it, once for each shape; on a "
     "GPU it compiles the whole step, which takes a minute or so."
@@ -383,7 +383,9 @@ class TrainingLog:
     def __init__(self, trainer: Trainer, output_dir: str, last_step: int, cost_of_example: tuple[float, float]):
         self._trainer, self._output_dir, self._last_step = trainer, output_dir, last_step
         self._active = trainer.is_chief
-        self.period = max(1, min(trainer.settings.log_every_steps, last_step // _POINTS))
+        every = trainer.settings.log_every_steps
+        self.period = max(1, min(every, last_step // _POINTS))
+        self._steps_of_line = self.period * max(1, min(every, last_step // _LINES) // self.period)
         costs = zip(("examples", "tokens", "model_flops"), (1.0, *cost_of_example), strict=True)
         self._per_step = {f"{unit}_per_second": trainer.settings.train_batch_size * cost for unit, cost in costs}
         self._sums, self._seconds, self._timed_steps, self._skipped = {}, 0.0, 0, 0
@@ -447,7 +449,8 @@ class TrainingLog:
         if not self._active:
             return
         path = posixpath.join(self._output_dir, LOG_FILE)
-        if kind == "eval" or not sys.stderr.isatty():  # on a terminal the bar shows the steps
+        is_line = step % self._steps_of_line == 0 or step >= self._last_step
+        if kind == "eval" or (is_line and not sys.stderr.isatty()):  # on a terminal the bar shows the steps
             text = ", ".join(f"{name} {_readable(value)}" for name, value in shown_results(values).items())
             with tqdm.external_write_mode():
                 logging.info("%s step %d: %s", kind, step, text)

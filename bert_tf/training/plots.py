@@ -32,7 +32,7 @@ _PRETRAINING_PANELS = {
     "Divergence from the teacher (nats)": "divergence",
 }
 _METRICS_SHOWN = 2  # of fine-tuning, besides the loss
-_KINDS = {"train": "training", "eval": "held-out"}  # the legend's names for the two kinds of record
+_KINDS = {"train": "training", "eval": "evaluation"}  # the legend's names for the two kinds of record
 
 
 def _can_draw(function: str) -> bool:
@@ -129,7 +129,7 @@ def plot_training_log(
     *,
     title: str | None = None,
 ):
-    """Draws loss and metrics over the steps, of training and held-out data.
+    """Draws loss and metrics over the steps, of training and evaluation.
 
         plot_training_log("runs/pretraining/train_log.jsonl", "loss.png")
 
@@ -224,4 +224,6 @@ def plot_confusion_matrix(
                 ax=figure.subplots(), colorbar=False, cmap="Blues", xticks_rotation=rotation, values_format="d"
             )
             display.ax_.set_title(title or "", wrap=True)
+            if ticks is shown and len(pictures) > 1:
+                display.ax_.set_xlabel(f"Predicted label ({posixpath.basename(svg)} has the names)")
     return figure

@@ -109,6 +109,12 @@ class PretrainingTask(Run):
         super().__init__(settings, strategy, settings.stop_at_step or settings.num_train_steps)
         self.config, self.config_name = config, name
         self.data = open_all_records(settings, config, name)
+        read = {opened.index.fingerprint for opened in self.data.values()}
+        if len(read) == 1 and settings.do_train and (settings.do_eval or settings.eval_every_steps):
+            logging.warning(
+                "The evaluation reads the training records: its results say nothing about other texts. For those give "
+                "--eval_input_file."
+            )
         self.masking = self.create_masking()
         self.token_weights = None
         if self.masking and (power := self.masking.mask_smoothing):

@@ -295,7 +295,8 @@ def record_settings(output_dir: str, settings: dict, resumed: bool) -> None:
 
 
 def _write_settings(output_dir: str, settings: dict) -> None:
-    write_text_file(posixpath.join(output_dir, _SETTINGS), json.dumps(settings, indent=2, sort_keys=True) + "\n")
+    content = json.dumps(settings, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
+    write_text_file(posixpath.join(output_dir, _SETTINGS), content)
 
 
 # --- the card ---------------------------------------------------------------------------------------------------------

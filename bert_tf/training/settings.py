@@ -159,7 +159,7 @@ class TrainingSettings(ComputationSettings):
     )
     keep_checkpoint_max: int = setting(5, "Checkpoints kept in output_dir, with optimizer state; 0 keeps all.", least=0)
     log_every_steps: int = setting(
-        100, "Steps between two log lines, or a fiftieth of the run if that is less.", least=1
+        100, "Steps between two log lines, or a tenth of the run if that is less; curves have fifty points.", least=1
     )
     eval_every_steps: int = setting(
         0,

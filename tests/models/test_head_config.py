@@ -17,6 +17,8 @@ from bert_tf.models.files import directory as model_directory
 from bert_tf.models.files import initialize, lora_file, pretrained
 from bert_tf.models.files.directory import read_model_files
 from bert_tf.models.task_models import BertForMultipleChoice, BertForSequenceClassification, BertForTokenClassification
+from bert_tf.serving import export
+from bert_tf.training import run_directory
 
 CONFIG = BertConfig.from_dict({**TINY_CONFIG, "num_hidden_layers": 1})
 IDS = {"input_ids": np.arange(1, 13).reshape(2, 6)}
@@ -38,6 +40,19 @@ def test_the_file_says_only_what_there_is_to_say(tmp_path, head, values):
     path.write_text(head.to_json())
     assert json.loads(path.read_text()) == values
     assert HeadConfig.read(str(path)) == head
+
+
+def test_names_can_be_read_in_all_files(tmp_path):
+    """Not as \\uae0d; half a character, which UTF-8 can't hold, stays as JSON writes it."""
+    model = BertForSequenceClassification(CONFIG, 2, labels=["긍정", "부정"])
+    model.build()
+    model.save_pretrained(str(tmp_path))
+    convert.convert(str(tmp_path), str(tmp_path / "theirs"), "huggingface")
+    export.write_description(str(tmp_path), {"labels": ["긍정", "\ud800"]})
+    run_directory.record_settings(str(tmp_path), {"labels": ["긍정"]}, resumed=False)
+    for name in ("head_config.json", "theirs/config.json", "export.json", "run.json"):
+        assert "긍정" in (text := (tmp_path / name).read_text(encoding="utf-8")), name
+        assert name != "export.json" or json.loads(text) == {"labels": ["긍정", "\ud800"]}
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """run_ner.py on a tiny model: learning both ways, files in and out, and what it refuses."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -12,6 +13,10 @@ from bert_tf.serving.export import export_saved_model
 from bert_tf.serving.tagger import Tagger
 from bert_tf.tasks.ner import data as ner_data
 from bert_tf.tasks.ner import tags as ner_tags
+from bert_tf.tasks.ner.settings import NerSettings
+from bert_tf.tasks.ner.task import NerTask
+from bert_tf.tasks.script import fine_tune
+from bert_tf.training.settings import FineTuningSettings
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"name{n}" for n in range(4)), "town", "of", "##x"]
 PIECES += [f"w{number}" for number in range(100 - len(PIECES))]
@@ -194,6 +199,20 @@ def test_characters_are_learned_and_used(ran, tmp_path, name, split):
             export_saved_model(str(model), str(tmp_path / "export"))
         assert not (tmp_path / "export").exists()
         assert {line.split("\t")[-1] for line in file.lines if "PS_B" in line} == {"PS_B"}
+
+
+def test_a_model_of_pieces_from_elsewhere(ran, folder, tmp_path):
+    """Without token_classification.json, as transformers writes one: it gives the scores that it had here."""
+    model = tmp_path / "model"
+    shutil.copytree(ran[0] / "pieces" / "best_model", model)
+    (model / "token_classification.json").unlink()
+    files = {"comment_prefix": "## ", "encoding": "cp949", "dev_file": str(folder / "klue-dev.tsv")}
+    run = {"init_checkpoint": str(model), "do_eval": True, "max_seq_length": 32, "output_dir": str(tmp_path / "out")}
+    here = json.loads((model / "eval_results.json").read_text())["eval_character_macro_f1"]
+    for split in (False, True):
+        task = NerTask(NerSettings(**files, metric="klue", character_tokens=split))
+        results = fine_tune(task, FineTuningSettings(**run))
+        assert (results["eval_character_macro_f1"] == pytest.approx(here)) is not split
 
 
 def test_plain_tags_of_joined_sentences(ran):

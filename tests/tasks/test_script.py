@@ -78,6 +78,10 @@ def test_a_notebook_trains_and_a_step_is_evaluated_once(folder):
     lines = (folder / "run" / "eval_results.txt").read_text().splitlines()
     written = {name: float(value) for name, value in (line.split(" = ") for line in lines)}
     assert results == pytest.approx(written, rel=1e-6) and results["global_step"] == 4
+    best = json.loads((folder / "run" / "best_model" / "eval_results.json").read_text())["step"]
+    for step, shown in ((best, best), (9, f"9 (the best is {best})")):  # of a picture
+        title = task.title_of("dev", str(folder / "run"), {"eval_accuracy": 0.25, "global_step": step})
+        assert title == f"dev, step {shown}: accuracy 0.250"
     settings = json.loads((folder / "run" / "run.json").read_text())
     assert settings["learning_rate"] == 5e-5 and settings["text_a"] == "text" and settings["finished_step"] == 4
     with pytest.raises(ValueError, match=r"finished run with other settings \(--num_train_epochs: 2 there, 1 now\)"):

@@ -59,7 +59,7 @@ def test_wherever_texts_are_encoded(tmp_path, caplog, place):
             PLACES[place]("좋은 영화 정말 추천", tokenizer)
     (message,) = warnings_of(caplog)
     assert f"do {tmp_path}/vocab.txt, do_lower_case and strip_accents fit them?" in message
-    assert "multi_cased_L-12_H-768_A-12" in message and "\n" not in message
+    assert "klue/bert-base knows Korean, multi_cased_L-12_H-768_A-12 104" in message and "\n" not in message
 
 
 def test_shares(tmp_path, caplog):

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import math
+import re
 import signal
 
 import numpy as np
@@ -143,8 +144,11 @@ def test_an_early_stop_saves_its_step_and_is_heeded_by_the_next_start(tmp_path, 
     assert "Nothing to train: step 0 is reached, and the run was stopped early." in caplog.text
 
 
-def test_points_of_the_log_are_means(tmp_path):
-    train_loop(tmp_path, make_batches(4, 100))
+def test_points_of_the_log_are_means(tmp_path, caplog):
+    """Of each pair of steps the mean, not the sum; only a fifth of them is a line, too."""
+    with caplog.at_level("INFO"):
+        train_loop(tmp_path, make_batches(4, 100), log_every_steps=100)
+    assert re.findall(r"train step (\d+):", caplog.text) == list(map(str, range(10, 101, 10)))
     lines = [json.loads(line) for line in (tmp_path / "train_log.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines] == list(range(2, 101, 2))
     _, pairs = run(one_device(), make_batches(4, 100), calls=50)

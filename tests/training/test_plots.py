@@ -23,6 +23,7 @@ def test_names_for_which_no_font_is_installed_are_text_for_a_browser(tmp_path, m
     labels = list(range(len(names)))
     figure = plot_confusion_matrix(labels, labels, names, str(tmp_path / "matrix.png"), title="개발 집합: 1.0")
     assert texts_of(figure.axes[0].get_xticklabels()) == list(map(str, labels))
+    assert figure.axes[0].get_xlabel() == "Predicted label (matrix.svg has the names)"
     assert (tmp_path / "matrix.png").read_bytes().startswith(PNG_HEADER)
     root = xml.etree.ElementTree.fromstring((tmp_path / "matrix.svg").read_text(encoding="utf-8"))
     elements = list(root.iter("{http://www.w3.org/2000/svg}text"))
@@ -90,6 +91,6 @@ def test_plot_of_a_fine_tuning_log(tmp_path):
         {line.get_label(): list(zip(*line.get_data(), strict=True)) for line in axes.get_lines()}
         for axes in figure.axes
     ]
-    assert lines[0] == {"training": [(1, 1.5), (2, 1.0)], "held-out": [(1, 0.9), (2, 0.7)]}
-    assert lines[1] == {"training": [(1, 0.2), (2, 0.3)], "held-out": [(1, 0.5), (2, 0.5)]}
-    assert lines[2] == {"held-out": [(1, 0.4), (2, 0.4)]}
+    assert lines[0] == {"training": [(1, 1.5), (2, 1.0)], "evaluation": [(1, 0.9), (2, 0.7)]}
+    assert lines[1] == {"training": [(1, 0.2), (2, 0.3)], "evaluation": [(1, 0.5), (2, 0.5)]}
+    assert lines[2] == {"evaluation": [(1, 0.4), (2, 0.4)]}

@@ -2,8 +2,10 @@
 
 import json
 import pathlib
+import shutil
 
 import pytest
+import tensorflow as tf
 
 from bert_tf import BertForPreTraining, fill_mask, read_tokenizer
 from bert_tf.conversion import convert
@@ -14,6 +16,7 @@ from bert_tf.pretraining.create import create_pretraining_data
 from bert_tf.training import run_directory
 from bert_tf.training.pretraining_run import pretrain
 from bert_tf.training.pretraining_settings import PretrainingSettings
+from bert_tf.training.pretraining_tasks import PretrainingTask
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "house", "stands", "on", "a", "hill", "."]
 
@@ -85,6 +88,17 @@ def test_a_padded_table_stays_usable(records, tmp_path):
     (tmp_path / "model" / "vocab.txt").write_text("\n".join(more) + "\n")
     with pytest.raises(ValueError, match=r"vocab\.txt has 20 lines but .*bert_config\.json has vocab_size 16"):
         read_tokenizer(str(tmp_path / "model"))
+
+
+def test_a_warning_if_the_training_records_are_evaluated(records, tmp_path, caplog):
+    other = shutil.copy(records, tmp_path / "other.tfrecord")
+    config = BertConfig.from_json_file(str(pathlib.Path(records).parent / "bert_config.json"))
+    for trains, evaluated, file, warnings in ((1, 1, other, 0), (1, 0, None, 0), (0, 1, None, 0), (1, 1, None, 1),
+                                              (1, 0, records, 1), (1, 1, records, 2)):  # fmt: skip
+        flags = {"do_train": bool(trains), "do_eval": bool(evaluated), "eval_input_file": file and str(file)}
+        settings = PretrainingSettings(records, "", max_seq_length=16, max_predictions_per_seq=3, **flags)
+        PretrainingTask(settings, config, "", tf.distribute.OneDeviceStrategy("CPU:0"))
+        assert caplog.text.count("The evaluation reads the training records") == warnings
 
 
 TAUGHT, ADAPTED = {"teacher": "a", run_directory.TEACHER_CHECKSUM: "1"}, {"lora_rank": 4, "lora_alpha": 8.0}

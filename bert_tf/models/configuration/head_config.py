@@ -127,7 +127,7 @@ class HeadConfig:
 
     def to_json(self) -> str:
         """The content of a head_config.json."""
-        return json.dumps(self.to_dict(), indent=2, sort_keys=True) + "\n"
+        return json.dumps(self.to_dict(), indent=2, sort_keys=True, ensure_ascii=False) + "\n"
 
     @property
     def variant(self) -> str | None:

@@ -167,4 +167,4 @@ def settings_files(settings: SentenceSettings, hidden_size: int) -> dict[str, st
         }
         if settings.truncate_dim:
             contents[SENTENCES_CONFIG]["truncate_dim"] = settings.truncate_dim
-    return {name: json.dumps(content, indent=2) + "\n" for name, content in contents.items()}
+    return {name: json.dumps(content, indent=2, ensure_ascii=False) + "\n" for name, content in contents.items()}

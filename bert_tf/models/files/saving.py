@@ -62,7 +62,7 @@ def write_weights(path: str, format: Format, weights: Weights, config: BertConfi
             logging.info("%s: %s", path, line)
         names = huggingface.save(path, weights, config, head)
         values = huggingface.config_values(config, weights, head)
-        texts = {HUGGINGFACE_CONFIG: json.dumps(values, indent=2, sort_keys=True) + "\n"}
+        texts = {HUGGINGFACE_CONFIG: json.dumps(values, indent=2, sort_keys=True, ensure_ascii=False) + "\n"}
     else:
         names = variable_names.names_there(weights, config)
         bundle.write_bundle(path, renamed(weights, {there: name for name, there in names.items()}, {}))
@@ -123,7 +123,8 @@ def description_of(files: ModelFiles, vocabulary: list[str] | None = None) -> di
         **settings,
         "model_max_length": files.max_seq_length or files.config.max_length,
     }
-    contents[tokenizer_files.TOKENIZER_CONFIG] = (json.dumps(values, indent=2, sort_keys=True) + "\n").encode()
+    text = json.dumps(values, indent=2, sort_keys=True, ensure_ascii=False)
+    contents[tokenizer_files.TOKENIZER_CONFIG] = f"{text}\n".encode()
     return of_vectors | dict(reversed(contents.items()))
 
 

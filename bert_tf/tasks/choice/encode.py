@@ -11,7 +11,7 @@ from absl import logging
 from bert_tf.data import token_rows
 from bert_tf.data.token_rows import GroupedRows, flatten
 from bert_tf.tasks.choice.data import ChoiceExample
-from bert_tf.text import watch_unknown
+from bert_tf.text import shown, watch_unknown
 from bert_tf.text.tokenizer import Tokenizer
 
 
@@ -69,8 +69,8 @@ def log_examples(rows: GroupedRows, tokenizer: Tokenizer, count: int = 2, row: s
         example, position = divmod(number, rows.rows_per_example)
         label = " (right)" if "label_ids" in rows.labels and rows.labels["label_ids"][example] == position else ""
         label = f", score {rows.labels['scores'][example]:.3f}" if "scores" in rows.labels else label
-        tokens = tokenizer.convert_ids_to_tokens(rows.ids[rows.offsets[number] : rows.offsets[number + 1]].tolist())
-        logging.info("Example %d, %s %d%s: %s", example, row, position, label, " ".join(tokens))
+        tokens = shown(tokenizer, rows.ids[rows.offsets[number] : rows.offsets[number + 1]].tolist())
+        logging.info("Example %d, %s %d%s: %s", example, row, position, label, tokens)
 
 
 def write_records(path: str, rows: GroupedRows, max_seq_length: int, row: str = "choice") -> None:

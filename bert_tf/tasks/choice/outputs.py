@@ -20,12 +20,11 @@ def evaluate(rows: GroupedRows, logits: np.ndarray, batch_size: int) -> dict[str
     return classification_encode.evaluate(task, logits, rows.labels["label_ids"], batch_size)
 
 
-def write_confusion_matrix(output_dir: str, rows: GroupedRows, logits: np.ndarray, step: int) -> None:
+def write_confusion_matrix(output_dir: str, rows: GroupedRows, logits: np.ndarray, title: str) -> None:
     """Writes confusion_matrix.png: the positions of the right choices and of the chosen ones."""
     from bert_tf.training import plots
 
     labels, chosen = rows.labels["label_ids"], np.argmax(logits, -1)
-    title = f"Place of the right choice, dev set, step {step}: accuracy {np.mean(chosen == labels):.3f}"
     path = posixpath.join(output_dir, "confusion_matrix.png")
     plots.plot_confusion_matrix(labels, chosen, list(map(str, range(rows.rows_per_example))), path, title=title)
 

@@ -57,7 +57,8 @@ class ChoiceTask(FineTuningTask):
         return [examples[0].context, *examples[0].choices]
 
     def write_analysis(self, output_dir, examples, logits, results):
-        outputs.write_confusion_matrix(output_dir, examples.rows, logits, results["global_step"])
+        title = self.title_of("Place of the right choice, dev set", output_dir, results)
+        outputs.write_confusion_matrix(output_dir, examples.rows, logits, title)
 
     def write_predictions(self, output_dir, examples, logits):
         paths = outputs.write_predictions(output_dir, examples.examples, logits)

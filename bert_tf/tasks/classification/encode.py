@@ -19,7 +19,7 @@ from bert_tf.models.configuration.head_config import MAX_WINDOWS, HeadConfig, so
 from bert_tf.system.messages import warn_once
 from bert_tf.system.storage import write_text_file
 from bert_tf.tasks.classification.data import InputExample, Task
-from bert_tf.text import watch_unknown
+from bert_tf.text import shown, watch_unknown
 from bert_tf.text.tokenizer import Tokenizer
 
 # Starting processes takes seconds; one core tokenizes this much text (characters) meanwhile.
@@ -231,10 +231,10 @@ def write_records(path: str, encoded: EncodedExamples, max_seq_length: int) -> N
 
 
 def _by_scikit_learn(name: str, **options):
-    def score(labels, predictions):
+    def score(labels, predictions, /, **more):
         from sklearn import metrics
 
-        return getattr(metrics, name)(labels, predictions, **options)
+        return getattr(metrics, name)(labels, predictions, **options, **more)
 
     return score
 
@@ -273,7 +273,7 @@ def with_best_metric(task: Task, best: str | None, weighted: bool) -> Task:
     """The task, with the metric that chooses its best model first.
 
     Args:
-      best: --best_metric. weighted: whether classes have weights in the loss.
+      best: --best_metric, with or without "eval_". weighted: whether classes have weights in the loss.
     """
     metrics = ["accuracy", "macro_f1", "matthews"] + ["f1"] * (len(task.labels or ()) == 2)
     if task.is_regression:
@@ -284,6 +284,7 @@ def with_best_metric(task: Task, best: str | None, weighted: bool) -> Task:
         best = "macro_f1"
     if best is None:
         return task
+    best = best.removeprefix("eval_")
     if best not in metrics:
         raise ValueError(f"--best_metric={best}: this task has {', '.join(metrics)}.")
     return dataclasses.replace(task, metrics=tuple(dict.fromkeys((best, *task.metrics))))
@@ -345,7 +346,10 @@ def evaluate(task: Task, logits: np.ndarray, label_ids: np.ndarray, batch_size: 
     a last batch that is not full it differs a little from `eval_loss`, the mean over the examples.
     """
     predicted = predictions_of(task, logits)
-    results = {f"eval_{name}": float(METRICS[name](label_ids, predicted)) for name in task.metrics}
+    results = {}
+    for name in task.metrics:
+        every = {"labels": range(len(task.labels))} if name == "macro_f1" else {}  # also those that never occur
+        results[f"eval_{name}"] = float(METRICS[name](label_ids, predicted, **every))
     losses = example_losses(task, logits, label_ids)
     batches = [losses[start : start + batch_size].mean() for start in range(0, len(losses), batch_size)]
     return {**results, "eval_loss": float(losses.mean()), "loss": float(np.mean(batches))}
@@ -373,8 +377,7 @@ def log_examples(examples: Sequence[InputExample], encoded: EncodedExamples, tok
     for row, example in enumerate(examples):
         first = encoded.first_rows[row] if isinstance(encoded, WindowRows) else row
         ids = encoded.ids[encoded.offsets[first] : encoded.offsets[first + 1]].tolist()
-        tokens = " ".join(map(tokenizer.spell, tokenizer.convert_ids_to_tokens(ids)))
-        logging.info("Example %s, label %s: %s", example.guid, example.label, tokens)
+        logging.info("Example %s, label %s: %s", example.guid, example.label, shown(tokenizer, ids))
 
 
 def write_predictions(
@@ -400,13 +403,12 @@ def write_analysis(
     text = report(task, logits, label_ids)
     write_text_file(posixpath.join(output_dir, f"classification_report{name}.txt"), text)
     logging.info("Each class:\n%s", text)
+    predicted = predictions_of(task, logits)
+    if len(predicted) > 1 and not np.ptp(predicted, 0).any() and np.ptp(label_ids, 0).any():
+        first = np.array(task.labels)[np.flatnonzero(predicted[0]) if task.multi_label else predicted[0]].tolist()
+        logging.warning("All %d predictions are %r: the model tells no classes apart.", len(predicted), first)
     if not task.multi_label:
         from bert_tf.training import plots
 
-        predicted = predictions_of(task, logits)
-        if len(predicted) > 1 and np.ptp(predicted) == 0 < np.ptp(label_ids):
-            message = "All %d predictions are %r: the model tells no classes apart."
-            logging.warning(message, len(predicted), task.labels[predicted[0]])
         path = posixpath.join(output_dir, f"confusion_matrix{name}.png")
-        title = f"{title}: accuracy {np.mean(predicted == label_ids):.3f}"
         plots.plot_confusion_matrix(label_ids, predicted, list(task.labels), path, title=title)

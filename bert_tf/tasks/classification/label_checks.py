@@ -68,9 +68,10 @@ def warn_of_known_texts(train: Sequence, dev: Sequence) -> None:
     Args:
       train, dev: `InputExample`s.
     """
-    trained = {hash((row.text_a, row.text_b)) for row in train}
-    shared = sum(hash((row.text_a, row.text_b)) in trained for row in dev)
-    if shared > _MANY_KNOWN * len(dev) and not shared == len(dev) == len(train):
+    trained, others = ([hash((row.text_a, row.text_b)) for row in rows] for rows in (train, dev))
+    known = set(trained)
+    shared = sum(text in known for text in others)
+    if shared > _MANY_KNOWN * len(dev) and trained != others:
         message = "Of %d rows of --dev_file %d are also in --train_file: results on them say nothing about other texts."
         logging.warning(message, len(dev), shared)
 

@@ -13,7 +13,6 @@ from bert_tf.system.declare import ORIGINAL, group, setting
 from bert_tf.system.storage import is_remote
 from bert_tf.system.text_files import UTF_8
 from bert_tf.tasks.classification import data
-from bert_tf.tasks.classification.encode import METRICS
 from bert_tf.tasks.classification.label_checks import class_weights_setting
 from bert_tf.text.tokenizer_files import directory_of
 from bert_tf.training.run_directory import settings_of_model
@@ -86,9 +85,9 @@ class ClassificationSettings(TableSettings, FileSettings):
     class_weights: str | None = class_weights_setting("examples")
     best_metric: str | None = setting(
         None,
-        "Which metric on the dev set chooses the best model. If unset, the task's first in eval_results.txt; with "
-        "--class_weights macro_f1 in place of accuracy, which rare classes hardly change.",
-        choices=tuple(METRICS),
+        "Which metric on the dev set chooses the best model: accuracy, macro_f1, matthews, f1 (two classes); micro_f1, "
+        "macro_f1 (several labels); pearson, spearman, f1_at_3 (scores). If unset, the task's first in "
+        "eval_results.txt; with --class_weights macro_f1 in place of accuracy, which rare classes hardly change.",
     )
 
     @property

@@ -158,7 +158,7 @@ class ClassificationTask(FineTuningTask):
         return encode.evaluate(self.task, outputs, examples.rows.label_ids, batch_size)
 
     def write_analysis(self, output_dir, examples, outputs, results):
-        title = f"{self.task.name}, {examples.name}, step {results['global_step']}"
+        title = self.title_of(f"{self.task.name}, {examples.name}", output_dir, results)
         encode.write_analysis(output_dir, examples.suffix, self.task, outputs, examples.rows.label_ids, title=title)
 
     def write_predictions(self, output_dir, examples, outputs):

@@ -247,7 +247,7 @@ class _Job:
         if "results" not in kept:
             logging.info("Step %s", name)
             tf.io.gfile.makedirs(posixpath.dirname(path))
-            write_text_file(path, json.dumps(kept, indent=2) + "\n")
+            write_text_file(path, json.dumps(kept, indent=2, ensure_ascii=False) + "\n")
             try:
                 kept["results"] = step()
             except (ValueError, OSError):  # the corrected command has other settings

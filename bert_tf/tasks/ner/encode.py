@@ -18,12 +18,13 @@ from bert_tf.data.token_rows import TokenRows, document_spans, flatten
 from bert_tf.system.messages import warn_once
 from bert_tf.tasks.ner.data import Sentence
 from bert_tf.tasks.ner.tags import OUTSIDE
-from bert_tf.text import watch_unknown
+from bert_tf.text import shown, watch_unknown
 from bert_tf.text.tokenizer import Tokenizer
 
 NO_LABEL = -1
-# Of words: most begin with a piece of their own; of characters others are inside a piece, or a space before one.
-FIRST, INSIDE, SPACE = range(3)
+# Of words: most begin with a piece of their own; of characters others are inside a piece, a space before one, or one at
+# an end of the sentence.
+FIRST, INSIDE, SPACE, MARGIN = range(4)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,7 +36,7 @@ class WordRows(TokenRows):
       word_rows, word_positions: int32 [W]: for each word of all sentences, in order, the row and the position in it
         where the word is learned and predicted.
       word_kinds: int8 [W]: FIRST; INSIDE for a character that is predicted with the first one of its piece; SPACE for
-        one that is predicted with the next piece. Only FIRST ones are learned.
+        one that is predicted with the next piece; MARGIN. Only FIRST ones are learned.
     """
 
     word_rows: np.ndarray
@@ -129,13 +130,13 @@ def _pieces_of_characters(characters: Sequence[str], tokenizer: Tokenizer) -> tu
         number = bisect.bisect_left(starts, position)
         if character.isspace():
             numbers.append(min(number, len(ids) - 1))
-            kinds.append(SPACE)
+            kinds.append(MARGIN if number == len(ids) or not kinds or kinds[-1] == MARGIN else SPACE)
             continue
         if number == len(ids) or (starts[number] != position and number):
             number -= 1
         while number + 1 < len(ids) and starts[number + 1] == position == offsets[number][1]:
             number += 1  # the beginning of a word, which covers nothing
-        kinds.append(INSIDE if numbers and numbers[-1] == number and kinds[-1] != SPACE else FIRST)
+        kinds.append(INSIDE if numbers and numbers[-1] == number and kinds[-1] < SPACE else FIRST)
         numbers.append(number)
     return ids, numbers, kinds
 
@@ -144,20 +145,22 @@ def character_logits(rows: WordRows, logits: np.ndarray, labels: Sequence[str]) 
     """Logits [W, C] of words as of their pieces, with those of IOB2 in the order that a character needs.
 
     A character inside a piece continues what the piece begins: I-X gets the larger logit of I-X and B-X. A space is in
-    an entity if what follows it continues one.
+    an entity if what follows it continues that of what precedes it.
     """
     if not rows.word_kinds.any():
         return logits
     logits, number = logits.copy(), {label: column for column, label in enumerate(labels)}
-    inside, spaces = (np.flatnonzero(rows.word_kinds == kind) for kind in (INSIDE, SPACE))
+    inside, outside = np.flatnonzero(rows.word_kinds == INSIDE), number[OUTSIDE]
     for label, begin in number.items():
-        if label.startswith("B-"):
+        if label.startswith("B-") and "I" + label[1:] in number:
             columns = [begin, number["I" + label[1:]]]
             logits[np.ix_(inside, columns)] = np.sort(logits[np.ix_(inside, columns)], -1)
-    best = logits[spaces].argmax(-1)
-    moved = np.array([not label.startswith("I-") for label in labels])[best]
-    of, best, outside = spaces[moved], best[moved], number[OUTSIDE]
-    logits[of, best], logits[of, outside] = logits[of, outside], logits[of, best]
+    best = logits.argmax(-1)
+    for word in np.flatnonzero(rows.word_kinds >= SPACE):
+        before, label = labels[best[word - 1]], labels[best[word]]
+        if rows.word_kinds[word] == MARGIN or label[0] != "I" or before[1:] != label[1:]:
+            logits[word, [best[word], outside]] = logits[word, [outside, best[word]]]
+            best[word] = outside
     return logits
 
 
@@ -181,9 +184,9 @@ def log_rows(rows: WordRows, labels: Sequence[str], tokenizer: Tokenizer, count:
     for row in range(min(count, len(rows))):
         ids = rows.ids[rows.offsets[row] : rows.offsets[row + 1]].tolist()
         tags = [labels[number] if number >= 0 else "" for number in rows.labels["label_ids"][row, : len(ids)].tolist()]
-        pieces = tokenizer.convert_ids_to_tokens(ids)
-        shown = (f"{piece}/{tag}" if tag else piece for piece, tag in zip(pieces, tags, strict=True))
-        logging.info("Row %d: %s", row, " ".join(shown))
+        pieces = (shown(tokenizer, [index]) for index in ids)
+        tagged = (f"{piece}/{tag}" if tag else piece for piece, tag in zip(pieces, tags, strict=True))
+        logging.info("Row %d: %s", row, " ".join(tagged))
 
 
 def training_batches(rows: WordRows, **arguments):

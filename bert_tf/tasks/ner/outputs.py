@@ -6,6 +6,7 @@ import posixpath
 from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
+from absl import logging
 
 from bert_tf.data import token_rows
 from bert_tf.models.configuration.head_config import softmax
@@ -117,27 +118,29 @@ def write_confusion_matrix(
     sentences: Sequence[Sentence],
     logits: np.ndarray,
     labels: Sequence[str],
-    settings: TaggingSettings,
-    step: int,
+    plain: bool,
+    title: str,
 ) -> None:
-    """Writes confusion_matrix.png: how often words of each type of entity (or plain tag) were given each type."""
-    from bert_tf.training import plots
+    """Writes confusion_matrix.png: how often words of each type of entity (or plain tag) were given each type.
 
-    plain = settings.learned_scheme == "plain"
+    Warns if all words were given the same.
+    """
+    from bert_tf.training import plots
 
     def kinds(tags_of_sentences) -> list[str]:
         return [tag if plain else tag.partition("-")[2] or tag for tags in tags_of_sentences for tag in tags]
 
     gold, predicted = kinds([sentence.tags for sentence in sentences]), kinds(raw_tags(sentences, logits, labels))
+    if len({*predicted}) == 1 < len({*gold}):
+        logging.warning("All %d words are tagged %r: the model tells none apart.", len(predicted), predicted[0])
     names = sorted({*gold, *predicted}, key=lambda name: (name == ner_tags.OUTSIDE, name))
     number = {name: index for index, name in enumerate(names)}
-    accuracy = float(np.mean([kind == other for kind, other in zip(gold, predicted, strict=True)]))
     plots.plot_confusion_matrix(
         [number[name] for name in gold],
         [number[name] for name in predicted],
         names,
         posixpath.join(output_dir, "confusion_matrix.png"),
-        title=f"{'Tags' if plain else 'Types'} of words, dev set, step {step}: accuracy {accuracy:.3f}",
+        title=title,
     )
 
 

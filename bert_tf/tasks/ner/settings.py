@@ -67,9 +67,9 @@ class NerSettings:
     )
     character_tokens: bool = setting(
         False,
-        "In training on files with a character a line and spaces among them (KLUE-NER), each character is a token of "
-        "its own, for models of characters. If false, the texts are cut into the model's pieces, each of which has the "
-        "tag of its first character, and characters get the tags of their pieces.",
+        "Of files with a character a line and spaces among them (KLUE-NER), each character is a token of its own, for "
+        "models of characters. If false, the texts are cut into the model's pieces, each of which has the tag of its "
+        "first character, and characters get the tags of their pieces. Models of run_ner.py stay as they were trained.",
         heading="Windows",
     )
     class_weights: str | None = class_weights_setting("tagged words")

@@ -31,7 +31,8 @@ class NerTask(FineTuningTask):
         with naming_flag("--output_dir" if newest else "--init_checkpoint"):
             stored = tagging.TaggingSettings.read(directory_of(self.source)) if self.source else None
         scheme, context = learned_scheme(settings.tag_scheme), settings.document_context
-        if stored is None or (run.do_train and not newest):
+        self.chooses_split = stored is None or (run.do_train and not newest)
+        if self.chooses_split:
             stored = tagging.TaggingSettings(learned_scheme=scheme, document_context=bool(context))
         if context not in (None, stored.document_context):
             raise ValueError(
@@ -62,10 +63,8 @@ class NerTask(FineTuningTask):
             if others:
                 raise ValueError(f"--test_file={settings.test_file} is {len(others) + 1} files; give one.")
             self._log(test.sentences, "--test_file")
-        if run.do_train and not newest:  # a run that goes on has its own
-            self.tagging = dataclasses.replace(self.tagging, split=self._split_of(train, added))
-        self._warn_of_another_split("--dev_file", dev, added)
-        self._warn_of_another_split("--test_file", test.sentences if test else [], added)
+        read = {"--train_file": train, "--dev_file": dev, "--test_file": test.sentences if test else []}
+        self._find_split({flag: data.split_of(sentences, added) for flag, sentences in read.items() if sentences})
         tagged = {"--dev_file": dev, "--test_file": test.sentences if test and test.sentences[0].tags else []}
         head = self.starting_head
         if run.do_train:
@@ -111,16 +110,27 @@ class NerTask(FineTuningTask):
         if run.do_predict:
             self.test_sets = [ExampleSet("test", encoded(test.sentences), test)]
 
-    def _split_of(self, sentences: list[data.Sentence], added: set[str]) -> str:
-        """How the texts of training sentences are split, which is logged where that is not at words."""
-        split = data.split_of(sentences, added)
-        of_pieces = self.tagging.learned_scheme == "iob2" and not self.settings.character_tokens
-        if split == "characters_and_spaces" and of_pieces:
-            logging.info("--train_file has a character a line: each piece of its texts has the tag of the first.")
-            return tagging.PIECES
-        if split != "words":
-            logging.info("--train_file has a character a line: `Tagger` and exports will split texts likewise.")
-        return split
+    def _find_split(self, splits: dict[str, str]) -> None:
+        """Takes the split of the first file, where the model has none; warns of files with another.
+
+        Args:
+          splits: flag -> `data.split_of` its file.
+        """
+        flag, split = next(iter(splits.items()))
+        if self.chooses_split:
+            of_pieces = self.tagging.learned_scheme == "iob2" and not self.settings.character_tokens
+            if split == "characters_and_spaces" and of_pieces:
+                split = tagging.PIECES
+                message = "%s has a character a line: each piece of its texts has the tag of the first (not so for a "
+                logging.info(message + "model of characters: --character_tokens).", flag)
+            elif split != "words":
+                logging.info("%s has a character a line: `Tagger` and exports will split texts likewise.", flag)
+            self.tagging = dataclasses.replace(self.tagging, split=split)
+        kinds = {True: "words", False: "single characters"}
+        for flag, split in splits.items():
+            given, learned = split == "words", self.tagging.split == "words"
+            if given != learned:
+                logging.warning("%s has %s, but the model was trained on %s.", flag, kinds[given], kinds[learned])
 
     def _read(self, kind: str, has_tags: bool = True) -> list[data.ConllFile]:
         flag = f"--{kind}_file"
@@ -146,12 +156,6 @@ class NerTask(FineTuningTask):
         logging.info("%s: %d words, %d sentences, %d documents", flag, words, len(sentences), documents)
         if self.tagging.document_context and documents == 1 and len(sentences) > 1:
             logging.warning("--document_context: %s has no %s: it is one document.", flag, data.DOCUMENT_START)
-
-    def _warn_of_another_split(self, flag: str, sentences: list[data.Sentence], added: set[str]) -> None:
-        given, learned = (split == "words" for split in (data.split_of(sentences, added), self.tagging.split))
-        if sentences and given != learned:
-            kinds = {True: "words", False: "single characters"}
-            logging.warning("%s has %s, but the model was trained on %s.", flag, kinds[given], kinds[learned])
 
     def _labels_to_learn(self, labels: list[str], head: StartingHead | None) -> list[str]:
         """The tags of the data; if the model knows these and more, all of the model's tags."""
@@ -204,9 +208,9 @@ class NerTask(FineTuningTask):
         report = self._score("eval", examples.examples, logits)[1]
         logging.info("Step %d, eval:\n%s", results["global_step"], report)
         write_text_file(posixpath.join(output_dir, "eval_report.txt"), report)
-        outputs.write_confusion_matrix(
-            output_dir, examples.examples, logits, self.labels, self.tagging, results["global_step"]
-        )
+        plain = self.tagging.learned_scheme == "plain"
+        title = self.title_of(f"{'Tags' if plain else 'Types'} of words, dev set", output_dir, results)
+        outputs.write_confusion_matrix(output_dir, examples.examples, logits, self.labels, plain, title)
 
     def write_predictions(self, output_dir, examples, logits):
         file = examples.examples

@@ -16,7 +16,7 @@ from bert_tf.system.storage import write_text_file
 from bert_tf.system.text_files import list_files
 from bert_tf.tasks.squad import answers, data, metrics, outputs, windows
 from bert_tf.tasks.task import LOGGED_EXAMPLES, ExampleSet, FineTuningTask
-from bert_tf.text import tokenizer_files
+from bert_tf.text import shown, tokenizer_files
 from bert_tf.training import run_directory
 from bert_tf.training.loop import event, open_events
 
@@ -119,9 +119,10 @@ class SquadTask(FineTuningTask):
                 logging.info("Window: %s", description)
         elif is_training:
             for window in windows.describe_windows(cut, self.tokenizer, range(min(LOGGED_EXAMPLES, len(cut)))):
-                answer = window["tokens"][window["start_position"] : window["end_position"] + 1]
-                shown = "none here" if window["start_position"] == 0 else " ".join(answer)
-                logging.info("Window %d: %s; answer: %s", window["doc_span_index"], " ".join(window["tokens"]), shown)
+                ids, start = window["input_ids"], window["start_position"]
+                answer = shown(self.tokenizer, ids[start : window["end_position"] + 1]) if start else "none here"
+                number, tokens = window["doc_span_index"], shown(self.tokenizer, ids)
+                logging.info("Window %d: %s; answer: %s", number, tokens, answer)
         return cut
 
     def is_trained_on(self, examples):
@@ -143,7 +144,7 @@ class SquadTask(FineTuningTask):
     def write_beside_training(self, output_dir):
         write_text_file(posixpath.join(output_dir, outputs.SETTINGS_FILE), self.answering.to_json())
         if self.train_data.skipped:
-            lines = "".join(json.dumps(skipped) + "\n" for skipped in self.train_data.skipped)
+            lines = "".join(json.dumps(skipped, ensure_ascii=False) + "\n" for skipped in self.train_data.skipped)
             write_text_file(posixpath.join(output_dir, "skipped_questions.jsonl"), lines)
 
     def outputs_of(self, predict, examples, *, batch_size, max_seq_length, static_padding):

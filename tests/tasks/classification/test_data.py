@@ -358,9 +358,9 @@ def test_labels_that_differ_in_case(tmp_path, caplog):
 
 def test_a_dev_set_with_texts_of_the_training_set_is_reported(caplog):
     rows = [data.InputExample(str(number), f"text {number}", label="x") for number in range(300)]
-    for dev in (rows, rows[:1] + rows[:200:2], [data.InputExample("0", "text 0", "pair")], rows[:1]):
+    for dev in (rows, rows[:1] + rows[:200:2], [data.InputExample("0", "text 0", "pair")], rows[:1], rows[199::-1]):
         label_checks.warn_of_known_texts(rows[:200], dev)
-    assert [record.args for record in caplog.records] == [(300, 200), (101, 101), (1, 1)]
+    assert [record.args for record in caplog.records] == [(300, 200), (101, 101), (1, 1), (200, 200)]
     caplog.clear()
     for dev in (rows[:200], rows[199:], []):
         label_checks.warn_of_known_texts(rows[:200], dev)

@@ -1,5 +1,7 @@
 """Token ids equal the original's; batches lose no examples; metrics and files."""
 
+import unicodedata
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -12,9 +14,14 @@ from bert_tf.data.token_rows import Share
 from bert_tf.models.configuration.config import BertConfig
 from bert_tf.models.task_models import BertForSequenceClassification
 from bert_tf.tasks import task as fine_tuning_task
+from bert_tf.tasks.choice import encode as choice_encode
+from bert_tf.tasks.choice.data import ChoiceExample
 from bert_tf.tasks.classification import data as classification_data
 from bert_tf.tasks.classification import encode as classification_encode
 from bert_tf.tasks.classification import glue
+from bert_tf.tasks.ner import encode as ner_encode
+from bert_tf.tasks.ner.data import Sentence
+from bert_tf.text.wordpiece import FullTokenizer
 from bert_tf.training import step as train_step
 
 
@@ -54,6 +61,23 @@ def make_encoded(count=50, seed=0) -> classification_encode.EncodedExamples:
         [f"dev-{number}" for number in range(count)],
         pad_id=0,
     )
+
+
+def test_logs_show_whole_syllables(tmp_path, caplog):
+    """Of a vocabulary of decomposed Hangul, which a tokenizer that strips accents reads."""
+    pieces = [unicodedata.normalize("NFD", piece) for piece in ("영화", "##를", "봤다")]
+    (tmp_path / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *pieces, ""]))
+    tokenizer, task = FullTokenizer(str(tmp_path / "vocab.txt")), glue.find_task("cola")
+    examples = [classification_data.InputExample("train-0", "영화를 봤다", label="1")]
+    rows = classification_encode.encode_examples(examples, task, tokenizer, 8)
+    choice = choice_encode.encode_examples([ChoiceExample("0", "영화를", "", ("봤다", "영화"), 0)], tokenizer, 8)
+    tagged = ner_encode.encode_sentences([Sentence(["영화를"], ["O"], [])], tokenizer, 8, label_ids={"O": 0})
+    with caplog.at_level("INFO"):
+        classification_encode.log_examples(examples, rows, tokenizer)
+        choice_encode.log_examples(choice, tokenizer, 1)
+        ner_encode.log_rows(tagged, ["O"], tokenizer)
+    logged = [record.getMessage().partition(": [CLS] 영화")[2] for record in caplog.records]
+    assert logged == [" ##를 봤다 [SEP]", " ##를 [SEP] 봤다 [SEP]", " ##를 [SEP] 영화 [SEP]", "/O ##를 [SEP]"]
 
 
 def test_truncation_is_counted_and_said_once(english, caplog):

@@ -30,6 +30,13 @@ def test_hand_numbers():
     # F1 of the classes: 0.5, 0.8, 0.
     results = evaluate(three, logits_for([0, 0, 1, 1, 1], 3), np.array([0, 2, 0, 1, 1]), 5)
     assert results["eval_macro_f1"] == pytest.approx((0.5 + 0.8 + 0) / 3)
+    # A class that neither occurs nor is predicted counts as 0, as in the report's "macro avg", and of several labels.
+    for task in (Task("custom", tuple("wxyz"), None, metrics=("macro_f1",)), SEVERAL):
+        chosen, truth = logits_for([0, 0, 1], len(task.labels)), np.array([0, 1, 1])
+        truth = np.eye(3, dtype=int)[truth] if task.multi_label else truth
+        results, table = evaluate(task, chosen, truth, 3), classification_encode.report(task, chosen, truth)
+        assert results["eval_macro_f1"] == pytest.approx(2 * (2 / 3) / len(task.labels))
+        assert f"{results['eval_macro_f1']:.4f}" == table.split("macro avg")[1].split()[2]
     # The chosen class has probability e / (1 + e): the loss is its -log if right, 1 more if wrong.
     right = np.log(1 + np.exp(-1))
     results = evaluate(glue.find_task("rte"), logits, labels, 3)
@@ -48,7 +55,7 @@ def test_the_metric_that_chooses_the_best_model():
         (glue.find_task("rte"), "macro_f1", False, ("macro_f1", "accuracy")),
         (glue.find_task("cola"), None, True, ("matthews", "accuracy")),
         (glue.find_task("mrpc"), "f1", False, ("f1", "accuracy")),
-        (SEVERAL, "macro_f1", False, ("macro_f1", "micro_f1")),
+        (SEVERAL, "eval_macro_f1", False, ("macro_f1", "micro_f1")),  # as the log and eval_results.txt have it
         (numbers, "f1_at_3", False, ("f1_at_3", "pearson", "spearman")),
     ):
         assert classification_encode.with_best_metric(task, best, weighted).metrics == metrics
@@ -118,7 +125,8 @@ def test_report_and_confusion_matrix(tmp_path, caplog):
     assert "All" not in caplog.text
     classification_encode.write_analysis(str(tmp_path), "_dev", task, logits_for([1] * 4, 3), labels)
     assert "All 4 predictions are 'entailment': the model tells no classes apart" in caplog.text
-    classification_encode.write_analysis(str(tmp_path), "_several", SEVERAL, logits, logits)
+    classification_encode.write_analysis(str(tmp_path), "_several", SEVERAL, logits[:1].repeat(4, 0), logits)
+    assert "All 4 predictions are ['a']: the model" in caplog.text
     assert "micro avg" in (tmp_path / "classification_report_several.txt").read_text()
     classification_encode.write_analysis(str(tmp_path), "_numbers", glue.find_task("sts-b"), logits[:, :1], labels)
     assert len(list(tmp_path.iterdir())) == 3

@@ -159,7 +159,7 @@ def test_characters_are_read_as_the_pieces_of_their_text(tmp_path):
     assert rows.labels["label_ids"][0].tolist() == [-1, 1, 0, 1, 0, 0, 0, 0, 3, *[-1] * 7]
     assert (rows.labels["label_ids"][1] == -1).all()
     assert rows.word_positions.tolist() == [1, 1, 1, 2, 3, 3, 3, 4, 5, 5, 6, 7, 8, 8, 8, 1]
-    assert rows.word_kinds.tolist() == [2, 0, 1, 0, 2, 0, 1, 0, 2, 0, 0, 0, 2, 0, 1, 2]
+    assert rows.word_kinds.tolist() == [3, 0, 1, 0, 2, 0, 1, 0, 2, 0, 0, 0, 2, 0, 1, 3]
 
     def predicted(*tags_of_pieces):
         logits = np.eye(5, dtype=np.float32)[[0, *(labels[tag] for tag in tags_of_pieces)]]
@@ -167,7 +167,11 @@ def test_characters_are_read_as_the_pieces_of_their_text(tmp_path):
         return " ".join(list(labels)[number] for number in chosen[:15])
 
     assert predicted("B-LC", "O", "B-LC", "O", "O", "O", "O", "B-QT") == " ".join(tags)
-    # A space is in an entity that goes on after it.
+    # A space is in an entity that goes on after it; an I-X that breaks the scheme begins none with a space.
     assert predicted("B-LC", "O", "B-QT", "I-QT", "I-QT", "O", "O", "O") == (
         "O B-LC I-LC O O B-QT I-QT I-QT I-QT I-QT O O O O O"
     )
+    assert predicted("I-LC", "O", "I-QT", "O", "I-QT", "B-QT", "O", "I-LC") == (
+        "O I-LC I-LC O O I-QT I-QT O O I-QT B-QT O O I-LC I-LC"
+    )
+    assert predicted("O", "B-LC", "I-QT", "O", "O", "O", "O", "O").startswith("O O O B-LC O I-QT I-QT O")

@@ -100,6 +100,13 @@ def test_an_entity_has_the_mean_probability_of_its_words(tmp_path):
     assert record["entities"] == [{"type": "A", "start": 1, "end": 3, "text": "b c", "score": 0.7}]
 
 
+def test_a_model_that_tags_everything_alike(tmp_path, caplog):
+    sentences, labels = [Sentence(["a", "b"], ["B-A", "O"], [])], ["O", "B-A", "I-A"]
+    for tags, warnings in (([0, 1], 0), ([0, 0], 1), ([1, 2], 2)):
+        outputs.write_confusion_matrix(str(tmp_path), sentences, np.eye(3)[tags], labels, False, "")
+        assert caplog.text.count("All 2 words are tagged ") == warnings
+
+
 def test_settings_stay_with_the_model(tmp_path):
     assert TaggingSettings.read(str(tmp_path)) is None
     settings = TaggingSettings("bioes", True)
