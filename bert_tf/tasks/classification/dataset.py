@@ -47,9 +47,8 @@ def as_dataset(
 
     Args:
       texts: strings: a list, an array, a column of a table; or a table of one or two such columns.
-      labels: one for each text, or their column's name. With label_names names, or for each text a list of names, or of
-        0 and 1 for each name, where several may hold; without, class numbers from 0, lists of 0 and 1, or floats for a
-        regression. None: only texts, for `predict`.
+      labels: one for each text, or their column's name. With label_names names, or lists of names, or of 0 and 1 for
+        each name, where several may hold; without, class numbers from 0, or floats for a regression. None: no labels.
       pairs: the second text of each, "" for none.
       tokenizer: that of the model.
       label_names: the names in the order of the classes, as `model.labels` has them; `fit` compares both, also of what
