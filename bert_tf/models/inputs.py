@@ -292,15 +292,12 @@ def answering(outputs):
     return outputs
 
 
-def with_loss(model, outputs, inputs: Mapping, as_keywords: bool):
-    """The outputs; on TensorFlow with the model's own `loss`, if `inputs` has the labels: in a graph only if these were
-    given `as_keywords`, as `fit` and the scripts, which give batches, compute it themselves."""
+def with_loss(model, outputs, inputs: Mapping):
+    """The outputs of a call with keywords; on TensorFlow with the model's own `loss`, if the labels are among these."""
     objective = getattr(model, "objective", None)
     if keras.backend.backend() != "tensorflow" or not objective or not inputs.keys() >= {*objective.label_names}:
         return outputs
-    if keras.backend.is_keras_tensor(keras.tree.flatten(outputs)[0]):  # of a functional model
-        return outputs
-    if sys.modules["tensorflow"].executing_eagerly() or as_keywords:
+    if not keras.backend.is_keras_tensor(keras.tree.flatten(outputs)[0]):  # of a functional model
         sums = objective.sums(outputs, inputs)
         outputs.loss = objective.loss(sums, sums)
     return outputs

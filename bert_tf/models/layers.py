@@ -75,7 +75,7 @@ class NamedInputs:
         named = {name: model_inputs.as_array(value) for name, value in named.items()}
         model_inputs.check_shapes(named)
         outputs = model_inputs.answering(super().__call__(named, *args, **kwargs))
-        return model_inputs.with_loss(self, outputs, named, bool(keywords))
+        return model_inputs.with_loss(self, outputs, named) if keywords else outputs
 
     def compile(self, *args, **kwargs):
         """See `keras.Model.compile`; without a loss a model uses its own objective."""

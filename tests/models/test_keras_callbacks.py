@@ -182,8 +182,8 @@ def test_unknown_and_double_names(name):
             model(batch | more)
     with pytest.raises(ValueError, match="BertForQuestionAnswering does not know .* labels. .*from-transformers.md#in"):
         MODELS["questions"][0]()(batch, labels=np.zeros(4))
-    functional = {"input_ids": keras.Input((None,), dtype="int32"), "label_ids": keras.Input((), dtype="int32")}
-    assert not hasattr(MODELS["classifier"][0]()(functional), "loss")
+    ids, labels = keras.Input((None,), dtype="int32"), keras.Input((), dtype="int32")
+    assert not hasattr(MODELS["classifier"][0]()(ids, labels=labels), "loss")  # of a functional model
     with pytest.raises(TypeError, match="is given input_ids twice"):
         model(batch, input_ids=batch["input_ids"])
 

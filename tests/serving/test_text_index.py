@@ -39,9 +39,8 @@ def test_the_nearest_texts(embedder):
 
 def test_an_index_grows(embedder):
     index = embedder.index(TEXTS[:2])
-    assert (len(index), repr(index)) == (
-        2, "<TextIndex: 2 vectors of 32, the first text 'A man eats food.', compared by cosine>"
-    )  # fmt: skip
+    assert len(index) == 2
+    assert repr(index) == "<TextIndex: 2 vectors of 32, the first text 'A man eats food.', compared by cosine>"
     index.add((text for text in TEXTS[2:]), embedder)
     np.testing.assert_allclose(index.vectors, embedder.index(TEXTS).vectors, atol=1e-6)
     assert len(index) == 5 and index.texts == TEXTS

@@ -122,10 +122,8 @@ def test_scores_of_the_specification(small, answer_from):
 def test_candidates_are_written_with_their_places(small, tmp_path, answer_from):
     """After the original's keys; by words, other spaces count as one in the text alone."""
     context = "\t(Ada\n  brown) met"  # tokens 5 to 9 of 11
-    (prediction,) = predict(
-        small, ask(context), [logits(11, {6: 4.0})], [logits(11, {7: 3.0, 6: 2.0, 9: 1.0})],
-        n_best_size=3, answer_from=answer_from,
-    )  # fmt: skip
+    starts, ends = [logits(11, {6: 4.0})], [logits(11, {7: 3.0, 6: 2.0, 9: 1.0})]
+    (prediction,) = predict(small, ask(context), starts, ends, n_best_size=3, answer_from=answer_from)
     write_predictions(str(tmp_path), ["q"], [prediction])
     rows = json.loads((tmp_path / "nbest_predictions.json").read_text())["q"]
     assert list(rows[0]) == ["text", "probability", "start_logit", "end_logit", "start", "end"]
