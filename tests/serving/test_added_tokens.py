@@ -68,7 +68,7 @@ def test_what_predictor_takes_for_texts(directory):
         assert predictor.predict(texts) == wanted
     assert len(predictor.predict(("a", "b", "a"))) == 3
     for texts, message in (
-        ("a", "must be a list of strings or pairs of strings, not a str"),
+        ("a", r"must be a list of strings or \(text, text_pair\), as tuples or dicts with these names, not a str"),
         (("a", "b"), r"one pair: write predictor\(\*pair\)"),
     ):
         with pytest.raises(TypeError, match=message):
