@@ -23,6 +23,7 @@ import numpy as np
 from keras import ops
 
 from bert_tf.models.keras_internals import register_tree_node_class
+from bert_tf.system import checks
 from bert_tf.system.messages import warn_once
 from bert_tf.text.characters import plain_name
 from bert_tf.text.transformers_call import Encoding
@@ -157,21 +158,27 @@ def keras_arguments(method: str, self, kwargs: Mapping = MappingProxyType({}), *
             arguments.setdefault("shuffle", False)  # by default Keras would, and warn that it can't
         if not isinstance(arguments.get("callbacks"), keras.callbacks.CallbackList):
             arguments["callbacks"] = [*keras.tree.flatten(arguments.get("callbacks") or []), _EndsAtNan()]
-    if arguments.get("class_weight"):
+    if arguments.get("class_weight") is not None:
         if objective and self._compile_loss is None and not objective.one_class:
             raise ValueError("class_weight is for one class an example: give weights as sample_weight.")
-        arguments["class_weight"] = _by_class(self, arguments["class_weight"])
+        arguments["class_weight"] = _by_class(self, arguments["class_weight"]) or None
+        if objective and isinstance(x := arguments.get("x"), Mapping) and arguments.get("y") is None:
+            x = named_inputs(x, [*x, *objective.label_names], others=other_names(objective.label_names))
+            arguments |= {"y": x.pop(objective.label_names[0], None), "x": x}  # Keras weights only what is given as `y`
     return arguments | kwargs
 
 
 def _by_class(model, weights) -> dict[int, float]:
     """class_weight, which may name labels, by number: Keras ignores what is no class, and fails at classes above."""
+    if not isinstance(weights, Mapping):
+        raise TypeError(f"class_weight must be a dict of a number for each class, not {weights!r:.80}")
     count, known = getattr(model, "num_labels", 0), getattr(model, "id2label", {})
     by_name, found = {label: number for number, label in known.items()}, dict.fromkeys(range(count), 1.0)
     for key, weight in weights.items():
         number = by_name.get(plain_name(key), key) if isinstance(key, str) else key
         if not isinstance(number, numbers.Integral) or (count > 1 and number not in known):
             raise ValueError(f"class_weight: {key!r:.80} is none of the model's classes, {known or 'numbers'!r:.200}")
+        checks.number(weight, f"class_weight[{key!r:.80}]", 0.0)
         found[int(number)] = weight
     return found
 

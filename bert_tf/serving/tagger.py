@@ -88,8 +88,10 @@ class Tagger(Answerer):
                 raise ValueError(f"texts[{number}]: word {text.index('')} is empty")
         return [self._describe(*row) for row in (self._by_export(texts) if self.export else self._by_model(texts))]
 
-    def __call__(self, text: str | Sequence[str]) -> dict:
-        """The tags and entities of one text."""
+    def __call__(self, text: str | Sequence[str]) -> dict | list[dict]:
+        """The tags and entities of one text; of a list with blanks in its strings, so of several texts, the list."""
+        if not isinstance(text, str) and any(isinstance(part, str) and len(part.split()) > 1 for part in text):
+            return self.predict(text)
         return self.predict([text])[0]
 
     def _by_model(self, texts: list) -> Iterator[tuple[_Words, list[str], np.ndarray]]:

@@ -115,6 +115,8 @@ def adjustment_of(start: StartingHead | None, head: HeadConfig, others: Sequence
     for name, kind in (("architecture", "a"), ("problem_type", "for")):
         was, now = getattr(start.head, name), getattr(head, name)
         if None not in (was, now) and was != now:
+            if name == "problem_type":
+                advice = f"Give the flag of its kind (--multi_label, --regression or none of them), or {advice}"
             raise ValueError(f"{start.source} is {kind} {was}, and this run {kind} {now}. {advice}")
     has_classes = head.problem_type not in (None, "regression") or head.architecture == "BertForTokenClassification"
     if has_classes and head.labels is None:

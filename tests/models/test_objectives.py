@@ -168,7 +168,11 @@ def test_weights_in_fit():
     model.dropout_rate, model.config.hidden_dropout_prob, model.config.attention_probs_dropout_prob = 0.0, 0.0, 0.0
     by_class = dict(enumerate(WEIGHTS))
     data = tf.data.Dataset.from_tensor_slices((features, labels)).batch(4)
-    for arguments in ({"x": data, "class_weight": by_class}, {"x": features, "y": labels, "sample_weight": given}):
+    for arguments in (
+        {"x": data, "class_weight": by_class},
+        {"x": {**features, "labels": labels}, "class_weight": by_class},
+        {"x": features, "y": labels, "sample_weight": given},
+    ):
         loss = model.fit(**arguments, verbose=0, shuffle=False).history["loss"][0]
         assert loss == pytest.approx(expected, rel=1e-4), arguments.keys()
     # Keras has no weight for a class above those that are named.
@@ -181,8 +185,10 @@ def test_weights_in_fit():
     for weights, message in (
         ({"부정": 1.0}, "class_weight: '부정' is none of the model's classes, {0: 'no', 1: '자', 2: 'so'}"),
         ({3: 1.0}, "class_weight: 3 is none of the model's"),
+        ({0: -1.0}, r"class_weight\[0\]=-1.0 must be a number, at least 0"),
+        ("balanced", "class_weight must be a dict of a number for each class"),
     ):
-        with pytest.raises(ValueError, match=message):
+        with pytest.raises((TypeError, ValueError), match=message):
             named.fit(features, labels, class_weight=weights, verbose=0)
 
     model, labels = MODELS["tagger"][0](), np.random.default_rng(2).integers(-1, 5, (4, 6))

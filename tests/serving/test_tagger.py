@@ -116,6 +116,7 @@ def test_texts_are_cut_into_words_as_the_export_cuts_them(exported):
     assert found[6]["tags"] == found[0]["tags"] and found[6]["starts"] == [0, 4, 13, 19, 22, 29]
     # One by one they have the same tags.
     assert [mine(text)["tags"] for text in mixed] == [row["tags"] for row in found]
+    assert mine(TEXTS) == found[: len(TEXTS)]
     assert mine.predict([]) == theirs.predict([]) == []
 
 

@@ -162,6 +162,8 @@ def test_several_labels_an_example(folder):
     )
     results = fine_tune(task, run_of(folder, model, do_eval=True, do_predict=True))
     assert results["eval_micro_f1"] == 1.0
+    with pytest.raises(ValueError, match=r"Give the flag of its kind \(--multi_label, --regression or none of them\)"):
+        fine_tune(custom(folder, ["ad", "spam"]), run_of(folder, model, do_eval=True))
     for found, expected in zip(lines_of(folder / "out" / "predictions.jsonl"), answers, strict=True):
         assert sorted(found["labels"]) == sorted(expected["labels"])
 

@@ -111,7 +111,8 @@ def _dataset(
 
 
 def _examples(texts: Sequence[str], pairs: Sequence[str] | None) -> list[InputExample]:
-    texts = list_of_strings(texts, "texts")
+    if not (texts := list_of_strings(texts, "texts")):
+        raise ValueError("texts is empty")
     pairs = [None] * len(texts) if pairs is None else list_of_strings(pairs, "pairs")
     return [InputExample(str(number), *parts) for number, parts in enumerate(zip(texts, pairs, strict=True))]
 

@@ -108,7 +108,9 @@ def read_conll(path: str, layout: Layout, scheme: str | None = None, has_tags: b
     """
     reader = _Reader(path, layout, scheme or ner_tags.learned_scheme(layout.tag_scheme), has_tags)
     if has_names(path):
-        lines = list(lines_of_rows(path, layout.word_column, layout.tag_column, layout.encoding))
+        found = list(lines_of_rows(path, layout.word_column, layout.tag_column, layout.encoding))
+        reader.rows, lines = [row for row, _ in found], [line for _, line in found]
+        reader.separator = "\t"
     else:  # byte order marks are also inside, in files that were joined
         lines = [line.lstrip("\ufeff") for line in read_text_lines(path, encoding=layout.encoding)]
     for number, line in enumerate(lines, start=1):
@@ -141,10 +143,14 @@ class _Reader:
         self.separator = {"auto": None, "tab": "\t", "space": " "}[layout.column_separator]
         self.repaired = 0
         self.no_words: list[int] = []  # lines
+        self.rows: list[int] = []  # of a file of rows: the row that each line is made of
         self._columns = 0  # in the first word's line, and so in every line
         self._first_line = 0
         self._document, self._in_document = 0, False  # its number, and whether it has a sentence yet
         self._words, self._tags, self._lines = [], [], []
+
+    def at(self, number: int) -> str:
+        return f"{self.path}, line {self.rows[number - 1] if self.rows else number}"
 
     def add(self, line: str, number: int) -> None:
         if not trimmed(line):
@@ -168,7 +174,7 @@ class _Reader:
             self._check_columns(number)
         if len(columns) != self._columns:
             raise ValueError(
-                f"{self.path}, line {number}: {len(columns)} columns, but line {self._first_line} has {self._columns}: "
+                f"{self.at(number)}: {len(columns)} columns, but line {self._first_line} has {self._columns}: "
                 f"{line!r:.80}. Columns are separated by {'tabs' if self.separator == chr(9) else 'spaces'} "
                 f"(--column_separator, --comment_prefix)."
             )
@@ -179,7 +185,7 @@ class _Reader:
         word = trimmed(word) or word  # a space can be a word, too
         tag = plain_name(columns[self.layout.tag_column]) if self.has_tags else "none"
         if not (word and tag):
-            raise ValueError(f"{self.path}, line {number}: the {'tag' if word else 'word'} is empty.")
+            raise ValueError(f"{self.at(number)}: the {'tag' if word else 'word'} is empty.")
         self._words.append(word)
         self._lines.append(number)
         if self.has_tags:
@@ -205,9 +211,9 @@ class _Reader:
             logging.warning(message, self.path, self._columns)
         for name in ("word_column", "tag_column") if self.has_tags else ("word_column",):
             if not -self._columns <= (column := getattr(self.layout, name)) < self._columns:
-                raise ValueError(f"{self.path}, line {number}: no column --{name}={column}, there are {self._columns}.")
+                raise ValueError(f"{self.at(number)}: no column --{name}={column}, there are {self._columns}.")
         if self.has_tags and not (self.layout.word_column - self.layout.tag_column) % self._columns:
-            raise ValueError(f"{self.path}, line {number}: --word_column and --tag_column are the same column.")
+            raise ValueError(f"{self.at(number)}: --word_column and --tag_column are the same column.")
 
     def end_sentence(self) -> None:
         if self._words:
@@ -222,7 +228,7 @@ class _Reader:
         for start in (0, 1) if self._columns > 2 and len(numbers) > 2 else ():
             if all(each.words == numbers[start : start + len(each.words)] for each in self.sentences):
                 raise ValueError(
-                    f"{self.path}, line {self._first_line}: column {self.layout.word_column} only numbers the words: "
+                    f"{self.at(self._first_line)}: column {self.layout.word_column} only numbers the words: "
                     "give --word_column."
                 )
         if not self.has_tags:
@@ -246,7 +252,7 @@ class _Reader:
         except ner_tags.BrokenTags as error:
             if not self.layout.repair_tags or not all(_is_tag(tag) for tag in tags):
                 raise ValueError(
-                    f"{self.path}, line {sentence.lines[error.index]}: {error}. See --tag_scheme, --repair_tags and "
+                    f"{self.at(sentence.lines[error.index])}: {error}. See --tag_scheme, --repair_tags and "
                     "--comment_prefix."
                 ) from None
             self.repaired += 1

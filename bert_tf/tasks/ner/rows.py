@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from bert_tf.data.tables import class_name, quoted, raw_rows
 
 
-def lines_of_rows(path: str, word_column: int, tag_column: int, encoding: str) -> Iterator[str]:
-    """The lines of a file whose columns are the lists of each row, and a blank line after each row.
+def lines_of_rows(path: str, word_column: int, tag_column: int, encoding: str) -> Iterator[tuple[int, str]]:
+    """(row, line) of a file whose columns are the lists of each row, and a blank line after each row.
 
     Lists of another length, which are neither the words nor the tags, have "_" where they are too short.
 
@@ -35,5 +35,5 @@ def lines_of_rows(path: str, word_column: int, tag_column: int, encoding: str) -
             line = "\t".join(re.sub(r"[\t\r\n]", " ", cell) for cell in cells)
             if not line.strip():  # would end the sentence
                 raise ValueError(f"{start}: word {k} is blank, which only rows with tags may have.")
-            yield line
-        yield ""
+            yield number, line
+        yield number, ""

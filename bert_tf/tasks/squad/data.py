@@ -95,7 +95,9 @@ def read_articles(path: str, encoding: str = UTF_8) -> list[dict]:
         articles = root["data"]
         for entry in (entry for article in articles for entry in article["paragraphs"]):
             for question in entry["qas"]:
-                question["id"] = str(question["id"] if "id" in question else question["guid"])  # the latter in KLUE-MRC
+                if "id" not in question and "guid" not in question:  # the latter in KLUE-MRC
+                    raise ValueError(f"{path}: the question {question.get('question')!r:.80} has no id.")
+                question["id"] = str(question["id"] if "id" in question else question["guid"])
                 _normalize(question, entry["context"], f"{path}: question {question['id']!r}")
     except (AttributeError, KeyError, TypeError) as error:
         raise ValueError(f"{path} is not a SQuAD file, {_FORM} ({error})") from None

@@ -112,6 +112,7 @@ def test_labels(english):
     *(({"labels": labels}, ValueError, "give class numbers from 0, floats for a regression, or names") for labels in (
         np.array([1, 0, 2**40, 1, 0]), ["good"] * 5, [["good"], [], [], [], []], [0, 1, 0, -1, 0])),
     ({"labels": [0, 1]}, ValueError, "5 texts and 2 labels"),
+    ({"texts": []}, ValueError, "texts is empty"),
     ({"pairs": ["a"]}, ValueError, "shorter than"),
     ({"pairs": ["a", "b", None, "", ""]}, TypeError, r"pairs\[2\] is None \(NoneType\), not a string"),
     ({"texts": pandas.DataFrame({"a": TEXTS, "b": TEXTS, "c": TEXTS})}, ValueError, r"\['a', 'b', 'c'\] beside"),

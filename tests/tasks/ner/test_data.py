@@ -264,6 +264,7 @@ def test_lists_of_json_rows_have_names(write):
         ),
         ('{"words": ["c"], "tags": ["d"]}', "the lists are 'words', 'tags', in the first row 'tokens', 'tags'"),
         ('{"tokens": [{"text": "c"}], "tags": ["d"]}', "word 0 has {'text': 'c'}, where text is expected"),
+        ('{"tokens": ["c", null], "tags": ["d", "e"]}', "the word is empty"),
     ):
         with pytest.raises(ValueError, match=f"a.jsonl, line 2: {message}"):
             read_conll(write(first + second, "a.jsonl"), PLAIN)
