@@ -243,13 +243,27 @@ def class_name(value) -> str:
     return name.lower() if name.lower() in ("true", "false") else name
 
 
+def is_bracketed(text: str) -> bool:
+    return text[:1] + text[-1:] in ("[]", "{}", "()")
+
+
+def _read_list(text: str):
+    """The list, tuple or object of a cell, as JSON, Python or (without commas) NumPy writes it; else the text."""
+    tokens = re.findall(r"'[^']*'|\"[^\"]*\"|[^\s'\"]+", text[1:-1])
+    has_commas = text[0] != "[" or any("," in token for token in tokens if token[0] not in "'\"")
+    written = text if has_commas else f"[{','.join(tokens)}]"
+    for read in (json.loads, ast.literal_eval):
+        with contextlib.suppress(MemoryError, RecursionError, SyntaxError, TypeError, ValueError):
+            if isinstance(value := read(written), list | tuple | set | dict):
+                return value
+    return text
+
+
 def plain_label(value, several: bool = False):
     """A label as a plain value: a list for an array, or for the text of a list, as in CSV; None for NaN. A list of one
     is its item, and an empty one None, unless several labels may hold."""
-    if isinstance(value, str) and value[:1] in ("[", "{"):
-        is_array = re.fullmatch(r"\[[01.\s]+\]", value)  # of numpy
-        with contextlib.suppress(SyntaxError, ValueError):
-            value = ast.literal_eval(re.sub(r"\b\.?\s+", ",", value) if is_array else value)
+    if isinstance(value, str) and is_bracketed(value):
+        value = _read_list(value)
     value = value.tolist() if hasattr(value, "tolist") else value
     if isinstance(value, list | tuple | set):
         value = [str(item) if isinstance(item, str) else plain_label(item, True) for item in value]

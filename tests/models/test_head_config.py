@@ -12,7 +12,7 @@ from helpers.tiny import TINY_CONFIG
 from bert_tf.conversion import convert
 from bert_tf.models import task_models
 from bert_tf.models.configuration.config import BertConfig
-from bert_tf.models.configuration.head_config import HEAD_CONFIG, NO_HEAD, HeadConfig, order_of, spelled_as
+from bert_tf.models.configuration.head_config import HEAD_CONFIG, NO_HEAD, HeadConfig, difference, order_of, spelled_as
 from bert_tf.models.files import directory as model_directory
 from bert_tf.models.files import initialize, lora_file, pretrained
 from bert_tf.models.files.directory import read_model_files
@@ -254,8 +254,10 @@ def test_a_model_without_names_gets_them_by_position(saved, caplog):
 def test_other_labels_need_a_new_head(saved):
     kind, folder, _ = saved
     path = str(folder / "bert_tf")
-    for labels, difference in ((["a", "b", "d"], "only there c; only here d"), (["a", "b"], "c is missing here")):
-        with pytest.raises(ValueError, match=f"bert_tf has other labels: {difference}. new_head=True begins a new"):
+    spelled = difference(["False", "True"], ["false", "true"])
+    assert spelled == "there they are spelled False, True, as --labels=False,True would"
+    for labels, other in ((["a", "b", "d"], "only there c; only here d"), (["a", "b"], "c is missing here")):
+        with pytest.raises(ValueError, match=f"bert_tf has other labels: {other}. new_head=True begins a new"):
             kind.from_pretrained(path, labels=labels)
     with pytest.raises(ValueError, match=r"bert_tf has 3 outputs, not 5\. new_head=True begins a new output layer"):
         kind.from_pretrained(path, num_labels=5)

@@ -65,6 +65,7 @@ def test_carriage_returns_alone_are_named(tmp_path):
             list(text_files.read_text_lines(str(path), **options))
     for content, lines in (
         (b"one\rline\r", ["one\rline"]),
+        (b"a\r\r\r\nb\r\r\r\nc\r\r\r\nd\r\r\r\n", ["a", "b", "c", "d"]),
         (b'"a\rb\rc\rd",e\r\n\r\r\nf\r', ['"a\rb\rc\rd",e', "", "f"]),
     ):
         path.write_bytes(content)

@@ -230,11 +230,12 @@ def order_of(
 
 def difference(known: Sequence[str], wanted: Sequence[str]) -> str:
     """The labels that only the model has, and those that only the data has, as the end of a message."""
-    known = spelled_as(known, wanted)
+    given, known = known, spelled_as(known, wanted)
     only = [[name for name in labels if name not in other] for labels, other in ((known, wanted), (wanted, known))]
     if all(only):
         return f"only there {some(only[0])}; only here {some(only[1])}"
-    names = only[0] or only[1]
+    if not (names := only[0] or only[1]):
+        return f"there they are spelled {some(given)}, as --labels={','.join(given)} would"
     return f"{some(names)} {'is' if len(names) == 1 else 'are'} {'missing' if only[0] else 'new'} here"
 
 

@@ -64,7 +64,6 @@ HUGGINGFACE = Format(
     help="config.json and model.safetensors.",
     looked_for=(
         "model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json",
-        "tf_model.h5",
     ),
     file_name="model.safetensors",
 )  # fmt: skip
@@ -107,6 +106,8 @@ def find_weights(path: str) -> tuple[Format, str]:
     if prefix:
         return (MODEL_GARDEN if bundle.CheckpointReader(prefix).has_tensor(bundle.OBJECT_GRAPH) else TF1), prefix
     if is_folder(path):
+        if file := first_existing(path, ("tf_model.h5",)):  # the last, as any other may be newer
+            return HUGGINGFACE, file
         looked_for = ", ".join(name for kind in FORMATS.values() for name in kind.looked_for)
         there = some(names_in(path)) or "nothing"
         raise FileNotFoundError(f"{path} has no weights: none of {looked_for}. It contains {there}.")

@@ -273,7 +273,7 @@ _MODEL_FILE = re.compile(
     r"(\w+_)?config\.json|vocab\.(txt|json)|merges\.txt|spiece\.model|tokenizer(_config)?\.json|"
     r"special_tokens_map\.json|added_tokens\.json|checkpoint|"
     r"(bert_)?model(-\d+-of-\d+)?\.safetensors(\.index\.json)?|pytorch_model(-\d+-of-\d+)?\.bin(\.index\.json)?|"
-    r".*\.ckpt(-\d+)?\.(index|meta|data-\d+-of-\d+)|lora\.safetensors|modules\.json|config_sentence_transformers\.json|sentence_bert_config\.json|[12]_\w+/config\.json"
+    r"tf_model\.h5|.*\.ckpt(-\d+)?\.(index|meta|data-\d+-of-\d+)|lora\.safetensors|modules\.json|config_sentence_transformers\.json|sentence_bert_config\.json|[12]_\w+/config\.json"
 )
 
 

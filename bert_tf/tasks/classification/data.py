@@ -21,6 +21,7 @@ from bert_tf.data.tables import (
     class_name,
     copied_columns,
     field_of,
+    is_bracketed,
     number_of,
     plain_label,
     quoted,
@@ -97,6 +98,7 @@ class Task:
       any_case: a label that differs from one of `labels` only in case is that one; each such spelling is logged.
       other_names: what Hugging Face and models trained there call the labels.
       multi_label: several labels of an example may hold.
+      marks: whether lists of 0 and 1 mark labels, as in the training file; None: each file's lists say it.
       language: fills {language} in file names and `keep`.
     """
 
@@ -111,6 +113,7 @@ class Task:
     other_names: tuple[str, ...] = ()
     multi_label: bool = False
     language: str = ""
+    marks: bool | None = None
 
     @property
     def is_regression(self) -> bool:
@@ -242,7 +245,9 @@ def _marked_labels(values: Sequence, task: Task) -> Sequence[str]:
         return task.labels or tuple(dict.fromkeys(_known_label(name, task) for name in names))
     lists = [value for value in values if isinstance(value, list)]
     rows = [value for value in lists if value and all(item in (0, 1) for item in value)]
-    sure = any(len({*row}) < len(row) or {*map(type, row)} != {int} for row in rows)
+    if task.marks is False:
+        return ()
+    sure = task.marks or any(len({*row}) < len(row) or {*map(type, row)} != {int} for row in rows)
     if not (sure or (rows and rows == lists and {*map(len, rows)} == {len(task.labels) or 2})):
         return ()
     labels = task.labels or tuple(map(str, range(len(rows[0]))))
@@ -282,6 +287,8 @@ def _names_in(value, task: Task, marked: Sequence[str]) -> Iterator[str]:
     if any(type(item) not in kinds or item in (math.inf, -math.inf) for item in items) or len({*items}) < len(items):
         raise ValueError(f"{value!r:.80} is neither a label nor a list of different labels")
     if isinstance(value, str) and task.multi_label:
+        if is_bracketed(value) and value not in task.labels:
+            raise ValueError(f"{value!r:.80} can't be read as a list")
         items = value.split(",")
     yield from (_known_label(item, task) for item in items if plain_name(str(item)))
 
@@ -396,7 +403,7 @@ def custom_task(train_file: str | None, dev_file: str | None, test_file: str | N
             "to learn."
         )
     logging.info("%d classes in %s: %s", len(ordered), train_file, ", ".join(ordered[:20]))
-    return dataclasses.replace(task, labels=tuple(ordered))
+    return dataclasses.replace(task, labels=tuple(ordered), marks=bool(marked))
 
 
 def task_of(model) -> Task:

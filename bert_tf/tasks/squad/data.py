@@ -96,7 +96,7 @@ def read_articles(path: str, encoding: str = UTF_8) -> list[dict]:
         for entry in (entry for article in articles for entry in article["paragraphs"]):
             for question in entry["qas"]:
                 if "id" not in question and "guid" not in question:  # the latter in KLUE-MRC
-                    raise ValueError(f"{path}: the question {question.get('question')!r:.80} has no id.")
+                    raise TypeError(f"the question {question.get('question')!r:.80} has no id")
                 question["id"] = str(question["id"] if "id" in question else question["guid"])
                 _normalize(question, entry["context"], f"{path}: question {question['id']!r}")
     except (AttributeError, KeyError, TypeError) as error:

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 
 import numpy as np
 import pytest
@@ -193,6 +194,15 @@ def test_what_transformers_4_wrote_of_other_frameworks(golden, name):
     folder = golden / "transformers_4" / name
     outputs = BertForMaskedLM.from_pretrained(str(folder), trained=True)(np.array([[5, 6, 7, 8, 9]]))
     np.testing.assert_allclose(outputs, np.load(folder / "logits.npy"), atol=1e-5)
+
+
+def test_an_old_file_of_keras_is_not_in_the_way(golden, tmp_path):
+    folder = shutil.copytree(golden / "transformers_4" / "keras", tmp_path / "model")
+    model = BertForMaskedLM.from_pretrained(str(folder))
+    model.save_pretrained(str(folder), format="tf1", overwrite=True)
+    assert not (folder / "tf_model.h5").exists()
+    shutil.copy(golden / "transformers_4" / "keras" / "tf_model.h5", folder)
+    assert open_weights.find_weights(str(folder)) == (open_weights.TF1, str(folder / "bert_model.ckpt"))
 
 
 # --- their own library as the oracle ---------------------------------------------------------------------------------

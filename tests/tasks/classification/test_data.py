@@ -181,6 +181,9 @@ def test_custom_files_by_number_have_no_header(tmp_path):
     ([[1, 0], [1], []], SEVERAL, ("0", "1"), [("1", "0"), ("1",), ()]),  # numbers as names
     ([[27], [2, 14]], SEVERAL, ("2", "14", "27"), [("27",), ("2", "14")]),
     (["[0. 1.  0.]", "[1 1 0]"], SEVERAL, ("0", "1", "2"), [("1",), ("0", "1")]),  # arrays, as text
+    (["['pos' 'neg']", "('neg',)"], SEVERAL, ("neg", "pos"), [("pos", "neg"), ("neg",)]),
+    (["[true, false]", "[ True  True]"], SEVERAL, ("0", "1"), [("0",), ("0", "1")]),
+    (['{"x": true, "y": 0}'], SEVERAL, ("x", "y"), [("x",)]),
     ([["[a]", "b"], "c, b", 1.0, []], SEVERAL, ("1", "[a]", "b", "c"), [("[a]", "b"), ("c", "b"), ("1",), ()]),
     (["[a]", "[b]"], {}, ("[a]", "[b]"), ["[a]", "[b]"]),
 ])  # fmt: skip
@@ -207,12 +210,23 @@ def test_values_that_are_labels(tmp_path, caplog, values, given, labels, found):
     ([{"name": "pos"}], {}, "line 1: the label 'name' is 'pos', where 0 or 1 is expected"),
     (["a", math.inf], {}, "line 2: inf is neither a label nor a list of different labels"),
     *((["a", value], SEVERAL, "line 2: .* is neither") for value in ([0.5, 0.7], [["b"]], ["b", None], ["b", "b"])),
+    (["a", "[x, y]"], SEVERAL, r"line 2: '\[x, y\]' can't be read as a list"),
+    (["a", '["b", null]'], SEVERAL, "line 2: .* is neither a label"),
     ([1.5, True], {"regression": True}, "line 2: a number is expected as label, found True"),
 ])  # fmt: skip
 def test_values_that_are_no_labels(tmp_path, values, given, message):
     lines = "".join(json.dumps({"text": "a", "label": value}) + "\n" for value in values)
     with pytest.raises(ValueError, match=rf"a\.jsonl, {message}"):
         data.read_examples(task := own_task(tmp_path, lines, "a.jsonl", **given), task.train)
+
+
+def test_lists_are_read_as_those_of_the_training_file(tmp_path):
+    for name, labels in {"train": ([0, 1], [1], [0]), "dev": ([0, 1], [1, 0])}.items():
+        rows = [json.dumps({"text": "a", "label": label}) + "\n" for label in labels]
+        (tmp_path / f"{name}.jsonl").write_text("".join(rows))
+    files = (str(tmp_path / "train.jsonl"), str(tmp_path / "dev.jsonl"), None)
+    task = data.custom_task(*files, text_a="text", label="label", multi_label=True)
+    assert [row.label for row in data.read_examples(task, task.dev["dev"])] == [("0", "1"), ("1", "0")]
 
 
 def test_missing_labels_are_left_out_where_the_classes_are_given(tmp_path, caplog):
