@@ -22,7 +22,7 @@ Column = int | str
 Example = TypeVar("Example")
 
 CSV_DELIMITERS = {",": "comma", ";": "semicolon", "\t": "tab", "|": "vertical bar"}
-_EXCEL_DELIMITER = re.compile(r'"?sep=([^"])"?\s*')  # what the first line may be for Excel
+_EXCEL_DELIMITER = re.compile(r'"?sep=([^"])\1*"?\s*', re.IGNORECASE)  # what the first line may be for Excel
 _JSON_LINES = ("jsonl", "json", "ndjson")
 INTEGER = re.compile(r"-?[0-9]+")  # a column may have a number instead of a name
 _BETWEEN = re.compile(r"[\s,]*")  # of the values of a JSON array

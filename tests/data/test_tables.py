@@ -94,7 +94,7 @@ def test_what_is_no_table(tmp_path, content):
         list(read_rows(str(tmp_path / "train.csv"), TableSettings(), NAMES))
 
 
-@pytest.mark.parametrize("first", ["\ufeffsep=;\r\n", '"sep=;"\n'])
+@pytest.mark.parametrize("first", ["\ufeffsep=;\r\n", '"sep=;"\n', "SEP=;;\n"])
 def test_the_delimiter_that_a_first_line_names_for_excel(tmp_path, first):
     content = first + "text;label\na,b;1\nc,d;2,5\n"
     expected = [(2, ["text", "label"]), (3, ["a,b", "1"]), (4, ["c,d", "2,5"])]
