@@ -284,13 +284,13 @@ def test_private_foundations_have_a_module_each():
 
 # What there is at most, so that weight does not come back: lower a number when the house gets lighter.
 AT_MOST = {
-    "lines of bert_tf/ and the scripts": 40_548,
-    "of these code": 26_492,
-    "lines of tests/": 33_308,
-    "words of docs/*.md": 27_980,
+    "lines of bert_tf/ and the scripts": 40_225,
+    "of these code": 26_419,
+    "lines of tests/": 32_887,
+    "words of docs/*.md": 27_413,
     "paragraphs of more than 90 words in the pages": 0,
-    "fmt: skip outside tables of data, in bert_tf/ and the scripts": 36,
-    "fmt: skip outside tables of data, elsewhere": 160,
+    "fmt: skip outside tables of data, in bert_tf/ and the scripts": 31,
+    "fmt: skip outside tables of data, elsewhere": 152,
     "flags of run_classifier": 80,
     "modules that a fine-tuning run loads, within functions too": 87,
     "modules that Predictor loads, within functions too": 81,
