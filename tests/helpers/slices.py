@@ -16,7 +16,7 @@ from helpers.paths import ROOT, TESTS
 
 SECONDS_OF_A_TEST = 5
 # Of the files that commits touched, at most so many seconds besides the slice.
-MOST_SECONDS = 480
+MOST_SECONDS = 240
 
 
 def recorded() -> dict[str, int]:
