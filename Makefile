@@ -32,7 +32,7 @@ test: $(DEV_STAMP)
 # The long tests, each of which has a small form in `make test`, and again those that hold numbers against the originals';
 # here TensorFlow and XLA compile with their default settings.
 # SLICE=2/4: the second quarter of them, by time. COMMITS=20: with it those in the folders of tests that mirror what the
-# last 20 commits changed, up to eight minutes of one process.
+# last 20 commits changed, up to four minutes of one process.
 test-slow: $(DEV_STAMP)
 	XLA_FLAGS="$$XLA_FLAGS" $(BIN)/python -m pytest -n 2 $(PYTEST_FLAGS) -m "(slow or numbers) and not exhaustive" \
 	  $(SLICE:%=--slice=%) $(COMMITS:%=--touched-by=%)
