@@ -37,7 +37,7 @@ def ask(
 
     Args:
       server: host:port of the REST interface (8501 unless configured), or an http(s):// address.
-      inputs: lists of strings or numbers by the signature's input names, one entry per example.
+      inputs: lists of strings or numbers by the signature's input names, one entry per example, as in the outputs.
       timeout: seconds for the whole call. max_bytes: of the answer.
     """
     address = server if server.startswith(("http://", "https://")) else f"http://{server}"
@@ -50,11 +50,14 @@ def ask(
         answer = json.loads(body) if status == _OK else body.decode("utf-8", "replace")
     except (OSError, RecursionError, ValueError, http.client.HTTPException) as error:
         raise ServingError(f"{url}: {visible(str(error)) or type(error).__name__}") from error
-    if not isinstance(answer, dict) or "outputs" not in answer:
+    if not isinstance(answer, dict) or answer.get("outputs", {}) == {}:
         raise ServingError(f"{url}: no outputs, but status {status}: {visible(str(answer)[:500])}")
     outputs = answer["outputs"]
     # A signature with a single output returns it without its name.
-    return outputs if isinstance(outputs, dict) else {"outputs": outputs}
+    outputs, count = outputs if isinstance(outputs, dict) else {"outputs": outputs}, len(next(iter(columns.values())))
+    if odd := [name for name, value in outputs.items() if not isinstance(value, list) or len(value) != count]:
+        raise ServingError(f"{url}: {visible(', '.join(odd))}: no list of {count}, one for each example")
+    return outputs
 
 
 def _post(url: str, body: bytes, timeout: float, max_bytes: int) -> tuple[int, bytes]:

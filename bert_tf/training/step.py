@@ -96,7 +96,7 @@ class Trainer:
                 self._totals, self._computed, self._updated = map(
                     _one_program, (self._totals, self._computed, self._updated)
                 )
-        elif is_one_cpu(strategy) and kernels.fused_enabled() and isinstance(optimizer, AdamWeightDecay):
+        elif is_one_cpu(strategy) and kernels.fused_enabled() and type(optimizer) is AdamWeightDecay:
             from bert_tf.training.in_place import InPlaceAdam
 
             self._in_place = InPlaceAdam(optimizer)
@@ -131,7 +131,7 @@ class Trainer:
 
     def own_memory(self) -> None:
         """Needed before `steps`, which write to the variables' memory, after the use of `tensors`."""
-        if self._in_place and not self._in_place.addresses:
+        if self._in_place:
             self._in_place.own_memory(self._variables)
 
     def _steps(self, iterator, count):
@@ -154,7 +154,8 @@ class Trainer:
             return done + 1, first
 
         # The condition reads the counter alone: were it to read a result, the device would wait in every step.
-        _, state = tf.while_loop(lambda done, _: done < count, body, (0, state), parallel_iterations=1)
+        with tf.control_dependencies([self._in_place.check(self._variables)] if self._in_place else []):
+            _, state = tf.while_loop(lambda done, _: done < count, body, (0, state), parallel_iterations=1)
         self.optimizer.iterations.assign(state.step)
         if self.scales_loss:
             self.loss_scale.assign(state.loss_scale)
