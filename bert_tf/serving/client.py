@@ -44,6 +44,9 @@ def ask(
     versions = f"/versions/{version}" if version else ""
     url = f"{address.rstrip('/')}/v1/models/{urllib.parse.quote(model, safe='')}{versions}:predict"
     columns = {name: np.asarray(value).tolist() for name, value in inputs.items()}
+    counts = {len(column) if isinstance(column, list) else None for column in columns.values()}
+    if len(counts) != 1 or None in counts:
+        raise ValueError("inputs are lists of one length, an entry for each example.")
     request = json.dumps({"signature_name": signature, "inputs": columns}, ensure_ascii=False).encode()
     try:
         status, body = _within(timeout, lambda: _post(url, request, timeout, max_bytes))
@@ -54,9 +57,9 @@ def ask(
         raise ServingError(f"{url}: no outputs, but status {status}: {visible(str(answer)[:500])}")
     outputs = answer["outputs"]
     # A signature with a single output returns it without its name.
-    outputs, count = outputs if isinstance(outputs, dict) else {"outputs": outputs}, len(next(iter(columns.values())))
-    if odd := [name for name, value in outputs.items() if not isinstance(value, list) or len(value) != count]:
-        raise ServingError(f"{url}: {visible(', '.join(odd))}: no list of {count}, one for each example")
+    outputs = outputs if isinstance(outputs, dict) else {"outputs": outputs}
+    if odd := [name for name, value in outputs.items() if not isinstance(value, list) or {len(value)} != counts]:
+        raise ServingError(f"{url}: {visible(', '.join(odd))}: no list with one entry for each example")
     return outputs
 
 

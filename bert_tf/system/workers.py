@@ -178,7 +178,7 @@ def run_tasks(
                 if deaths > _DEATHS_ALLOWED:
                     raise RuntimeError(
                         f"A worker process was killed, probably for memory, {deaths} times in a row with "
-                        f"{len(pending)} tasks left: fewer processes need less (--num_workers, where there is that flag)."
+                        f"{len(pending)} tasks left: fewer processes need less (--num_workers, if there is that flag)."
                     ) from None
                 logging.warning("A worker process was killed; its work starts again (%d tasks left).", len(pending))
             except BaseException:

@@ -129,7 +129,7 @@ def _compiled(function):
 def _update_rows(variable, m, v, gradient, rows, order, reached, numbers, rate, begin, end):
     """Updates rows begin to end of a matrix.
 
-    rows: those that gradient[order] belong to, sorted. reached: rows whose moments are not 0; none: no table is updated.
+    rows: those that gradient[order] belong to, sorted. reached: rows whose moments are not 0; none: not a table.
     """
     width, at = variable.shape[1], np.searchsorted(rows, begin)
     if not reached.size:

@@ -113,7 +113,8 @@ class Trainer:
     def tensors(self) -> dict:
         """Name -> variable of everything that the next step reads, as checkpoints name it.
 
-        They may be assigned, and what is read of them be held: call `own_memory` before the next step.
+        They may be assigned, and what is read of them be held: call `own_memory` before the next step. What was read of
+        a variable otherwise may share its memory (`tf.identity`, `b.assign(a)`), and then changes with it on a CPU.
         """
         if self._in_place:
             self._in_place.addresses.clear()
