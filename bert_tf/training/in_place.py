@@ -6,7 +6,7 @@ token of the batch.
 """
 
 import concurrent.futures
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
 
 import numba
 import numpy as np
@@ -31,40 +31,41 @@ class InPlaceAdam:
       addresses: of the memory that is written to -> that memory: while it is held here, nothing else can get it.
     """
 
-    def __init__(self, optimizer: AdamWeightDecay):
+    def __init__(self, optimizer: AdamWeightDecay, variables: Sequence):
         self._optimizer, self._parts = optimizer, range(min(_MOST_THREADS, available_cores()))
+        self._variables = [*variables, *optimizer.first_moments, *optimizer.second_moments]
         self.addresses, self._reached = {}, {}  # address of a table's second moment -> rows whose moments are not 0
         self._threads = concurrent.futures.ThreadPoolExecutor(len(self._parts))
+        self._is_owner = tf.function(lambda: self._read_by(self._owns, tf.bool), autograph=False)
 
-    def own_memory(self, variables: Sequence) -> None:
+    def own_memory(self) -> None:
         """Needed before a step if one of the variables was assigned, or if what was read of it may still be held."""
-        variables = self._with_moments(variables)
-        if self._owns(np.asarray(memoryview(tf.convert_to_tensor(variable.value))) for variable in variables):
+        if self.addresses and self._is_owner():
             return
         self.addresses.clear()
         self._reached.clear()
-        for variable in variables:
+        for variable in self._variables:
             copy = tf.raw_ops.DeepCopy(x=variable.value)
             tf.raw_ops.DisableCopyOnRead(resource=variable.value.handle)  # since a `scatter_update` each read is a copy
             variable.assign(copy)
             array = np.asarray(memoryview(copy))
             self.addresses[_address(array)] = array
 
-    def check(self, variables: Sequence) -> tf.Operation:
+    def check(self) -> tf.Operation:
         """An operation of a graph, which fails if `own_memory` is needed."""
-        return tf.numpy_function(self._check, [*map(tf.convert_to_tensor, self._with_moments(variables))], [])
+        return self._read_by(self._check, [])
+
+    def _read_by(self, function: Callable, result_type):
+        return tf.numpy_function(function, [*map(tf.convert_to_tensor, self._variables)], result_type)
 
     def _check(self, *arrays: np.ndarray) -> None:
-        if not self._owns(arrays):
+        if not self._owns(*arrays):
             raise RuntimeError("A variable's memory is not its own: see `Trainer.own_memory`.")
 
-    def _with_moments(self, variables: Sequence) -> list:
-        return [*variables, *self._optimizer.first_moments, *self._optimizer.second_moments]
-
-    def _owns(self, arrays: Iterable[np.ndarray]) -> bool:
+    def _owns(self, *arrays: np.ndarray) -> np.bool_:
         """Whether no two arrays share memory, as after `b.assign(a)`, and all of it is held here."""
         found = [_address(array) for array in arrays if array.size]
-        return len({*found}) == len(found) and self.addresses.keys() >= {*found}
+        return np.bool_(len({*found}) == len(found) and self.addresses.keys() >= {*found})
 
     def update_steps(self, gradients: Sequence, variables: Sequence, learning_rate, factor, counts, step) -> None:
         """As the optimizer's, in a graph."""

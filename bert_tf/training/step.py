@@ -99,7 +99,7 @@ class Trainer:
         elif is_one_cpu(strategy) and kernels.fused_enabled() and type(optimizer) is AdamWeightDecay:
             from bert_tf.training.in_place import InPlaceAdam
 
-            self._in_place = InPlaceAdam(optimizer)
+            self._in_place = InPlaceAdam(optimizer, self._variables)
         self.steps = tf.function(self._steps, autograph=False)
         self.own_memory()
 
@@ -133,7 +133,7 @@ class Trainer:
     def own_memory(self) -> None:
         """Needed before `steps`, which write to the variables' memory, after the use of `tensors`."""
         if self._in_place:
-            self._in_place.own_memory(self._variables)
+            self._in_place.own_memory()
 
     def _steps(self, iterator, count):
         """Runs several optimizer steps; called as `steps`, a graph function.
@@ -155,7 +155,7 @@ class Trainer:
             return done + 1, first
 
         # The condition reads the counter alone: were it to read a result, the device would wait in every step.
-        with tf.control_dependencies([self._in_place.check(self._variables)] if self._in_place else []):
+        with tf.control_dependencies([self._in_place.check()] if self._in_place else []):
             _, state = tf.while_loop(lambda done, _: done < count, body, (0, state), parallel_iterations=1)
         self.optimizer.iterations.assign(state.step)
         if self.scales_loss:

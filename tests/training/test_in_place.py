@@ -21,7 +21,7 @@ def updated(is_in_place: bool, counts: list[bool], **options) -> dict[str, np.nd
     optimizer.build(variables)
     gradients = [tf.constant(random.normal(size=variable.shape), "float32") for variable in variables]
     table = next(number for number, variable in enumerate(variables) if variable.path.endswith("word_embeddings"))
-    updater = in_place.InPlaceAdam(optimizer) if is_in_place else optimizer
+    updater = in_place.InPlaceAdam(optimizer, variables) if is_in_place else optimizer
 
     @tf.function(autograph=False)
     def update(tokens, counts, step):
@@ -32,7 +32,7 @@ def updated(is_in_place: bool, counts: list[bool], **options) -> dict[str, np.nd
     for step, (tokens, applies) in enumerate(zip(TOKENS, counts, strict=True), 1):
         if is_in_place and step != 2:  # in the second update the memory is still that of the first
             updater.addresses.clear()
-            updater.own_memory(variables)
+            updater.own_memory()
         update(tf.constant(tokens, tf.int32), tf.constant(applies), tf.constant(step, "float32"))
     return {name: value.numpy() for name, value in initialize.training_variables(model, optimizer).items()}
 
@@ -80,8 +80,8 @@ def test_a_row_outside_the_table_is_an_error(row):
     (table,) = variables = [keras.Variable(np.ones((120, 2), "float32"), name="table")]
     optimizer = AdamWeightDecay()
     optimizer.build(variables)
-    updater = in_place.InPlaceAdam(optimizer)
-    updater.own_memory(variables)
+    updater = in_place.InPlaceAdam(optimizer, variables)
+    updater.own_memory()
     slices = tf.IndexedSlices(tf.ones((2, 2)), tf.constant([3, row]), tf.constant([120, 2]))
     with pytest.raises(tf.errors.InvalidArgumentError, match="not all in a table of 120"):
         tf.function(updater.update_steps)([slices], variables, 0.1, tf.constant(0.5), tf.constant(True), 1.0)
