@@ -106,7 +106,7 @@ def main(_):
         part = examples[begin : begin + settings.batch_size]
         inputs = prepared({name: [example[name] for example in part] for name in part[0]})
         outputs = client.ask(settings.server, settings.model, inputs, **options)
-        for _, *values in zip(part, *map(outputs.get, sorted(outputs)), strict=True):
+        for values in zip(*map(outputs.get, sorted(outputs)), strict=True):
             answer = dict(zip(sorted(outputs), values, strict=True))
             sys.stdout.write(visible(json.dumps(answer, ensure_ascii=False)) + "\n")
 

@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 
-from bert_tf.system.script import ending_with_this
+from bert_tf.system.script import ending_of, ending_with_this
 
 # What a demo writes: it replaces a folder only if there is nothing else in it.
 _WRITTEN = re.compile(
@@ -82,4 +82,4 @@ def run_script(script: str, **script_flags) -> None:
     print("$ " + " ".join(shown[:2]) + "".join(f" \\\n    {part}" for part in shown[2:]), flush=True)
     returncode = subprocess.call(command, **ending_with_this())
     if returncode:
-        raise DemoError(f"{script} failed (exit code {returncode}); its own message is above.")
+        raise DemoError(f"{script} {ending_of(returncode)}: its output is above.")

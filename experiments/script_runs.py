@@ -17,7 +17,7 @@ from typing import BinaryIO
 from absl import logging
 
 from bert_tf.system.messages import progress_bar
-from bert_tf.system.script import ending_with_this
+from bert_tf.system.script import ending_of, ending_with_this
 from bert_tf.system.storage import is_remote, write_text_file
 from bert_tf.system.text_files import read_json_if_there, read_text_lines
 
@@ -116,8 +116,7 @@ def do_run(run: Run, output_dir: str, wait: Callable[[str], None] = lambda progr
     if process.returncode:
         last = "".join(text.splitlines(keepends=True)[-_LINES_OF_LOG:])
         raise ChildProcessError(
-            f"{run.script} failed with exit code {process.returncode} in the run {run.name}; the end of {log_path}:\n"
-            f"{last}"
+            f"{run.script} of the run {run.name} {ending_of(process.returncode)}; the end of {log_path}:\n{last}"
         )
     for warning in list(dict.fromkeys(_WARNING.findall(text)))[:_MOST_WARNINGS]:
         logging.warning("%s: %s", run.name, warning)

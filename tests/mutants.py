@@ -39,8 +39,12 @@ MUTANTS = {
         ("matrices[1].any(axis=1) | matrices[2].any(axis=1)", "np.zeros(len(matrices[1]), np.bool_)"),
         ("            total[:] = 0", "            pass"),
         ("rows * (part + 1) // parts", "rows * (part + 1) // parts - 1"),
+        ("if not reached.size:", "if not rows.size:"),
+        ("len({*found}) == len(found) and ", ""),
         ("numbers[0] * rate[0], numbers[1]", "numbers[0], numbers[1]")],
-    ("training/step.py", "training/test_in_place.py"): [("self._in_place.addresses.clear()", "pass")],
+    ("training/step.py", "training/test_in_place.py"): [
+        ("self._in_place.addresses.clear()", "pass"),
+        ("[self._in_place.check()] if self._in_place else []", "[]")],
     ("training/optimization.py", "training/test_recipes.py::test_robertas_schedule"): [
         ('first = 1.0 if self.warmup == "precedes" else 0.0', "first = 1.0"),
         ("max(steps - warmup, 1.0)", "steps")],

@@ -37,24 +37,30 @@ def ask(
 
     Args:
       server: host:port of the REST interface (8501 unless configured), or an http(s):// address.
-      inputs: lists of strings or numbers by the signature's input names, one entry per example.
+      inputs: lists of strings or numbers by the signature's input names, one entry per example, as in the outputs.
       timeout: seconds for the whole call. max_bytes: of the answer.
     """
     address = server if server.startswith(("http://", "https://")) else f"http://{server}"
     versions = f"/versions/{version}" if version else ""
     url = f"{address.rstrip('/')}/v1/models/{urllib.parse.quote(model, safe='')}{versions}:predict"
     columns = {name: np.asarray(value).tolist() for name, value in inputs.items()}
+    counts = {len(column) if isinstance(column, list) else None for column in columns.values()}
+    if len(counts) != 1 or None in counts:
+        raise ValueError("inputs are lists of one length, an entry for each example.")
     request = json.dumps({"signature_name": signature, "inputs": columns}, ensure_ascii=False).encode()
     try:
         status, body = _within(timeout, lambda: _post(url, request, timeout, max_bytes))
         answer = json.loads(body) if status == _OK else body.decode("utf-8", "replace")
     except (OSError, RecursionError, ValueError, http.client.HTTPException) as error:
         raise ServingError(f"{url}: {visible(str(error)) or type(error).__name__}") from error
-    if not isinstance(answer, dict) or "outputs" not in answer:
+    if not isinstance(answer, dict) or answer.get("outputs", {}) == {}:
         raise ServingError(f"{url}: no outputs, but status {status}: {visible(str(answer)[:500])}")
     outputs = answer["outputs"]
     # A signature with a single output returns it without its name.
-    return outputs if isinstance(outputs, dict) else {"outputs": outputs}
+    outputs = outputs if isinstance(outputs, dict) else {"outputs": outputs}
+    if odd := [name for name, value in outputs.items() if not isinstance(value, list) or {len(value)} != counts]:
+        raise ServingError(f"{url}: {visible(', '.join(odd))}: no list with one entry for each example")
+    return outputs
 
 
 def _post(url: str, body: bytes, timeout: float, max_bytes: int) -> tuple[int, bytes]:

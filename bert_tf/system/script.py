@@ -79,6 +79,11 @@ def ending_with_this() -> dict:
     return {"stdin": subprocess.PIPE, "env": {**os.environ, ENDS_WITH_STDIN: "1"}}
 
 
+def ending_of(returncode: int) -> str:
+    """How a script that failed ended, by its exit code; the system kills what takes too much memory."""
+    return "was killed, probably for memory" if returncode == -signal.SIGKILL else f"failed with exit code {returncode}"
+
+
 def _end_with_stdin() -> None:
     while os.read(0, 1):
         pass

@@ -160,9 +160,9 @@ def run_tasks(
     while pending:
         count, start = min(num_workers, len(pending)), (counter, logging.get_verbosity(), shared)
         with concurrent.futures.ProcessPoolExecutor(count, context, _start_worker, start) as pool:
-            futures = {pool.submit(_run_in_worker, function, tasks[number]): number for number in pending}
-            waiting = set(futures)
             try:
+                futures = _submit(pool, function, {number: tasks[number] for number in pending})
+                waiting = set(futures)
                 while waiting:
                     done, waiting = concurrent.futures.wait(waiting, _POLL_SECONDS, concurrent.futures.FIRST_COMPLETED)
                     now = counter.value
@@ -177,10 +177,17 @@ def run_tasks(
                 deaths += 1
                 if deaths > _DEATHS_ALLOWED:
                     raise RuntimeError(
-                        f"Worker processes died {deaths} times in a row with {len(pending)} tasks left; the system "
-                        "may have killed them for their memory: try fewer (--num_workers)."
+                        f"A worker process was killed, probably for memory, {deaths} times in a row with "
+                        f"{len(pending)} tasks left: fewer processes need less (--num_workers, if there is that flag)."
                     ) from None
-                logging.warning("A worker process died; restarting its work (%d tasks left).", len(pending))
+                logging.warning("A worker process was killed; its work starts again (%d tasks left).", len(pending))
             except BaseException:
                 pool.shutdown(cancel_futures=True)
                 raise
+
+
+def _submit(pool: concurrent.futures.Executor, function: Callable, tasks: dict[int, tuple]) -> dict:
+    try:
+        return {pool.submit(_run_in_worker, function, task): number for number, task in tasks.items()}
+    except (EOFError, ConnectionError) as error:  # the process that workers are forked from was killed
+        raise BrokenProcessPool from error

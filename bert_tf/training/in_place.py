@@ -6,7 +6,7 @@ token of the batch.
 """
 
 import concurrent.futures
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numba
 import numpy as np
@@ -28,19 +28,44 @@ class InPlaceAdam:
     nothing else may hold a variable's memory: see `own_memory`.
 
     Attributes:
-      addresses: of the memory that is written to -> of a table's second moment, whether each row's moments are not 0.
+      addresses: of the memory that is written to -> that memory: while it is held here, nothing else can get it.
     """
 
-    def __init__(self, optimizer: AdamWeightDecay):
-        self._optimizer, self.addresses, self._parts = optimizer, {}, range(min(_MOST_THREADS, available_cores()))
+    def __init__(self, optimizer: AdamWeightDecay, variables: Sequence):
+        self._optimizer, self._parts = optimizer, range(min(_MOST_THREADS, available_cores()))
+        self._variables = [*variables, *optimizer.first_moments, *optimizer.second_moments]
+        self.addresses, self._reached = {}, {}  # address of a table's second moment -> rows whose moments are not 0
         self._threads = concurrent.futures.ThreadPoolExecutor(len(self._parts))
+        self._is_owner = tf.function(lambda: self._read_by(self._owns, tf.bool), autograph=False)
 
-    def own_memory(self, variables: Sequence) -> None:
+    def own_memory(self) -> None:
         """Needed before a step if one of the variables was assigned, or if what was read of it may still be held."""
-        for variable in (*variables, *self._optimizer.first_moments, *self._optimizer.second_moments):
+        if self.addresses and self._is_owner():
+            return
+        self.addresses.clear()
+        self._reached.clear()
+        for variable in self._variables:
             copy = tf.raw_ops.DeepCopy(x=variable.value)
+            tf.raw_ops.DisableCopyOnRead(resource=variable.value.handle)  # since a `scatter_update` each read is a copy
             variable.assign(copy)
-            self.addresses[_address(np.asarray(memoryview(copy)))] = None
+            array = np.asarray(memoryview(copy))
+            self.addresses[_address(array)] = array
+
+    def check(self) -> tf.Operation:
+        """An operation of a graph, which fails if `own_memory` is needed."""
+        return self._read_by(self._check, [])
+
+    def _read_by(self, function: Callable, result_type):
+        return tf.numpy_function(function, [*map(tf.convert_to_tensor, self._variables)], result_type)
+
+    def _check(self, *arrays: np.ndarray) -> None:
+        if not self._owns(*arrays):
+            raise RuntimeError("A variable's memory is not its own: see `Trainer.own_memory`.")
+
+    def _owns(self, *arrays: np.ndarray) -> np.bool_:
+        """Whether no two arrays share memory, as after `b.assign(a)`, and all of it is held here."""
+        found = [_address(array) for array in arrays if array.size]
+        return np.bool_(len({*found}) == len(found) and self.addresses.keys() >= {*found})
 
     def update_steps(self, gradients: Sequence, variables: Sequence, learning_rate, factor, counts, step) -> None:
         """As the optimizer's, in a graph."""
@@ -49,31 +74,33 @@ class InPlaceAdam:
         beta_1, beta_2 = optimizer.beta_1, optimizer.beta_2
         numbers = (learning_rate, factor, scale, epsilon, beta_1, 1.0 - beta_1, beta_2, 1.0 - beta_2)
         indices = [optimizer._get_variable_index(variable) for variable in variables]
-        for index, variable, gradient in zip(indices, variables, gradients, strict=True):
-            is_table = isinstance(gradient, tf.IndexedSlices)
+        are_tables = [isinstance(gradient, tf.IndexedSlices) for gradient in gradients]
+        for index, variable, gradient, is_table in zip(indices, variables, gradients, are_tables, strict=True):
             rows = tf.cast(gradient.indices, tf.int64) if is_table else tf.zeros([0], tf.int64)
             tensors = variable, optimizer.first_moments[index], optimizer.second_moments[index]
             flat += [*map(tf.convert_to_tensor, tensors), gradient.values if is_table else gradient, rows]
         rates = [np.float32([optimizer.layer_rates[index], optimizer.decay_rate(index) or 0.0]) for index in indices]
         numbers = tf.stack([tf.cast(number, tf.float32) for number in numbers])
-        tf.numpy_function(lambda *arrays: self._update(rates, *arrays), [counts, numbers, *flat], [])
+        tf.numpy_function(lambda *arrays: self._update(are_tables, rates, *arrays), [counts, numbers, *flat], [])
         self._threads.submit(_compile)  # while TensorFlow optimizes the graph
 
-    def _update(self, rates: Sequence[np.ndarray], counts: np.bool_, numbers: np.ndarray, *arrays: np.ndarray) -> None:
+    def _update(self, are_tables: list[bool], rates: list, counts: np.bool_, numbers: np.ndarray, *arrays) -> None:
         """arrays: of each variable itself, m, v, the gradient, and the rows that the gradient's slices belong to."""
         groups = [arrays[first : first + 5] for first in range(0, len(arrays), 5)]
-        if not self.addresses.keys() >= {_address(array) for group in groups for array in group[:3]}:
-            raise RuntimeError("A variable's memory is not its own: see `Trainer.own_memory`.")
+        self._check(*(array for group in groups for array in group[:3]))
         if not counts:
             return
         work = []
-        for (*matrices, rows), rate in zip(groups, rates, strict=True):
-            order, moment = np.argsort(rows, axis=None, kind="stable"), _address(matrices[2])
-            if rows.size and self.addresses[moment] is None:
-                self.addresses[moment] = matrices[1].any(axis=1) | matrices[2].any(axis=1)
-            reached = self.addresses[moment] if rows.size else _NO_ROWS
-            matrices = [matrix.reshape(-1, matrix.shape[-1]) for matrix in matrices]
-            work.append((*matrices, rows.reshape(-1)[order], order, reached, numbers, rate))
+        for (*matrices, rows), is_table, rate in zip(groups, are_tables, rates, strict=True):
+            order, moment, reached = np.argsort(rows, axis=None, kind="stable"), _address(matrices[2]), _NO_ROWS
+            matrices, rows = [matrix.reshape(-1, matrix.shape[-1]) for matrix in matrices], rows.reshape(-1)[order]
+            if is_table:
+                if rows.size and not 0 <= rows[0] <= rows[-1] < len(matrices[0]):
+                    raise ValueError(f"Rows {rows[0]} to {rows[-1]} are not all in a table of {len(matrices[0])}.")
+                if moment not in self._reached:
+                    self._reached[moment] = matrices[1].any(axis=1) | matrices[2].any(axis=1)
+                reached = self._reached[moment]
+            work.append((*matrices, rows, order, reached, numbers, rate))
 
         def update(part):
             for index, arguments in enumerate(work):
@@ -103,10 +130,10 @@ def _compiled(function):
 def _update_rows(variable, m, v, gradient, rows, order, reached, numbers, rate, begin, end):
     """Updates rows begin to end of a matrix.
 
-    rows: those that gradient[order] belong to, sorted; none: the matrix's. reached: rows whose moments are not 0.
+    rows: those that gradient[order] belong to, sorted. reached: rows whose moments are not 0; none: not a table.
     """
     width, at = variable.shape[1], np.searchsorted(rows, begin)
-    if not rows.size:
+    if not reached.size:
         first, last = begin * width, end * width
         variable, m, v, gradient = variable.reshape(-1), m.reshape(-1), v.reshape(-1), gradient.reshape(-1)
         _move(variable[first:last], m[first:last], v[first:last], gradient[first:last], numbers, rate)

@@ -96,10 +96,10 @@ class Trainer:
                 self._totals, self._computed, self._updated = map(
                     _one_program, (self._totals, self._computed, self._updated)
                 )
-        elif is_one_cpu(strategy) and kernels.fused_enabled() and isinstance(optimizer, AdamWeightDecay):
+        elif is_one_cpu(strategy) and kernels.fused_enabled() and type(optimizer) is AdamWeightDecay:
             from bert_tf.training.in_place import InPlaceAdam
 
-            self._in_place = InPlaceAdam(optimizer)
+            self._in_place = InPlaceAdam(optimizer, self._variables)
         self.steps = tf.function(self._steps, autograph=False)
         self.own_memory()
 
@@ -113,7 +113,8 @@ class Trainer:
     def tensors(self) -> dict:
         """Name -> variable of everything that the next step reads, as checkpoints name it.
 
-        They may be assigned, and what is read of them be held: call `own_memory` before the next step.
+        They may be assigned, and what is read of them be held: call `own_memory` before the next step. What was read of
+        a variable otherwise may share its memory (`tf.identity`, `b.assign(a)`), and then changes with it on a CPU.
         """
         if self._in_place:
             self._in_place.addresses.clear()
@@ -131,8 +132,8 @@ class Trainer:
 
     def own_memory(self) -> None:
         """Needed before `steps`, which write to the variables' memory, after the use of `tensors`."""
-        if self._in_place and not self._in_place.addresses:
-            self._in_place.own_memory(self._variables)
+        if self._in_place:
+            self._in_place.own_memory()
 
     def _steps(self, iterator, count):
         """Runs several optimizer steps; called as `steps`, a graph function.
@@ -154,7 +155,8 @@ class Trainer:
             return done + 1, first
 
         # The condition reads the counter alone: were it to read a result, the device would wait in every step.
-        _, state = tf.while_loop(lambda done, _: done < count, body, (0, state), parallel_iterations=1)
+        with tf.control_dependencies([self._in_place.check()] if self._in_place else []):
+            _, state = tf.while_loop(lambda done, _: done < count, body, (0, state), parallel_iterations=1)
         self.optimizer.iterations.assign(state.step)
         if self.scales_loss:
             self.loss_scale.assign(state.loss_scale)

@@ -131,7 +131,9 @@ def test_a_grid_is_run_once_and_goes_on(scripts, tmp_path, monkeypatch):
     chosen = settings(tmp_path / "out", squad_train_file="train.json", squad_dev_file="dev.json")
     runs = ablation_grid.create_vocabulary_runs(chosen) + ablation_grid.create_runs(cells, chosen)
     monkeypatch.setenv("FAIL_IN", "fine_tuning/tiny-mlm-no_nsp")
-    with pytest.raises(ChildProcessError, match=r"(?s)run_classifier.py failed with exit code 3 .*the last words"):
+    with pytest.raises(
+        ChildProcessError, match=r"(?s)run_classifier.py of .* failed with exit code 3; .*the last words"
+    ):
         script_runs.do_runs(runs, chosen.output_dir)
     assert len(starts(scripts)) == 10
     monkeypatch.delenv("FAIL_IN")
@@ -210,10 +212,13 @@ def test_warnings_and_the_end_of_this_starts_log_are_repeated_once(tmp_path, cap
         script_runs.do_runs([Run("one", "warns.py", {})], str(tmp_path))
     assert [record.getMessage() for record in caplog.records] == ["one: Only 3 training steps."]
     failing = Run("two", "warns.py", {"a": 1})
-    with pytest.raises(ChildProcessError, match="exit code 1 in the run two") as raised:
+    with pytest.raises(ChildProcessError, match="of the run two failed with exit code 1") as raised:
         script_runs.do_run(failing, str(tmp_path))
     assert "Only 3" in str(raised.value) and "earlier" not in str(raised.value)
     assert script_runs.result_of(failing, str(tmp_path)) is None
+    (tmp_path / "dies.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)")
+    with pytest.raises(ChildProcessError, match="dies.py of the run three was killed, probably for memory; "):
+        script_runs.do_run(Run("three", "dies.py", {}), str(tmp_path))
 
 
 def test_a_script_ends_with_a_killed_starter(tmp_path):

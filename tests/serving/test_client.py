@@ -46,6 +46,10 @@ ODD_ANSWERS = {
     "no object": (200, b"5", "no outputs, but status 200: 5"),
     "no bytes": (200, b"\xff\xfe\xfd", "decode"),
     "large": (200, b'{"outputs": ["' + b"x" * (2 << 20) + b'"]}', "the answer has more than 1,048,576 bytes"),
+    "text": (200, b'{"outputs": "a"}', ":predict: outputs: no list with one entry for each example"),
+    "object": (200, b'{"outputs": {"a": ["x"], "b": {"0": 1}, "c": null}}', ":predict: b, c: no list with one entry"),
+    "null": (200, b'{"outputs": null}', ":predict: outputs: no list with one entry"),
+    "nothing": (200, b'{"outputs": {}}', "no outputs, but status 200"),
     "dripping": (200, None, "no answer within 0.5 seconds"),
     "dripping headers": (0, None, "no answer within 0.5 seconds"),
     "refusing": (400, b"\x1b[2Jcleared\n\xc2\x9b", "status 400: \\u001b[2Jcleared\\u000a\\u009b"),
@@ -60,7 +64,7 @@ def server(signatures):
     def answer(path: str, name: str, body: dict) -> tuple[int, bytes | None]:
         if name in ODD_ANSWERS:
             return ODD_ANSWERS[name][:2]
-        outputs = [path + " \x9b2J\u202e"] if name == ODD else []
+        outputs = [path + " \x9b2J\u202e"] if name == ODD else {"all": ["a"], "short": []}
         if name == "reviews":
             inputs = {name: tf.constant(value) for name, value in body["inputs"].items()}
             outputs = {name: value.numpy() for name, value in signatures[body["signature_name"]](**inputs).items()}
@@ -105,6 +109,9 @@ def test_answers_are_those_of_the_signature(signatures, server):
     np.testing.assert_allclose(found["probabilities"], expected["probabilities"], atol=1e-6)
     with pytest.raises(client.ServingError, match="/v1/models/poems:predict: .*404: .*Servable not found for request"):
         client.ask(server, "poems", {"text": ["a"]})
+    for inputs in ({}, {"text": "a"}, {"text": ["a"], "text_pair": ["b", "c"]}):
+        with pytest.raises(ValueError, match="inputs are lists of one length"):
+            client.ask(server, "reviews", inputs)
     with pytest.raises(client.ServingError, match="//localhost:1/v1/models/m:predict: .*refused"):
         client.ask("localhost:1", "m", {"text": ["a"]})
 
@@ -149,8 +156,8 @@ def test_odd_answers_end_in_one_line(server):
         with pytest.raises(client.ServingError) as caught:
             client.ask(server, model, {"text": ["a"]}, timeout=timeout, max_bytes=1 << 20)
         assert message in (line := str(caught.value)) and line.isprintable()
-    result = run_client(f"--server={server}", "--model=fewer rows", "--input=text=a")
-    assert result.returncode and "zip() argument 2 is shorter" in result.stderr
+    (line,) = refusals("serve_client", [[f"--server={server}", "--model=fewer rows", "--input=text=a"]])
+    assert "fewer%20rows:predict: short: no list with one entry for each example" in line
 
 
 def test_names_are_quoted_and_control_characters_are_not_printed(server):

@@ -1,8 +1,12 @@
 """Tasks done by worker processes, which may die, and by threads that share the cores."""
 
+import contextlib
+import importlib
+import multiprocessing.forkserver
 import os
 import pathlib
 import signal
+import sys
 import threading
 
 import pytest
@@ -27,8 +31,33 @@ def test_tasks_of_dead_processes_are_begun_anew(tmp_path):
     tasks = [(str(tmp_path / "died"), number) for number in range(6)]
     results = dict(workers.run_tasks(_die, tasks, 2, amounts.append))
     assert results == {number: number * number for number in range(6)}
-    with pytest.raises(RuntimeError, match="Worker processes died 4 times in a row with .* tasks left.*--num_workers"):
+    with pytest.raises(RuntimeError, match="killed, probably for memory, 4 times.* tasks left.*--num_workers"):
         dict(workers.run_tasks(_die, [("always", 1)], 2, amounts.append))
+
+
+@pytest.mark.parametrize("times", [1, 9])
+def test_processes_that_die_as_they_start_are_started_anew(times, tmp_path, monkeypatch):
+    """The one that the others are forked from is killed while it imports the module."""
+    (tmp_path / "deadly.py").write_text(f"""
+import os, signal
+with open({str(tmp_path / "starts")!r}, "ab", buffering=0) as file:
+    if os.getpid() != {os.getpid()} and file.write(b"x") and file.tell() <= {times}:
+        os.kill(os.getpid(), signal.SIGKILL)
+def square(number):
+    return number * number
+""")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "deadly", raising=False)
+    square, server = importlib.import_module("deadly").square, multiprocessing.forkserver._forkserver
+    server._stop()
+    with contextlib.ExitStack() as stack:
+        stack.callback(server._stop)
+        if times > 1:
+            stack.enter_context(
+                pytest.raises(RuntimeError, match="killed, probably for memory, 4 times.* 2 tasks left")
+            )
+        assert list(workers.map_tasks(square, [(2,), (3,)], 2)) == [4, 9]
 
 
 def _fail(number: int) -> None:
