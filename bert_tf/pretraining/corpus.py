@@ -22,13 +22,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from absl import logging
 
-from bert_tf.pretraining.corpus_formats import (
-    Reading,
-    TextSettings,
-    jsonl_texts,
-    numbered_lines,
-    sentence_splitter,
-)
+from bert_tf.pretraining.corpus_formats import Reading, TextSettings, jsonl_texts, numbered_lines, sentence_splitter
 from bert_tf.system.storage import is_remote
 from bert_tf.system.text_files import Progress, TextFile, gzip_of, size_of, warn_of_tables, whole_lines
 

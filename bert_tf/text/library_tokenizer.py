@@ -26,17 +26,10 @@ import tokenizers
 from tokenizers import decoders, pre_tokenizers, processors
 
 from bert_tf.system.text_files import naming_file, read_bytes, read_json, read_text_lines
+from bert_tf.text import tokenizer_files
 from bert_tf.text.characters import TOKENIZER, WHITESPACE, AddedToken, as_text, read_added_tokens
 from bert_tf.text.tokenizer import Tokenizer, special_tokens_of
-from bert_tf.text.tokenizer_files import (
-    JSON_VOCAB,
-    MERGES,
-    Casing,
-    components_of,
-    is_there,
-    kind_of_model,
-    read_tokenizer_config,
-)
+from bert_tf.text.tokenizer_files import JSON_VOCAB, MERGES, Casing, is_there
 
 WORD_START = "\u0120"  # how a space is written
 _VERSION = "#version"
@@ -81,7 +74,7 @@ class LibraryTokenizer(Tokenizer):
 
     def take_rows(self, post_processor: Mapping | None, path: str) -> None:
         """Makes rows as a tokenizer.json does, for a model whose family has rows of another kind of tokenizer."""
-        parts = components_of(post_processor, "processors")
+        parts = tokenizer_files.components_of(post_processor, "processors")
         part = next((part for part in parts if part.get("type") in _POST_PROCESSORS), None)
         if part is None:
             return
@@ -178,7 +171,7 @@ def read_tokenizer_json(path: str, kind: str) -> dict:
     model = values.get("model")
     if not isinstance(model, dict) or "vocab" not in model:
         raise ValueError(f"{path} is not a tokenizer.json: it has no model with a vocabulary.")
-    model["type"] = kind_of_model(model)
+    model["type"] = tokenizer_files.kind_of_model(model)
     if model["type"] != kind:
         raise ValueError(f"{path}: its model is {model['type']}, here {kind} is needed.")
     return values
@@ -269,7 +262,7 @@ class ByteBpeTokenizer(LibraryTokenizer):
 
     def __init__(self, vocab_file: str, merges_file: str | None = None):
         directory = posixpath.dirname(vocab_file)
-        config = read_tokenizer_config(directory)
+        config = tokenizer_files.read_tokenizer_config(directory)
         self.read_names_and_side(directory)
         self.add_prefix_space = config.get("add_prefix_space")
         values = read_json(vocab_file)
@@ -308,7 +301,7 @@ class ByteBpeTokenizer(LibraryTokenizer):
 
     def _check(self, values: dict, path: str) -> None:
         """Refuses the BPE of other models; takes add_prefix_space from the file unless it is known."""
-        parts = components_of(values.get("pre_tokenizer"), "pretokenizers")
+        parts = tokenizer_files.components_of(values.get("pre_tokenizer"), "pretokenizers")
         if [part.get("type") for part in parts] != ["ByteLevel"] or parts[0].get("use_regex") is False:
             raise ValueError(f"{path}: its BPE does not split text as RoBERTa's does, which is byte-level BPE.")
         if self.add_prefix_space is None:

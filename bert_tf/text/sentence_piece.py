@@ -23,24 +23,11 @@ import sentencepiece
 
 from bert_tf.system.example_bytes import pack
 from bert_tf.system.text_files import naming_file, read_bytes
+from bert_tf.text import tokenizer_files
 from bert_tf.text.characters import TOKENIZER, TOKENIZER_CONFIG, as_text, is_mark, read_added_tokens
 from bert_tf.text.library_tokenizer import LibraryTokenizer, library_of, read_tokenizer_json
 from bert_tf.text.tokenizer import Tokenizer, special_tokens_of
-from bert_tf.text.tokenizer_files import (
-    MODEL,
-    RELEASED_MODEL,
-    VOCAB,
-    WORD_START,
-    Casing,
-    check_vocab,
-    components_of,
-    convert_by_vocab,
-    find_model,
-    is_there,
-    read_tokenizer_config,
-    read_tokens,
-    vocabulary_bytes,
-)
+from bert_tf.text.tokenizer_files import MODEL, RELEASED_MODEL, VOCAB, WORD_START, Casing, components_of, read_tokens
 
 # Without it, the tokenizer of transformers 5 gives an ALBERT no token types, as if pairs were one text.
 INPUTS = {"model_input_names": ["input_ids", "token_type_ids", "attention_mask"]}
@@ -122,7 +109,7 @@ class SentencePieceTokenizer(_AlbertRows):
     @classmethod
     def from_file(cls, vocab_file: str, casing: Casing) -> "SentencePieceTokenizer":
         directory = posixpath.dirname(vocab_file)
-        if read_tokenizer_config(directory).get("keep_accents"):
+        if tokenizer_files.read_tokenizer_config(directory).get("keep_accents"):
             raise ValueError(f"{directory}/{TOKENIZER_CONFIG}: keep_accents needs the {TOKENIZER} of the model.")
         return cls(vocab_file, casing.do_lower_case is not False)  # as all released models, if nothing says it
 
@@ -156,7 +143,7 @@ class SentencePieceTokenizer(_AlbertRows):
 
     def convert_tokens_to_ids(self, tokens: Iterable[str]) -> list[int]:
         """Ids of `tokens`; others get the unknown piece's, as in the original. See `convert_by_vocab`."""
-        return convert_by_vocab(self.vocab, tokens, self.unk_id)
+        return tokenizer_files.convert_by_vocab(self.vocab, tokens, self.unk_id)
 
     def _ids_of(self, numbers: list[int]) -> list[int]:
         """Ids of pieces by their numbers in the model, with commas behind digits split off."""
@@ -263,7 +250,7 @@ class KoBertTokenizer(SentencePieceTokenizer):
     def __init__(self, vocab_file: str, do_lower_case: bool = False):
         model_file, self._vocab_file = vocab_file, None
         if not vocab_file.endswith(".model"):
-            self._vocab_file, model_file = vocab_file, find_model(posixpath.dirname(vocab_file))
+            self._vocab_file, model_file = vocab_file, tokenizer_files.find_model(posixpath.dirname(vocab_file))
             if model_file is None:
                 raise ValueError(f"{vocab_file} has pieces of SentencePiece ({WORD_START}), but no .model beside it.")
         super().__init__(model_file, do_lower_case)
@@ -272,7 +259,7 @@ class KoBertTokenizer(SentencePieceTokenizer):
     @classmethod
     def from_file(cls, vocab_file: str, casing: Casing) -> "KoBertTokenizer":
         directory = posixpath.dirname(vocab_file)
-        config = read_tokenizer_config(directory)
+        config = tokenizer_files.read_tokenizer_config(directory)
         for name, value in _ONLY.items():
             if config.get(name, value) not in (value, None):
                 raise ValueError(f"{directory}/{TOKENIZER_CONFIG}: {name} is {config[name]}; it must be {value}.")
@@ -288,7 +275,7 @@ class KoBertTokenizer(SentencePieceTokenizer):
 
     def check_vocabulary(self) -> None:
         if self._vocab_file is not None:
-            check_vocab(self.vocab, self._vocab_file, ())
+            tokenizer_files.check_vocab(self.vocab, self._vocab_file, ())
 
     def preprocess(self, text: str | bytes) -> str:
         """ALBERT's preprocessing of a text without two quotation marks in a row."""
@@ -317,7 +304,7 @@ class KoBertTokenizer(SentencePieceTokenizer):
         return not token.startswith((WORD_START, "[CLS]", "[SEP]", "[MASK]", "[PAD]", "[UNK]"))
 
     def files(self) -> dict[str, bytes]:
-        vocabulary = {} if self._vocab_file is None else {VOCAB: vocabulary_bytes(self._vocab_file)}
+        vocabulary = {} if self._vocab_file is None else {VOCAB: tokenizer_files.vocabulary_bytes(self._vocab_file)}
         return {**super().files(), **vocabulary}
 
 
@@ -358,7 +345,7 @@ class HuggingFaceSentencePiece(_AlbertRows, LibraryTokenizer):
         added = read_added_tokens(vocab_file, pieces)
         library = library_of(values, vocab_file, added, self)
         super().__init__(library, vocab_file, {TOKENIZER: read_bytes(vocab_file)}, added)
-        beside = is_there(model_file := posixpath.join(directory, MODEL))
+        beside = tokenizer_files.is_there(model_file := posixpath.join(directory, MODEL))
         if model := read_bytes(model_file) if beside else model_of_tokenizer_json(values, self.pad_id):
             self._files[MODEL] = model
 

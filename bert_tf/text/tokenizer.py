@@ -21,19 +21,8 @@ from absl import logging
 from bert_tf.system.checks import check_family, list_of, path_of, target_directory, true_or_false
 from bert_tf.system.storage import write_files
 from bert_tf.system.text_files import read_json_if_there
-from bert_tf.text import transformers_call
-from bert_tf.text.characters import (
-    ADDED_TOKENS,
-    DECODER,
-    SPECIAL_TOKENS_MAP,
-    TOKENIZER,
-    TOKENIZER_CONFIG,
-    AddedToken,
-    AddedTokens,
-    Part,
-    as_text,
-    is_mark,
-)
+from bert_tf.text import characters, transformers_call
+from bert_tf.text.characters import ADDED_TOKENS, SPECIAL_TOKENS_MAP, TOKENIZER, TOKENIZER_CONFIG, AddedTokens
 from bert_tf.text.tokenizer_files import Casing, convert_by_vocab, is_there
 
 ROLES = ("cls", "sep", "unk", "mask", "pad")  # of special tokens
@@ -77,6 +66,7 @@ class Tokenizer(abc.ABC):
       transformers_differs: which other ids transformers gives by its files; "": none that are known.
       truncation_side: where a text that is too long loses tokens, "right" or "left".
       added_tokens: tokens that are cut out of a text before the rest is tokenized; in `vocab`, too.
+      described_tokens: these, and those with a role that files describe like them.
     """
 
     graph = None  # its form as TensorFlow ops, where an export has made it already
@@ -86,9 +76,9 @@ class Tokenizer(abc.ABC):
     truncation_side = "right"
     takes_strip_accents = answers_by_words = mask_takes_spaces = False
     added_tokens: AddedTokens = AddedTokens()
-    as_text = staticmethod(as_text)  # what a text given as str or bytes is read as
-    trails = staticmethod(is_mark)  # whether a character that is dropped belongs to the piece before it
-    described_tokens: Sequence[AddedToken] = ()  # the added tokens, and those with a role that files describe like them
+    as_text = staticmethod(characters.as_text)  # what a text given as str or bytes is read as
+    trails = staticmethod(characters.is_mark)  # whether a character that is dropped belongs to the piece before it
+    described_tokens: Sequence[characters.AddedToken] = ()
 
     # What `from_pretrained` does with a directory: set by the package, which knows all kinds of tokenizers.
     of_directory: Callable[..., "Tokenizer"]
@@ -136,10 +126,10 @@ class Tokenizer(abc.ABC):
             settings["truncation_side"] = self.truncation_side
         if self.added_tokens:
             described = map(dataclasses.asdict, self.described_tokens)
-            settings[DECODER] = {str(values.pop("id")): values for values in described}
+            settings[characters.DECODER] = {str(values.pop("id")): values for values in described}
         return settings
 
-    def set_added_tokens(self, added: Sequence[AddedToken], *normalization) -> None:
+    def set_added_tokens(self, added: Sequence[characters.AddedToken], *normalization) -> None:
         """Adds the tokens to the vocabulary that the files beside it name.
 
         Args:
@@ -225,10 +215,10 @@ class Tokenizer(abc.ABC):
             offsets += self._offsets_in_text(text, part, spans, kept if dropped_marks else None)
         return ids, offsets
 
-    def _offsets_in_text(self, text: str, part: Part, spans, kept: Iterable[int]) -> Iterator[tuple[int, int]]:
+    def _offsets_in_text(self, text: str, part, spans, kept: Iterable[int] | None) -> Iterator[tuple[int, int]]:
         """Offsets in a part as those in the whole text, moved over what was dropped and belongs to a piece."""
         positions = [*part.origins, part.end]
-        is_ascii = kept is None or (text.isascii() and self.trails is is_mark)
+        is_ascii = kept is None or (text.isascii() and self.trails is characters.is_mark)
         kept = () if is_ascii else {positions[position] for position in kept}
         for first, after in spans:
             begin = positions[first]

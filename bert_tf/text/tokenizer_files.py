@@ -10,18 +10,9 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from absl import logging
 
-from bert_tf.system import storage
+from bert_tf.system import storage, text_files
 from bert_tf.system.messages import some, warn_once
 from bert_tf.system.storage import names_in, paths_beginning_with
-from bert_tf.system.text_files import (
-    exists,
-    is_folder,
-    naming_file,
-    read_bytes,
-    read_json,
-    read_json_if_there,
-    read_text_lines,
-)
 from bert_tf.text.characters import TOKENIZER, TOKENIZER_CONFIG
 
 MASK = "[MASK]"
@@ -62,7 +53,7 @@ class Casing:
 
 def first_existing(directory: str, names) -> str | None:
     paths = (posixpath.join(directory, name) for name in names)
-    return next((path for path in paths if exists(path)), None)
+    return next((path for path in paths if text_files.exists(path)), None)
 
 
 def find_model(directory: str) -> str | None:
@@ -77,7 +68,7 @@ def find_model(directory: str) -> str | None:
 
 def directory_of(path: str) -> str:
     """The directory that describes the model whose weights are at `path` (see `open_weights.find_weights`)."""
-    if is_folder(path):
+    if text_files.is_folder(path):
         return path
     directory = posixpath.dirname(path) or "."
     # A SavedModel keeps its weights in a subfolder.
@@ -86,14 +77,14 @@ def directory_of(path: str) -> str:
 
 def is_there(path: str) -> bool:
     """Whether there is a directory, a file, or a checkpoint with this prefix."""
-    return exists(path) or bool(paths_beginning_with(f"{path}."))
+    return text_files.exists(path) or bool(paths_beginning_with(f"{path}."))
 
 
 def named_class(directory: str) -> tuple[str, str]:
     """The tokenizer_class of a directory, without "Fast", and the file that names it; ("", "") if none does."""
     for name in (TOKENIZER_CONFIG, "config.json"):
         path = posixpath.join(directory, name)
-        class_name = (read_json_if_there(path) or {}).get("tokenizer_class")
+        class_name = (text_files.read_json_if_there(path) or {}).get("tokenizer_class")
         if class_name:
             return str(class_name).removesuffix("Fast"), path
     return "", ""
@@ -102,8 +93,8 @@ def named_class(directory: str) -> tuple[str, str]:
 def read_casing(directory: str) -> Casing:
     """A model's casing by tokenizer_config.json, else tokenizer.json, else the directory's name."""
     json_file, path = (posixpath.join(directory, name) for name in (TOKENIZER, TOKENIZER_CONFIG))
-    with naming_file(json_file):
-        normalizers = components_of((read_json_if_there(json_file) or {}).get("normalizer"), "normalizers")
+    with text_files.naming_file(json_file):
+        normalizers = components_of((text_files.read_json_if_there(json_file) or {}).get("normalizer"), "normalizers")
         of_json, lowers_first = _casing_of(normalizers, json_file)
     if of_json and lowers_first:  # which nothing in tokenizer_config.json changes
         return of_json
@@ -195,14 +186,14 @@ def vocabulary_lines(vocab_file: str) -> list[str]:
     """
     if vocab_file.endswith(".json"):
         return list(_load_tokenizer_json(vocab_file))
-    lines = list(read_text_lines(vocab_file))
+    lines = list(text_files.read_text_lines(vocab_file))
     return [line.removeprefix("\ufeff") or line for line in lines[:1]] + lines[1:]
 
 
 def vocabulary_bytes(vocab_file: str) -> bytes:
     """The content of a vocab.txt with this vocabulary: of a vocab.txt its own bytes."""
     if not vocab_file.endswith(".json"):
-        return read_bytes(vocab_file)
+        return text_files.read_bytes(vocab_file)
     return "".join(token + "\n" for token in vocabulary_lines(vocab_file)).encode()
 
 
@@ -240,11 +231,11 @@ def load_vocab(vocab_file: str) -> dict[str, int]:
 
 def _load_tokenizer_json(path: str) -> dict[str, int]:
     """token -> id of a tokenizer.json, in the order of the ids, with the added tokens that are between the others."""
-    values = read_json(path)
+    values = text_files.read_json(path)
     model = values.get("model")
     if not isinstance(model, dict) or not isinstance(model.get("vocab"), dict) or model.get("type") != "WordPiece":
         raise ValueError(f"{path} is not a tokenizer.json with a WordPiece vocabulary, as BERT needs.")
-    with naming_file(path):
+    with text_files.naming_file(path):
         last = max(model["vocab"].values(), default=-1)
         between = [token for token in values.get("added_tokens") or () if token["id"] <= last]
         vocab = {**model["vocab"], **{token["content"]: token["id"] for token in between}}
@@ -289,7 +280,7 @@ def _check_lines(vocab_file: str) -> None:
 
 
 def read_tokenizer_config(directory: str) -> dict:
-    return read_json_if_there(posixpath.join(directory, TOKENIZER_CONFIG)) or {}
+    return text_files.read_json_if_there(posixpath.join(directory, TOKENIZER_CONFIG)) or {}
 
 
 def kind_of_model(model: Mapping) -> str:
@@ -318,8 +309,8 @@ def word_rules(vocab_file: str) -> dict:
     config = read_tokenizer_config(directory)
     path = vocab_file if vocab_file.endswith(".json") else posixpath.join(directory, TOKENIZER)
     rules = {}
-    with naming_file(path):
-        if isinstance((values := read_json_if_there(path) or {}).get("model"), dict):
+    with text_files.naming_file(path):
+        if isinstance((values := text_files.read_json_if_there(path) or {}).get("model"), dict):
             rules = _rules_of_json(values, path)
     names = ("tokenize_chinese_chars", "do_basic_tokenize", "never_split", "max_input_chars_per_word")
     rules |= {name: config[name] for name in names if config.get(name) is not None}

@@ -16,28 +16,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from absl import logging
 
 from bert_tf.system.checks import true_or_false
-from bert_tf.text.characters import (
-    TOKENIZER,
-    clean,
-    convert_to_unicode,
-    read_added_tokens,
-    separate_whitespace,
-    split_punctuation,
-    strip_accent,
-    strip_accent_and_split_punctuation,
-)
+from bert_tf.text import characters, tokenizer_files
 from bert_tf.text.tokenizer import Tokenizer, special_tokens_of
-from bert_tf.text.tokenizer_files import (
-    MASK,
-    VOCAB,
-    Casing,
-    check_vocab,
-    convert_by_vocab,
-    lowers_by_pieces,
-    read_tokens,
-    vocabulary_bytes,
-    word_rules,
-)
 
 # The prefix of every piece of a word but the first.
 CONTINUATION = "##"
@@ -62,7 +42,7 @@ class _CharacterTable(dict):
         return result
 
 
-_WITHOUT_ACCENTS = _CharacterTable(strip_accent)
+_WITHOUT_ACCENTS = _CharacterTable(characters.strip_accent)
 
 
 # ---- the tokenizers -------------------------------------------------------------------------------------------------
@@ -113,22 +93,22 @@ class BasicTokenizer:
         self.tokenize_chinese_chars = tokenize_chinese_chars
         self.do_basic_tokenize = do_basic_tokenize
         self.never_split = frozenset(never_split)
-        rule = functools.partial(clean, drop_unassigned=drop_unassigned, separate_cjk=tokenize_chinese_chars)
-        split = strip_accent_and_split_punctuation if self.strip_accents else split_punctuation
+        rule = functools.partial(characters.clean, drop_unassigned=drop_unassigned, separate_cjk=tokenize_chinese_chars)
+        split = characters.strip_accent_and_split_punctuation if self.strip_accents else characters.split_punctuation
         if not do_basic_tokenize:
-            rule, split = separate_whitespace, str
+            rule, split = characters.separate_whitespace, str
         self._cleaning, self._splitting = _CharacterTable(rule), _CharacterTable(split)
 
     def tokenize(self, text: str | bytes) -> list[str]:
         """Basic tokens of `text`."""
-        return self.split_cleaned(convert_to_unicode(text).translate(self._cleaning))
+        return self.split_cleaned(characters.convert_to_unicode(text).translate(self._cleaning))
 
     def words(self, text: str | bytes) -> list[str]:
         """The cleaned words between whitespace; `tokenize` is `split_cleaned` of each of them in turn.
 
         `split_cleaned` needs the whole word: lower-casing a Greek capital sigma looks at both sides.
         """
-        return convert_to_unicode(text).translate(self._cleaning).split()
+        return characters.convert_to_unicode(text).translate(self._cleaning).split()
 
     def split_cleaned(self, cleaned: str) -> list[str]:
         """Basic tokens of one or more of `words(text)`, separated by spaces."""
@@ -162,7 +142,7 @@ class BasicTokenizer:
     def origins(self, text: str) -> list[int]:
         """The character of `text` that each character of `normalize(text)` comes from."""
         chars = self._normalized(self.clean(text))
-        return [position for char, position in chars if not self.strip_accents or strip_accent(char)]
+        return [position for char, position in chars if not self.strip_accents or characters.strip_accent(char)]
 
     def tokenize_with_origins(self, text: str) -> list[tuple[str, list[int]]]:
         """`tokenize`, with the character of `text` that each character of a token comes from."""
@@ -238,7 +218,7 @@ class WordpieceTokenizer:
     def tokenize(self, text: str | bytes) -> list[str]:
         """Word pieces of `text`, which is only split at whitespace."""
         pieces = []
-        for word in whitespace_tokenize(convert_to_unicode(text)):
+        for word in whitespace_tokenize(characters.convert_to_unicode(text)):
             pieces.extend(self.cut(word))
         return pieces
 
@@ -310,14 +290,14 @@ class WordPieces(Tokenizer):
       vocab_file: see `load_vocab`; ValueError if it has texts and no special token.
     """
 
-    cls_token, sep_token, unk_token, mask_token, pad_token = "[CLS]", "[SEP]", "[UNK]", MASK, "[PAD]"
+    cls_token, sep_token, unk_token, mask_token, pad_token = "[CLS]", "[SEP]", "[UNK]", tokenizer_files.MASK, "[PAD]"
     pad_id = 0
     begin_tokens, between_tokens, end_tokens, second_segment = ("[CLS]",), ("[SEP]",), ("[SEP]",), 1
-    vocab_name = VOCAB
+    vocab_name = tokenizer_files.VOCAB
 
     def __init__(self, vocab_file: str):
         self.vocab_file = vocab_file = os.fspath(vocab_file)
-        self.inv_vocab = dict(enumerate(read_tokens(vocab_file)))
+        self.inv_vocab = dict(enumerate(tokenizer_files.read_tokens(vocab_file)))
         self.vocab = {token: index for index, token in self.inv_vocab.items()}
         self.read_names_and_side(posixpath.dirname(vocab_file))
         lacks_all = self.vocab.keys().isdisjoint(special := special_tokens_of(self))
@@ -333,10 +313,10 @@ class WordPieces(Tokenizer):
 
     def files(self) -> dict[str, bytes]:
         """vocab.txt: the file that the tokenizer was read from, or its tokens."""
-        return {VOCAB: vocabulary_bytes(self.vocab_file)}
+        return {tokenizer_files.VOCAB: tokenizer_files.vocabulary_bytes(self.vocab_file)}
 
     def check_vocabulary(self) -> None:
-        check_vocab(self.vocab, self.vocab_file, special_tokens_of(self))
+        tokenizer_files.check_vocab(self.vocab, self.vocab_file, special_tokens_of(self))
         if (index := self.vocab[self.pad_token]) != self.pad_id:
             # Only a warning: padding is masked out, so such a model works, and renumbering would break its weights.
             logging.warning(f"{self.vocab_file}: {self.pad_token} has id {index}, but {self.pad_id} pads the rows")
@@ -368,9 +348,9 @@ class FullTokenizer(WordPieces):
     huggingface_class = "BertTokenizer"
     vocab_kind = "word pieces"
     takes_strip_accents = answers_by_words = True
-    vocab_files = (VOCAB, f"assets/{VOCAB}", TOKENIZER)
+    vocab_files = (tokenizer_files.VOCAB, f"assets/{tokenizer_files.VOCAB}", characters.TOKENIZER)
     drop_unassigned = False
-    as_text = staticmethod(convert_to_unicode)
+    as_text = staticmethod(characters.convert_to_unicode)
 
     def __init__(
         self,
@@ -390,17 +370,18 @@ class FullTokenizer(WordPieces):
         )
         self.do_lower_case = self.basic_tokenizer.do_lower_case
         self.wordpiece_tokenizer = WordpieceTokenizer(self.vocab, self.unk_token, max_input_chars_per_word, never_split)
-        added = read_added_tokens(vocab_file, self.vocab)
+        added = characters.read_added_tokens(vocab_file, self.vocab)
         self.set_added_tokens(added, self.basic_tokenizer.normalize, self.basic_tokenizer.origins)
         self._pieces_of_word = WordCache(self._cut_word)
         self._ids_of_word = WordCache(self._encode_word)
 
     @classmethod
-    def from_file(cls, vocab_file: str, casing: Casing) -> "FullTokenizer":
+    def from_file(cls, vocab_file: str, casing: tokenizer_files.Casing) -> "FullTokenizer":
         """The tokenizer of a vocab.txt or tokenizer.json, with the rules of the files beside it."""
         lowers = casing.do_lower_case
-        lowers = lowers_by_pieces(vocab_file, read_tokens(vocab_file)) if lowers is None else lowers
-        return cls(vocab_file, lowers, casing.strip_accents, **word_rules(vocab_file))
+        if lowers is None:
+            lowers = tokenizer_files.lowers_by_pieces(vocab_file, tokenizer_files.read_tokens(vocab_file))
+        return cls(vocab_file, lowers, casing.strip_accents, **tokenizer_files.word_rules(vocab_file))
 
     def _tokenize(self, text: str) -> list[str]:
         pieces_of_word = self._pieces_of_word
@@ -441,7 +422,7 @@ class FullTokenizer(WordPieces):
         return tuple(piece for token in self.basic_tokenizer.split_cleaned(word) for piece in cut(token))
 
     def _encode_word(self, word: str) -> tuple[int, ...]:
-        return tuple(convert_by_vocab(self.vocab, self._cut_word(word)))
+        return tuple(tokenizer_files.convert_by_vocab(self.vocab, self._cut_word(word)))
 
 
 class ElectraTokenizer(FullTokenizer):
