@@ -18,19 +18,105 @@ import itertools
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from absl import logging
 
-from bert_tf.pretraining.corpus_formats import Reading, TextSettings, jsonl_texts, numbered_lines, sentence_splitter
+from bert_tf.system import text_files
+from bert_tf.system.declare import check_values, setting
+from bert_tf.system.messages import warn_once
 from bert_tf.system.storage import is_remote
-from bert_tf.system.text_files import Progress, TextFile, gzip_of, size_of, warn_of_tables, whole_lines
+from bert_tf.system.text_files import Progress, TextFile, whole_lines, with_newlines
 
 PIECE_CHARACTERS = 1 << 20
 LONGEST_LINE = 2 << 20  # bytes; a longer line of plain text comes in several pieces
 _LONGEST_JSON = 64 << 20  # bytes of a first line that is looked at to see whether it is JSON
 _LOOK_BACK = 4096  # bytes before a range, for the blank lines before its first document
 _JSONL_SUFFIXES = (".jsonl", ".json", ".ndjson")
+_LONGEST_PARAGRAPH = 100_000  # characters; the sentence splitter's time is quadratic in what it gets
+
+
+@dataclasses.dataclass(frozen=True)
+class TextSettings:
+    """What the files hold.
+
+    Attributes:
+      joins_files: a document at the end of a plain text file continues in the next one; no flag.
+      encoding: a file that is not UTF-8 is read from its start, as a compressed one is.
+    """
+
+    input_format: str = setting(
+        "auto",
+        "The format of the files. auto: JSONL by the name (.jsonl, .json, .ndjson, before .gz and the like) or the "
+        "first line, else text.",
+        heading="Kinds of text",
+        choices=("auto", "text", "jsonl"),
+    )
+    text_key: str = setting("text", "JSONL: the key of the document's text.")
+    split_sentences: bool = setting(False, "Lines are paragraphs: split them into sentences.")
+    language: str = setting("en", "Language for --split_sentences, as in Wikipedia's addresses: en, de, ko, zh, ...")
+    errors: str = setting(
+        "strict",
+        "What is invalid in UTF-8, or in --encoding. strict: an error that names the place. replace: counted and "
+        "replaced with U+FFFD, which the tokenizer drops.",
+        choices=("strict", "replace"),
+    )
+    encoding: str = text_files.encoding_setting("--input_file")
+    blanks_separate_docs: bool = setting(
+        True, "A blank line ends a document of plain text. false: each file is one document."
+    )
+    joins_files: bool = True
+
+    def __post_init__(self):
+        check_values(self)
+        if not self.blanks_separate_docs and self.input_format == "jsonl":
+            raise ValueError("--blanks_separate_docs=false is for plain text: JSON lines are a document each")
+
+
+class Reading:
+    """The state of one pass over a range: settings, counts, the sentence splitter."""
+
+    def __init__(self, settings: TextSettings, counts: Counter, progress: Progress | None):
+        self.settings, self.counts, self.progress = settings, counts, progress
+        self.splitter = sentence_splitter(settings.language) if settings.split_sentences else None
+
+    def decode(self, file: TextFile, offset: int, block: bytes) -> str:
+        if self.settings.errors == "strict":
+            return file.decode(offset, block)
+        text = with_newlines(block.decode("utf-8", "replace"))
+        for line in block.split(b"\n") if "\ufffd" in text else ():
+            known = 0 if file.is_converted else line.count("\ufffd".encode())
+            self.count_replaced(file, line.decode("utf-8", "replace").count("\ufffd") - known)
+        return text
+
+    def count_replaced(self, file: TextFile, characters: int) -> None:
+        """Counts a line of which so many characters became U+FFFD, if any; warns of the first of a file."""
+        if characters:
+            encoding = file.encoding if file.is_converted else "UTF-8"
+            warn_once(("bad text", file.path), "%s is not all %s; the rest becomes U+FFFD", file.path, encoding)
+            self.counts.update(replaced_characters=characters, lines_with_bad_utf8=1)
+
+    def paragraphs(self, pieces: Iterable[str]) -> Iterator[str]:
+        """Plain text, its lines cut into sentences on request."""
+        if self.splitter is None:
+            yield from pieces
+            return
+        held = ""  # of a line too long to come in one piece: its last sentence, which may continue
+        for piece in pieces:
+            *lines, rest = (held + piece).split("\n")
+            cut = [self.lines_of(line) or "\n" for line in lines]
+            held = ""
+            if rest and (sentences := self.splitter(rest)):
+                held = sentences.pop() + " "
+                cut += [sentence + "\n" for sentence in sentences]
+            yield "".join(cut)
+
+    def lines_of(self, text: str) -> str:
+        """The lines of a text, or their sentences, without blank ones; each with its newline."""
+        lines = [line for line in text.split("\n") if line and not line.isspace()]
+        if self.splitter is not None:
+            lines = [sentence for line in lines for sentence in self.splitter(line)]
+        return "\n".join([*lines, ""])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,7 +164,7 @@ class Corpus:
         return any(source.is_jsonl for source in self._sources)
 
     def warn_of_tables(self) -> None:
-        warn_of_tables(source.file.path for source in self._sources if not source.is_jsonl)
+        text_files.warn_of_tables(source.file.path for source in self._sources if not source.is_jsonl)
 
     def shard_range(self, shard: int, num_shards: int) -> tuple[int, int]:
         """(begin, end) of shard `shard` of `num_shards` of nearly equal size, for `blocks`."""
@@ -142,8 +228,8 @@ class Corpus:
 
 def _look(path: str, settings: TextSettings) -> tuple[TextFile, bool, int]:
     """(file, whether it holds JSON lines, bytes on the disk)."""
-    is_gzip, name = gzip_of(path)
-    file, size = TextFile(path, is_gzip, settings.encoding, settings.errors), size_of(path)
+    is_gzip, name = text_files.gzip_of(path)
+    file, size = TextFile(path, is_gzip, settings.encoding, settings.errors), text_files.size_of(path)
     if settings.input_format != "auto":
         return file, settings.input_format == "jsonl", size
     if name.lower().endswith(_JSONL_SUFFIXES):
@@ -304,5 +390,48 @@ def _whole_file_texts(source: _Source, reading: Reading) -> Iterator[str]:
 
 
 def _record_texts(source: _Source, start: int, stop: int | None, reading: Reading) -> Iterator[str]:
-    blocks = whole_lines(source.file, source.file.chunks(start, stop, reading.progress), offset=start)
-    yield from jsonl_texts(source.file, numbered_lines(source.file, blocks, reading), reading)
+    file, key = source.file, reading.settings.text_key
+    for offset, block in whole_lines(file, file.chunks(start, stop, reading.progress), offset=start):
+        decoded = reading.decode(file, offset, block)
+        for index, line in enumerate((decoded if offset else decoded.removeprefix("\ufeff")).split("\n")):
+            if not line.strip():
+                continue
+            try:
+                text = with_newlines(json.loads(line)[key])
+                # JSON can contain half a character (a lone surrogate), which UTF-8 can't encode.
+                text, halves = re.subn("[\ud800-\udfff]", "\ufffd", text) if "\\u" in line else (text, 0)
+                if halves and reading.settings.errors == "strict":
+                    raise ValueError("half a character, see --errors")
+            except (AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
+                where = f"{file.path}, line {file.line_number(offset) + index}"
+                raise ValueError(f"{where}: no text in {key!r} (--text_key) of {line:.100}: {error!r:.200}") from None
+            reading.count_replaced(file, halves)
+            if document := reading.lines_of(text):
+                yield document + "\n"
+            else:
+                reading.counts["documents_without_text"] += 1
+
+
+def sentence_splitter(language: str) -> Callable[[str], list[str]]:
+    """A function that gives the sentences of a paragraph, stripped."""
+    import sentencex
+
+    language = language.lower()
+    # The library accepts any name and falls back to general rules.
+    if not re.fullmatch(r"[a-z]{2,3}(-[a-z]+)*", language):
+        raise ValueError(f"--language={language}: it is a code such as en, de, ko or zh")
+
+    def split(paragraph: str) -> list[str]:
+        sentences: list[str] = []
+        while paragraph:
+            cut = len(paragraph)
+            if cut > _LONGEST_PARAGRAPH:
+                cut = paragraph.rfind(" ", 0, _LONGEST_PARAGRAPH) + 1 or _LONGEST_PARAGRAPH
+            parts = sentencex.segment(language, paragraph[:cut])
+            paragraph = paragraph[cut:]
+            if paragraph and len(parts) > 1:
+                paragraph = parts.pop() + paragraph  # it may continue behind the cut
+            sentences += filter(None, map(str.strip, parts))
+        return sentences
+
+    return split

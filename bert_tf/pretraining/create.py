@@ -2,7 +2,7 @@
 
 Where things are:
 
-  corpus, corpus_formats            text of any kind, cut into ranges -> lines
+  corpus                            text of any kind, cut into ranges -> lines
   model_vocabulary                  the tokenizer of any family, by its vocabulary's file
   token_store, word_kernels         lines -> documents, sentences and ids on disk; each word is encoded once
   instances, instance_kernels       pairs of sentence runs, [CLS] A [SEP] B [SEP], with masked positions
@@ -29,8 +29,7 @@ import tensorflow as tf
 from absl import logging
 
 from bert_tf.pretraining import shard as pretraining_shard
-from bert_tf.pretraining.corpus import Corpus
-from bert_tf.pretraining.corpus_formats import TextSettings
+from bert_tf.pretraining.corpus import Corpus, TextSettings
 from bert_tf.pretraining.model_vocabulary import tokenizer_of, vocabulary_sha256
 from bert_tf.pretraining.record_settings import InstanceSettings, RecordSettings, settings_of_records
 from bert_tf.pretraining.shard import ShardJob, finished_summary, make_shard, read_summary, summary_path

@@ -7,8 +7,7 @@ import itertools
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
-from bert_tf.pretraining.corpus import Corpus
-from bert_tf.pretraining.corpus_formats import TextSettings
+from bert_tf.pretraining.corpus import Corpus, TextSettings
 from bert_tf.system.messages import progress_bar
 from bert_tf.system.text_files import UTF_8, read_text_lines
 

@@ -18,10 +18,9 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import tensorflow as tf
 
-from bert_tf.data.record_index import companion_path, index_path, written_index
+from bert_tf.data.records import companion_path, index_path, written_index
 from bert_tf.pretraining import record_writer
-from bert_tf.pretraining.corpus import Corpus
-from bert_tf.pretraining.corpus_formats import TextSettings
+from bert_tf.pretraining.corpus import Corpus, TextSettings
 from bert_tf.pretraining.instance_kernels import A_LENGTH, B_BEGIN, B_LENGTH, LABEL, NO_B, NUM_MASKED
 from bert_tf.pretraining.instances import Instances, create_instances, log_instances
 from bert_tf.pretraining.model_vocabulary import read_tokenizer

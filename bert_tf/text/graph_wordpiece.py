@@ -19,6 +19,7 @@ import tensorflow_text as tf_text
 from bert_tf.system.messages import some
 from bert_tf.text.characters import is_cjk, is_mark, is_punctuation
 from bert_tf.text.graph_characters import CODE_POINTS, CodePointTable, GraphNormalizer, Rows, decode_rows, values_of
+from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.text.wordpiece import BasicTokenizer, FullTokenizer
 
 # Properties of a code point.
@@ -215,6 +216,27 @@ class GraphWordPiece(tf.Module):
         lasts = tf.searchsorted(tf.cumsum(byte_counts), piece_ends, out_type=tf.int64)
         origins = tf.gather(rows.origins, kept)
         return _Pieces(ids, id_splits, *_spans_of_pieces(lasts, origins), origins)
+
+
+class NoGraphError(ValueError):
+    """A tokenizer can't be part of a graph."""
+
+
+def graph_of(tokenizer: Tokenizer, split_unknown: bool = False) -> GraphWordPiece:
+    """The rules of a tokenizer as TensorFlow ops, with `encode` and `tokenize`.
+
+    split_unknown: see `Tokenizer.encode_with_offsets`.
+    """
+    try:
+        if tokenizer.added_tokens:
+            names = some([token.content for token in tokenizer.added_tokens.tokens])
+            raise ValueError(f"added tokens ({names}) can't be cut out inside a graph")
+        if not isinstance(tokenizer, FullTokenizer):
+            raise ValueError(f"the pieces of a {tokenizer.huggingface_class} can't be found inside a graph")
+        return GraphWordPiece(tokenizer, split_unknown)
+    except (KeyError, RuntimeError, ValueError) as error:  # without [UNK], or with a piece of more than 256 bytes
+        source, reason = tokenizer.vocab_file or tokenizer.huggingface_class, str(error).rstrip(".")
+        raise NoGraphError(f"{source}: {reason}. Exports of this model take ids.") from error
 
 
 def _spans_of_pieces(lasts: tf.Tensor, origins: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
