@@ -75,9 +75,8 @@ class Report:
 class Conversion:
     """A conversion that has been checked.
 
-    Attributes:
-      weights: `original` with the requested changes. writing: further arguments of `saving.write_model`.
-      changes: sentences for the card on what differs. notes: for the report.
+    weights: `original` with the requested changes. writing: further arguments of `saving.write_model`.
+    changes: sentences for the card on what differs. notes: for the report.
     """
 
     source: str

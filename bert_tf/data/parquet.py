@@ -80,8 +80,7 @@ def _named_classes(schema, path: str) -> dict[str, Callable]:
 def _namer(feature, all_names: list[str]) -> Callable | None:
     """A function that puts names for the numbers of classes in a value; None: it has no classes.
 
-    Args:
-      feature: of `datasets`, as JSON. all_names: the names are appended to it.
+    feature: of `datasets`, as JSON. all_names: the names are appended to it.
     """
     if isinstance(feature, list):  # as older versions write a list
         feature = {"feature": feature[0]}

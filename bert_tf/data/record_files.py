@@ -102,10 +102,9 @@ def features_of(
       model_name: where messages say that these two come from.
       no_masked: why masked examples can't be used, if so; begins the message.
 
-    Returns:
-      The features, and the pairs per row (M) of unmasked records, as create_pretraining_data.py --masking=dynamic or
-      ELECTRA's build_pretraining_dataset.py make them; None for masked ones. ELECTRA's are read as unmasked ones of one
-      pair, without `next_sentence_labels`.
+    Returns the features, and the pairs per row (M) of unmasked records, as create_pretraining_data.py --masking=dynamic
+    or ELECTRA's build_pretraining_dataset.py make them; None for masked ones. ELECTRA's are read as unmasked ones of
+    one pair, without `next_sentence_labels`.
     """
     kinds = {name: _kind_of(payload) for name, (_, payload) in first_payloads.items()}
     first_name, (first_kind, pairs, has_words) = next(iter(kinds.items()))

@@ -158,8 +158,7 @@ def copied_columns(
 ) -> dict[str, object] | None:
     """The --copy_columns of a row; None without any.
 
-    Args:
-      by_number: the columns of the row are named "0", "1", ... and also "-1", "-2", ...
+    by_number: the columns of the row are named "0", "1", ... and also "-1", "-2", ...
     """
     names = list(map(plain_name, table.copy_columns)) if table else []
     if names == ["all"]:
@@ -176,9 +175,8 @@ def _trimmed(value):
 def named_rows(path: str, names: Sequence[str], table: TableSettings) -> Iterator[tuple[int, dict, dict | None]]:
     """Line number (from 1), fields by name, and `copied_columns` of each row of a user's file; see `read_rows`.
 
-    Args:
-      names: that the header must have. If the first is a number, there is no header, and fields are named "0", "1",
-        ... and also "-1", "-2", ...
+    names: that the header must have. If the first is a number, there is no header, and fields are named "0", "1", ...
+    and also "-1", "-2", ...
     """
     by_number = bool(names and INTEGER.fullmatch(names[0]))
     header, first_line, width = None, 0, 0
@@ -209,11 +207,7 @@ def by_name(row: list | dict, header: Sequence[str] | None) -> Mapping:
 
 
 def all_examples(path: str, examples: Iterator[Example]) -> list[Example]:
-    """The examples of a file.
-
-    Args:
-      examples: made from the rows of the file, one from each.
-    """
+    """The examples of a file. examples: made from the rows of the file, one from each."""
     listed = list(examples)
     if not listed:
         raise ValueError(f"{path} has no example.")
@@ -321,8 +315,7 @@ def raw_rows(
 def find_csv_delimiter(path: str, columns: Collection[str] | None, encoding: str | None = UTF_8) -> str:
     """Detects the delimiter of a .csv file from its first row; one other than the comma is logged, once a file.
 
-    Args:
-      path, columns, encoding: see `read_rows`.
+    path, columns, encoding: see `read_rows`.
     """
     if excel := _EXCEL_DELIMITER.fullmatch(next(_lines(path, encoding), "")):
         return excel[1]
@@ -388,8 +381,7 @@ def _json_rows(lines: Iterator[str], path: str) -> Iterator[tuple[int, dict]]:
 
     A value inside of an object has a name of both: {"labels": {"label": 4.9}} also has "labels.label".
 
-    Args:
-      lines: of the file, without line breaks. path: its name in errors.
+    lines: of the file, without line breaks. path: its name in errors.
     """
     stripped = (line.lstrip("\ufeff").strip() for line in lines)
     numbered = ((number, line) for number, line in enumerate(stripped, start=1) if line)

@@ -32,9 +32,8 @@ def permutation(length: int, seed: int, epoch: int, stream: int) -> np.ndarray:
 class Share:
     """Consecutive parts of each batch, one for each replica of a worker. By default the whole batch, as one part.
 
-    Attributes:
-      parts: the equal parts of a batch: the replicas of all workers.
-      first: the number of the first part of the share. count: its parts.
+    parts: the equal parts of a batch: the replicas of all workers.
+    first: the number of the first part of the share. count: its parts.
     """
 
     parts: int = 1
@@ -108,10 +107,9 @@ class TokenRows:
     def padded_lengths(self, max_seq_length: int, static_padding: bool = False, programs: int | None = None) -> list:
         """The lengths that batches of these rows are padded to, ascending; see the function of this name.
 
-        Args:
-          static_padding: only the longest.
-          programs: at most so many lengths, those with the least padding: the whole step is compiled for each of them,
-            which takes a minute. None: of any number.
+        static_padding: only the longest.
+        programs: at most so many lengths, those with the least padding: the whole step is compiled for each of them,
+        which takes a minute. None: of any number.
         """
         if static_padding:
             return [max_seq_length]
@@ -177,9 +175,8 @@ def padded_lengths(max_seq_length: int, whole_step: bool = False) -> list[int]:
     The last is max_seq_length. Finer lengths would compute less padding, but each is one more shape to compile
     (benchmarks/padding.py).
 
-    Args:
-      whole_step: the whole step is compiled, not only its fused kernels, which takes far longer for each length: begin
-        with multiples of 32.
+    whole_step: the whole step is compiled, not only its fused kernels, which takes far longer for each length: begin
+    with multiples of 32.
     """
     lengths, length = [], 0 if whole_step else 4
     while length < max_seq_length:
@@ -369,8 +366,7 @@ class GroupedRows(TokenRows):
     ids, offsets and second_starts are those of all rows, N for each example one after the other; length, `lengths` and
     `batch` are of examples.
 
-    Attributes:
-      rows_per_example: N. truncated: how many rows were longer than max_seq_length.
+    rows_per_example: N. truncated: how many rows were longer than max_seq_length.
     """
 
     rows_per_example: int
@@ -404,9 +400,8 @@ class WindowRows(TokenRows):
     `batch` are of examples. All windows of an example are full but the last one, so that its tokens, counted over all
     its windows, tell how many these are: by that number examples are sorted, padded and batched.
 
-    Attributes:
-      first_rows: int64 [n + 1]: with which window each example begins, and the number of all windows.
-      window_length: tokens of a full window.
+    first_rows: int64 [n + 1]: with which window each example begins, and the number of all windows.
+    window_length: tokens of a full window.
     """
 
     first_rows: np.ndarray = dataclasses.field(kw_only=True)

@@ -40,9 +40,8 @@ _LONGEST_PARAGRAPH = 100_000  # characters; the sentence splitter's time is quad
 class TextSettings:
     """What the files hold.
 
-    Attributes:
-      joins_files: a document at the end of a plain text file continues in the next one; no flag.
-      encoding: a file that is not UTF-8 is read from its start, as a compressed one is.
+    joins_files: a document at the end of a plain text file continues in the next one; no flag.
+    encoding: a file that is not UTF-8 is read from its start, as a compressed one is.
     """
 
     input_format: str = setting(
@@ -134,8 +133,7 @@ class Corpus:
 
     It is small and can be pickled, so that workers need not inspect the files again.
 
-    Attributes:
-      total_bytes: of all files on the disk. Those of 0 bytes are skipped with a warning.
+    total_bytes: of all files on the disk. Those of 0 bytes are skipped with a warning.
     """
 
     def __init__(self, files: Sequence[str], settings: TextSettings | None = None):

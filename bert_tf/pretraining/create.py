@@ -77,10 +77,9 @@ def create_pretraining_data(
     A shard's files appear under their names when all of them are written. A failed run leaves earlier files, and
     finished shards: the same flags and input resume from these.
 
-    Returns:
-      The summary, as written: flags, input_files, vocab_sha256, vocab_size; counts of documents, sentences, tokens,
-      instances, rows (records), masked_positions, random_next; shares of unknown tokens in the text and of padding in
-      the records; output_files with the instances of each.
+    Returns the summary, as written: flags, input_files, vocab_sha256, vocab_size; counts of documents, sentences,
+    tokens, instances, rows (records), masked_positions, random_next; shares of unknown tokens in the text and of
+    padding in the records; output_files with the instances of each.
     """
     records, instances = settings_of_records(
         input_file=input_file, output_file=output_file, vocab_file=vocab_file, **settings

@@ -267,10 +267,9 @@ def _mask(
 ):  # fmt: skip
     """Chooses positions of one instance and the tokens to put there; returns their number. See `plan_instances`.
 
-    Args:
-      ngram_shares: float64 [N], the share of n-grams of up to 1, 2, ... N words, the last 1; or empty: single words.
-      row, continues: int32 [S], for the instance and, of whole words, whether each of its tokens continues one.
-      scratch: int64 [_SCRATCH_ROWS, S + 1]. positions, replacements: int32 [P], filled in, by increasing position.
+    ngram_shares: float64 [N], the share of n-grams of up to 1, 2, ... N words, the last 1; or empty: single words.
+    row, continues: int32 [S], for the instance and, of whole words, whether each of its tokens continues one.
+    scratch: int64 [_SCRATCH_ROWS, S + 1]. positions, replacements: int32 [P], filled in, by increasing position.
     """
     _, _, max_predictions, whole_words, _, _, cls_id, sep_id, mask_id = settings
     _, masked_lm_prob, mask_rate, keep_share = probabilities

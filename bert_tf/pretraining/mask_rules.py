@@ -151,9 +151,8 @@ def roberta(rows: Rows, seed: int, step, masking: Masking, first_row=0, draws: R
     masked, replaced or kept as a whole. A special token is a word, and so is what follows one, while in fairseq the
     first word of a text, which has no space before it, belongs to the special token.
 
-    Args:
-      rows, seed, step, first_row: as for `bert`. masking: its mask_rule is "roberta".
-      draws: the random numbers, instead of those of seed and step.
+    rows, seed, step, first_row: as for `bert`. masking: its mask_rule is "roberta".
+    draws: the random numbers, instead of those of seed and step.
 
     Returns what `bert` does.
     """
@@ -215,13 +214,11 @@ def electra(rows: Rows, seed: int, step, masking: Masking, first_row=0) -> Featu
 
     Positions are drawn with replacement, and a prediction whose token stays is the only one that is not masked.
 
-    Args:
-      rows, seed, step, first_row: as for `bert`. A row of several sequences counts as one. masking: its rates are not
-        used.
+    rows, seed, step, first_row: as for `bert`. A row of several sequences counts as one. masking: its rates are not
+    used.
 
-    Returns:
-      The encoder's inputs, those of `mask_electra`, and `sampling_seeds` [B, 2] int32, from which the generator's
-      tokens are drawn.
+    Returns the encoder's inputs, those of `mask_electra`, and `sampling_seeds` [B, 2] int32, from which the generator's
+    tokens are drawn.
     """
     features = {name: value for name, value in arrange_rows(rows)[0].items() if name not in _OF_PAIRS}
     predictions = masking.max_predictions_per_seq
@@ -248,14 +245,12 @@ def mask_electra(features: Rows, positions: tf.Tensor, share: tf.Tensor, masking
     and at most P: the first of its positions. One that is drawn twice counts twice, and is masked if either draw says
     so.
 
-    Args:
-      features: int32 `input_ids`, `input_mask` [B, S].
-      positions: int32 [B, P], of tokens that may be predicted. share: float32 [B, P], in [0, 1): below
-        ELECTRA_MASK_RATE the token becomes [MASK].
+    features: int32 `input_ids`, `input_mask` [B, S].
+    positions: int32 [B, P], of tokens that may be predicted. share: float32 [B, P], in [0, 1): below ELECTRA_MASK_RATE
+    the token becomes [MASK].
 
-    Returns:
-      `input_ids` [B, S], masked; `original_ids` [B, S]; `masked_lm_positions`, `masked_lm_ids` [B, P] int32 and
-      `masked_lm_weights` [B, P] float32, padded with 0.
+    Returns `input_ids` [B, S], masked; `original_ids` [B, S]; `masked_lm_positions`, `masked_lm_ids` [B, P] int32 and
+    `masked_lm_weights` [B, P] float32, padded with 0.
     """
     ids = features["input_ids"]
     length, predictions = ids.shape[1], positions.shape[1]
@@ -287,9 +282,8 @@ def smoothed(rows: Rows, seed: int, step, masking: Masking, weights: np.ndarray)
     Of all tokens of the batch, with the special ones counted, masked_lm_prob are chosen, rounded up, without
     replacement. A row has at most P of them: the first ones drawn.
 
-    Args:
-      rows, seed, step: as for `bert`. masking: how many are chosen, and what becomes of them.
-      weights: [V], from `token_weights`.
+    rows, seed, step: as for `bert`. masking: how many are chosen, and what becomes of them.
+    weights: [V], from `token_weights`.
 
     Returns what `bert` does.
     """
@@ -312,9 +306,8 @@ def draw_weighted(weights: tf.Tensor, number, share: tf.Tensor, masking: Masking
 
     The order in which -log(u) / weight grows is that of such draws (Efraimidis & Spirakis 2006).
 
-    Args:
-      weights: float32 [B, S], 0 for tokens that are never chosen. number: of tokens to choose, if there are as many.
-      share: float32 [B, S], uniform between 0 and 1.
+    weights: float32 [B, S], 0 for tokens that are never chosen. number: of tokens to choose, if there are as many.
+    share: float32 [B, S], uniform between 0 and 1.
 
     Returns bool [B, S], at most P in a row.
     """
@@ -330,9 +323,8 @@ def mask_chosen(ids: tf.Tensor, chosen: tf.Tensor, tokens: tf.Tensor, masking: M
 
     ids: int32 [B, S]. chosen: bool [B, S], at most P in a row. tokens: int32 [B, S], read where tokens are chosen.
 
-    Returns:
-      `input_ids` [B, S]; `masked_lm_positions`, `masked_lm_ids` [B, P] int32 and `masked_lm_weights` [B, P] float32,
-      padded with 0.
+    Returns `input_ids` [B, S]; `masked_lm_positions`, `masked_lm_ids` [B, P] int32 and `masked_lm_weights` [B, P]
+    float32, padded with 0.
     """
     length, limit = ids.shape[1], masking.max_predictions_per_seq
     indices = tf.where(chosen, tf.range(length), length)
@@ -351,10 +343,9 @@ def left_to_right(rows: Rows) -> Features:
     pooler reads. The labels have the form of masked LM, with the positions of all tokens, so that model and loss are
     those of masked LM. rows: as for `bert`, or the seven features of masked records, whose tokens are put back.
 
-    Returns:
-      the features of `bert` with `masked_lm_positions`, `masked_lm_ids` and `masked_lm_weights` [B, S - 1]: places 0 to
-      S - 2, the tokens after them, and 1 where there is one in the same sequence (the ids are 0 where there is none).
-      `pooled_positions` are those of the last token of each sequence.
+    Returns the features of `bert` with `masked_lm_positions`, `masked_lm_ids` and `masked_lm_weights` [B, S - 1]:
+    places 0 to S - 2, the tokens after them, and 1 where there is one in the same sequence (the ids are 0 where there
+    is none). `pooled_positions` are those of the last token of each sequence.
     """
     if "segment_lengths" in rows:
         features, pair, starts = arrange_rows(rows)

@@ -263,9 +263,8 @@ def random_bits(shape: Sequence[int], seed: int, step, first_row=0) -> tf.Tensor
 
     Only these are drawn, so that a worker's share of a batch costs no more if the batch is larger.
 
-    Args:
-      shape: of the result, static. seed: any integer. step: number of the batch.
-      first_row: number in the batch of the first row.
+    shape: of the result, static. seed: any integer. step: number of the batch.
+    first_row: number in the batch of the first row.
     """
     signed_seed = (seed + 2**63) % 2**64 - 2**63  # its low 64 bits
     step_seed = tf.stack([tf.constant(signed_seed, tf.int64), tf.cast(step, tf.int64)])

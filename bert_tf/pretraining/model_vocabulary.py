@@ -51,9 +51,8 @@ def choose_vocabulary(
 ) -> ModelFiles | None:
     """Vocabulary and casing of a model to be pre-trained: vocab_file, else init_checkpoint's, else that of the records.
 
-    Args:
-      init_checkpoint: where the model starts, or its teacher. config: of the model.
-      from_teacher: init_checkpoint is what --teacher names, which must have the vocabulary of the records.
+    init_checkpoint: where the model starts, or its teacher. config: of the model.
+    from_teacher: init_checkpoint is what --teacher names, which must have the vocabulary of the records.
 
     Returns None if nothing says which vocabulary it is, which is logged.
     """
@@ -174,9 +173,8 @@ def read_tokenizer(
 ) -> Tokenizer:
     """The tokenizer of a vocabulary file, checked.
 
-    Args:
-      do_lower_case, strip_accents: for files that don't say it themselves.
-      electra: take word pieces for ELECTRA's, whatever is beside them.
+    do_lower_case, strip_accents: for files that don't say it themselves.
+    electra: take word pieces for ELECTRA's, whatever is beside them.
     """
     default = ElectraTokenizer if electra else FullTokenizer
     tokenizer = tokenizer_of_file(vocab_file, Casing(do_lower_case, strip_accents), default)

@@ -37,10 +37,9 @@ _TOO_SHORT = 11
 class Plan(NamedTuple):
     """How instances are planned, some at a time.
 
-    Attributes:
-      fill: fills in spans [n, 6] (see `instance_kernels`) and, of masked instances, positions and replacements [n, P];
-        returns how many of the n; fewer only at the end.
-      done: the work done so far, in any unit. left_out: how many instances were not made.
+    fill: fills in spans [n, 6] (see `instance_kernels`) and, of masked instances, positions and replacements [n, P];
+    returns how many of the n; fewer only at the end.
+    done: the work done so far, in any unit. left_out: how many instances were not made.
     """
 
     fill: Callable[..., int]
@@ -91,10 +90,9 @@ def electra_plan(store: TokenStore, max_seq_length: int, path: str) -> Plan:
 def pack(lengths: np.ndarray, row_length: int, max_items: int, rng: random.Random) -> tuple[np.ndarray, np.ndarray]:
     """Puts items into rows, as few as best fit gives (by decreasing length; Krell et al. 2021, arXiv 2107.02027).
 
-    Args:
-      lengths: integers [n], each from 1 to row_length.
-      row_length: room of a row. max_items: most items in a row.
-      rng: for the order of the rows, which is random.
+    lengths: integers [n], each from 1 to row_length.
+    row_length: room of a row. max_items: most items in a row.
+    rng: for the order of the rows, which is random.
 
     Returns (members, row_ends), int64: row k holds the items members[row_ends[k - 1]:row_ends[k]].
     """
@@ -237,10 +235,9 @@ def plan_lines(tokens, sentence_ends, unknown_id, max_seq_length, cursor, spans)
     What is too long for a row, special tokens included, is cut every max_seq_length - 2 tokens, before each part gets
     the special tokens it lacks. Rows of at most 11 tokens, and those that are half unknown, are left out.
 
-    Args:
-      tokens, sentence_ends: see `instance_kernels.plan_instances`.
-      cursor: int64 [3], where to continue: the next line, the part of it, and how many rows were left out; at first 0.
-      spans: int64 [n, 6], filled in.
+    tokens, sentence_ends: see `instance_kernels.plan_instances`.
+    cursor: int64 [3], where to continue: the next line, the part of it, and how many rows were left out; at first 0.
+    spans: int64 [n, 6], filled in.
 
     Returns the number of rows; less than n only at the end.
     """

@@ -118,9 +118,8 @@ def make_shard(
 
     Files appear under their names when all of them are written; on an error earlier files stay.
 
-    Args:
-      num_workers: processes for tokenizing.
-      bar: makes the progress bar of each stage. log: show some instances in the log.
+    num_workers: processes for tokenizing.
+    bar: makes the progress bar of each stage. log: show some instances in the log.
 
     Returns the summary, as written.
     """

@@ -33,11 +33,7 @@ _NAMES_OF_ANY = {"PreTrainedTokenizer", "TokenizersBackend", "PythonBackend"}
 
 
 def find_vocabulary(directory: str, default: type[Tokenizer]) -> str | None:
-    """The vocabulary file of a model's directory; None if it has none.
-
-    Args:
-      default: the tokenizer of the model's family.
-    """
+    """The vocabulary file of a model's directory; None if it has none. default: the tokenizer of the model's family."""
     named = _named(directory, default)
     names = _of_word_pieces(named, directory, default).vocab_files if named else ()
     for name in (*names, *default.vocab_files, TOKENIZER, files.VOCAB, files.JSON_VOCAB):
@@ -52,8 +48,7 @@ def tokenizer_class_of(vocab_file: str, default: type[Tokenizer] = FullTokenizer
     A .model is SentencePiece, as ALBERT has; a vocab.json is byte-level BPE, as RoBERTa has; a tokenizer.json says what
     it is. Everything else is a list of word pieces, unless tokenizer_class beside it says more.
 
-    Args:
-      default: the tokenizer of the model's family.
+    default: the tokenizer of the model's family.
     """
     directory, name = posixpath.split(vocab_file)
     named = _named(directory, default)
@@ -150,8 +145,7 @@ _FEWEST = 3  # fewer say nothing, unless all are unknown
 def watch_unknown(tokenizer: Tokenizer, ids: np.ndarray) -> None:
     """Counts the unknown tokens of texts that were just encoded; warns, once for each tokenizer, if they are many.
 
-    Args:
-      ids: of whole rows or of texts alone, without [UNK] for words that have no piece.
+    ids: of whole rows or of texts alone, without [UNK] for words that have no piece.
     """
     counts = tokenizer.__dict__.setdefault("_watched", {"tokens": 0, "unknown": 0, "is_warned": False})
     if counts["is_warned"]:

@@ -79,10 +79,9 @@ def is_cjk(char: str) -> bool:
 def clean(char: str, drop_unassigned: bool = False, separate_cjk: bool = True) -> str | None:
     """The cleaned form of a character: None if it is dropped, a space for whitespace, spaces around a CJK one.
 
-    Args:
-      drop_unassigned: any category C* counts as control: unassigned, private-use characters and surrogates are dropped
-        as well, as ELECTRA does.
-      separate_cjk: False leaves CJK characters parts of words (tokenize_chinese_chars: false).
+    drop_unassigned: any category C* counts as control: unassigned, private-use characters and surrogates are dropped as
+    well, as ELECTRA does.
+    separate_cjk: False leaves CJK characters parts of words (tokenize_chinese_chars: false).
     """
     if is_whitespace(char):
         return " "
@@ -190,10 +189,9 @@ DECODER = "added_tokens_decoder"
 class AddedToken:
     """A token of this kind; the flags are those of `tokenizers.AddedToken`.
 
-    Attributes:
-      single_word: not inside a word. lstrip, rstrip: it includes the whitespace before or after it.
-      normalized: it is looked for in normalized text, in its own normalized form.
-      special: Hugging Face's decoder may leave it out.
+    single_word: not inside a word. lstrip, rstrip: it includes the whitespace before or after it.
+    normalized: it is looked for in normalized text, in its own normalized form.
+    special: Hugging Face's decoder may leave it out.
     """
 
     id: int
@@ -209,10 +207,9 @@ class AddedToken:
 class Part:
     """An added token, or what is between two of them.
 
-    Attributes:
-      text: what is to be tokenized, which may be in normalized form.
-      origins: for each character of `text`, the character of the whole text that it comes from.
-      end: the character of the whole text after the last. token: None between tokens.
+    text: what is to be tokenized, which may be in normalized form.
+    origins: for each character of `text`, the character of the whole text that it comes from.
+    end: the character of the whole text after the last. token: None between tokens.
     """
 
     text: str
@@ -238,14 +235,12 @@ class Forms(dict[str, AddedToken]):
 class AddedTokens:
     """The added tokens of a tokenizer.
 
-    Args:
-      tokens: those with a role are not among them.
-      normalize: text -> its normalized form. origins: text -> for each character of the normalized form, the one of the
-        text that it comes from. Default: the tokenizer has no normalization.
+    tokens: those with a role are not among them.
+    normalize: text -> its normalized form. origins: text -> for each character of the normalized form, the one of the
+    text that it comes from. Default: the tokenizer has no normalization.
 
-    Attributes:
-      tokens: sorted by id. ids: theirs.
-      written, normalized: what is looked for in the text, and in normalized text -> the token.
+    tokens: sorted by id. ids: theirs.
+    written, normalized: what is looked for in the text, and in normalized text -> the token.
     """
 
     def __init__(

@@ -86,9 +86,8 @@ def decode_rows(texts: tf.Tensor) -> Rows:
 class GraphNormalizer(tf.Module):
     """A tokenizer's normalization of rows.
 
-    Args:
-      normalize: text -> its normalized form: character by character, but for capital sigmas and the order of combining
-        marks.
+    normalize: text -> its normalized form: character by character, but for capital sigmas and the order of combining
+    marks.
     """
 
     def __init__(self, normalize: Callable[[str], str]):

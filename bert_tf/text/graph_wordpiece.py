@@ -31,10 +31,9 @@ _KNOWN = 4  # it occurs in the vocabulary
 class _Pieces(NamedTuple):
     """Pieces of texts.
 
-    Attributes:
-      ids: int32 [P]. splits: int64 [B+1], the first of each text.
-      starts, ends: int64 [P], the first code point of all texts that each covers and the one after the last.
-      kept: int64, the code points that pieces are made of. These three are None without offsets.
+    ids: int32 [P]. splits: int64 [B+1], the first of each text.
+    starts, ends: int64 [P], the first code point of all texts that each covers and the one after the last.
+    kept: int64, the code points that pieces are made of. These three are None without offsets.
     """
 
     ids: tf.Tensor
@@ -125,10 +124,9 @@ class GraphWordPiece(tf.Module):
     def tokenize(self, texts: tf.Tensor) -> tuple[tf.RaggedTensor, tf.RaggedTensor, tf.RaggedTensor]:
         """`encode` with offsets.
 
-        Returns:
-          (ids, starts, ends), each ragged int32 [B, None]: the token, the first character of the text that it covers
-          and the one after the last, as by the tokenizer's `encode_with_offsets`. Characters are code points, without
-          invalid bytes.
+        Returns (ids, starts, ends), each ragged int32 [B, None]: the token, the first character of the text that it
+        covers and the one after the last, as by the tokenizer's `encode_with_offsets`. Characters are code points,
+        without invalid bytes.
         """
         with tf.device("CPU:0"):
             table, splits = self._of_texts(texts, True)

@@ -40,9 +40,8 @@ class JapaneseTokenizer(WordPieces):
         tokenizer = JapaneseTokenizer("vocab.txt", word_tokenizer_type="mecab")
         tokenizer.tokenize("自然言語処理を学ぶ。")  # ['自然', '言語', '処理', 'を', '学ぶ', '。']
 
-    Args:
-      vocab_file: see `load_vocab`.
-      settings: those of tokenizer_config.json, by their names there (see _DEFAULTS).
+    vocab_file: see `load_vocab`.
+    settings: those of tokenizer_config.json, by their names there (see _DEFAULTS).
     """
 
     vocab_kind = "Japanese words and their pieces"
@@ -171,8 +170,7 @@ def _mecab_settings(
 ) -> tuple[str, str | None]:
     """The Python package of the dictionary, and the normal form that a text gets first.
 
-    Args:
-      mecab_option: options of MeCab, which may name any file: none are taken.
+    mecab_option: options of MeCab, which may name any file: none are taken.
     """
     if mecab_dic not in _DICTIONARIES:
         raise ValueError(f"mecab_dic is {mecab_dic!r}: only {', '.join(_DICTIONARIES)} are supported.")

@@ -181,9 +181,8 @@ def learn_byte_bpe(
     order: `<s>` 0, `<pad>` 1, `</s>` 2, `<unk>` 3, the bytes, longer pieces in the order learned, the most frequent
     first, and `<mask>` last. Whitespace at the ends of a line is left out.
 
-    Args:
-      vocab_size: the default is RoBERTa's. max_words: a word's space and its letters are one word, as is a run of
-        punctuation marks. The others: as for `learn_vocabulary`.
+    vocab_size: the default is RoBERTa's. max_words: a word's space and its letters are one word, as is a run of
+    punctuation marks. The others: as for `learn_vocabulary`.
 
     Returns the content of vocab.json and merges.txt, which `ByteBpeTokenizer` and Hugging Face's tokenizers read.
     """
@@ -276,9 +275,8 @@ def learn_sentence_piece(
 class _Sentences:
     """The prepared sentences of files, for the trainer.
 
-    Attributes:
-      count: how many there were. error: what went wrong in reading, which the trainer would only describe.
-      characters: how often each character was there, in lines with other characters than ASCII's.
+    count: how many there were. error: what went wrong in reading, which the trainer would only describe.
+    characters: how often each character was there, in lines with other characters than ASCII's.
     """
 
     def __init__(self, lines: Iterable[str], do_lower_case: bool):
@@ -335,9 +333,8 @@ _FIRST_CHECK = 1 << 12  # lines
 class WordCounts:
     """Counts words in bounded memory: beyond max_words the rarest are dropped, but their characters are still counted.
 
-    Attributes:
-      counts: word -> count; too low for a word that was dropped and occurred again.
-      dropped: occurrences of dropped words.
+    counts: word -> count; too low for a word that was dropped and occurred again.
+    dropped: occurrences of dropped words.
     """
 
     def __init__(self, max_words: int):

@@ -39,10 +39,9 @@ _POST_PROCESSORS = ("TemplateProcessing", "BertProcessing", "RobertaProcessing")
 class LibraryTokenizer(Tokenizer):
     """A tokenizer that wraps one of the `tokenizers` library.
 
-    Args:
-      library: what splits text into pieces.
-      vocab_file: where it comes from, for messages.
-      files: name -> content of the files it was read from. added: by `read_added_tokens`.
+    library: what splits text into pieces.
+    vocab_file: where it comes from, for messages.
+    files: name -> content of the files it was read from. added: by `read_added_tokens`.
     """
 
     def __init__(
@@ -110,9 +109,8 @@ class LibraryTokenizer(Tokenizer):
         A piece that is only the space before a word covers nothing: both numbers are the place after the space. Pieces
         within one character all cover it.
 
-        Args:
-          split_unknown, dropped_marks: make no difference: an unknown character never hides the pieces beside it, and
-            pieces of bytes drop nothing.
+        split_unknown, dropped_marks: make no difference: an unknown character never hides the pieces beside it, and
+        pieces of bytes drop nothing.
         """
         encoding = self._encoding(text)
         return encoding.ids, encoding.offsets
@@ -180,8 +178,7 @@ def read_tokenizer_json(path: str, kind: str) -> dict:
 def library_of(values: Mapping, path: str, added: Iterable[AddedToken], tokenizer: Tokenizer) -> tokenizers.Tokenizer:
     """The library's tokenizer from the values of a tokenizer.json.
 
-    Args:
-      added: instead of its own added tokens. tokenizer: what it will be part of, which names the tokens with a role.
+    added: instead of its own added tokens. tokenizer: what it will be part of, which names the tokens with a role.
     """
     # Only tokens with a role are special here: in a text they are text.
     special = special_tokens_of(tokenizer)
@@ -248,9 +245,8 @@ class ByteBpeTokenizer(LibraryTokenizer):
     `encode_masked` takes the mask token for a token, which swallows the whitespace before it unless a file says
     otherwise (lstrip). Other added tokens are tokens wherever they are written.
 
-    Args:
-      vocab_file: a tokenizer.json, or a vocab.json.
-      merges_file: for a vocab.json; default: merges.txt beside it.
+    vocab_file: a tokenizer.json, or a vocab.json.
+    merges_file: for a vocab.json; default: merges.txt beside it.
     """
 
     cls_token, sep_token, unk_token, mask_token, pad_token = "<s>", "</s>", "<unk>", "<mask>", "<pad>"

@@ -65,12 +65,10 @@ class SentencePieceTokenizer(_AlbertRows):
         tokenizer = SentencePieceTokenizer("30k-clean.model")
         tokenizer.tokenize("Hello world")  # ['▁hello', '▁world']
 
-    Args:
-      model_file: a SentencePiece model with ALBERT's special tokens.
-      do_lower_case: as when the model was trained; all released models are uncased.
+    model_file: a SentencePiece model with ALBERT's special tokens.
+    do_lower_case: as when the model was trained; all released models are uncased.
 
-    Attributes:
-      pieces: token -> id of the model's own pieces, to which `vocab` adds the added tokens.
+    pieces: token -> id of the model's own pieces, to which `vocab` adds the added tokens.
     """
 
     transformers_differs = (
@@ -237,9 +235,8 @@ class KoBertTokenizer(SentencePieceTokenizer):
         tokenizer = KoBertTokenizer("vocab.txt")  # with tokenizer_78b3253a26.model beside it
         tokenizer.tokenize("한국어 모델")  # ['▁한국', '어', '▁모델']
 
-    Args:
-      vocab_file: a vocab.txt with a .model beside it, or a .model whose own numbers are the ids.
-      do_lower_case: as when the model was trained; the published ones are cased.
+    vocab_file: a vocab.txt with a .model beside it, or a .model whose own numbers are the ids.
+    do_lower_case: as when the model was trained; the published ones are cased.
     """
 
     cls_token, sep_token, unk_token, mask_token, pad_token = "[CLS]", "[SEP]", "[UNK]", "[MASK]", "[PAD]"
@@ -375,8 +372,7 @@ def model_of_tokenizer_json(values: Mapping, pad_id: int) -> bytes | None:
     A tokenizer.json doesn't say of which kind a piece is: those with the logarithm 0 of a probability, but for special
     tokens, are symbols that SentencePiece takes as they are.
 
-    Args:
-      values: the content of the file, whose model is Unigram. pad_id: of its padding token.
+    values: the content of the file, whose model is Unigram. pad_id: of its padding token.
     """
     model = values["model"]
     added = {token["id"]: bool(token.get("special")) for token in values.get("added_tokens") or []}

@@ -41,9 +41,8 @@ _RELEASED_NAME = re.compile(r"(?:wwm_|bert_)?(un)?cased_L-\d+_H-\d+_A-\d+(?:-\d+
 class Casing:
     """How a model's text is normalised before it is split into pieces.
 
-    Attributes:
-      do_lower_case: None if unknown. strip_accents: None to follow do_lower_case.
-      source: where the casing was found, for messages.
+    do_lower_case: None if unknown. strip_accents: None to follow do_lower_case.
+    source: where the casing was found, for messages.
     """
 
     do_lower_case: bool | None = None
@@ -133,12 +132,10 @@ def _check_kind(values: Mapping, name: str, path: str, kind: type = bool) -> Non
 def resolve_casing(do_lower_case: bool | None, strip_accents: bool | None, *known: Casing) -> Casing:
     """The casing to use: that of the model, which flags may repeat but not contradict.
 
-    Args:
-      do_lower_case, strip_accents: from the flags of these names; None if not given.
-      known: casings of the model's directories; the first known one counts.
+    do_lower_case, strip_accents: from the flags of these names; None if not given.
+    known: casings of the model's directories; the first known one counts.
 
-    Returns:
-      a casing whose do_lower_case is None if nothing says it: then the pieces do (`lowers_by_pieces`).
+    Returns a casing whose do_lower_case is None if nothing says it: then the pieces do (`lowers_by_pieces`).
     """
     stated = next((casing for casing in known if casing.do_lower_case is not None), None)
     if stated is None:
@@ -207,11 +204,7 @@ def read_tokens(vocab_file: str) -> list[str]:
 
 
 def convert_by_vocab(vocab: Mapping, items: Iterable, unknown=None) -> list:
-    """Looks up each item in `vocab`.
-
-    Args:
-      unknown: for an item that it lacks; None: there is none.
-    """
+    """Looks up each item in `vocab`. unknown: for an item that it lacks; None: there is none."""
     if isinstance(items, str | bytes):
         raise TypeError(f"tokens or ids must be a list, not {items!r:.80}; a text has encode")
     items = items.numpy() if hasattr(items, "numpy") else items  # a tensor's numbers can't be looked up
@@ -250,10 +243,9 @@ def check_vocab(vocab: Mapping[str, int], vocab_file: str, required: Sequence[st
 
     The scripts call this; `FullTokenizer` does not, since the original reads any file.
 
-    Args:
-      vocab: the result of `load_vocab(vocab_file)`.
-      vocab_file: its path, read again to name lines.
-      required: tokens that it must have.
+    vocab: the result of `load_vocab(vocab_file)`.
+    vocab_file: its path, read again to name lines.
+    required: tokens that it must have.
     """
     if missing := [token for token in required if token not in vocab]:
         raise ValueError(f"{vocab_file} lacks {', '.join(missing)}, which a vocabulary of word pieces must have")
@@ -292,8 +284,7 @@ def kind_of_model(model: Mapping) -> str:
 def components_of(values: Mapping | None, name: str) -> list[dict]:
     """The components of a normalizer or pre-tokenizer in a tokenizer.json, whether it is a sequence or a single one.
 
-    Args:
-      name: "normalizers" or "pretokenizers".
+    name: "normalizers" or "pretokenizers".
     """
     if not values:
         return []

@@ -58,10 +58,9 @@ def as_transformers(
 ) -> Encoding:
     """The result of a call with any of the arguments from `truncation` on.
 
-    Returns:
-      dict of int32 [B, S]: `input_ids`, `token_type_ids`, `attention_mask`; on request `offset_mapping` [B, S, 2],
-      for each token the first character of its text (or word) and the one after the last, and `word_ids` [B, S].
-      (0, 0) and -1 stand for special tokens.
+    Returns dict of int32 [B, S]: `input_ids`, `token_type_ids`, `attention_mask`; on request `offset_mapping` [B, S,
+    2], for each token the first character of its text (or word) and the one after the last, and `word_ids` [B, S]. (0,
+    0) and -1 stand for special tokens.
     """
     if unknown:
         advice = "scripts and predictors cut long texts, labels go into a model's call; docs/from-transformers.md"
@@ -198,12 +197,10 @@ def batches_of(texts, pairs, is_split_into_words: bool = False) -> tuple[list, l
 def padded(columns: Mapping[str, Sequence[Sequence]], fill: Mapping, width: int | None = None) -> dict[str, np.ndarray]:
     """Rows of different lengths as arrays.
 
-    Args:
-      columns: name -> rows, of the same lengths for each name. fill: name -> what pads its rows; others: 0.
-      width: of the arrays; None: the length of the longest row.
+    columns: name -> rows, of the same lengths for each name. fill: name -> what pads its rows; others: 0.
+    width: of the arrays; None: the length of the longest row.
 
-    Returns:
-      name -> int32 [B, S], or [B, S, N] of rows of N numbers.
+    Returns name -> int32 [B, S], or [B, S, N] of rows of N numbers.
     """
     lengths = np.array([len(row) for row in columns["input_ids"]], np.int64)
     mask = np.arange(width or int(lengths.max(initial=1))) < lengths[:, None]

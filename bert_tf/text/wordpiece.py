@@ -286,8 +286,7 @@ class WordCache(dict):
 class WordPieces(Tokenizer):
     """The base of tokenizers whose vocabulary is a list of word pieces, in a vocab.txt, and whose rows are BERT's.
 
-    Args:
-      vocab_file: see `load_vocab`; ValueError if it has texts and no special token.
+    vocab_file: see `load_vocab`; ValueError if it has texts and no special token.
     """
 
     cls_token, sep_token, unk_token, mask_token, pad_token = "[CLS]", "[SEP]", "[UNK]", tokenizer_files.MASK, "[PAD]"
