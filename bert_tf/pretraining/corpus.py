@@ -190,7 +190,15 @@ class Corpus:
         """
         end = self.total_bytes if end is None else end
         reading = Reading(self.settings, Counter() if counts is None else counts, progress)
-        return _gathered(self._texts(begin, end, reading))
+        held, size = [], 0
+        for text in self._texts(begin, end, reading):
+            held.append(text)
+            size += len(text)
+            if size >= PIECE_CHARACTERS:
+                yield "".join(held)
+                held, size = [], 0
+        if size:
+            yield "".join(held)
 
     def _texts(self, begin: int, end: int, reading: Reading) -> Iterator[str]:
         joins = self.settings.joins_files and self.settings.blanks_separate_docs
@@ -206,7 +214,9 @@ class Corpus:
                 continue
             whole = not (sources[0].is_jsonl or self.settings.blanks_separate_docs)
             if not sources[0].file.starts_anywhere or whole:
-                if begin <= first:
+                if begin <= first and sources[0].is_jsonl:
+                    yield from _record_texts(sources[0], 0, None, reading)
+                elif begin <= first:
                     yield from _whole_file_texts(sources[0], reading)
             elif not sources[0].is_jsonl:
                 start, stop = _document_start(sources, begin), _document_start(sources, end)
@@ -319,19 +329,6 @@ def _record_start(source: _Source, position: int) -> int:
 # ---- texts -----------------------------------------------------------------------------------------------------------
 
 
-def _gathered(texts: Iterable[str]) -> Iterator[str]:
-    """The same text in pieces of about a megabyte."""
-    held, size = [], 0
-    for text in texts:
-        held.append(text)
-        size += len(text)
-        if size >= PIECE_CHARACTERS:
-            yield "".join(held)
-            held, size = [], 0
-    if size:
-        yield "".join(held)
-
-
 def _text_blocks(
     sources: Sequence[_Source], begin: int, end: int, progress: Progress | None = None
 ) -> Iterator[tuple[int, _Source, bytes]]:
@@ -376,9 +373,6 @@ def _without_blank_lines(texts: Iterable[str]) -> Iterator[str]:
 
 
 def _whole_file_texts(source: _Source, reading: Reading) -> Iterator[str]:
-    if source.is_jsonl:
-        yield from _record_texts(source, 0, None, reading)
-        return
     blocks = _finished(whole_lines(source.file, source.file.chunks(progress=reading.progress), LONGEST_LINE))
     texts = (reading.decode(source.file, offset, block) for offset, block in blocks)
     if not reading.settings.blanks_separate_docs:

@@ -210,7 +210,6 @@ def _make_missing(job: ShardJob, flags: dict, options: Sequence[str], show_progr
     elif job.num_shards == 1:
         if corpus.total_bytes > _LARGE_TEXT and num_workers > 1:
             logging.info("One shard is drawn on one core: --num_shards=%d would use all of them.", 4 * num_workers)
-        bar = functools.partial(progress_bar, disable=not show_progress)
         summaries[0] = make_shard(job, 0, num_workers, bar=bar, log=True)
     else:
         summaries |= _make_shards(job, corpus, missing, num_workers, bar)

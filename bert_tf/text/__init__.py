@@ -1,8 +1,4 @@
-"""Tokenizers and vocabularies, and which belong together: by their files, or else by the family.
-
-`tokenizer_class` in tokenizer_config.json or config.json comes first, then the kind of the file. Everything that reads
-a vocabulary chooses by these functions.
-"""
+"""Which tokenizer belongs to a vocabulary: `tokenizer_class` of its directory, the kind of the file, or the family."""
 
 import posixpath
 import unicodedata
@@ -43,12 +39,10 @@ def find_vocabulary(directory: str, default: type[Tokenizer]) -> str | None:
 
 
 def tokenizer_class_of(vocab_file: str, default: type[Tokenizer] = FullTokenizer) -> type[Tokenizer]:
-    """Which tokenizer reads a vocabulary file.
+    """Which tokenizer reads a vocabulary file. default: that of the model's family.
 
-    A .model is SentencePiece, as ALBERT has; a vocab.json is byte-level BPE, as RoBERTa has; a tokenizer.json says what
-    it is. Everything else is a list of word pieces, unless tokenizer_class beside it says more.
-
-    default: the tokenizer of the model's family.
+    A .model is SentencePiece, a vocab.json byte-level BPE; a tokenizer.json says what it is. Everything else is a list
+    of word pieces, unless tokenizer_class beside it says more.
     """
     directory, name = posixpath.split(vocab_file)
     named = _named(directory, default)
@@ -64,7 +58,7 @@ def tokenizer_class_of(vocab_file: str, default: type[Tokenizer] = FullTokenizer
         kinds = {"BPE": ByteBpeTokenizer, "Unigram": HuggingFaceSentencePiece}
         with naming_file(vocab_file):
             kind = kinds.get(files.kind_of_model(model), kind) if isinstance(model, dict) else ByteBpeTokenizer
-    # A RoBERTa's tokenizer refuses a Unigram model, an ALBERT's a BPE.
+    # A RoBERTa's tokenizer rejects a Unigram model, an ALBERT's a BPE.
     of_default = {ByteBpeTokenizer: ByteBpeTokenizer, SentencePieceTokenizer: HuggingFaceSentencePiece}
     if default in of_default and kind in (ByteBpeTokenizer, HuggingFaceSentencePiece):
         return of_default[default]
@@ -85,7 +79,6 @@ def tokenizer_of_file(vocab_file: str, casing: files.Casing, default: type[Token
 def _of_directory(
     path: str, default: type[Tokenizer], do_lower_case: bool | None, strip_accents: bool | None
 ) -> Tokenizer:
-    """See `Tokenizer.from_pretrained`."""
     directory = files.directory_of(path)
     if not (vocab_file := find_vocabulary(directory, default)):
         raise ValueError(f"{name_of(directory)} has no {default.vocab_name} and no {TOKENIZER}.")
@@ -143,10 +136,7 @@ _FEWEST = 3  # fewer say nothing, unless all are unknown
 
 
 def watch_unknown(tokenizer: Tokenizer, ids: np.ndarray) -> None:
-    """Counts the unknown tokens of texts that were just encoded; warns, once for each tokenizer, if they are many.
-
-    ids: of whole rows or of texts alone, without [UNK] for words that have no piece.
-    """
+    """Counts the unknown tokens among the ids of rows or texts; warns, once for each tokenizer, if they are many."""
     counts = tokenizer.__dict__.setdefault("_watched", {"tokens": 0, "unknown": 0, "is_warned": False})
     if counts["is_warned"]:
         return

@@ -48,10 +48,7 @@ def trimmed(text: str) -> str:
 
 
 def plain_name(text: str) -> str:
-    """A name of a label or a column as it looks: names that look the same are the same.
-
-    Without what can't be seen, with no-break spaces as spaces, and in NFC: some systems write Hangul in parts.
-    """
+    """A name of a label or a column as it looks: in NFC, without what can't be seen, no-break spaces as spaces."""
     return unicodedata.normalize("NFC", trimmed(text.translate(_NAME)))
 
 
@@ -66,8 +63,7 @@ def is_control(char: str) -> bool:
 
 
 def is_punctuation(char: str) -> bool:
-    """True for categories P* and for every ASCII character that is not a letter, digit or space (including $ and ^,
-    which Unicode calls symbols)."""
+    """True for categories P* and for every ASCII character that is not a letter, digit or space."""
     return char in string.punctuation or unicodedata.category(char).startswith("P")
 
 
@@ -79,8 +75,7 @@ def is_cjk(char: str) -> bool:
 def clean(char: str, drop_unassigned: bool = False, separate_cjk: bool = True) -> str | None:
     """The cleaned form of a character: None if it is dropped, a space for whitespace, spaces around a CJK one.
 
-    drop_unassigned: any category C* counts as control: unassigned, private-use characters and surrogates are dropped as
-    well, as ELECTRA does.
+    drop_unassigned: any category C* is dropped, as ELECTRA does.
     separate_cjk: False leaves CJK characters parts of words (tokenize_chinese_chars: false).
     """
     if is_whitespace(char):
@@ -109,7 +104,7 @@ def strip_accent_and_split_punctuation(char: str) -> str | None:
 
 
 def is_mark(char: str) -> bool:
-    """Whether a character belongs to the one before it (categories M*)."""
+    """True for categories M*: the character belongs to the one before it."""
     return unicodedata.category(char)[0] == "M"
 
 
@@ -123,18 +118,16 @@ def is_word_character(char: str) -> bool:
 
 @functools.cache
 def characters_in_use() -> list[str]:
-    """All characters that this Python's Unicode assigns, and the CJK ones: the others are all treated alike.
-
-    Beyond plane 3 only plane 14 is in use, and private use, which no rule names. Surrogates are not text.
-    """
+    """All characters that this Python's Unicode assigns, and the CJK ones: the others are all treated alike."""
+    # Beyond plane 3 only plane 14 is in use, and private use, which no rule names. Surrogates are not text.
     chars = [chr(code) for code in (*range(0x40000), *range(0xE0000, 0xF0000)) if not 0xD800 <= code <= 0xDFFF]
     return [char for char in chars if unicodedata.category(char) != "Cn" or is_cjk(char)]
 
 
 # ---- words of a text, for models that tag words: as the texts that the model was trained on are split ----------------
 
-# What a word is. words: what whitespace separates, with each punctuation mark and Chinese character a word of its own,
-# as in most files of tagged words. characters: each character but whitespace. characters_and_spaces: each character.
+# words: what whitespace separates, and each punctuation mark and Chinese character, as in most files of tagged words.
+# characters: each character but whitespace. characters_and_spaces: each character.
 SPLITS = ("words", "characters", "characters_and_spaces")
 
 # What a character is to the words around it.
@@ -221,15 +214,11 @@ class Part:
 class Forms(dict[str, AddedToken]):
     """What is looked for in a text -> the token."""
 
-    @property
-    def expression(self) -> str:
-        """A regular expression, for Python and RE2, that finds the longest form at each place."""
-        # Alternatives are tried in their order; of two forms that match at one place, the longer begins with the other.
-        return "|".join(re.escape(form) for form in sorted(self, key=len, reverse=True))
-
     @functools.cached_property
     def pattern(self) -> re.Pattern:
-        return re.compile(self.expression)
+        """Finds the longest form at each place."""
+        # Alternatives are tried in their order; of two forms that match at one place, the longer begins with the other.
+        return re.compile("|".join(re.escape(form) for form in sorted(self, key=len, reverse=True)))
 
 
 class AddedTokens:
@@ -286,8 +275,7 @@ class AddedTokens:
         return parts
 
     def spans(self, text: str) -> list[tuple[int, int]]:
-        """Where tokens are written in `text`, without the whitespace that they take: the first character of each and
-        the one after the last."""
+        """Where tokens are written in `text`, without the whitespace that they take: (begin, end) of each."""
         spans = []
         for part in self.parts(text) if self.tokens else ():
             if part.token and (written := text[part.origins[0] : part.end].strip(WHITESPACE)):
@@ -325,11 +313,10 @@ def _cut(part: Part, forms: Forms) -> list[Part]:
 
 
 def read_added_tokens(vocab_file: str, vocab: Mapping[str, int]) -> list[AddedToken]:
-    """The added tokens that the files beside a vocabulary name, those with a role among them, as `transformers` reads
-    them: tokenizer_config.json, or if that has no added_tokens_decoder special_tokens_map.json, added_tokens.json and
-    tokenizer.json. vocab: token -> id, of the vocabulary without them.
+    """The added tokens that the files beside a vocabulary name, those with a role among them, sorted by their ids.
 
-    They are sorted by their ids. A token in the vocabulary has its id there; the others follow it.
+    As `transformers` reads them: tokenizer_config.json, or if that has no added_tokens_decoder special_tokens_map.json,
+    added_tokens.json and tokenizer.json. A token in the vocabulary has its id there; the others follow it.
     """
     added, tokens, after = {}, {}, max(vocab.values(), default=-1) + 1
     numbered, unnumbered = _named_tokens(vocab_file, vocab)
@@ -392,8 +379,7 @@ def _token_of(index: str | int, values: Mapping) -> AddedToken:
 
 
 def _specials_of(values: Mapping, vocab: Mapping[str, int]) -> list[Mapping]:
-    """The special tokens that a file names without their ids; those with a role only if the vocabulary has them, since
-    many files name roles that the model does not have."""
+    """The special tokens that a file names without their ids; many files name roles that the model does not have."""
 
     def described(token: str | Mapping) -> Mapping:
         return {"content": token} if isinstance(token, str) else {**token, "content": token["content"]}

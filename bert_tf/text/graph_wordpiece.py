@@ -1,9 +1,8 @@
 """The tokenizer of `wordpiece.py` as TensorFlow ops: the same ids and offsets inside an exported graph.
 
-In the graph, text becomes code points, `GraphNormalizer` does what `BasicTokenizer.normalize` does, a table says which
-characters are tokens of their own, and tensorflow-text's FastWordpiece op splits the tokens into pieces. Texts of plain
-ASCII, on which all Unicode versions agree, take a shorter path: they are lower-cased and split by the same op, which
-can also split at ASCII punctuation; this is five times as fast.
+Text becomes code points, `GraphNormalizer` does what `BasicTokenizer.normalize` does, a table says which characters are
+tokens of their own, and tensorflow-text's FastWordpiece op splits the tokens into pieces. Texts of plain ASCII take a
+shorter path, five times as fast: the same op also splits at ASCII punctuation.
 
 Shape legend: B texts, N characters of all normalized texts, K those of all tokens, W tokens before they are split into
 pieces, P pieces.
@@ -49,8 +48,8 @@ class GraphWordPiece(tf.Module):
         graph = graph_of(FullTokenizer("vocab.txt"))
         graph.encode(tf.constant(["one", "two words"]))  # <tf.RaggedTensor [[2028], [2048, 2616]]>
 
-    Vocabulary and tables are constants. It has no state, so threads may share it, and runs on the CPU. The only op from
-    outside TensorFlow is tensorflow-text's FastWordpieceTokenizeWithOffsets.
+    It has no state, so threads may share it, and runs on the CPU. The only op from outside TensorFlow is
+    tensorflow-text's FastWordpieceTokenizeWithOffsets.
 
     split_unknown: as for `FullTokenizer.encode_with_offsets`; here `encode` follows it, too.
     """
@@ -100,9 +99,8 @@ class GraphWordPiece(tf.Module):
         return alphabet
 
     def _build_model(self, pieces: Mapping[str, int], words: bool) -> tuple[tf_text.FastWordpieceTokenizer, tf.Tensor]:
-        """The op with its model, for words or for whole texts in ASCII, and the ids (int32) of the tokens it numbers.
-
-        `_pieces` limits words in code points, so the op's own limit is off."""
+        """The op, for words or for whole texts in ASCII, and the ids of the tokens it numbers."""
+        # `_pieces` limits words in code points, so the op's own limit is off.
         options = {"token_out_type": tf.int32, "unknown_token": self._unk_token, "no_pretokenization": words}
         longest = 2**31 - 1 if words or self._split_unknown else self._longest_word
         model = tf_text.FastWordpieceTokenizer(list(pieces), max_bytes_per_word=longest, **options)
@@ -112,22 +110,14 @@ class GraphWordPiece(tf.Module):
 
     @tf.function(input_signature=[tf.TensorSpec([None], tf.string, "texts")], autograph=False)
     def encode(self, texts: tf.Tensor) -> tf.RaggedTensor:
-        """Ids of `texts`, string [B] in UTF-8: ragged int32 [B, None], without special tokens.
-
-        Invalid bytes are left out as by `bytes.decode("utf-8", "ignore")`; it fails for no text.
-        """
+        """Ids of `texts`, string [B] in UTF-8 without its invalid bytes: ragged int32 [B, None], no special tokens."""
         with tf.device("CPU:0"):
             table, splits = self._of_texts(texts, False)
             return tf.RaggedTensor.from_row_splits(table[:, 0], splits, validate=False)
 
     @tf.function(input_signature=[tf.TensorSpec([None], tf.string, "texts")], autograph=False)
     def tokenize(self, texts: tf.Tensor) -> tuple[tf.RaggedTensor, tf.RaggedTensor, tf.RaggedTensor]:
-        """`encode` with offsets.
-
-        Returns (ids, starts, ends), each ragged int32 [B, None]: the token, the first character of the text that it
-        covers and the one after the last, as by the tokenizer's `encode_with_offsets`. Characters are code points,
-        without invalid bytes.
-        """
+        """`encode` with offsets, as by `encode_with_offsets`: (ids, starts, ends), each ragged int32 [B, None]."""
         with tf.device("CPU:0"):
             table, splits = self._of_texts(texts, True)
             rows = tf.RaggedTensor.from_row_splits(table, splits, validate=False)
@@ -168,7 +158,6 @@ class GraphWordPiece(tf.Module):
         owners = tf.ragged.row_splits_to_segment_ids(pieces.splits, out_type=tf.int64)
 
         def over_lost_marks() -> tf.Tensor:
-            """The ends behind the marks that were dropped, which belong to the piece before them."""
             count = tf.size(marks, tf.int64)
             is_kept = tf.scatter_nd(pieces.kept[:, None], tf.ones_like(pieces.kept, tf.int32), [count]) > 0
             stops = tf.concat([~marks | is_kept, [True]], 0)
@@ -221,10 +210,7 @@ class NoGraphError(ValueError):
 
 
 def graph_of(tokenizer: Tokenizer, split_unknown: bool = False) -> GraphWordPiece:
-    """The rules of a tokenizer as TensorFlow ops, with `encode` and `tokenize`.
-
-    split_unknown: see `Tokenizer.encode_with_offsets`.
-    """
+    """The rules of a tokenizer as TensorFlow ops. split_unknown: see `Tokenizer.encode_with_offsets`."""
     try:
         if tokenizer.added_tokens:
             names = some([token.content for token in tokenizer.added_tokens.tokens])
@@ -238,10 +224,7 @@ def graph_of(tokenizer: Tokenizer, split_unknown: bool = False) -> GraphWordPiec
 
 
 def _spans_of_pieces(lasts: tf.Tensor, origins: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Where each piece's characters start and end (exclusive) in the texts, int64 [P].
-
-    lasts: the last character of each piece, [P]. origins: of characters, [K].
-    """
+    """Where each piece's characters start and end in the texts, [P]. lasts: of each piece, [P]. origins: [K]."""
     firsts = tf.concat([[0], lasts + 1], 0)[:-1]
 
     def of_marks_in_another_order():
@@ -277,7 +260,6 @@ def _normalizing(do_lower_case: bool, strip_accents: bool, drop_unassigned: bool
 
 @functools.cache
 def _properties(do_basic_tokenize: bool, tokenize_chinese_chars: bool) -> Callable[[str], int]:
-    """The properties of a character of normalized text."""
 
     def properties(char: str) -> int:
         if char.isspace():

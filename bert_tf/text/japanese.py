@@ -54,12 +54,11 @@ class JapaneseTokenizer(WordPieces):
         for name, choices in _CHOICES.items():
             if self._settings[name] not in choices:
                 raise ValueError(f"{name} is {self._settings[name]!r}: only {' and '.join(choices)} are supported.")
-        never_split = frozenset(self._settings["never_split"] or ()) - {*special_tokens_of(self)}
-        self._never_split = never_split
+        self._never_split = frozenset(self._settings["never_split"] or ()) - {*special_tokens_of(self)}
         self._basic = BasicTokenizer(False, tokenize_chinese_chars=False)
         # Words that are never split by punctuation are cut into pieces like any other.
         self._split = BasicTokenizer(self._settings["do_lower_case"], tokenize_chinese_chars=False,
-                                     never_split=never_split)  # fmt: skip
+                                     never_split=self._never_split)  # fmt: skip
         self._wordpiece = WordpieceTokenizer(self.vocab, self.unk_token, _LONGEST_WORD)
         self.set_added_tokens(read_added_tokens(vocab_file, self.vocab))
         self.do_lower_case = self._settings["do_lower_case"]

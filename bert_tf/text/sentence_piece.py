@@ -387,11 +387,11 @@ def model_of_tokenizer_json(values: Mapping, pad_id: int) -> bytes | None:
     if model.get("unk_id") is None or model.get("byte_fallback") or has_added or not (finds_words and normalizes):
         return None
     special = {index for index, is_special in added.items() if is_special} | {pad_id}
-    pieces = []
+    pieces, score_head = [], pack([8 * 2 + 5])
     for index, (piece, score) in enumerate(model["vocab"]):
         kind = _CONTROL if index in special else _NORMAL if score else _USER_DEFINED
         kind = _UNKNOWN if index == model["unk_id"] else kind
-        pieces.append(_text(1, _text(1, piece.encode()) + _float(2, score) + _number(3, kind)))
+        pieces.append(_text(1, _text(1, piece.encode()) + score_head + struct.pack("<f", score) + _number(3, kind)))
     numbers = {3: _UNIGRAM, 4: len(pieces), 40: model["unk_id"], 41: _NONE, 42: _NONE, 43: pad_id}
     trainer = b"".join(_number(field, number) for field, number in numbers.items())
     # What the model makes of characters, in SentencePiece's own form; empty: it leaves them.
@@ -402,10 +402,6 @@ def model_of_tokenizer_json(values: Mapping, pad_id: int) -> bytes | None:
 
 def _number(field: int, value: int) -> bytes:
     return pack([8 * field, value % (1 << 64)])
-
-
-def _float(field: int, value: float) -> bytes:
-    return pack([8 * field + 5]) + struct.pack("<f", value)
 
 
 def _text(field: int, value: bytes) -> bytes:
