@@ -1,14 +1,12 @@
 """SentencePiece with ALBERT's own preprocessing (original: tokenization.py, preprocess_text and encode_pieces).
 
 A text is stripped, runs of whitespace become a space, characters are decomposed (NFKD) and combining marks dropped,
-also in cased models; then it is lower-cased, and the pieces of a unigram model (Kudo 2018) are found by the
-`sentencepiece` library, which normalises further by rules in the model's file. `▁` marks the beginning of a word.
+also in cased models; then it is lower-cased, and the `sentencepiece` library finds the pieces of a unigram model (Kudo
+2018). `▁` marks the beginning of a word.
 
-The original splits a piece that ends in a digit and a comma, `▁2019,`, into the pieces of `2019` and a comma. On Python
-3 the split pieces begin a word even inside one (`9,` becomes `▁9` `,`), where Python 2 would have given `9` `,`; this
-module follows the original as it runs on Python 3. Hugging Face's tokenizer does neither, splits at whitespace first,
-and replaces `` and '' by ": a directory with its tokenizer.json gets its ids, so that models that were fine-tuned with
-them see the same (`HuggingFaceSentencePiece`).
+The original splits a piece that ends in a digit and a comma, `▁2019,`, into the pieces of `2019` and a comma. As on
+Python 3, the split pieces begin a word even inside one: `9,` becomes `▁9` `,`. Hugging Face's tokenizer does neither,
+and replaces `` and '' by ": a directory with its tokenizer.json gets its ids (`HuggingFaceSentencePiece`).
 """
 
 import base64
@@ -39,8 +37,6 @@ _INSIDE_A_WORD = frozenset(string.ascii_letters) | _SPECIAL_CHARACTERS
 
 
 class _AlbertRows(Tokenizer):
-    """The base of both tokenizers of ALBERT, whichever library finds the pieces."""
-
     cls_token, sep_token, unk_token, mask_token, pad_token = "[CLS]", "[SEP]", "<unk>", "[MASK]", "<pad>"
     begin_tokens, between_tokens, end_tokens, second_segment = ("[CLS]",), ("[SEP]",), ("[SEP]",), 1
     huggingface_class = "AlbertTokenizer"
@@ -114,7 +110,6 @@ class SentencePieceTokenizer(_AlbertRows):
     # --- text to pieces ----------------------------------------------------------------------------------------------
 
     def preprocess(self, text: str | bytes) -> str:
-        """`preprocess_text` in the model's casing."""
         return preprocess_text(text, self.do_lower_case)
 
     def normalize_prepared(self, prepared: str) -> str:
@@ -140,11 +135,11 @@ class SentencePieceTokenizer(_AlbertRows):
         return [self._ids_of(numbers) for numbers in self._processor.encode([self.preprocess(text) for text in texts])]
 
     def convert_tokens_to_ids(self, tokens: Iterable[str]) -> list[int]:
-        """Ids of `tokens`; others get the unknown piece's, as in the original. See `convert_by_vocab`."""
+        """Ids of `tokens`; others get the unknown piece's, as in the original."""
         return tokenizer_files.convert_by_vocab(self.vocab, tokens, self.unk_id)
 
     def _ids_of(self, numbers: list[int]) -> list[int]:
-        """Ids of pieces by their numbers in the model, with commas behind digits split off."""
+        """Ids of pieces by their numbers in the model, commas behind digits split off."""
         ids = [self._ids[number] for number in numbers]
         if self.split_ids.keys().isdisjoint(ids):
             return ids
@@ -170,8 +165,7 @@ class SentencePieceTokenizer(_AlbertRows):
         return ids, offsets, origins
 
     def _spans(self, prepared: str) -> list[tuple[int, int] | None]:
-        """For each character of which the model makes pieces, the characters of `prepared` that it stands for, None for
-        the beginning of a word."""
+        """For each character of the pieces those of `prepared` that it stands for, None for the beginning of a word."""
         normalized, starts = self._processor.normalize(prepared, with_offsets=True)
         position = int(normalized.startswith(WORD_START))  # stands for nothing: the model begins each text so
         spans = [(0, 0)] * position
@@ -203,7 +197,6 @@ class SentencePieceTokenizer(_AlbertRows):
         return [*parts, (comma, 1)]
 
     def _preprocess_with_origins(self, text: str) -> tuple[str, list[int]]:
-        """`preprocess`, with the character of `text` that each of its characters comes from."""
         text, chars = as_text(text), []
         for number, word in enumerate(re.finditer(r"\S+", text)):
             chars += [(" ", word.start() - 1)] if number else []
@@ -275,7 +268,6 @@ class KoBertTokenizer(SentencePieceTokenizer):
             tokenizer_files.check_vocab(self.vocab, self._vocab_file, ())
 
     def preprocess(self, text: str | bytes) -> str:
-        """ALBERT's preprocessing of a text without two quotation marks in a row."""
         return super().preprocess(_TWO_QUOTES.sub('"', as_text(text)))
 
     @staticmethod
@@ -297,7 +289,6 @@ class KoBertTokenizer(SentencePieceTokenizer):
 
     @staticmethod
     def is_continuation(token: str) -> bool:
-        """Whether a piece begins no word, and stands for text."""
         return not token.startswith((WORD_START, "[CLS]", "[SEP]", "[MASK]", "[PAD]", "[UNK]"))
 
     def files(self) -> dict[str, bytes]:
@@ -314,9 +305,8 @@ def preprocess_text(text: str | bytes, do_lower_case: bool) -> str:
 
 
 def is_start_piece(piece: str) -> bool:
-    """Whether a piece begins a word for whole-word and n-gram masking (original: _is_start_piece_sp): it begins with ▁
-    or <, is a punctuation mark, or has a character that is neither an ASCII letter nor a punctuation mark. Here `'`,
-    `=`, `>` and `<` are not punctuation marks."""
+    """Whether a piece begins a word for whole-word and n-gram masking (original: _is_start_piece_sp)."""
+    # `'`, `=`, `>` and `<` are not among the special characters.
     return piece.startswith((WORD_START, "<")) or piece in _SPECIAL_CHARACTERS or not _INSIDE_A_WORD.issuperset(piece)
 
 
@@ -328,10 +318,7 @@ def _ends_in_digit_comma(piece: str) -> bool:
 
 
 class HuggingFaceSentencePiece(_AlbertRows, LibraryTokenizer):
-    """ALBERT's tokenizer by the rules of a Hugging Face tokenizer.json, with the ids that `transformers` gives.
-
-    Its `files` have a spiece.model: the one beside it, or else one made of it.
-    """
+    """ALBERT's tokenizer by a tokenizer.json; its `files` have the spiece.model beside it, or one made of it."""
 
     def __init__(self, vocab_file: str):
         directory = posixpath.dirname(vocab_file)
@@ -369,10 +356,7 @@ _REPLACED = ({"String": "``"}, {"String": "''"}, {"Regex": " {2,}"})
 def model_of_tokenizer_json(values: Mapping, pad_id: int) -> bytes | None:
     """The model that a tokenizer.json of an ALBERT was made of; None if it has rules that no SentencePiece model has.
 
-    A tokenizer.json doesn't say of which kind a piece is: those with the logarithm 0 of a probability, but for special
-    tokens, are symbols that SentencePiece takes as they are.
-
-    values: the content of the file, whose model is Unigram. pad_id: of its padding token.
+    A piece with the logarithm 0 of a probability, but for special tokens, is a symbol that is taken as it is.
     """
     model = values["model"]
     added = {token["id"]: bool(token.get("special")) for token in values.get("added_tokens") or []}

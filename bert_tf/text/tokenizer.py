@@ -1,9 +1,8 @@
 """The tokenizer interface that models, tasks, data tools and exports use, whatever the kind of pieces.
 
-A row is a model's input for one text or a pair of texts: their pieces between special tokens. BERT's rows are `[CLS] A
-[SEP]` and `[CLS] A [SEP] B [SEP]`; other families differ in the tokens, in how many there are between the texts, in the
-segment of the second text and in the padding id. These differences are attributes, so that rows are built in one place,
-and inside a graph by the same attributes in `serving.graph_inputs.TextEncoder`.
+A row is a model's input for one text or a pair: their pieces between special tokens. BERT's are `[CLS] A [SEP]` and
+`[CLS] A [SEP] B [SEP]`; how those of other families differ is said by attributes, from which rows are built here, and
+inside a graph in `serving.graph_inputs.TextEncoder`.
 
 Shape legend: B batch, S sequence length, V vocabulary.
 """
@@ -42,8 +41,7 @@ class Tokenizer(abc.ABC):
 
     A subclass splits text without added tokens: `_tokenize` gives its pieces, `_encode` their ids, `_words` its words,
     `_encode_with_offsets(text, split_unknown)` ids, for each the first character and the one after the last, and the
-    characters that are kept (what is dropped may belong to the piece before it). It joins pieces again (`decode`), says
-    which ones continue a word (`is_continuation`), and sets these attributes:
+    characters that are kept. It joins pieces again, says which ones continue a word, and sets these attributes:
 
     Attributes:
       vocab: token -> id; don't change it. inv_vocab: id -> token.
@@ -100,8 +98,7 @@ class Tokenizer(abc.ABC):
         return not self.do_lower_case
 
     @abc.abstractmethod
-    def _decode(self, ids: Sequence[int]) -> str:
-        """See `decode`."""
+    def _decode(self, ids: Sequence[int]) -> str: ...
 
     def spell(self, token: str) -> str:
         """A piece as people read it."""
@@ -117,7 +114,7 @@ class Tokenizer(abc.ABC):
         """The vocabulary files of a model's directory: name -> content. `from_pretrained` reads them."""
 
     def check_vocabulary(self) -> None:  # noqa: B027
-        """Refuses a vocabulary that would fail later or does not mean what its author thinks."""
+        """Raises if a vocabulary would fail later or does not mean what its author thinks."""
 
     def settings(self) -> dict:
         """The content of tokenizer_config.json beside these files, in Hugging Face's terms."""
@@ -130,11 +127,7 @@ class Tokenizer(abc.ABC):
         return settings
 
     def set_added_tokens(self, added: Sequence[characters.AddedToken], *normalization) -> None:
-        """Adds the tokens to the vocabulary that the files beside it name.
-
-        Args:
-          added: from `read_added_tokens`, those with a role among them. normalization: see `AddedTokens`.
-        """
+        """Adds those of `read_added_tokens` to the vocabulary. normalization: see `AddedTokens`."""
         roles = special_tokens_of(self)
         self.described_tokens = added
         self.added_tokens = AddedTokens([token for token in added if token.content not in roles], *normalization)
@@ -142,8 +135,7 @@ class Tokenizer(abc.ABC):
         self.inv_vocab = {**self.inv_vocab, **{token.id: token.content for token in added}}
 
     def read_names_and_side(self, directory: str) -> None:
-        """Gives the tokens with a role, and those of rows, the names in tokenizer_config.json or
-        special_tokens_map.json; without these they keep the names of the class. Sets the truncation_side."""
+        """Gives the tokens with a role, and those of rows, the names in the directory's files, if any; and the side."""
         names = (TOKENIZER_CONFIG, SPECIAL_TOKENS_MAP, TOKENIZER)
         files = [read_json_if_there(posixpath.join(directory, name)) or {} for name in names]
         truncation = files[2].get("truncation") or {}
@@ -174,7 +166,6 @@ class Tokenizer(abc.ABC):
         return [*self.begin_ids, *ids, *self.end_ids] if add_special_tokens else ids
 
     def _each(self, text: str | bytes, between: Callable[[str], Iterable], of_token: str) -> list:
-        """The results of `between` for the parts between added tokens, and an attribute of these tokens."""
         values = []
         for part in self.added_tokens.parts(self.as_text(text)):
             values += [getattr(part.token, of_token)] if part.token else between(part.text)
@@ -216,7 +207,7 @@ class Tokenizer(abc.ABC):
         return ids, offsets
 
     def _offsets_in_text(self, text: str, part, spans, kept: Iterable[int] | None) -> Iterator[tuple[int, int]]:
-        """Offsets in a part as those in the whole text, moved over what was dropped and belongs to a piece."""
+        # Moved over what was dropped and belongs to a piece.
         positions = [*part.origins, part.end]
         is_ascii = kept is None or (text.isascii() and self.trails is characters.is_mark)
         kept = () if is_ascii else {positions[position] for position in kept}
@@ -281,7 +272,7 @@ class Tokenizer(abc.ABC):
             logging.warning("%s: %s", directory, self.transformers_differs)
 
     def check_casing(self, vocab_file: str, do_lower_case: bool | None, strip_accents: bool | None) -> None:
-        """Refuses flags of these names that a vocabulary file contradicts, or that its kind has no use for."""
+        """Raises if a vocabulary file contradicts flags of these names, or its kind has no use for them."""
         if do_lower_case is not None and do_lower_case == self.cased:
             raise ValueError(f"do_lower_case={do_lower_case} contradicts {vocab_file}. Leave it out.")
         if strip_accents is not None and not self.takes_strip_accents:
@@ -320,11 +311,10 @@ class Tokenizer(abc.ABC):
 
     @property
     def vocab_size(self) -> int:
-        """One more than the largest id; the tokens may be fewer, as some appear twice in published vocabularies."""
+        """One more than the largest id; the tokens may be fewer, as some appear twice."""
         return max(self.inv_vocab, default=-1) + 1
 
     def __len__(self) -> int:
-        """The number of tokens, added ones among them."""
         return len(self.vocab)
 
     def convert_tokens_to_ids(self, tokens: Iterable[str]) -> list[int]:
@@ -342,13 +332,11 @@ class Tokenizer(abc.ABC):
         return [self.encode(text) for text in list_of(texts, "texts", "strings", "encode(text)")]
 
     def encode_words(self, words: Sequence[str]) -> list[list[int]]:
-        """The ids of each word of a text that is given as its words, as they are in the text; nothing stands for the
-        space before an added token."""
+        """The ids of each word of a text that is given as its words, as they are in the text."""
         return self.encode_batch(self.words_in_text(words))
 
     def words_in_text(self, words: Sequence[str]) -> list[str]:
-        """The words, each with what stands before it in a text and belongs to its pieces, unless it begins with that;
-        before an empty word nothing stands."""
+        """The words, each with the space before it in a text if that belongs to its pieces."""
         separator = self.word_separator
 
         def in_text(number: int, word: str) -> str:
@@ -370,12 +358,12 @@ class Tokenizer(abc.ABC):
         return len(self.begin_tokens) + (len(self.between_tokens) if pair else 0) + len(self.end_tokens)
 
     def kept(self, pieces: Sequence, size: int) -> Sequence:
-        """What is left of a text's pieces that are cut to `size` of them."""
+        """The pieces of a text, truncated to `size` of them."""
         return pieces[:size] if self.truncation_side == "right" else pieces[max(len(pieces) - size, 0) :]
 
     @property
     def lost(self) -> str:
-        """Which tokens a text that is too long loses, for messages."""
+        """Which tokens a text loses when it is truncated, for messages."""
         return "last" if self.truncation_side == "right" else "first"
 
     def build_inputs(
@@ -461,8 +449,7 @@ def special_tokens_of(tokenizer: Tokenizer | type[Tokenizer]) -> list[str]:
 
 
 def lengths_that_fit(first: int, second: int, room: int) -> tuple[int, int]:
-    """How many tokens of each of two texts are kept when the longer one (the second if both are equally long) loses its
-    last token until they have `room` tokens together (original: _truncate_seq_pair)."""
+    """How many tokens of each of two texts are kept if the longer (else the second) loses one until they fit."""
     half = (room + 1) // 2
     kept = min(first, max(room - second, half))
     return kept, min(second, room - kept)

@@ -1,7 +1,4 @@
-"""What a model's directory says about its tokenizer: the vocabulary, whether it is cased, how it splits text.
-
-In the terms of Hugging Face: tokenizer_config.json, tokenizer.json, config.json.
-"""
+"""What a model's directory says about its tokenizer: the vocabulary, whether it is cased, how it splits text."""
 
 import dataclasses
 import posixpath
@@ -114,7 +111,7 @@ def read_casing(directory: str) -> Casing:
 
 
 def _casing_of(normalizers: Sequence[Mapping], path: str) -> tuple[Casing | None, bool]:
-    """The casing of a tokenizer.json's normalizers, and whether they lower-case before BERT's own."""
+    """The casing of normalizers, and whether they lower-case before BERT's own."""
     *before, last = normalizers or [{}]
     if last.get("type") != "BertNormalizer" or not all(part == _LOWERCASE for part in before):
         return None, False
@@ -177,10 +174,7 @@ def validate_case_matches_checkpoint(do_lower_case: bool, init_checkpoint: str |
 
 
 def vocabulary_lines(vocab_file: str) -> list[str]:
-    """The lines of a vocab.txt, or the tokens of a tokenizer.json in the order of their ids.
-
-    A byte order mark before the first token is not part of it, unlike in the original.
-    """
+    """The lines of a vocab.txt, without a byte order mark, or the tokens of a tokenizer.json by their ids."""
     if vocab_file.endswith(".json"):
         return list(_load_tokenizer_json(vocab_file))
     lines = list(text_files.read_text_lines(vocab_file))
@@ -195,10 +189,7 @@ def vocabulary_bytes(vocab_file: str) -> bytes:
 
 
 def read_tokens(vocab_file: str) -> list[str]:
-    """The token of each id: `vocabulary_lines` without the whitespace around each, as the original reads them.
-
-    What is left of a token that only looks blank (U+2028 in Google's Chinese vocabulary) is the empty string.
-    """
+    """The token of each id: `vocabulary_lines` without the whitespace around each, as the original reads them."""
     lines = vocabulary_lines(vocab_file)
     return lines if vocab_file.endswith(".json") else [line.strip() for line in lines]
 
@@ -223,7 +214,7 @@ def load_vocab(vocab_file: str) -> dict[str, int]:
 
 
 def _load_tokenizer_json(path: str) -> dict[str, int]:
-    """token -> id of a tokenizer.json, in the order of the ids, with the added tokens that are between the others."""
+    """token -> id, in the order of the ids, with the added tokens that are between the others."""
     values = text_files.read_json(path)
     model = values.get("model")
     if not isinstance(model, dict) or not isinstance(model.get("vocab"), dict) or model.get("type") != "WordPiece":
@@ -239,14 +230,7 @@ def _load_tokenizer_json(path: str) -> dict[str, int]:
 
 
 def check_vocab(vocab: Mapping[str, int], vocab_file: str, required: Sequence[str] = SPECIAL_TOKENS) -> None:
-    """Refuses a vocabulary that would fail later or does not mean what its author thinks; warns of repeated tokens.
-
-    The scripts call this; `FullTokenizer` does not, since the original reads any file.
-
-    vocab: the result of `load_vocab(vocab_file)`.
-    vocab_file: its path, read again to name lines.
-    required: tokens that it must have.
-    """
+    """Raises if `vocab`, read from `vocab_file`, lacks required tokens or has empty lines; warns of repeated tokens."""
     if missing := [token for token in required if token not in vocab]:
         raise ValueError(f"{vocab_file} lacks {', '.join(missing)}, which a vocabulary of word pieces must have")
     if len(vocab) != max(vocab.values()) + 1 or "" in vocab:
@@ -276,26 +260,20 @@ def read_tokenizer_config(directory: str) -> dict:
 
 
 def kind_of_model(model: Mapping) -> str:
-    """BPE, Unigram, WordPiece, ...: the type of the model of a tokenizer.json, which old files don't name."""
+    """The type of the model of a tokenizer.json, which old files don't name: BPE, Unigram, WordPiece, ..."""
     unnamed = "BPE" if "merges" in model else "Unigram" if isinstance(model.get("vocab"), list) else "WordPiece"
     return model.get("type") or unnamed
 
 
 def components_of(values: Mapping | None, name: str) -> list[dict]:
-    """The components of a normalizer or pre-tokenizer in a tokenizer.json, whether it is a sequence or a single one.
-
-    name: "normalizers" or "pretokenizers".
-    """
+    """The components of a tokenizer.json's normalizer, say, with these `name`d: "normalizers"; one is its own."""
     if not values:
         return []
     return values.get(name, []) if values.get("type") == "Sequence" else [values]
 
 
 def word_rules(vocab_file: str) -> dict:
-    """How text becomes word pieces, beside the casing: the arguments of `FullTokenizer` of these names.
-
-    tokenizer_config.json comes first, then the tokenizer.json beside the vocabulary.
-    """
+    """The arguments of `FullTokenizer` beside the casing, by tokenizer_config.json, else tokenizer.json."""
     directory = posixpath.dirname(vocab_file)
     config = read_tokenizer_config(directory)
     path = vocab_file if vocab_file.endswith(".json") else posixpath.join(directory, TOKENIZER)

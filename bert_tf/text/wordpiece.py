@@ -1,9 +1,7 @@
 """The tokenizer of the original BERT release: the same rules, the same pieces (original: tokenization.py).
 
-Text is cleaned and split into basic tokens (words, punctuation marks, CJK characters), and each basic token is split
-into word pieces of a vocabulary, longest match first. Each rule about characters is written once, as a predicate in
-characters.py. The passes over text are `str.translate` tables that call the predicates once per character, and the
-pieces of each word are cached, so that prose is tokenized at the speed of dictionary lookups, with the same results.
+The rules about characters are those of characters.py. The passes over text are `str.translate` tables that call them
+once per character, and the pieces of each word are cached, so that prose takes a dictionary lookup for each word.
 """
 
 import functools
@@ -104,10 +102,7 @@ class BasicTokenizer:
         return self.split_cleaned(characters.convert_to_unicode(text).translate(self._cleaning))
 
     def words(self, text: str | bytes) -> list[str]:
-        """The cleaned words between whitespace; `tokenize` is `split_cleaned` of each of them in turn.
-
-        `split_cleaned` needs the whole word: lower-casing a Greek capital sigma looks at both sides.
-        """
+        """The cleaned words between whitespace; `tokenize` is `split_cleaned` of each of them in turn."""
         return characters.convert_to_unicode(text).translate(self._cleaning).split()
 
     def split_cleaned(self, cleaned: str) -> list[str]:
@@ -158,7 +153,6 @@ class BasicTokenizer:
         return tokens
 
     def _normalized(self, chars: list[tuple[str, int]]) -> list[tuple[str, int]]:
-        """Cleaned characters, lower-cased and decomposed; accents are still there."""
         if self.do_lower_case:
             lowered = "".join(char for char, _ in chars).lower()  # the whole word: a sigma looks at both sides
             positions = [position for char, position in chars for _ in char.lower()]
@@ -251,7 +245,7 @@ class WordpieceTokenizer:
         ]
 
     def _longest_pieces(self, word: str, is_whole: bool = False) -> list[str | None]:
-        """The longest piece at each place, None for one character that begins none; is_whole: none after that."""
+        """The longest piece at each position, None for one character that begins none; is_whole: none after that."""
         vocab, pieces, start = self.vocab, [], 0
         while start < len(word):
             prefix = CONTINUATION if start else ""
@@ -311,7 +305,6 @@ class WordPieces(Tokenizer):
         return token.startswith(CONTINUATION)
 
     def files(self) -> dict[str, bytes]:
-        """vocab.txt: the file that the tokenizer was read from, or its tokens."""
         return {tokenizer_files.VOCAB: tokenizer_files.vocabulary_bytes(self.vocab_file)}
 
     def check_vocabulary(self) -> None:
@@ -425,8 +418,8 @@ class FullTokenizer(WordPieces):
 
 
 class ElectraTokenizer(FullTokenizer):
-    """ELECTRA's tokenizer: BERT's, except that characters of every category C* are dropped (unassigned, private use,
-    surrogates), and that strip_accents is only looked at when lower-casing (original: model/tokenization.py)."""
+    """ELECTRA's (original: model/tokenization.py): characters of every category C* are dropped, and strip_accents only
+    matters when lower-casing."""
 
     drop_unassigned = True
 
@@ -435,8 +428,7 @@ class ElectraTokenizer(FullTokenizer):
 
 
 class RobertaWordPieceTokenizer(FullTokenizer):
-    """Word pieces for a RoBERTa, as KLUE's: BERT's rows of one segment, padded with the id of the padding token, which
-    RoBERTa's positions leave out."""
+    """Word pieces for a RoBERTa, as KLUE's: rows of one segment, padded with the padding token."""
 
     second_segment = 0
 
