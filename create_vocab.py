@@ -170,9 +170,8 @@ def main(_):
     same = ("do_lower_case", "strip_accents", *given(settings, ["encoding"]))
     next_flags |= {name: arguments[name] for name in same if arguments.get(name) is not None}
     command = shlex.join(f"--{name}={value}" for name, value in next_flags.items())
-    logging.info(
-        f"Wrote {' and '.join(contents)}. Next:\n  python create_pretraining_data.py {command} --output_file=..."
-    )
+    command = f"python create_pretraining_data.py {command} --output_file=..."
+    logging.info(f"Wrote {' and '.join(contents)}. Next:\n  {command}")
 
 
 if __name__ == "__main__":

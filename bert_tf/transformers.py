@@ -5,8 +5,6 @@ from collections.abc import Sequence
 import bert_tf
 from bert_tf.training.optimization import AdamWeightDecay, WarmupLinearDecay
 
-_NOT_DECAYED = ("LayerNorm", "layer_norm", "bias")
-
 
 def __getattr__(name: str):
     try:
@@ -25,7 +23,7 @@ def create_optimizer(
     adam_clipnorm: float | None = None,
     adam_global_clipnorm: float | None = None,
     weight_decay_rate: float = 0.0,
-    exclude_from_weight_decay: Sequence[str] = _NOT_DECAYED,
+    exclude_from_weight_decay: Sequence[str] = ("LayerNorm", "layer_norm", "bias"),
 ) -> tuple[AdamWeightDecay, WarmupLinearDecay]:
     """transformers' optimizer and its schedule: Adam with bias correction, no clipping, and no decay by default.
 

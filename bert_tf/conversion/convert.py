@@ -176,9 +176,7 @@ def prepare(
     return Conversion(source, part, original, weights, files, writing, sentences, notes)
 
 
-def _describe(
-    files: ModelFiles, vocab_file: str | None, do_lower_case: bool | None, strip_accents: bool | None
-) -> tuple[ModelFiles, list[str]]:
+def _describe(files: ModelFiles, vocab_file: str | None, do_lower_case: bool | None, strip_accents: bool | None):
     """The files beside the weights, among them vocabulary and casing; and notes."""
     config = needed_config(files)
     check_other_vocabulary(vocab_file, files)

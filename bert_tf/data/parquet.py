@@ -11,7 +11,6 @@ from bert_tf.system.messages import is_first, some
 from bert_tf.system.storage import is_remote
 from bert_tf.system.text_files import local_file, naming_file, parse_json, read_bytes
 
-_AT_ONCE = 1000  # rows
 _MOST = 1_000_000  # rows, of a file with fewer bytes than rows: it would fill the memory
 _OF_JSON = re.compile("u?int|float|double|halffloat|bool|large_string|string|null")
 
@@ -31,7 +30,7 @@ def rows(path: str) -> Iterator[dict]:
         changed = {name: str for name, leaves in kinds.items() if not all(map(_OF_JSON.match, leaves))}
         changed |= _named_classes(schema, path)
         columns = [name for name in kinds if name not in left_out] if left_out else None
-        for batch in file.iter_batches(_AT_ONCE, columns=columns):
+        for batch in file.iter_batches(1000, columns=columns):
             for row in batch.to_pylist():
                 for name, change in changed.items():
                     if row.get(name) is not None:

@@ -40,8 +40,6 @@ from bert_tf.system.workers import in_threads
 
 SHUFFLE_WINDOW = 20_000  # records; about 15 MB of serialized examples at sequence length 128
 
-_READ_BUFFER_BYTES = 256 * 1024
-_SCANNING_THREADS = 8
 _WRITTEN_VERSION = 2
 _PARSERS = max(2, min(8, os.cpu_count() or 2))
 _PREFETCHED = 8  # batches
@@ -189,7 +187,7 @@ def _scan_files(files: Sequence[str], sizes: Sequence[int], verify: bool) -> lis
                 progress.update(end - begin)
             blocks_of_files[number] = np.array(blocks, np.int64).reshape(-1, 2)
 
-        in_threads(scan, missing, threads=_SCANNING_THREADS)
+        in_threads(scan, missing, threads=8)
     return blocks_of_files
 
 
@@ -200,7 +198,7 @@ def window_reader(index: RecordIndex):
         # tf.data.TFRecordDataset has no argument for the offset, but its op has. (As the outermost dataset it fails in
         # TF 2.20, which then can't serialize the op into a graph.)
         variant = tf.raw_ops.TFRecordDatasetV2(
-            filenames=name[None], compression_type="", buffer_size=_READ_BUFFER_BYTES, byte_offsets=offset[None]
+            filenames=name[None], compression_type="", buffer_size=256 * 1024, byte_offsets=offset[None]
         )
         return tf.data.experimental.from_variant(variant, tf.TensorSpec([], tf.string)).take(count)
 

@@ -19,6 +19,7 @@ from bert_tf.system.text_files import UTF_8, encoding_setting, matching_files, p
 from bert_tf.text.characters import plain_name, trimmed
 
 Column = int | str
+Rows = Iterator[tuple[int, list[str] | dict]]  # line numbers and fields
 Example = TypeVar("Example")
 
 CSV_DELIMITERS = {",": "comma", ";": "semicolon", "\t": "tab", "|": "vertical bar"}
@@ -31,7 +32,6 @@ NAMES_OF_TEXTS = {
     "anchor", "content", "context", "document", "query", "question", "review", "sent1", "sentence", "sentence1", "text",
     "text_a", "title",
 }  # fmt: skip
-_LONGEST_CELL = (1 << 31) - 1  # characters; by default Python's reader takes 131,072
 
 
 def parse_csv_delimiter(value: str | None, flag: str = "--csv_delimiter") -> str | None:
@@ -94,9 +94,7 @@ class FileSettings:
 USUAL_TABLE = TableSettings()
 
 
-def read_rows(
-    path: str, table: TableSettings | None = None, columns: Collection[str] | None = None
-) -> Iterator[tuple[int, list[str] | dict]]:
+def read_rows(path: str, table: TableSettings | None = None, columns: Collection[str] | None = None) -> Rows:
     """Yields line number (from 1) and fields of each row: a list, or a dict for JSON and Parquet. Skips blank lines.
 
     If a CSV row spans several lines, the number is that of the first. Of Parquet it is the number of the row.
@@ -114,10 +112,7 @@ def read_rows(
     return _as_they_look(rows, path, columns is not None, table.skip_short_rows)
 
 
-def _as_they_look(
-    rows: Iterator[tuple[int, list[str] | dict]], path: str, has_header: bool, skips: bool
-) -> Iterator[tuple[int, list[str] | dict]]:
-    """Rows of a user's file as a reader sees them; see `read_rows`."""
+def _as_they_look(rows: Rows, path: str, has_header: bool, skips: bool) -> Rows:
     header, first, width, left_out = None, 0, 0, {}
     for line, row in rows:
         if isinstance(row, dict):
@@ -153,9 +148,7 @@ def warn_of_left_out(path: str, rows: Mapping[str, Sequence[int]]) -> None:
         logging.warning("%s: left out rows that %s: %d, the first in line %d.", path, what, len(lines), lines[0])
 
 
-def copied_columns(
-    row: Mapping, table: TableSettings | None, path: str, line: int, by_number: bool
-) -> dict[str, object] | None:
+def copied_columns(row: Mapping, table: TableSettings | None, path: str, line: int, by_number: bool) -> dict | None:
     """The --copy_columns of a row; None without any.
 
     by_number: the columns of the row are named "0", "1", ... and also "-1", "-2", ...
@@ -286,9 +279,7 @@ def text_of(value, path: str, line: int, column: Column) -> str:
 # --- the rows of files of one format each: CSV, TSV, JSON and Parquet -------------------------------------------------
 
 
-def raw_rows(
-    path: str, csv_delimiter: str | None, columns: Collection[str] | None, encoding: str | None
-) -> Iterator[tuple[int, list[str] | dict]]:
+def raw_rows(path: str, csv_delimiter: str | None, columns: Collection[str] | None, encoding: str | None) -> Rows:
     """Line number (from 1; of Parquet that of the row) and fields of each row; see `tables.read_rows`."""
     kind = extension_of(path)
     if csv_delimiter and kind != "csv":
@@ -358,7 +349,7 @@ def _lines(path: str, encoding: str | None) -> Iterator[str]:
 
 
 def _csv_rows(path: str, delimiter: str, encoding: str | None) -> Iterator[tuple[int, list[str]]]:
-    csv.field_size_limit(_LONGEST_CELL)
+    csv.field_size_limit((1 << 31) - 1)  # characters; by default 131,072
     # Files that were joined have byte order marks inside, which must not hide a quotation mark.
     lines = (line.lstrip("\ufeff") + "\n" for line in _lines(path, encoding))
     reader = csv.reader(lines, delimiter=delimiter, strict=True)

@@ -32,7 +32,6 @@ PIECE_CHARACTERS = 1 << 20
 LONGEST_LINE = 2 << 20  # bytes; a longer line of plain text comes in several pieces
 _LONGEST_JSON = 64 << 20  # bytes of a first line that is looked at to see whether it is JSON
 _LOOK_BACK = 4096  # bytes before a range, for the blank lines before its first document
-_JSONL_SUFFIXES = (".jsonl", ".json", ".ndjson")
 _LONGEST_PARAGRAPH = 100_000  # characters; the sentence splitter's time is quadratic in what it gets
 
 
@@ -148,11 +147,8 @@ class Corpus:
             looks = list(pool.map(lambda path: _look(path, settings), files))
         ends = [*itertools.accumulate(size for _, _, size in looks)]
         self.total_bytes = ends[-1] if ends else 0
-        self._sources = [
-            _Source(file, is_jsonl, end - size, end)
-            for (file, is_jsonl, size), end in zip(looks, ends, strict=True)
-            if size
-        ]
+        placed = zip(looks, ends, strict=True)
+        self._sources = [_Source(file, is_jsonl, end - size, end) for (file, is_jsonl, size), end in placed if size]
         if empty := [file.path for file, _, size in looks if not size]:
             logging.warning("%d of %d files are empty: %s", len(empty), len(files), empty[0])
 
@@ -240,7 +236,7 @@ def _look(path: str, settings: TextSettings) -> tuple[TextFile, bool, int]:
     file, size = TextFile(path, is_gzip, settings.encoding, settings.errors), text_files.size_of(path)
     if settings.input_format != "auto":
         return file, settings.input_format == "jsonl", size
-    if name.lower().endswith(_JSONL_SUFFIXES):
+    if name.lower().endswith((".jsonl", ".json", ".ndjson")):
         return file, True, size
     line = _first_line(file) if size else ""
     if line.startswith("<doc "):
@@ -329,9 +325,7 @@ def _record_start(source: _Source, position: int) -> int:
 # ---- texts -----------------------------------------------------------------------------------------------------------
 
 
-def _text_blocks(
-    sources: Sequence[_Source], begin: int, end: int, progress: Progress | None = None
-) -> Iterator[tuple[int, _Source, bytes]]:
+def _text_blocks(sources: Sequence[_Source], begin: int, end: int, progress: Progress | None = None):
     """(offset in the corpus, source, block) of plain text; a newline is added to a file's last line if it lacks one."""
     for source in sources:
         if source.begin >= end or source.end <= begin:

@@ -42,18 +42,13 @@ from bert_tf.system.text_files import list_files
 from bert_tf.system.workers import available_cores
 from bert_tf.text.tokenizer import Tokenizer
 
-_FORMAT = 1  # of the records, in fingerprints
 # Flags that earlier versions did not have -> what they did.
 _LATER = {
     "word_boundaries": None, "segmenter": None, "rows": "pairs", "next_sentence": "random", "ngram": 0,
     "favor_shorter_ngram": True, "blanks_separate_docs": True, "joins_files": True, "encoding": "utf-8",
 }  # fmt: skip
-# Beam finds this runner only by its whole name. By default up to 128 shards would be one piece of work, for one worker.
-_DASK = "apache_beam.runners.dask.dask_runner.DaskRunner"
+# By default up to 128 shards would be one piece of work, for one worker.
 _DASK_PARTITIONS = ("--dask_partition_size", "--dask_npartitions")
-_LARGE_TEXT = 200_000_000  # bytes
-_MANY_NOT_IN_ORDER = 0.6  # of the pairs; usually half of them
-_MANY_RANDOM = 0.8  # of the pairs; usually half of them
 
 
 def create_pretraining_data(
@@ -122,7 +117,7 @@ def _job_of(
     files = [[path, int(stat.length), int(stat.mtime_nsec)] for path, stat in zip(input_files, stats, strict=True)]
     decisive = {name: value for name, value in flags.items() if name not in ("input_file", "vocab_file")}
     decisive["compression"] = None  # which earlier versions had: their files are what would be made now
-    content = json.dumps([_FORMAT, decisive, files, vocab_sha256], sort_keys=True)
+    content = json.dumps([1, decisive, files, vocab_sha256], sort_keys=True)
     records, fingerprint = dataclasses.replace(records, **casing), hashlib.sha256(content.encode()).hexdigest()
     return ShardJob(tuple(input_files), records.output_files, text, records, instances, fingerprint), flags
 
@@ -208,7 +203,7 @@ def _make_missing(job: ShardJob, flags: dict, options: Sequence[str], show_progr
     elif records.beam_runner:
         summaries |= _make_shards_by_beam(job, missing, records.beam_runner, options)
     elif job.num_shards == 1:
-        if corpus.total_bytes > _LARGE_TEXT and num_workers > 1:
+        if corpus.total_bytes > 200_000_000 and num_workers > 1:
             logging.info("One shard is drawn on one core: --num_shards=%d would use all of them.", 4 * num_workers)
         summaries[0] = make_shard(job, 0, num_workers, bar=bar, log=True)
     else:
@@ -250,7 +245,7 @@ def _make_shards_by_beam(job: ShardJob, shards: list[int], runner: str, options:
 
     logging.info("%d shards by Apache Beam %s, %s", len(shards), beam.__version__, runner)
     if runner == "DaskRunner":
-        runner = _DASK
+        runner = "apache_beam.runners.dask.dask_runner.DaskRunner"  # Beam finds it only by its whole name
         if not any(option.startswith(_DASK_PARTITIONS) for option in options):
             options = [*options, f"{_DASK_PARTITIONS[0]}=1"]  # each shard is a piece of work of its own
     pipeline_options = PipelineOptions([f"--runner={runner}", "--job_name=bert-pretraining-data", *options])
@@ -321,6 +316,7 @@ def warn_of_text(summary: dict, name: str, job: ShardJob) -> None:
     length, in_order = settings.max_seq_length, settings.next_sentence == "order"
     lines, tokens = count["sentences"] / count["documents"], count["tokens"] / count["sentences"]
     is_random = settings.nsp and not in_order
+    # Usually half of them.
     share = count["not_in_order" if in_order else "random_next"] / count["instances"]
     of_pairs = f"a pair takes two lines of one document; here one has {lines:.1f} lines of {tokens:.0f} tokens"
     split = "" if job.text.split_sentences else "; --split_sentences (with --language) makes sentences of paragraphs"
@@ -333,14 +329,14 @@ def warn_of_text(summary: dict, name: str, job: ShardJob) -> None:
             settings.ngram > 1 and not settings.do_whole_word_mask,
             "without --do_whole_word_mask, --ngram masks runs of pieces, not of words",
         ),
-        (in_order and share > _MANY_NOT_IN_ORDER, f"{share:.0%} of the pairs are not in order: {of_pairs}{split}"),
+        (in_order and share > 0.6, f"{share:.0%} of the pairs are not in order: {of_pairs}{split}"),
         (
             is_random and count["documents"] == 1,
             "there is only one document, so that random next sentences are of the same, and labels contradict each "
             f"other; a blank line separates documents, and fewer shards hold more{split}",
         ),
         (
-            is_random and count["documents"] > 1 and share > _MANY_RANDOM,
+            is_random and count["documents"] > 1 and share > 0.8,
             f"{share:.0%} of the pairs have a random next sentence, so that labels are nearly constant: {of_pairs}"
             f"{split}; --nsp=false makes records without such labels",
         ),

@@ -28,7 +28,6 @@ from bert_tf.pretraining.instances import Instances
 from bert_tf.system.numba_compile import compiled, inner
 
 _FRAME_HEAD, _FRAME_END = 12, 4  # length and its checksum; checksum of the payload
-_HEAD_BYTES = 80  # of a feature, at most
 _ROWS_AT_ONCE = 64  # whose values stay in the cache of a core
 _WEIGHTS = "masked_lm_weights"  # the one feature of floats
 
@@ -236,8 +235,8 @@ def blocks_of(instances: Instances, members: np.ndarray, row_ends: np.ndarray, m
     floats = [*widths].index(_WEIGHTS) if _WEIGHTS in widths else len(widths)
     values = np.empty((_ROWS_AT_ONCE, begins[-1]), np.int32)
     counts = np.tile(np.array([*widths.values()], np.int64), (_ROWS_AT_ONCE, 1))
-    # Numbers take five bytes at most.
-    buffer = np.empty(RECORDS_PER_BLOCK * (5 * int(begins[-1]) + _HEAD_BYTES * len(widths)), np.uint8)
+    # Numbers take five bytes at most, a feature's head 80.
+    buffer = np.empty(RECORDS_PER_BLOCK * (5 * int(begins[-1]) + 80 * len(widths)), np.uint8)
     ends = np.empty(RECORDS_PER_BLOCK, np.int64)
     row_begins = np.concatenate([[0], row_ends[:-1]]).astype(np.int64)
     for block in range(0, len(row_ends), RECORDS_PER_BLOCK):

@@ -30,8 +30,6 @@ _ROW_TOKENS = 1 << 22  # at once
 SENTENCE, FIRST, GATHERED, DOCUMENT, TARGET = range(5)
 
 _SINGLE_SHARE, _SHORT_SHARE, _SHORTEST = 0.1, 0.05, 5
-_NO_LIMIT = 100_000
-_TOO_SHORT = 11
 
 
 class Plan(NamedTuple):
@@ -164,7 +162,7 @@ def plan_electra(tokens, sentence_ends, document_ends, max_seq_length, cursor, u
 @inner
 def _divide(begin, ends, target, in_a):
     """Whether each of the sentences, which follow each other from `begin`, is in A."""
-    a_target = _NO_LIMIT if uniform() < _SINGLE_SHARE else (target - 3) // 2
+    a_target = 100_000 if uniform() < _SINGLE_SHARE else (target - 3) // 2
     a_length = b_length = 0
     for number in range(len(ends)):
         length = ends[number] - begin
@@ -256,7 +254,7 @@ def plan_lines(tokens, sentence_ends, unknown_id, max_seq_length, cursor, spans)
             unknown = 0
             for token in tokens[begin + first : begin + last]:
                 unknown += token == unknown_id
-            if last - first + 2 <= _TOO_SHORT or 2 * unknown >= last - first + 2:
+            if last - first + 2 <= 11 or 2 * unknown >= last - first + 2:
                 cursor[2] += 1
             else:
                 _put_span(spans[made], begin + first, last - first, NO_B, 0)

@@ -38,9 +38,6 @@ from bert_tf.text.word_boundaries import WordBoundaries
 
 # Of text, times passes: up to here nothing is compiled. Plain Python takes some 7 s for a megabyte, compilation 8 s.
 BYTES_INTERPRETED = 1 << 18
-_PACKED_PAIRS = 8  # most pairs per row with --pack_sequences
-_INSTANCES_LOGGED = 3
-_STAGES = 3  # of a shard, which take about the same time: tokenizing, building, writing
 _BYTES_A_TASK = 16 << 20  # of text, where one shard is tokenized by several processes
 _TOKENS_AT_ONCE = 1 << 20
 
@@ -70,7 +67,7 @@ class ShardJob:
 
     @property
     def pairs_per_row(self) -> int:
-        return _PACKED_PAIRS if self.records.pack_sequences else 1
+        return 8 if self.records.pack_sequences else 1
 
     def outputs(self, shard: int) -> list[str]:
         """The record files of a shard, out.tfrecord-00003-of-00010; of a single one the names themselves."""
@@ -140,7 +137,7 @@ def make_shard(
         numpy_rng = np.random.RandomState(job.seed(shard) % 2**32)
         instances = create_instances(store, job.instances, tokenizer, rng, scratch, bar, numpy_rng)
         if log:
-            log_instances(instances[:_INSTANCES_LOGGED], tokenizer.inv_vocab)
+            log_instances(instances[:3], tokenizer.inv_vocab)
         if not len(instances) and job.num_shards == 1:
             raise ValueError(job.no_rows)
         written = temporary[: len(outputs)]
@@ -187,7 +184,8 @@ def finished_summary(job: ShardJob, shard: int, known: dict | None = None) -> di
 
 def make_shard_as_task(job: ShardJob, shard: int, weight: float) -> dict:
     """`make_shard` for `workers.run_tasks`; the whole shard counts as `weight` in the progress."""
-    return make_shard(job, shard, bar=functools.partial(_ReportedProgress, weight / _STAGES))
+    # Its three stages take about the same time.
+    return make_shard(job, shard, bar=functools.partial(_ReportedProgress, weight / 3))
 
 
 class _ReportedProgress:
@@ -241,9 +239,7 @@ def _tokenize_part(job: ShardJob, corpus: Corpus, begin: int, end: int, director
     return counts
 
 
-def _write(
-    job: ShardJob, instances: Instances, rng: random.Random, paths: list[str], bar: Callable
-) -> tuple[list[int], list[np.ndarray]]:
+def _write(job: ShardJob, instances: Instances, rng: random.Random, paths: list[str], bar: Callable):
     """Writes the records; returns how many instances each file holds, and its blocks."""
     layouts = []
     for number in range(len(paths)):

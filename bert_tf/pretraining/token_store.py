@@ -35,14 +35,11 @@ _NAMES = ("tokens", "sentence_ends", "document_ends")
 _CONTINUATIONS = "continuations"
 _CONTINUES = 1 << 30  # added to the id of a piece that continues a word
 _HASH_SLOTS = 1 << 20  # twice the words held at once
-_ARENA_BYTES = 1 << 24  # for these words
 _WORDS_AT_ONCE = 1 << 10
-_NUMBERS_AT_ONCE = 1 << 20
 _MARKS = range(0x20000, 0x2A6D0)  # rare ideographs, each of which is a separate token
 # Code points that no text should have: what follows them comes after a space; a space within a word of the table.
 _AFTER_SPACE, _HELD_SPACE = "\ufdd0", "\ufdd1"
 _MARKED = re.compile(f"[{_AFTER_SPACE}{_HELD_SPACE}]")
-_NEWLINE = "\u010a"  # as pieces write it
 _ODD_SPACE = re.compile(r"[^\S\n ]|  ")
 
 # Numbers of the words and newlines of a part of a text, pieces, starts, whether word n is more than whitespace: the ids
@@ -240,7 +237,7 @@ class _Words(abc.ABC):
 
     def __init__(self):
         self._slots = np.zeros(_HASH_SLOTS, np.int32)
-        self._arena = np.empty(_ARENA_BYTES, np.uint8)
+        self._arena = np.empty(1 << 24, np.uint8)  # the bytes of these words
         self._arena_ends = np.zeros(_HASH_SLOTS // 2, np.int64)
         self._clear()
 
@@ -262,7 +259,7 @@ class _Words(abc.ABC):
         if len(data) > len(self._arena):  # a word may be as long as the text
             self._arena = np.empty(len(data), np.uint8)
             self._clear()
-        numbers = np.empty(min(len(data), _NUMBERS_AT_ONCE), np.int32)
+        numbers = np.empty(min(len(data), 1 << 20), np.int32)
         at, tables = 0, (self._slots, self._arena, self._arena_ends)
         while at < len(data):
             known, begin = self._count, at
@@ -336,7 +333,7 @@ class ByteBpeWords(_Words):
     def __init__(self, tokenizer: ByteBpeTokenizer):
         super().__init__()
         self._tokenizer = tokenizer
-        self._newline_id = tokenizer.vocab[_NEWLINE]
+        self._newline_id = tokenizer.vocab["\u010a"]  # as pieces write it
         self._lines = _Lines(tokenizer, mark_words=False)
 
     def look_up(self, text: str) -> Iterator[Encoded]:

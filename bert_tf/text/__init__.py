@@ -76,9 +76,7 @@ def tokenizer_of_file(vocab_file: str, casing: files.Casing, default: type[Token
     return tokenizer
 
 
-def _of_directory(
-    path: str, default: type[Tokenizer], do_lower_case: bool | None, strip_accents: bool | None
-) -> Tokenizer:
+def _of_directory(path: str, default: type[Tokenizer], do_lower_case: bool | None, strip_accents: bool | None):
     directory = files.directory_of(path)
     if not (vocab_file := find_vocabulary(directory, default)):
         raise ValueError(f"{name_of(directory)} has no {default.vocab_name} and no {TOKENIZER}.")
@@ -131,9 +129,6 @@ def shown(tokenizer: Tokenizer, ids: Iterable[int]) -> str:
 
 # --- a vocabulary that does not fit the texts -------------------------------------------------------------------------
 
-_MANY = 0.05  # of all tokens of texts
-_FEWEST = 3  # fewer say nothing, unless all are unknown
-
 
 def watch_unknown(tokenizer: Tokenizer, ids: np.ndarray) -> None:
     """Counts the unknown tokens among the ids of rows or texts; warns, once for each tokenizer, if they are many."""
@@ -146,7 +141,7 @@ def watch_unknown(tokenizer: Tokenizer, ids: np.ndarray) -> None:
     counts["tokens"] += len(ids) - np.count_nonzero(np.isin(ids, special))
     counts["unknown"] += np.count_nonzero(ids == tokenizer.vocab.get(tokenizer.unk_token))
     share, unknown = counts["unknown"] / max(counts["tokens"], 1), counts["unknown"]
-    if share > _MANY and (unknown >= _FEWEST or unknown == counts["tokens"]):
+    if share > 0.05 and (unknown >= 3 or unknown == counts["tokens"]):  # fewer say nothing
         counts["is_warned"] = True
         advice = f"do {tokenizer.vocab_file or 'the vocabulary'}, do_lower_case and strip_accents fit them?"
         known = "klue/bert-base knows Korean, multi_cased_L-12_H-768_A-12 104 languages."

@@ -17,7 +17,6 @@ from bert_tf.text.tokenizer import special_tokens_of
 from bert_tf.text.tokenizer_files import VOCAB, Casing, read_tokenizer_config
 from bert_tf.text.wordpiece import BasicTokenizer, WordCache, WordPieces, WordpieceTokenizer
 
-_LONGEST_WORD = 100  # code points
 _DICTIONARIES = ("unidic_lite", "ipadic", "unidic")
 # What tokenizer_config.json says, and what is taken without it.
 _DEFAULTS = {
@@ -59,7 +58,7 @@ class JapaneseTokenizer(WordPieces):
         # Words that are never split by punctuation are cut into pieces like any other.
         self._split = BasicTokenizer(self._settings["do_lower_case"], tokenize_chinese_chars=False,
                                      never_split=self._never_split)  # fmt: skip
-        self._wordpiece = WordpieceTokenizer(self.vocab, self.unk_token, _LONGEST_WORD)
+        self._wordpiece = WordpieceTokenizer(self.vocab, self.unk_token, 100)
         self.set_added_tokens(read_added_tokens(vocab_file, self.vocab))
         self.do_lower_case = self._settings["do_lower_case"]
         self._pieces_of_word = WordCache(self._cut)
@@ -164,13 +163,8 @@ def load_mecab(dictionary: str = "unidic_lite") -> Callable[[str], list[str]]:
     return words
 
 
-def _mecab_settings(
-    mecab_dic: str | None = "unidic_lite", normalize_text: bool = True, mecab_option: str = ""
-) -> tuple[str, str | None]:
-    """The Python package of the dictionary, and the normal form that a text gets first.
-
-    mecab_option: options of MeCab, which may name any file: none are taken.
-    """
+def _mecab_settings(mecab_dic: str | None = "unidic_lite", normalize_text: bool = True, mecab_option: str = ""):
+    """The dictionary's Python package, and the normal form that a text gets first; options may name any file."""
     if mecab_dic not in _DICTIONARIES:
         raise ValueError(f"mecab_dic is {mecab_dic!r}: only {', '.join(_DICTIONARIES)} are supported.")
     if mecab_option:

@@ -29,7 +29,6 @@ from bert_tf.text.tokenizer_files import JSON_VOCAB, MERGES
 from bert_tf.text.wordpiece import BasicTokenizer
 
 _REPEATS_PER_TEXT = 4096
-_MAX_WORD_CHARACTERS = 200  # WordpieceTokenizer turns longer words into [UNK], so they are not counted
 
 # Writing systems in which accent stripping drops or decomposes characters that matter.
 _HURT_BY_STRIPPING = {
@@ -45,14 +44,7 @@ _FIRST_TOKENS = ("<s>", "<pad>", "</s>", "<unk>")
 _BEFORE_SPACE = re.compile(r"(?<=\S)(?= \S)")
 _splitter = pre_tokenizers.ByteLevel(add_prefix_space=False)
 
-# Of the released models (30k-clean.model). Ids: <pad> 0, <unk> 1, then these.
-_CONTROL_SYMBOLS = ("[CLS]", "[SEP]", "[MASK]")
-_USER_SYMBOLS = ("(", ")", '"', "-", ".", "–", "£", "€")
-_SENTENCE_CHARACTERS = 1000  # at most 4 bytes each; the trainer leaves out what exceeds _SENTENCE_BYTES
-_SENTENCE_BYTES = 4 * _SENTENCE_CHARACTERS
-_LAST_LATIN = "\u036f"  # with the marks that follow Latin letters
-# The samples, and the order in which floating-point sums are made, so that equal texts give equal models.
-_SEED, _THREADS = 12345, 16
+_SENTENCE_CHARACTERS = 1000  # at most 4 bytes each; the trainer leaves out what has more
 
 
 def _warn_of_fewer(tokens: int, vocab_size: int, advice: str) -> None:
@@ -152,7 +144,8 @@ def learn_pieces(
     # table, which differs from run to run. Passing them as special tokens, which come first, fixes their ids.
     options = {"vocab_size": vocab_size, "min_frequency": min_frequency, "show_progress": show_progress}
     trainer = trainers.WordPieceTrainer(special_tokens=continuing, initial_alphabet=alone, **options)
-    usable = [word for word in counts if len(word) <= _MAX_WORD_CHARACTERS and characters.issuperset(word)]
+    # WordpieceTokenizer turns longer words into [UNK].
+    usable = [word for word in counts if len(word) <= 200 and characters.issuperset(word)]
     ids = _trained(models.WordPiece(unk_token="[UNK]"), trainer, ((word, counts[word]) for word in usable))["vocab"]
     single = {*alone, *continuing}
     return [*alone, *continuing, *sorted((piece for piece in ids if piece not in single), key=ids.get)]
@@ -238,7 +231,7 @@ def learn_sentence_piece(
     """
     sentences = _Sentences(read_lines(files, "reading sentences", show_progress, encoding), do_lower_case)
     start, model = time.monotonic(), io.BytesIO()
-    sentencepiece.set_random_generator_seed(_SEED)
+    sentencepiece.set_random_generator_seed(12345)
     try:
         sentencepiece.SentencePieceTrainer.train(
             sentence_iterator=iter(sentences),
@@ -250,13 +243,13 @@ def learn_sentence_piece(
             unk_id=1,
             bos_id=-1,
             eos_id=-1,
-            control_symbols=list(_CONTROL_SYMBOLS),
-            user_defined_symbols=list(_USER_SYMBOLS),
+            control_symbols=["[CLS]", "[SEP]", "[MASK]"],  # as the released models (30k-clean.model)
+            user_defined_symbols=["(", ")", '"', "-", ".", "–", "£", "€"],
             character_coverage=character_coverage,
             input_sentence_size=max_sentences,
             shuffle_input_sentence=True,
-            max_sentence_length=_SENTENCE_BYTES,
-            num_threads=_THREADS,
+            max_sentence_length=4 * _SENTENCE_CHARACTERS,
+            num_threads=16,  # the order of floating-point sums, so that equal texts give equal models
             minloglevel=1,
         )
     except RuntimeError as error:
@@ -313,16 +306,15 @@ def _warn_about_marks(characters: Mapping[str, int]) -> None:
     lost = {
         char: count
         for char, count in characters.items()
-        if char > _LAST_LATIN and any(map(unicodedata.combining, unicodedata.normalize("NFKD", char)))
+        if char > "\u036f" and any(map(unicodedata.combining, unicodedata.normalize("NFKD", char)))
     }
     if lost:
         examples, count = " ".join(sorted(lost, key=lambda char: (-lost[char], char))[:5]), sum(lost.values())
         what = f"{count} characters of this text lose combining marks ({examples}), as in ALBERT's original"
         logging.warning(f"{what}: --kind=byte_bpe keeps them.")
     if any("\uac00" <= char <= "\ud7a3" for char in characters):
-        logging.warning(
-            "transformers' tokenizer of an ALBERT reads Hangul as <unk>: a model for it needs another --kind."
-        )
+        reads = "transformers' tokenizer of an ALBERT reads Hangul as <unk>"
+        logging.warning(f"{reads}: a model for it needs another --kind.")
 
 
 # ---- words and how often they occur, in bounded memory ---------------------------------------------------------------

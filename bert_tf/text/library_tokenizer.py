@@ -27,11 +27,10 @@ from tokenizers import decoders, pre_tokenizers, processors
 from bert_tf.system.text_files import naming_file, read_bytes, read_json, read_text_lines
 from bert_tf.text import tokenizer_files
 from bert_tf.text.characters import TOKENIZER, WHITESPACE, AddedToken, as_text, read_added_tokens
-from bert_tf.text.tokenizer import Tokenizer, special_tokens_of
+from bert_tf.text.tokenizer import Tokenizer, WithOffsets, special_tokens_of
 from bert_tf.text.tokenizer_files import JSON_VOCAB, MERGES, Casing, is_there
 
 WORD_START = "\u0120"  # how a space is written
-_VERSION = "#version"
 _POST_PROCESSORS = ("TemplateProcessing", "BertProcessing", "RobertaProcessing")  # that make rows
 
 
@@ -43,11 +42,7 @@ class LibraryTokenizer(Tokenizer):
     """
 
     def __init__(
-        self,
-        library: tokenizers.Tokenizer,
-        vocab_file: str,
-        files: Mapping[str, bytes],
-        added: Sequence[AddedToken] = (),
+        self, library: tokenizers.Tokenizer, vocab_file: str, files: Mapping[str, bytes], added: Sequence[AddedToken]
     ):
         library.no_truncation()
         library.no_padding()
@@ -99,9 +94,7 @@ class LibraryTokenizer(Tokenizer):
         with _naming(self.vocab_file):
             return [row.ids for row in self._library.encode_batch_fast(texts, add_special_tokens=False)]
 
-    def encode_with_offsets(
-        self, text: str, split_unknown: bool = False, dropped_marks: bool = True
-    ) -> tuple[list[int], list[tuple[int, int]]]:
+    def encode_with_offsets(self, text: str, split_unknown: bool = False, dropped_marks: bool = True) -> WithOffsets:
         """As of `Tokenizer`; split_unknown and dropped_marks make no difference.
 
         A piece that is only the space before a word covers nothing: both numbers are the place after the space. Pieces
@@ -267,7 +260,7 @@ class ByteBpeTokenizer(LibraryTokenizer):
         else:
             merges_file = merges_file or posixpath.join(directory, MERGES)
             lines = enumerate(read_text_lines(merges_file))
-            merges = [line.split(" ") for number, line in lines if line and (number or not line.startswith(_VERSION))]
+            merges = [line.split(" ") for number, line in lines if line and (number or not line.startswith("#version"))]
             added = {token.content: token for token in read_added_tokens(vocab_file, values)}
             for token in special_tokens_of(self):  # which no merge makes, either
                 if token in values and token not in added:
@@ -295,9 +288,7 @@ class ByteBpeTokenizer(LibraryTokenizer):
         with naming_file(vocab_file):
             return cls(vocab_file)
 
-    def encode_with_offsets(
-        self, text: str, split_unknown: bool = False, dropped_marks: bool = True
-    ) -> tuple[list[int], list[tuple[int, int]]]:
+    def encode_with_offsets(self, text: str, split_unknown: bool = False, dropped_marks: bool = True) -> WithOffsets:
         ids, offsets = super().encode_with_offsets(text)
         if self.added_tokens and self.add_prefix_space:
             # The library leaves the first character out for the space that it puts behind an added token itself.

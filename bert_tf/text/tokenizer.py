@@ -24,6 +24,7 @@ from bert_tf.text import characters, transformers_call
 from bert_tf.text.characters import ADDED_TOKENS, SPECIAL_TOKENS_MAP, TOKENIZER, TOKENIZER_CONFIG, AddedTokens
 from bert_tf.text.tokenizer_files import Casing, convert_by_vocab, is_there
 
+WithOffsets = tuple[list[int], list[tuple[int, int]]]  # ids, and the first character of each and the one after its last
 ROLES = ("cls", "sep", "unk", "mask", "pad")  # of special tokens
 _VOCABULARIES = {"vocab.txt", "vocab.json", "merges.txt", "spiece.model", TOKENIZER, ADDED_TOKENS, SPECIAL_TOKENS_MAP}
 
@@ -145,9 +146,7 @@ class Tokenizer(abc.ABC):
         self.truncation_side, named, renamed = side, files[:2], {}
         for role in ROLES:
             name = f"{role}_token"
-            tokens = (
-                token.get("content") if isinstance(token := values.get(name), dict) else token for values in named
-            )
+            tokens = (value.get("content") if isinstance(value := of.get(name), dict) else value for of in named)
             if token := next((token for token in tokens if isinstance(token, str)), None):
                 renamed[getattr(self, name)] = token
                 setattr(self, name, token)
@@ -181,9 +180,7 @@ class Tokenizer(abc.ABC):
         left_out = {self.vocab.get(token) for token in special_tokens_of(self)} if skip_special_tokens else ()
         return self._decode([index for index in map(int, ids) if index not in left_out])
 
-    def encode_with_offsets(
-        self, text: str, split_unknown: bool = False, dropped_marks: bool = True
-    ) -> tuple[list[int], list[tuple[int, int]]]:
+    def encode_with_offsets(self, text: str, split_unknown: bool = False, dropped_marks: bool = True) -> WithOffsets:
         """`encode`, and for each id the first character of `text` that it covers and the one after the last.
 
         A mark that is dropped belongs to the character before it. Two pieces may share a character, as a Hangul
