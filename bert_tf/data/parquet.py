@@ -56,7 +56,6 @@ def _opened(path: str) -> Iterator:
 
 
 def _leaves(kind) -> list:
-    """The types of single values in a type of pyarrow."""
     kind = getattr(kind, "value_type", kind) if not kind.num_fields else kind  # of a dictionary
     return [leaf for k in range(kind.num_fields) for leaf in _leaves(kind.field(k).type)] or [kind]
 
@@ -77,10 +76,7 @@ def _named_classes(schema, path: str) -> dict[str, Callable]:
 
 
 def _namer(feature, all_names: list[str]) -> Callable | None:
-    """A function that puts names for the numbers of classes in a value; None: it has no classes.
-
-    feature: of `datasets`, as JSON. all_names: the names are appended to it.
-    """
+    """A function that puts names for the numbers of classes in a value, if it has some; appends them to all_names."""
     if isinstance(feature, list):  # as older versions write a list
         feature = {"feature": feature[0]}
     if feature.get("_type") == "ClassLabel":

@@ -76,10 +76,7 @@ class RecordIndex:
 
     @property
     def fingerprint(self) -> str:
-        """A digest of everything that the order of batches depends on: equal digests mean the same order.
-
-        It does not include directories, so data may be moved between runs.
-        """
+        """A digest of everything that the order of batches depends on, which directories are not."""
         digest = hashlib.sha256()
         digest.update(json.dumps([[*map(os.path.basename, self.files)], list(self.file_sizes)]).encode())
         for row in self.blocks():
@@ -102,18 +99,14 @@ class RecordIndex:
 
 
 def written_index(blocks: np.ndarray) -> bytes:
-    """The content of the index beside a file, as its writer notes it.
-
-    blocks: int64 [blocks, 2]: bytes in the file, and records, of the blocks, which follow each other without a gap.
-    """
+    """The content of the index beside a file. blocks: int64 [blocks, 2]: bytes, and records, of adjoining blocks."""
     return arrays_as_bytes({"version": np.array(_WRITTEN_VERSION), "blocks": blocks.T})
 
 
 def companion_path(record_file: str, ending: str) -> str:
     """The path of a file that describes a record file: `data/a.tfrecord` -> `data/pretraining_data.a<ending>`.
 
-    Named so that the usual globs for records (data/a*, data/*.tfrecord) leave it out. The number in a name such as
-    a.tfrecord-00001 stays, since shards made by separate runs need a file each.
+    The usual globs for records (data/a*, data/*.tfrecord) leave it out.
     """
     directory, name = os.path.split(record_file)
     name = re.sub(r"\.tf_?records?", "", name)
@@ -125,7 +118,7 @@ def index_path(record_file: str) -> str:
 
 
 def _written_blocks(record_file: str, size: int) -> np.ndarray | None:
-    """The blocks that the index beside a file names; None if there is none, or it does not fit, which is logged."""
+    """The blocks that the index beside a file names, if any; that it does not fit is logged."""
     stored = load_arrays(index_path(record_file))
     if stored is None:
         return None
@@ -146,8 +139,7 @@ def _written_blocks(record_file: str, size: int) -> np.ndarray | None:
 def index_records(files: str | Sequence[str], features: Features | None, *, verify: bool = False) -> RecordIndex:
     """Finds every record of `files`, and compares the first of each file with `features`.
 
-    Files that have an index beside them, as create_pretraining_data.py writes it, are not read for it; their checksums
-    are verified when their records are used.
+    Of files that have an index beside them, checksums are verified when their records are used.
 
     Args:
       files: TFRecord files, or one, whatever their names.
@@ -215,10 +207,7 @@ def window_reader(index: RecordIndex):
 
 
 def shuffled_windows(index: RecordIndex, seed: int, shuffle_window: int, start_record: int) -> Iterator[tuple]:
-    """Yields `index.blocks` of each window and the order of its records.
-
-    `start_record` counts from the start of epoch 0; the first window leaves out the records before it.
-    """
+    """Yields `index.blocks` of each window and the order of its records, from `start_record` of epoch 0 on."""
     epoch, skip = divmod(start_record, index.total_records)
     pending: list[np.ndarray] = []
     while True:
@@ -246,10 +235,9 @@ def shuffled_windows(index: RecordIndex, seed: int, shuffle_window: int, start_r
 
 
 def _unreadable_record(error: tf.errors.OpError, index: RecordIndex, features: Features) -> str | None:
-    """The record that made a batch unreadable, and its problem, as text; None if `error` is not about records.
+    """The record that made a batch unreadable, and its problem, found by a pass over the files.
 
-    The files were intact when they were indexed, so either a file has changed since, or a record other than its file's
-    first does not match the flags. Finding it takes a pass over the files.
+    None if `error` is not about records. Files were intact when they were indexed.
     """
     of_records = ("ParseExample", _TOO_LONG, record_files.OTHER_ROW, record_files.FEWER, _OUT_OF_RANGE, _OTHER_TOTAL)
     if not isinstance(error, tf.errors.DataLossError) and not any(mark in str(error) for mark in of_records):
@@ -273,10 +261,7 @@ def _unreadable_record(error: tf.errors.OpError, index: RecordIndex, features: F
 
 @contextlib.contextmanager
 def explained_errors(index: RecordIndex, features: Features, flag: str = ""):
-    """Turns TensorFlow's error about an unreadable batch into a RecordError that names the record and its problem.
-
-    flag: the name of the flag that named the files, for the message.
-    """
+    """Turns TensorFlow's error about an unreadable batch into a RecordError that names flag, record and problem."""
     try:
         yield
     except tf.errors.OpError as error:
@@ -311,10 +296,8 @@ def training_batches(
       shuffle_window: records that are mixed with each other; they are in memory (serialized) at once.
       prepare: called in the graph with the rows of each part of `share`, their step, and the number of the first of
         them in the step's batch, both int64; its result takes their place.
-      prepares_whole_batches: `prepare` gets whole batches, whose rows depend on each other; those that are not in
-        `share` are read and dropped afterwards.
-      share: the rows of each batch that are wanted. The others are not parsed, but their bytes are read: the records
-        of all workers lie side by side in a window, and requests for single ones would take longer.
+      prepares_whole_batches: `prepare` gets whole batches, whose rows depend on each other.
+      share: the rows of each batch that are wanted. The bytes of the others are read, but not parsed.
 
     Returns {name: [B / share.parts, ...]}: of the first batch each part of the share, then of the second, ...
     """
@@ -350,7 +333,6 @@ def parts_of_batches(dataset: tf.data.Dataset, share: Share) -> tf.data.Dataset:
 
 
 def _rows_of_windows(windows: Iterator[tuple], batch_size: int, rows: range) -> Iterator[tuple]:
-    """The windows, without the records that are in other rows of their batch than `rows`."""
     row = 0  # of the window's first record, in its batch
     for *blocks, order in windows:
         in_batch = (row + np.arange(len(order))) % batch_size
@@ -449,7 +431,6 @@ def _parse(serialized: tf.Tensor, features: Features) -> dict[str, tf.Tensor]:
 
 
 def _with_lengths(batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-    """ELECTRA's rows as unmasked rows: the lengths of the two segments instead of the mask and the segments."""
     mask, segments = batch["input_mask"], batch["segment_ids"]
     length = tf.reduce_sum(mask, axis=1)
     first = length - tf.reduce_sum(segments, axis=1)
