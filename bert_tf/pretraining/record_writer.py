@@ -101,7 +101,7 @@ def _put_varint(buffer, at, value):
 
 @inner
 def _packed_size(values):
-    """Bytes of integers, from 0 to below 2^35, as varints."""
+    """Bytes of integers below 2^35 as varints."""
     size = np.int64(len(values))
     if size and values.max() > 0x7F:
         for k in range(len(values)):
@@ -193,7 +193,6 @@ def _encode(values, begins, counts, names, name_ends, floats, begin, buffer, end
 
 
 def _framed(buffer: np.ndarray, ends: np.ndarray) -> bytes:
-    """Fills in what is around the Examples; returns the frames."""
     begins = np.concatenate([[0], ends[:-1] + _FRAME_END]) + _FRAME_HEAD
     lengths = (ends - begins).astype("<u8").view(np.uint8).reshape(-1, 8)
     payloads = map(buffer.__getitem__, map(slice, begins.tolist(), ends.tolist()))
@@ -214,10 +213,7 @@ def _masked_checksums(contents: Iterable[np.ndarray]) -> np.ndarray:
 
 
 def blocks_of(instances: Instances, members: np.ndarray, row_ends: np.ndarray, max_pairs: int) -> Iterator[Block]:
-    """Yields framed records in blocks of up to 1,024.
-
-    Record k holds the instances members[row_ends[k - 1]:row_ends[k]]; masked records and ELECTRA's hold one each.
-    """
+    """Yields framed records in blocks; record k holds the instances members[row_ends[k - 1]:row_ends[k]]."""
     settings, tokenizer, store = instances.settings, instances.tokenizer, instances.store
     length, predictions = settings.max_seq_length, settings.max_predictions_per_seq
     special = tokenizer.cls_id, tokenizer.sep_id
@@ -261,10 +257,7 @@ def blocks_of(instances: Instances, members: np.ndarray, row_ends: np.ndarray, m
 
 
 def write_blocks(path: str, blocks: Iterable[Block], progress: Callable[[int], object] = lambda _: None) -> np.ndarray:
-    """Writes blocks of framed records to a file on any file system; returns bytes and records of each, int64 [n, 2].
-
-    progress: called with the records of each block.
-    """
+    """Writes blocks to a file; returns bytes and records of each, int64 [n, 2]. progress: gets the records of each."""
     written = []
     with tf.io.gfile.GFile(path, "wb") as file:
         for count, block in blocks:

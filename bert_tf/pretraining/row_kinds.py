@@ -46,7 +46,6 @@ class Plan(NamedTuple):
 
 
 def lines_plan(store: TokenStore, settings: InstanceSettings, unknown_id: int) -> Plan:
-    """The plan of rows of whole sentences, or lines."""
     cursor, length = np.zeros(3, np.int64), settings.max_seq_length
 
     def fill(spans, *_) -> int:
@@ -59,10 +58,7 @@ def lines_plan(store: TokenStore, settings: InstanceSettings, unknown_id: int) -
 
 
 def electra_plan(store: TokenStore, max_seq_length: int, path: str) -> Plan:
-    """The plan of ELECTRA's rows, in the order of the text, with every draw of the original's.
-
-    path: a local file for the rows' tokens, end to end, since a row takes sentences out of their order.
-    """
+    """The plan of ELECTRA's rows, in the order of the text. path: a local file for the rows' tokens, end to end."""
     cursor = np.array([0, 0, 0, 0, max_seq_length], np.int64)
     tokens = np.empty(max(_ROW_TOKENS, max_seq_length), store.tokens.dtype)
     open(path, "wb").close()
@@ -88,9 +84,7 @@ def electra_plan(store: TokenStore, max_seq_length: int, path: str) -> Plan:
 def pack(lengths: np.ndarray, row_length: int, max_items: int, rng: random.Random) -> tuple[np.ndarray, np.ndarray]:
     """Puts items into rows, as few as best fit gives (by decreasing length; Krell et al. 2021, arXiv 2107.02027).
 
-    lengths: integers [n], each from 1 to row_length.
-    row_length: room of a row. max_items: most items in a row.
-    rng: for the order of the rows, which is random.
+    lengths: integers [n], each from 1 to row_length. max_items: most items in a row. rng: for the order of the rows.
 
     Returns (members, row_ends), int64: row k holds the items members[row_ends[k - 1]:row_ends[k]].
     """
@@ -161,7 +155,7 @@ def plan_electra(tokens, sentence_ends, document_ends, max_seq_length, cursor, u
 
 @inner
 def _divide(begin, ends, target, in_a):
-    """Whether each of the sentences, which follow each other from `begin`, is in A."""
+    """Whether each of the sentences from `begin` is in A."""
     a_target = 100_000 if uniform() < _SINGLE_SHARE else (target - 3) // 2
     a_length = b_length = 0
     for number in range(len(ends)):
@@ -178,7 +172,6 @@ def _divide(begin, ends, target, in_a):
 
 @inner
 def _copy(tokens, begin, ends, in_a, wanted, most, row):
-    """Copies the sentences of A, or those of B, up to `most` tokens; returns the number of tokens."""
     length = 0
     for number in range(len(ends)):
         if in_a[number] == wanted:
