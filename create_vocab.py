@@ -116,10 +116,7 @@ define_flags(VocabularySettings)
 
 
 def check_kind(settings: VocabularySettings, given: Collection[str]) -> None:
-    """Refuses settings that a kind doesn't use, and names of files that nothing would find.
-
-    given: names of flags, also of those with their defaults.
-    """
+    """Raises if a kind doesn't use a flag that is given, or nothing would find the file."""
     kind, output_file = settings.kind, settings.output_file
     for name in sorted({name for some in KINDS.values() for name in some.flags}):
         if name in given and name not in KINDS[kind].flags:

@@ -73,7 +73,7 @@ class DataProcessor:
 
     @classmethod
     def _read_tsv(cls, input_file: str) -> list[list[str]]:
-        """The rows of a TSV file as fields, header included; quotes have no meaning, blank lines are left out."""
+        """The rows of a TSV file as fields, header included; quotes have no meaning."""
         return [row for _, row in read_rows(input_file)]
 
 

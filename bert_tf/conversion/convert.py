@@ -1,8 +1,4 @@
-"""Conversion of weights from one format to another, with a report and a check.
-
-The output is read back and compared with the source, tensor by tensor and bit by bit. The request is checked
-before, by names and shapes, without TensorFlow.
-"""
+"""Conversion of weights from one format to another: checked before, by names and shapes, and read back after it."""
 
 import dataclasses
 import hashlib
@@ -33,8 +29,7 @@ OUTPUT_BIAS = "cls/predictions/output_bias"
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """The weights as they were written, in which format and where; the variables of a pre-training model that the
-    source doesn't have; other steps, checks included."""
+    """missing: the variables of a pre-training model that the source doesn't have. notes: other steps, and checks."""
 
     weights: Weights
     format: str
@@ -177,7 +172,7 @@ def prepare(
 
 
 def _describe(files: ModelFiles, vocab_file: str | None, do_lower_case: bool | None, strip_accents: bool | None):
-    """The files beside the weights, among them vocabulary and casing; and notes."""
+    """The files beside the weights, with vocabulary and casing; and notes."""
     config = needed_config(files)
     check_other_vocabulary(vocab_file, files)
     beside = tokenizer_files.read_casing(tokenizer_files.directory_of(vocab_file)) if vocab_file else Casing()
@@ -242,7 +237,6 @@ def _compare_tensors(weights: Weights, path: str, with_optimizer: bool) -> str:
 
 
 def _digest(weights: Weights, name: str) -> tuple:
-    """A digest of a tensor's bits, so that two large tensors need not be in memory at once."""
     value, digest = weights[name], hashlib.sha256()
     for block in blocks(value):
         digest.update(block.tobytes())
@@ -254,11 +248,8 @@ def add_words(
 ) -> tuple[Weights, list[str], list[str]]:
     """Appends words to a vocabulary of word pieces, and rows to the word table and the masked-LM bias.
 
-    A row, to be trained, is the mean of those of the word's pieces, taken in float64 and rounded once; its Adam moments
-    are 0.
-
-    Words already in the vocabulary are left out. The weights' tables grow when they are read; the lines that are
-    returned say what was done.
+    A row is the mean of those of the word's pieces, taken in float64 and rounded once; its Adam moments are 0. Words
+    already in the vocabulary are left out. The tables grow when they are read; the returned lines say what was done.
     """
     table = word_table(family_of_variables(weights.shapes).model_type)
     ids = {token.strip(): number for number, token in enumerate(vocabulary)}

@@ -8,8 +8,8 @@ from JSON lines with one document each, both also as .gz:
         for piece in corpus.blocks(*corpus.shard_range(shard, 64)):
             ...  # together the pieces are the text of this shard's documents
 
-Plain text files are one text, as in the original: a document at the end of a file continues in the next one, unless
-the settings say otherwise. A compressed file and JSON lines hold whole documents.
+Plain text files are one text, as in the original: by default a document at the end of a file continues in the next
+one. A compressed file and JSON lines hold whole documents.
 """
 
 import concurrent.futures
@@ -88,7 +88,6 @@ class Reading:
         return text
 
     def count_replaced(self, file: TextFile, characters: int) -> None:
-        """Counts a line of which so many characters became U+FFFD, if any; warns of the first of a file."""
         if characters:
             encoding = file.encoding if file.is_converted else "UTF-8"
             warn_once(("bad text", file.path), "%s is not all %s; the rest becomes U+FFFD", file.path, encoding)
@@ -128,9 +127,7 @@ class _Source:
 
 
 class Corpus:
-    """The documents of a list of files, in order.
-
-    It is small and can be pickled, so that workers need not inspect the files again.
+    """The documents of a list of files, in order; it can be pickled, so that workers need not inspect these again.
 
     total_bytes: of all files on the disk. Those of 0 bytes are skipped with a warning.
     """
@@ -154,7 +151,6 @@ class Corpus:
 
     @property
     def marks_documents(self) -> bool:
-        """Whether a file says itself where its documents end, as JSONL does."""
         return any(source.is_jsonl for source in self._sources)
 
     def warn_of_tables(self) -> None:
@@ -173,16 +169,12 @@ class Corpus:
         compressed file at the beginning of the file. So adjoining ranges together have every document once, whole
         and in order. Only the range itself is read, except for a little at its ends.
 
-        A piece ends with a newline, or, within a line of plain text of more than 2 MB, with a space. The whole of plain
-        text is the lines of `read_text_lines`; of JSON lines, blank lines within documents and documents without text
-        are left out. Memory is bounded for plain text except for its longest word, of JSON lines by the longest of
-        them.
+        A piece ends with a newline, or, within a line of plain text of more than 2 MB, with a space. Of JSON lines,
+        blank lines within documents and documents without text are left out.
 
-        Args:
-          begin, end: from 0 to total_bytes (None); the bytes of the files end to end, as they are on the disk.
-          counts: counters to increase: `lines_with_bad_utf8` and `replaced_characters`, what errors="replace" did, and
-            `documents_without_text`, which are left out.
-          progress: called with the number of bytes that each read took from the disk; ranges that adjoin take all.
+        begin, end: from 0 to total_bytes (None); the bytes of the files end to end, as they are on the disk.
+        counts: counters to increase: `lines_with_bad_utf8`, `replaced_characters`, `documents_without_text`.
+        progress: called with the number of bytes that each read took from the disk.
         """
         end = self.total_bytes if end is None else end
         reading = Reading(self.settings, Counter() if counts is None else counts, progress)
@@ -254,7 +246,7 @@ def _look(path: str, settings: TextSettings) -> tuple[TextFile, bool, int]:
 
 
 def _first_line(file: TextFile) -> str:
-    """The first line, without byte order mark; only roughly if it is not UTF-8, or long and not JSON."""
+    """Only roughly if it is not UTF-8, or long and not JSON."""
     begin = b""
     for _, block in whole_lines(file, file.chunks(), LONGEST_LINE):
         begin += block
@@ -272,8 +264,7 @@ _BEFORE_DOCUMENT = re.compile(r"\n[^\S\n]*\n\s*(?=\S)")
 def _document_start(sources: Sequence[_Source], position: int) -> int:
     """Where the first document that begins at or after `position` does: at a line with text, after a blank one.
 
-    A run of whitespace separates documents if it has two newlines; the document begins after the last of them. The
-    whole text begins with its first byte, though, so that no blank line of it is lost.
+    The whole text begins with its first byte, so that no blank line of it is lost.
     """
     first, end = sources[0].begin, sources[-1].end
     if position <= first or position >= end:
@@ -305,12 +296,11 @@ def _document_start(sources: Sequence[_Source], position: int) -> int:
 
 
 def _after_newline(block: bytes, number: int) -> int:
-    """Where the line after the number-th newline (from 1) begins."""
     return len(block) - len(block.split(b"\n", number)[number])
 
 
 def _record_start(source: _Source, position: int) -> int:
-    """Where, in the file, the first record does that begins at or after byte `position` of the file."""
+    """Where the first record begins at or after `position`; both in the file."""
     size = source.end - source.begin
     if position <= 0 or position >= size:
         return max(0, min(position, size))
@@ -326,7 +316,7 @@ def _record_start(source: _Source, position: int) -> int:
 
 
 def _text_blocks(sources: Sequence[_Source], begin: int, end: int, progress: Progress | None = None):
-    """(offset in the corpus, source, block) of plain text; a newline is added to a file's last line if it lacks one."""
+    """(offset in the corpus, source, block) of plain text; a file's last line gets a newline if it lacks one."""
     for source in sources:
         if source.begin >= end or source.end <= begin:
             continue
@@ -353,7 +343,6 @@ def _finished(blocks: Iterable[tuple[int, bytes]]) -> Iterator[tuple[int, bytes]
 
 
 def _without_blank_lines(texts: Iterable[str]) -> Iterator[str]:
-    """Text, cut anywhere after a newline or a space, without its blank lines."""
     is_visible = False  # the beginning of the line that the last text left open
     for text in texts:
         *lines, rest = text.split("\n")
@@ -399,7 +388,6 @@ def _record_texts(source: _Source, start: int, stop: int | None, reading: Readin
 
 
 def sentence_splitter(language: str) -> Callable[[str], list[str]]:
-    """A function that gives the sentences of a paragraph, stripped."""
     import sentencex
 
     language = language.lower()

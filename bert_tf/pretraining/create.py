@@ -11,7 +11,7 @@ Where things are:
   shard                             all of it for one shard of the text
   system.workers                    many shards, on this machine; `_make_shards_by_beam`: on a cluster
 
-This module checks the flags, finds what an earlier run has already done, starts the rest, and says what looks wrong.
+This module finds what an earlier run has already done, starts the rest, and says what looks wrong.
 """
 
 import contextlib
@@ -69,8 +69,7 @@ def create_pretraining_data(
     `InstanceSettings`. None for do_lower_case and strip_accents means that the files beside the vocabulary say it, or
     else that text for word pieces is lower-cased and stripped.
 
-    A shard's files appear under their names when all of them are written. A failed run leaves earlier files, and
-    finished shards: the same flags and input resume from these.
+    A failed run leaves finished shards, from which the same flags and input resume.
 
     Returns the summary, as written: flags, input_files, vocab_sha256, vocab_size; counts of documents, sentences,
     tokens, instances, rows (records), masked_positions, random_next; shares of unknown tokens in the text and of
@@ -123,7 +122,6 @@ def _job_of(
 
 
 def _check_files(job: ShardJob) -> None:
-    """Refuses output that would overwrite something else, and a scratch directory that is not local."""
     flag = f"--output_file={job.records.output_file}"
     written = [path for shard in range(job.num_shards) for path in job.files(shard)]
     check_output_files(written, [*job.input_files, job.records.vocab_file], flag)
@@ -148,10 +146,7 @@ def _check_files(job: ShardJob) -> None:
 
 @contextlib.contextmanager
 def _exclusive(job: ShardJob) -> Iterator[ShardJob]:
-    """Holds locks on the output files, removes what a killed run left behind, and yields the job.
-
-    The yielded job has its own scratch directory, which only this user can open; on a cluster none.
-    """
+    """Locks the output files, removes what a killed run left, and yields the job, with its own scratch directory."""
     with contextlib.ExitStack() as stack:
         for path in sorted({*job.output_files}):
             stack.enter_context(storage.file_locked(path, summary_path(path)))
@@ -235,11 +230,7 @@ def _make_shards(job: ShardJob, corpus: Corpus, missing: list[int], num_workers:
 
 
 def _make_shards_by_beam(job: ShardJob, shards: list[int], runner: str, options: Sequence[str]) -> dict[int, dict]:
-    """Makes shards on Dataflow, Flink, Spark, Dask, or this machine (DirectRunner), and waits for the end.
-
-    Workers need this package and its requirements, and must reach the text, the vocabulary and the output by the same
-    names as this machine (gs://..., a shared file system).
-    """
+    """Makes shards on workers that reach text, vocabulary and output by the same names as this machine; waits."""
     import apache_beam as beam
     from apache_beam.options.pipeline_options import PipelineOptions
 

@@ -1,7 +1,6 @@
 """One shard of pre-training data, from its part of the text to its record files.
 
-`make_shard` is a pure function of a job and a shard's number, so it does not matter which process of which machine runs
-it, when, and how often: create_pretraining_data.py runs it in this process, in a pool of processes, or on Apache Beam.
+`make_shard` is a pure function of a job and a shard's number, in this process, in a pool, or on Apache Beam.
 """
 
 import contextlib
@@ -79,7 +78,7 @@ class ShardJob:
         return [*outputs, *map(index_path, outputs), summary_path(outputs[0])]
 
     def seed(self, shard: int) -> int:
-        """The seed of a shard: random_seed itself where there is only one, so that this is the original's."""
+        """The seed of a shard; of a single one random_seed itself, as in the original."""
         seed = self.records.random_seed
         if self.num_shards == 1:
             return seed
@@ -111,14 +110,11 @@ def summary_path(output_file: str) -> str:
 def make_shard(
     job: ShardJob, shard: int, num_workers: int = 1, *, bar: Callable = progress_bar, log: bool = False
 ) -> dict:
-    """Makes the record files of a shard, their indexes and, last of all, their summary.
+    """Makes the record files of a shard, their indexes and, last of all, their summary, which is returned.
 
     Files appear under their names when all of them are written; on an error earlier files stay.
 
-    num_workers: processes for tokenizing.
-    bar: makes the progress bar of each stage. log: show some instances in the log.
-
-    Returns the summary, as written.
+    num_workers: for tokenizing. bar: makes the progress bar of each stage. log: show some instances in the log.
     """
     corpus, tokenizer, outputs = Corpus(job.input_files, job.text), job.tokenizer(), job.outputs(shard)
     for folder in filter(None, map(os.path.dirname, outputs)):
@@ -160,7 +156,7 @@ def make_shard(
 
 
 def read_summary(path: str) -> dict | None:
-    """A summary that an earlier run wrote; None if there is none that can be read."""
+    """A summary that an earlier run wrote, if it can be read."""
     try:
         return read_json(path)
     except (ValueError, tf.errors.OpError):
@@ -168,10 +164,7 @@ def read_summary(path: str) -> dict | None:
 
 
 def finished_summary(job: ShardJob, shard: int, known: dict | None = None) -> dict | None:
-    """The summary of a shard that an earlier run of the same job finished; None if there is none.
-
-    known: a summary of this shard, instead of the one beside its records.
-    """
+    """The summary of a shard that an earlier run of the same job finished, if any: `known`, or beside its records."""
     summary = known or read_summary(summary_path(job.outputs(shard)[0])) or {}
     try:
         if summary.get("fingerprint") != job.fingerprint or {*summary["output_files"]} != {*job.outputs(shard)}:
@@ -183,7 +176,7 @@ def finished_summary(job: ShardJob, shard: int, known: dict | None = None) -> di
 
 
 def make_shard_as_task(job: ShardJob, shard: int, weight: float) -> dict:
-    """`make_shard` for `workers.run_tasks`; the whole shard counts as `weight` in the progress."""
+    """`make_shard` for `workers.run_tasks`; it counts as `weight` in the progress."""
     # Its three stages take about the same time.
     return make_shard(job, shard, bar=functools.partial(_ReportedProgress, weight / 3))
 
@@ -260,7 +253,6 @@ def _write(job: ShardJob, instances: Instances, rng: random.Random, paths: list[
 
 
 def _count_text(store: TokenStore, unknown_id: int, separated: bool) -> dict:
-    """Counts of a store's text, without its separators, if it has any."""
     documents, sentences = len(store.document_ends), len(store.sentence_ends)
     parts = (store.tokens[k : k + _TOKENS_AT_ONCE] for k in range(0, len(store.tokens), _TOKENS_AT_ONCE))
     unknown = sum(int(np.count_nonzero(part == unknown_id)) for part in parts)

@@ -74,11 +74,7 @@ class TokenStore:
 
 
 def map_file(path: str, kind: type) -> np.ndarray:
-    """A local file as a read-only array that is in memory only where it is read.
-
-    The system is advised not to read ahead: instances come from all over a corpus, and their surroundings would push
-    out of memory what others need.
-    """
+    """A local file as a read-only array that is in memory only where it is read, without reading ahead."""
     # Read-only even if it is empty: Numba compiles another version for writable arrays.
     if not os.path.getsize(path):
         return np.frombuffer(b"", kind)
@@ -174,7 +170,7 @@ def words_of(tokenizer: Tokenizer, boundaries: WordBoundaries | None, mark_words
         return words.look_up
 
     def look_up(text: str) -> Iterator[Encoded]:
-        """Words of lines without added tokens; a line with one is encoded as a whole."""
+        # A line with an added token is encoded as a whole.
         for has_token, group in itertools.groupby(lines.finished(text), key=tokenizer.added_tokens.occur):
             group = list(group)
             if has_token:
@@ -243,10 +239,7 @@ class _Words(abc.ABC):
 
     @abc.abstractmethod
     def _encode(self, ends: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """The ids of all words, int32; where those of each end, int64 [n]; whether it is more than spaces, bool [n].
-
-        ends: int64 [n + 1]; word k is arena[ends[k]:ends[k + 1]].
-        """
+        """Ids, int32, where those of each word arena[ends[k]:ends[k + 1]] end, whether it is more than spaces; [n]."""
 
     def _clear(self) -> None:
         self._slots[:] = 0
@@ -275,7 +268,6 @@ class _Words(abc.ABC):
                 self._clear()
 
     def _texts(self, ends: np.ndarray, numbers: np.ndarray) -> list[str]:
-        """Words of the arena by their numbers in `ends`."""
         bounds = zip(ends[numbers].tolist(), ends[numbers + 1].tolist(), strict=True)
         return [self._arena[begin:end].tobytes().decode() for begin, end in bounds]
 
@@ -327,8 +319,7 @@ class PiecesOfWords(_Words):
 
 
 class ByteBpeWords(_Words):
-    """Words of `ByteBpeTokenizer`: each with the space before it, if there is one. A line with other whitespace than
-    single spaces, whose pieces may hold any of it, is one word."""
+    """Words of `ByteBpeTokenizer` with the space before them; a line with more than single spaces is one word."""
 
     def __init__(self, tokenizer: ByteBpeTokenizer):
         super().__init__()
