@@ -34,15 +34,6 @@ def create_optimizer(
         begins after them. num_train_steps: updates until it is 0.
     """
     schedule = WarmupLinearDecay(init_lr, num_train_steps, num_warmup_steps, "precedes_from_zero")
-    optimizer = AdamWeightDecay(
-        schedule,
-        weight_decay_rate,
-        adam_beta1,
-        adam_beta2,
-        adam_epsilon,
-        exclude_from_weight_decay,
-        clipnorm=adam_clipnorm,
-        global_clipnorm=adam_global_clipnorm,
-        bias_correction=True,
-    )
-    return optimizer, schedule
+    others = {"clipnorm": adam_clipnorm, "global_clipnorm": adam_global_clipnorm, "bias_correction": True}
+    numbers = (weight_decay_rate, adam_beta1, adam_beta2, adam_epsilon)
+    return AdamWeightDecay(schedule, *numbers, exclude_from_weight_decay, **others), schedule

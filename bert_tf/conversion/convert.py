@@ -103,10 +103,9 @@ class Conversion:
         usual = type(files.config).hidden_act  # what the family's original has
         knows = open_weights.FORMATS[format].knows_exact_gelu or usual == "gelu_erf"
         if files.config.activation == "gelu_erf" and not knows:
-            notes.append(
-                f"hidden_act is \"gelu_erf\", the exact gelu, which the {format} format's own programs don't know. "
-                "With --hidden_act=gelu they run it with the tanh form; outputs then differ by about 1e-3."
-            )
+            what = f"hidden_act is \"gelu_erf\", the exact gelu, which the {format} format's own programs don't know."
+            advice = "With --hidden_act=gelu they run it with the tanh form; outputs then differ by about 1e-3."
+            notes.append(f"{what} {advice}")
         wanted = expected_shapes(files.config)
         if family_of(files.config).parts:  # the other part's head is not missing
             wanted = filter(is_encoder_variable, wanted)
@@ -195,10 +194,8 @@ def _describe(files: ModelFiles, vocab_file: str | None, do_lower_case: bool | N
         added = read_added_tokens(vocab_file, vocab)
         count = max([len(tokenizer_files.vocabulary_lines(vocab_file)), *(token.id + 1 for token in added)])
         if count < config.vocab_size:
-            notes.append(
-                f"{vocab_file} has {count} tokens for vocab_size {config.vocab_size}: the last rows of the "
-                "table are unused, or it is the vocabulary of another model."
-            )
+            reason = "the last rows of the table are unused, or it is the vocabulary of another model"
+            notes.append(f"{vocab_file} has {count} tokens for vocab_size {config.vocab_size}: {reason}.")
     casing_note = f"Casing: do_lower_case={casing.do_lower_case}, from {casing.source}."
     unknown = "Nothing says whether the model is cased: no tokenizer_config.json is written."
     return files, [*notes, unknown if casing.do_lower_case is None else casing_note]

@@ -205,7 +205,11 @@ class Corpus:
                 if begin <= first and sources[0].is_jsonl:
                     yield from _record_texts(sources[0], 0, None, reading)
                 elif begin <= first:
-                    yield from _whole_file_texts(sources[0], reading)
+                    chunks = sources[0].file.chunks(progress=reading.progress)
+                    blocks = _finished(whole_lines(sources[0].file, chunks, LONGEST_LINE))
+                    texts = (reading.decode(sources[0].file, offset, block) for offset, block in blocks)
+                    yield from reading.paragraphs(_without_blank_lines(texts) if whole else texts)
+                    yield "\n"
             elif not sources[0].is_jsonl:
                 start, stop = _document_start(sources, begin), _document_start(sources, end)
                 blocks = _text_blocks(sources, start, stop, reading.progress)
@@ -321,12 +325,8 @@ def _text_blocks(sources: Sequence[_Source], begin: int, end: int, progress: Pro
         if source.begin >= end or source.end <= begin:
             continue
         first, last = max(begin - source.begin, 0), min(end, source.end) - source.begin
-        yield from (
-            (source.begin + offset, source, block)
-            for offset, block in _finished(
-                whole_lines(source.file, source.file.chunks(first, last, progress), LONGEST_LINE, offset=first)
-            )
-        )
+        blocks = whole_lines(source.file, source.file.chunks(first, last, progress), LONGEST_LINE, offset=first)
+        yield from ((source.begin + offset, source, block) for offset, block in _finished(blocks))
 
 
 def _finished(blocks: Iterable[tuple[int, bytes]]) -> Iterator[tuple[int, bytes]]:
@@ -353,15 +353,6 @@ def _without_blank_lines(texts: Iterable[str]) -> Iterator[str]:
             is_visible = False
         is_visible = is_visible or bool(rest.strip())
         yield "".join([*kept, rest])
-
-
-def _whole_file_texts(source: _Source, reading: Reading) -> Iterator[str]:
-    blocks = _finished(whole_lines(source.file, source.file.chunks(progress=reading.progress), LONGEST_LINE))
-    texts = (reading.decode(source.file, offset, block) for offset, block in blocks)
-    if not reading.settings.blanks_separate_docs:
-        texts = _without_blank_lines(texts)
-    yield from reading.paragraphs(texts)
-    yield "\n"
 
 
 def _record_texts(source: _Source, start: int, stop: int | None, reading: Reading) -> Iterator[str]:

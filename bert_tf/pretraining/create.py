@@ -138,10 +138,8 @@ def _check_files(job: ShardJob) -> None:
         os.makedirs(scratch, exist_ok=True)
     existing = {name for path in job.output_files for name in paths_beginning_with(f"{path}-")}
     if stale := sorted(name for name in existing.difference(outputs) if re.search(r"-\d{5,}-of-\d{5,}$", name)):
-        raise ValueError(
-            f"--num_shards={job.num_shards}: delete the {len(stale)} files of another number of shards, which would be "
-            f"taken for these: {some(stale)}"
-        )
+        what = f"delete the {len(stale)} files of another number of shards, which would be taken for these"
+        raise ValueError(f"--num_shards={job.num_shards}: {what}: {some(stale)}")
 
 
 @contextlib.contextmanager
@@ -183,11 +181,9 @@ def _make_missing(job: ShardJob, flags: dict, options: Sequence[str], show_progr
     if replaced := [shard for shard in missing if all(map(tf.io.gfile.exists, job.outputs(shard)))]:
         before, count = earlier.get("flags", {}), len(replaced) * len(job.output_files)
         changed = [f"--{name} was {before[name]}" for name in flags if name in before and before[name] != flags[name]]
-        logging.warning(
-            f"{count} finished files of an earlier run with other flags or another text are replaced, the first is "
-            + job.outputs(replaced[0])[0]
-            + (f" ({', '.join(changed)})" if changed else "")
-        )
+        what = f"{count} finished files of an earlier run with other flags or another text are replaced"
+        flags_changed = f" ({', '.join(changed)})" if changed else ""
+        logging.warning(f"{what}, the first is {job.outputs(replaced[0])[0]}{flags_changed}")
     num_workers = records.num_workers or available_cores()
     bar = functools.partial(progress_bar, disable=not show_progress)
     corpus = Corpus(job.input_files, job.text)

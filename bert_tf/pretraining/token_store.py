@@ -11,7 +11,6 @@ gives the same ids. Byte-level BPE: a word with the space before it is encoded b
 reach beyond it. Of other tokenizers each line is encoded as a whole.
 """
 
-import abc
 import contextlib
 import dataclasses
 import itertools
@@ -228,18 +227,18 @@ class _Lines:
         return np.concatenate([np.empty(0, np.int32), *flags]).astype(np.int32)
 
 
-class _Words(abc.ABC):
-    """Numbers for words, which a subclass encodes. When it is full it is emptied, and so adapts to a change of text."""
+class _Words:
+    """Numbers for words. When it is full it is emptied, and so adapts to a change of text.
+
+    A subclass has `_encode(ends)`: ids, int32, where those of each word arena[ends[k]:ends[k + 1]] end, and whether it
+    is more than spaces, [n].
+    """
 
     def __init__(self):
         self._slots = np.zeros(_HASH_SLOTS, np.int32)
         self._arena = np.empty(1 << 24, np.uint8)  # the bytes of these words
         self._arena_ends = np.zeros(_HASH_SLOTS // 2, np.int64)
         self._clear()
-
-    @abc.abstractmethod
-    def _encode(self, ends: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Ids, int32, where those of each word arena[ends[k]:ends[k + 1]] end, whether it is more than spaces; [n]."""
 
     def _clear(self) -> None:
         self._slots[:] = 0

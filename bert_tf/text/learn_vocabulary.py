@@ -231,6 +231,7 @@ def learn_sentence_piece(
     """
     sentences = _Sentences(read_lines(files, "reading sentences", show_progress, encoding), do_lower_case)
     start, model = time.monotonic(), io.BytesIO()
+    ids = {"pad_id": 0, "unk_id": 1, "bos_id": -1, "eos_id": -1}
     sentencepiece.set_random_generator_seed(12345)
     try:
         sentencepiece.SentencePieceTrainer.train(
@@ -239,10 +240,7 @@ def learn_sentence_piece(
             model_type="unigram",
             vocab_size=vocab_size,
             hard_vocab_limit=False,
-            pad_id=0,
-            unk_id=1,
-            bos_id=-1,
-            eos_id=-1,
+            **ids,
             control_symbols=["[CLS]", "[SEP]", "[MASK]"],  # as the released models (30k-clean.model)
             user_defined_symbols=["(", ")", '"', "-", ".", "–", "£", "€"],
             character_coverage=character_coverage,

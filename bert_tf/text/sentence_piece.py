@@ -120,10 +120,9 @@ class SentencePieceTokenizer(_AlbertRows):
         return self.normalize_prepared(self.preprocess(text)).replace(WORD_START, " ").split()
 
     def _tokenize(self, text: str) -> list[str]:
-        pieces = []
-        for piece in self._processor.encode(self.preprocess(text), out_type=str):
-            pieces += self._split_comma(piece) if _ends_in_digit_comma(piece) else [piece]
-        return pieces
+        pieces = self._processor.encode(self.preprocess(text), out_type=str)
+        split = (self._split_comma(piece) if _ends_in_digit_comma(piece) else [piece] for piece in pieces)
+        return [part for parts in split for part in parts]
 
     def _encode(self, text: str) -> list[int]:
         return self._ids_of(self._processor.encode(self.preprocess(text)))

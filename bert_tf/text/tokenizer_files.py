@@ -152,13 +152,8 @@ def resolve_casing(do_lower_case: bool | None, strip_accents: bool | None, *know
 def lowers_by_pieces(vocab_file: str, tokens: Iterable[str]) -> bool:
     """Whether text is lower-cased if no file says so, with a warning: if no piece has a letter A-Z."""
     cased = any(re.search("[A-Z]", token) for token in tokens if not re.fullmatch(r"\[.*\]|<.*>", token))
-    warn_once(
-        ("casing", vocab_file),
-        "%s: no file says whether text is lower-cased; it is%s, as %s of its pieces have capital letters.",
-        vocab_file,
-        " not" if cased else "",
-        "some" if cased else "none",
-    )
+    message = "%s: no file says whether text is lower-cased; it is%s, as %s of its pieces have capital letters."
+    warn_once(("casing", vocab_file), message, vocab_file, *((" not", "some") if cased else ("", "none")))
     return not cased
 
 

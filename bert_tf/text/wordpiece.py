@@ -211,10 +211,8 @@ class WordpieceTokenizer:
 
     def tokenize(self, text: str | bytes) -> list[str]:
         """Word pieces of `text`, which is only split at whitespace."""
-        pieces = []
-        for word in whitespace_tokenize(characters.convert_to_unicode(text)):
-            pieces.extend(self.cut(word))
-        return pieces
+        words = whitespace_tokenize(characters.convert_to_unicode(text))
+        return [piece for word in words for piece in self.cut(word)]
 
     def cut(self, word: str) -> list[str]:
         """Word pieces of one non-empty word."""
