@@ -213,9 +213,8 @@ class Corpus:
             elif not sources[0].is_jsonl:
                 start, stop = _document_start(sources, begin), _document_start(sources, end)
                 blocks = _text_blocks(sources, start, stop, reading.progress)
-                yield from reading.paragraphs(
-                    reading.decode(source.file, offset - source.begin, block) for offset, source, block in blocks
-                )
+                texts = (reading.decode(of.file, offset - of.begin, block) for offset, of, block in blocks)
+                yield from reading.paragraphs(texts)
                 if start < stop == last < self.total_bytes:
                     yield "\n"  # what follows is another document
             else:

@@ -232,12 +232,7 @@ class AddedTokens:
     written, normalized: what is looked for in the text, and in normalized text -> the token.
     """
 
-    def __init__(
-        self,
-        tokens: Iterable[AddedToken] = (),
-        normalize: Callable[[str], str] = str,
-        origins: Callable[[str], Sequence[int]] | None = None,
-    ):
+    def __init__(self, tokens: Iterable[AddedToken] = (), normalize: Callable = str, origins: Callable | None = None):
         self.tokens = sorted(tokens, key=lambda token: token.id)
         self.ids = frozenset(token.id for token in self.tokens)
         self.normalize, self._origins = normalize, origins

@@ -41,9 +41,7 @@ class LibraryTokenizer(Tokenizer):
     files: name -> content of the files it was read from. added: by `read_added_tokens`.
     """
 
-    def __init__(
-        self, library: tokenizers.Tokenizer, vocab_file: str, files: Mapping[str, bytes], added: Sequence[AddedToken]
-    ):
+    def __init__(self, library: tokenizers.Tokenizer, vocab_file: str, files: Mapping[str, bytes], added: Sequence):
         library.no_truncation()
         library.no_padding()
         self._library, self._files, self.vocab_file = library, dict(files), vocab_file

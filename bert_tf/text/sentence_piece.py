@@ -87,9 +87,8 @@ class SentencePieceTokenizer(_AlbertRows):
         self.pad_id = self.special_id(self.pad_token)
         self._special = frozenset(special_tokens_of(self))
         # The ids of pieces that end in a digit and a comma -> what they are split into, and its ids.
-        self._split_pieces = {
-            index: self._split_comma(piece) for piece, index in self.pieces.items() if _ends_in_digit_comma(piece)
-        }
+        split = {index: piece for piece, index in self.pieces.items() if _ends_in_digit_comma(piece)}
+        self._split_pieces = {index: self._split_comma(piece) for index, piece in split.items()}
         self.split_ids = {
             index: [self.pieces.get(part, self.unk_id) for part in parts] for index, parts in self._split_pieces.items()
         }

@@ -353,15 +353,12 @@ class FullTokenizer(WordPieces):
         **rules: bool,
     ):
         super().__init__(vocab_file)
-        vocab_file = self.vocab_file
         never_split = frozenset(never_split) - {*special_tokens_of(self)}
-        self.basic_tokenizer = BasicTokenizer(
-            do_lower_case, strip_accents, self.drop_unassigned, never_split=never_split, **rules
-        )
-        self.do_lower_case = self.basic_tokenizer.do_lower_case
+        basic = BasicTokenizer(do_lower_case, strip_accents, self.drop_unassigned, never_split=never_split, **rules)
+        self.basic_tokenizer, self.do_lower_case = basic, basic.do_lower_case
         self.wordpiece_tokenizer = WordpieceTokenizer(self.vocab, self.unk_token, max_input_chars_per_word, never_split)
-        added = characters.read_added_tokens(vocab_file, self.vocab)
-        self.set_added_tokens(added, self.basic_tokenizer.normalize, self.basic_tokenizer.origins)
+        added = characters.read_added_tokens(self.vocab_file, self.vocab)
+        self.set_added_tokens(added, basic.normalize, basic.origins)
         self._pieces_of_word = WordCache(self._cut_word)
         self._ids_of_word = WordCache(self._encode_word)
 
