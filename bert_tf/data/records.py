@@ -30,14 +30,14 @@ from absl import logging
 
 from bert_tf.data import record_files
 from bert_tf.data.record_files import RECORDS_PER_BLOCK, Features
-from bert_tf.data.record_files import Feature as Feature  # for users, to whom this module is `bert_tf.records`
-from bert_tf.data.record_files import pretraining_features as pretraining_features
 from bert_tf.data.token_rows import WHOLE, Share, permutation
 from bert_tf.system.example_bytes import is_frame_head
 from bert_tf.system.messages import progress_bar, some
 from bert_tf.system.storage import arrays_as_bytes, load_arrays
 from bert_tf.system.workers import in_threads
 
+# For users, to whom this module is `bert_tf.records`.
+Feature, pretraining_features = record_files.Feature, record_files.pretraining_features
 SHUFFLE_WINDOW = 20_000  # records; about 15 MB of serialized examples at sequence length 128
 
 _WRITTEN_VERSION = 2

@@ -30,7 +30,6 @@ from bert_tf.system.text_files import Progress, TextFile, whole_lines, with_newl
 
 PIECE_CHARACTERS = 1 << 20
 LONGEST_LINE = 2 << 20  # bytes; a longer line of plain text comes in several pieces
-_LONGEST_JSON = 64 << 20  # bytes of a first line that is looked at to see whether it is JSON
 _LOOK_BACK = 4096  # bytes before a range, for the blank lines before its first document
 _LONGEST_PARAGRAPH = 100_000  # characters; the sentence splitter's time is quadratic in what it gets
 
@@ -254,7 +253,7 @@ def _first_line(file: TextFile) -> str:
     for _, block in whole_lines(file, file.chunks(), LONGEST_LINE):
         begin += block
         is_json = begin.removeprefix(b"\xef\xbb\xbf").startswith(b"{")
-        if b"\n" in block or not is_json or len(begin) > _LONGEST_JSON:
+        if b"\n" in block or not is_json or len(begin) > 64 << 20:
             break
     return begin.decode("utf-8", "replace").removeprefix("\ufeff").split("\n", 1)[0]
 

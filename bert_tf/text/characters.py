@@ -253,9 +253,8 @@ class AddedTokens:
 
     def occur(self, text: str) -> bool:
         """Whether the form of a token is anywhere in `text`."""
-        if self.written and self.written.pattern.search(text):
-            return True
-        return bool(self.normalized and self.normalized.pattern.search(self.normalize(text)))
+        is_written = self.written and self.written.pattern.search(text)
+        return bool(is_written or (self.normalized and self.normalized.pattern.search(self.normalize(text))))
 
     def parts(self, text: str) -> list[Part]:
         parts = []

@@ -88,8 +88,7 @@ class GraphWordPiece(tf.Module):
         self._any_pieces, self._any_ids = self._build_model(pieces, words=True)
         ascii_pieces = {unknown: vocab[unknown]}
         for token, index in pieces.items():
-            body = token.removeprefix("##")
-            if token.isascii() and (body.isalnum() or len(token) == 1):  # the others never match
+            if token.isascii() and (token.removeprefix("##").isalnum() or len(token) == 1):  # the others never match
                 ascii_pieces[token] = index
         if self._split_unknown:
             for char in filter(str.isalnum, map(chr, range(128))):

@@ -317,8 +317,6 @@ def _warn_about_marks(characters: Mapping[str, int]) -> None:
 
 # ---- words and how often they occur, in bounded memory ---------------------------------------------------------------
 
-_FIRST_CHECK = 1 << 12  # lines
-
 
 class WordCounts:
     """Counts words in bounded memory: beyond max_words the rarest are dropped, but their characters are still counted.
@@ -328,10 +326,8 @@ class WordCounts:
     """
 
     def __init__(self, max_words: int):
-        self.max_words = max_words
-        self.counts = collections.Counter()
-        self.dropped = 0
-        self._characters_of_dropped = collections.Counter()
+        self.max_words, self.dropped = max_words, 0
+        self.counts, self._characters_of_dropped = collections.Counter(), collections.Counter()
 
     def add(self, words: Sequence[str]) -> None:
         self.counts.update(words)
@@ -379,7 +375,7 @@ def count_words(
     words = WordCounts(max_words)
     for number, line in enumerate(read_lines(files, "counting words", show_progress, encoding), start=1):
         words.add(split(line))
-        if check and number >= _FIRST_CHECK and not number & (number - 1):
+        if check and number >= 1 << 12 and not number & (number - 1):
             check(words)
     if not words.counts:
         raise ValueError(f"The input files contain no words: {', '.join(files)}")

@@ -20,8 +20,6 @@ WORD_START = "\u2581"  # of SentencePiece: how a space is written
 
 # What sentence-transformers writes before the normalizer of BERT, of a model with do_lower_case.
 _LOWERCASE = {"type": "Lowercase"}
-# By default.
-_CASED_TOKENIZERS = ("BertJapaneseTokenizer", "KoBertTokenizer", "KoBERTTokenizer", "XLNetTokenizer")
 
 # Released models whose directory name implies the casing (original: validate_case_matches_checkpoint): do_lower_case.
 _RELEASED_MODELS = {
@@ -100,7 +98,7 @@ def read_casing(directory: str) -> Casing:
     if values.get("do_lower_case") is not None:
         return Casing(values["do_lower_case"], values.get("strip_accents"), path)
     name, source = named_class(directory)
-    if name in _CASED_TOKENIZERS:
+    if name in ("BertJapaneseTokenizer", "KoBertTokenizer", "KoBERTTokenizer", "XLNetTokenizer"):  # by default
         return Casing(False, None, source)
     if of_json:
         return of_json

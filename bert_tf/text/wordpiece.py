@@ -21,8 +21,6 @@ from bert_tf.text.tokenizer import Tokenizer, special_tokens_of
 CONTINUATION = "##"
 
 _LONGEST_WORD = 200  # in code points
-_CACHED_WORDS = 1 << 18  # about 60 MB when full; the words of 20 MB of novels fit
-_CACHED_WORD_LENGTH = 64  # longer "words" (text without spaces) rarely occur again
 
 
 # ---- rules about one character --------------------------------------------------------------------------------------
@@ -87,10 +85,8 @@ class BasicTokenizer:
         true_or_false(do_lower_case=do_lower_case, strip_accents=strip_accents, do_basic_tokenize=do_basic_tokenize)
         self.do_lower_case = do_lower_case and do_basic_tokenize
         self.strip_accents = do_basic_tokenize and (do_lower_case if strip_accents is None else strip_accents)
-        self.drop_unassigned = drop_unassigned
-        self.tokenize_chinese_chars = tokenize_chinese_chars
-        self.do_basic_tokenize = do_basic_tokenize
-        self.never_split = frozenset(never_split)
+        self.drop_unassigned, self.tokenize_chinese_chars = drop_unassigned, tokenize_chinese_chars
+        self.do_basic_tokenize, self.never_split = do_basic_tokenize, frozenset(never_split)
         rule = functools.partial(characters.clean, drop_unassigned=drop_unassigned, separate_cjk=tokenize_chinese_chars)
         split = characters.strip_accent_and_split_punctuation if self.strip_accents else characters.split_punctuation
         if not do_basic_tokenize:
@@ -202,10 +198,8 @@ class WordpieceTokenizer:
     ):
         if isinstance(vocab, str):  # in which every part of the string would be a piece
             raise TypeError(f"vocab must be that of a FullTokenizer, or load_vocab(path), not {vocab!r:.80}")
-        self.vocab = vocab
-        self.unk_token = unk_token
-        self.max_input_chars_per_word = max_input_chars_per_word
-        self.never_split = never_split
+        self.vocab, self.unk_token = vocab, unk_token
+        self.max_input_chars_per_word, self.never_split = max_input_chars_per_word, never_split
         # No match is longer than the longest token, so long words don't take quadratic time.
         self._longest = max(map(len, vocab), default=0)
 
@@ -268,8 +262,8 @@ class WordCache(dict):
 
     def __missing__(self, word: str) -> tuple:
         result = self.compute(word)
-        if len(word) <= _CACHED_WORD_LENGTH:
-            if len(self) >= _CACHED_WORDS:
+        if len(word) <= 64:  # longer "words" (text without spaces) rarely occur again
+            if len(self) >= 1 << 18:  # about 60 MB; the words of 20 MB of novels fit
                 self.clear()
             self[word] = result
         return result
