@@ -75,9 +75,8 @@ def create_pretraining_data(
     tokens, instances, rows (records), masked_positions, random_next; shares of unknown tokens in the text and of
     padding in the records; output_files with the instances of each.
     """
-    records, instances = settings_of_records(
-        input_file=input_file, output_file=output_file, vocab_file=vocab_file, **settings
-    )
+    files = {"input_file": input_file, "output_file": output_file, "vocab_file": vocab_file}
+    records, instances = settings_of_records(**files, **settings)
     # ELECTRA's original ends its rows with the file.
     text = dataclasses.replace(text or TextSettings(), joins_files=instances.rows != "electra")
     tokenizer = tokenizer_of(records, instances, do_lower_case, strip_accents)

@@ -130,10 +130,8 @@ class GraphWordPiece(tf.Module):
         is_ascii = tf.strings.regex_full_match(texts, r"[\t\n\r -~]*")
 
         def mixed():
-            parts = [
-                self._of_ascii(tf.boolean_mask(texts, is_ascii), with_offsets),
-                self._of_any(tf.boolean_mask(texts, ~is_ascii), with_offsets),
-            ]
+            parts = [(self._of_ascii, is_ascii), (self._of_any, ~is_ascii)]
+            parts = [pieces_of(tf.boolean_mask(texts, mask), with_offsets) for pieces_of, mask in parts]
             rows = tf.concat([tf.RaggedTensor.from_row_splits(*part, validate=False) for part in parts], 0)
             ascii_count = tf.reduce_sum(tf.cast(is_ascii, tf.int32))
             rows = tf.gather(rows, tf.where(is_ascii, _ranks(is_ascii), ascii_count + _ranks(~is_ascii)))

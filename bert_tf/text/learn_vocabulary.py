@@ -124,7 +124,7 @@ def learn_vocabulary(
 
 
 def _check_room(characters: Iterable[str], room: int) -> int:
-    """The number of pieces of one character; refuses more than there is room for."""
+    """The number of pieces of one character; raises if there is no room for them."""
     single = sum(map(len, _single_pieces(set(characters))))
     if single > room:
         missing = f"--vocab_size is too small by {single - room}: single characters take {single} tokens, some with ##"
