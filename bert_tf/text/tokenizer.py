@@ -381,14 +381,10 @@ class Tokenizer(abc.ABC):
             room = max_length - self.num_special_tokens(pair=bool(second))
             first_length, second_length = lengths_that_fit(len(first), len(second or ()), room)
             first, second = self.kept(first, first_length), self.kept(second, second_length) if second else None
-        ids = [*self.begin_ids, *first]
-        if not second:
-            ids += self.end_ids
-            return ids, [0] * len(ids)
-        ids += self.between_ids
+        ids = [*self.begin_ids, *first, *(self.between_ids if second else self.end_ids)]
         segments = [0] * len(ids)
-        ids += second
-        ids += self.end_ids
+        if second:
+            ids += [*second, *self.end_ids]
         return ids, segments + [self.second_segment] * (len(ids) - len(segments))
 
     def __call__(
