@@ -178,14 +178,9 @@ def normalize_with_spans(form: str | None, text: str) -> tuple[str, list[Span]]:
         return text, [(position, position + 1) for position in range(len(text))]
     parts, begin = [], 0
     for position in range(1, len(text) + 1):
-        if position == len(text) or _is_apart(form, text[begin:position], text[position]):
-            parts.append((unicodedata.normalize(form, text[begin:position]), (begin, position)))
+        before, char = text[begin:position], text[position : position + 1]
+        first, alone, both = (unicodedata.normalize(form, part) for part in (before, char, before + char))
+        if not char or (not unicodedata.combining(alone[0]) and both == first + alone):
+            parts.append((first, (begin, position)))
             begin = position
     return "".join(part for part, _ in parts), [span for part, span in parts for _ in part]
-
-
-def _is_apart(form: str, before: str, char: str) -> bool:
-    """Whether normalizing `before` and the character behind it together is the same as one by one."""
-    alone = unicodedata.normalize(form, char)
-    both, first = (unicodedata.normalize(form, text) for text in (before + char, before))
-    return not unicodedata.combining(alone[0]) and both == first + alone
