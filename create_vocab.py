@@ -116,7 +116,10 @@ define_flags(VocabularySettings)
 
 
 def check_kind(settings: VocabularySettings, given: Collection[str]) -> None:
-    """Raises if a kind doesn't use a flag that is given, or nothing would find the file."""
+    """Refuses settings that a kind doesn't use, and names of files that nothing would find.
+
+    given: names of flags, also of those with their defaults.
+    """
     kind, output_file = settings.kind, settings.output_file
     for name in sorted({name for some in KINDS.values() for name in some.flags}):
         if name in given and name not in KINDS[kind].flags:
@@ -167,8 +170,9 @@ def main(_):
     same = ("do_lower_case", "strip_accents", *given(settings, ["encoding"]))
     next_flags |= {name: arguments[name] for name in same if arguments.get(name) is not None}
     command = shlex.join(f"--{name}={value}" for name, value in next_flags.items())
-    command = f"python create_pretraining_data.py {command} --output_file=..."
-    logging.info(f"Wrote {' and '.join(contents)}. Next:\n  {command}")
+    logging.info(
+        f"Wrote {' and '.join(contents)}. Next:\n  python create_pretraining_data.py {command} --output_file=..."
+    )
 
 
 if __name__ == "__main__":
