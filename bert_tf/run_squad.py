@@ -185,9 +185,12 @@ def write_predictions(
         [np.asarray(getattr(results[feature.unique_id], name), np.float32) for feature in features]
         for name in ("start_logits", "end_logits")
     )
-    limits = (n_best_size, max_answer_length, version_2_with_negative, null_score_diff_threshold)
-    cut, found = _windows_of(features, tokens), scores.SpanScores(starts, ends)
-    predictions = answers.predict_answers(all_examples, cut, found, tokens, answers.PredictionSettings(*limits))
+    settings = answers.PredictionSettings(
+        n_best_size, max_answer_length, version_2_with_negative, null_score_diff_threshold
+    )
+    predictions = answers.predict_answers(
+        all_examples, _windows_of(features, tokens), scores.SpanScores(starts, ends), tokens, settings
+    )
     files = output_prediction_file, output_nbest_file, output_null_log_odds_file
     answers.write_prediction_files([example.qas_id for example in all_examples], list(predictions), *files)
 
