@@ -25,18 +25,18 @@ import shlex
 
 from absl import flags, logging
 
-from bert_tf.pretraining import corpus_formats
+from bert_tf.pretraining import corpus
 from bert_tf.pretraining.record_settings import InstanceSettings, RecordSettings, settings_of_records
 from bert_tf.system import checks, script
 from bert_tf.system.declare import declared_in, define_flags, flags_given, settings_of
 
 FLAGS = flags.FLAGS
-define_flags(RecordSettings, InstanceSettings, corpus_formats.TextSettings)
+define_flags(RecordSettings, InstanceSettings, corpus.TextSettings)
 
 
 def main(_):
     checks.check_extra("pretraining", "create_pretraining_data.py")
-    text = settings_of(corpus_formats.TextSettings, FLAGS)
+    text = settings_of(corpus.TextSettings, FLAGS)
     declared = {*declared_in(RecordSettings), *declared_in(InstanceSettings)}
     given = {name: FLAGS[name].value for name in flags_given(FLAGS) & declared}
     records, instances = settings_of_records(**given)

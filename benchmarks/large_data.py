@@ -19,9 +19,9 @@ import numpy as np
 import tensorflow as tf
 from absl import app, flags
 
-from bert_tf.data import record_files, record_index, records
+from bert_tf.data import record_files, records
 from bert_tf.data.record_files import RECORDS_PER_BLOCK
-from bert_tf.data.record_index import index_path, written_index
+from bert_tf.data.records import index_path, written_index
 
 FLAGS = flags.FLAGS
 flags.DEFINE_integer("num_files", 1000, "Files.", lower_bound=1)
@@ -84,7 +84,7 @@ def main(_):
         names = write_files(folder)
 
         def start():
-            index = record_index.index_records(names, None)
+            index = records.index_records(names, None)
             record_files.features_of(index.first_payloads(), FLAGS.max_seq_length, 20)
             return index
 
@@ -94,7 +94,7 @@ def main(_):
         for epoch in (0, 2):
             record = epoch * index.total_records + index.total_records // 2
             step = record // FLAGS.batch_size
-            windows = record_index.shuffled_windows(index, 1, records.SHUFFLE_WINDOW, step * FLAGS.batch_size)
+            windows = records.shuffled_windows(index, 1, records.SHUFFLE_WINDOW, step * FLAGS.batch_size)
             measured(f"finding step {step:,}", lambda windows=windows: next(windows))
         print(f"an index beside a file: {os.path.getsize(index_path(names[0])):,} bytes")
 

@@ -17,7 +17,7 @@ import numpy as np
 import tensorflow as tf
 from absl import app, flags
 
-from bert_tf.data import record_files, record_index, records
+from bert_tf.data import record_files, records
 
 FLAGS = flags.FLAGS
 flags.DEFINE_integer("max_seq_length", 128, "Tokens per record.")
@@ -80,7 +80,7 @@ def main(_) -> None:
         files = write_files(directory)
         size = sum(os.path.getsize(name) for name in files)
         start = time.perf_counter()
-        index = record_index.index_records(files, features)
+        index = records.index_records(files, features)
         seconds = time.perf_counter() - start
         print(
             f"{index.total_records:,} records, {size / 1e6:,.0f} MB, sequence length {FLAGS.max_seq_length}, "

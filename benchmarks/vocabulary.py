@@ -19,7 +19,7 @@ from absl import app, flags
 from bert_tf.system import text_files
 from bert_tf.text import learn_vocabulary
 from bert_tf.text import wordpiece as text_wordpiece
-from bert_tf.text.word_counts import count_words
+from bert_tf.text.learn_vocabulary import count_words
 
 NOVELS = pathlib.Path(__file__).resolve().parents[2] / "shared" / "data" / "novels"
 FLAGS = flags.FLAGS

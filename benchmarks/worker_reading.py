@@ -23,7 +23,7 @@ import numpy as np
 import tensorflow as tf
 from absl import app, flags, logging
 
-from bert_tf.data import record_files, record_index, records
+from bert_tf.data import record_files, records
 from bert_tf.data.token_rows import Share
 from bert_tf.pretraining import mask_rules
 from bert_tf.pretraining.masking import Masking
@@ -64,7 +64,7 @@ def write_records(path: str) -> None:
 
 def batches_of(path: str, parsed: list[int]):
     """A function of a share that makes its batches; the number of records is added to `parsed` when they are masked."""
-    index = record_index.index_records([path], None)
+    index = records.index_records([path], None)
     features, _ = record_files.features_of(
         index.first_payloads(), FLAGS.max_seq_length, MASKING.max_predictions_per_seq
     )

@@ -29,8 +29,6 @@ __all__ = [
     "convert_single_example",
 ]
 
-_LOGGED_EXAMPLES = 5
-
 
 class PaddingInputExample:
     """An example without text that fills up a batch of fixed size; its features are zeros, `is_real_example` False."""
@@ -75,7 +73,7 @@ class DataProcessor:
 
     @classmethod
     def _read_tsv(cls, input_file: str) -> list[list[str]]:
-        """The rows of a TSV file as fields, header included; quotes have no meaning, blank lines are left out."""
+        """The rows of a TSV file as fields, header included; quotes have no meaning."""
         return [row for _, row in read_rows(input_file)]
 
 
@@ -156,7 +154,7 @@ def convert_single_example(
         raise ValueError(f"{example.guid}: the label {example.label!r} is not one of {quoted(label_list)}")
     second = tokenizer.encode(example.text_b) if example.text_b else None
     ids, segments = tokenizer.build_inputs(tokenizer.encode(example.text_a), second, max_seq_length)
-    if ex_index < _LOGGED_EXAMPLES:
+    if ex_index < 5:
         tokens = " ".join(tokenizer.convert_ids_to_tokens(ids))
         logging.info("Example %s, label %s: %s", example.guid, example.label, tokens)
     zeros, label_id = [0] * (max_seq_length - len(ids)), list(label_list).index(example.label)
@@ -168,7 +166,5 @@ def convert_examples_to_features(
     examples: Sequence[InputExample], label_list: Sequence[str], max_seq_length: int, tokenizer: Tokenizer
 ) -> list[InputFeatures]:
     """`convert_single_example` of all examples."""
-    return [
-        convert_single_example(number, example, label_list, max_seq_length, tokenizer)
-        for number, example in enumerate(examples)
-    ]
+    others = (label_list, max_seq_length, tokenizer)
+    return [convert_single_example(*numbered, *others) for numbered in enumerate(examples)]

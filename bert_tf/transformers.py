@@ -5,8 +5,6 @@ from collections.abc import Sequence
 import bert_tf
 from bert_tf.training.optimization import AdamWeightDecay, WarmupLinearDecay
 
-_NOT_DECAYED = ("LayerNorm", "layer_norm", "bias")
-
 
 def __getattr__(name: str):
     try:
@@ -25,7 +23,7 @@ def create_optimizer(
     adam_clipnorm: float | None = None,
     adam_global_clipnorm: float | None = None,
     weight_decay_rate: float = 0.0,
-    exclude_from_weight_decay: Sequence[str] = _NOT_DECAYED,
+    exclude_from_weight_decay: Sequence[str] = ("LayerNorm", "layer_norm", "bias"),
 ) -> tuple[AdamWeightDecay, WarmupLinearDecay]:
     """transformers' optimizer and its schedule: Adam with bias correction, no clipping, and no decay by default.
 
@@ -36,15 +34,6 @@ def create_optimizer(
         begins after them. num_train_steps: updates until it is 0.
     """
     schedule = WarmupLinearDecay(init_lr, num_train_steps, num_warmup_steps, "precedes_from_zero")
-    optimizer = AdamWeightDecay(
-        schedule,
-        weight_decay_rate,
-        adam_beta1,
-        adam_beta2,
-        adam_epsilon,
-        exclude_from_weight_decay,
-        clipnorm=adam_clipnorm,
-        global_clipnorm=adam_global_clipnorm,
-        bias_correction=True,
-    )
-    return optimizer, schedule
+    others = {"clipnorm": adam_clipnorm, "global_clipnorm": adam_global_clipnorm, "bias_correction": True}
+    numbers = (weight_decay_rate, adam_beta1, adam_beta2, adam_epsilon)
+    return AdamWeightDecay(schedule, *numbers, exclude_from_weight_decay, **others), schedule

@@ -30,13 +30,13 @@ def frequency_baselines(
     """
     import numpy as np
 
-    from bert_tf.data import record_files, record_index, records
+    from bert_tf.data import record_files, records
 
     size = max(tokenizer.vocab.values()) + 1
     special = [tokenizer.cls_id, tokenizer.sep_id, tokenizer.pad_id]
 
     def target_counts(path):
-        index = record_index.index_records([path], None)
+        index = records.index_records([path], None)
         features, pairs = record_files.features_of(index.first_payloads(), max_seq_length, max_predictions)
         counts, next_counts = np.zeros(size), np.zeros(2)
         for batch in records.evaluation_batches(index, features, batch_size=1024, repeat=False, max_steps=None):

@@ -9,10 +9,11 @@ import os
 import re
 import sysconfig
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
-from bert_tf.pretraining.documents import Document, split_sentences
+from bert_tf.pretraining.documents import Document, documents_of_lines, marked_held_out, split_sentences
 from bert_tf.system.messages import progress_bar
+from bert_tf.system.text_files import read_text_lines
 
 _FILES_PER_TASK = 50
 
@@ -142,3 +143,38 @@ _HURT_BY_STRIPPING = re.compile("[\u0900-\u0dff\u0e01-\u0eff\u1100-\u11ff\u3041-
 def needs_accents(text: str) -> bool:
     """Whether stripping accents would break letters, as in Korean, Japanese, Thai and Indic scripts."""
     return len(_HURT_BY_STRIPPING.findall(text)) > 0.001 * len(text)
+
+
+# --- a user's text ---------------------------------------------------------------------------------------------------
+
+
+def text_documents(files: Sequence[str], max_bytes: int) -> list[Document]:
+    """Documents of plain text files, from the beginning of each file in equal shares, up to max_bytes.
+
+    files: paths, see `bert_tf.system.text_files.list_files`.
+    """
+    import tensorflow as tf
+
+    sizes = {path: tf.io.gfile.stat(path).length for path in files}
+    # Smallest first: whatever a file leaves of its share goes to the others.
+    shares, left = {}, max_bytes
+    for number, path in enumerate(sorted(sizes, key=sizes.get)):
+        shares[path] = min(sizes[path], left // (len(sizes) - number))
+        left -= shares[path]
+    documents = []
+    for path, share in shares.items():
+        lines = []
+        for line in read_text_lines(path):
+            share -= len(line.encode()) + 1
+            if share < -1:  # the last line may have no newline
+                break
+            lines.append(line.strip())
+        documents.extend(documents_of_lines(lines))
+    return documents
+
+
+def split_held_out(documents: Iterable[Document], every: int = 20) -> tuple[list[Document], list[Document]]:
+    parts: tuple[list[Document], list[Document]] = ([], [])
+    for document, is_held_out in marked_held_out(documents, every):
+        parts[is_held_out].append(document)
+    return parts

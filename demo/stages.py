@@ -1,6 +1,7 @@
 """The stages of the demo: text, vocabulary, records, pre-training, what the model learned, loss curve."""
 
 import dataclasses
+import functools
 import json
 import math
 import os
@@ -8,7 +9,7 @@ import time
 from collections.abc import Mapping
 
 from bert_tf.models.configuration.families import family_named
-from bert_tf.pretraining.documents import split_held_out, text_documents, to_text
+from bert_tf.pretraining.documents import to_text
 from bert_tf.system.text_files import list_files
 from bert_tf.text.tokenizer_files import Casing
 from demo import report, sample_text
@@ -109,9 +110,8 @@ def make_text(files: list[str], plan: Plan, folder: str, summary: dict) -> dict:
 def make_corpus(files: list[str], plan: Plan, train_file: str, heldout_file: str) -> dict:
     """Writes training and held-out text; returns its `bytes`, `documents`, `sentences` and `needs_accents`."""
     source = f"{len(files)} files" if files else "the docstrings of the installed Python packages"
-    documents = (
-        text_documents(files, plan.corpus_bytes) if files else sample_text.docstring_documents(plan.corpus_bytes)
-    )
+    read = functools.partial(sample_text.text_documents, files) if files else sample_text.docstring_documents
+    documents = read(max_bytes=plan.corpus_bytes)
     text = to_text(documents)
     size = len(text.encode())
     if size < _LEAST_BYTES or len(documents) < 2:
@@ -121,7 +121,7 @@ def make_corpus(files: list[str], plan: Plan, train_file: str, heldout_file: str
         )
     if size < _FEW_BYTES:
         print(f"Only {size:,} bytes of text: don't expect much. It gets interesting from about {_FEW_BYTES:,} on.")
-    training, heldout = split_held_out(documents)
+    training, heldout = sample_text.split_held_out(documents)
     write_text(heldout_file, to_text(heldout))
     write_text(train_file, to_text(training))
     facts = {

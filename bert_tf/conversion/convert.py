@@ -1,8 +1,4 @@
-"""Conversion of weights from one format to another, with a report and a check.
-
-The output is read back and compared with the source, tensor by tensor and bit by bit. The request is checked
-before, by names and shapes, without TensorFlow.
-"""
+"""Conversion of weights from one format to another: checked before, by names and shapes, and read back after it."""
 
 import dataclasses
 import hashlib
@@ -33,8 +29,7 @@ OUTPUT_BIAS = "cls/predictions/output_bias"
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """The weights as they were written, in which format and where; the variables of a pre-training model that the
-    source doesn't have; other steps, checks included."""
+    """missing: the variables of a pre-training model that the source doesn't have. notes: other steps, and checks."""
 
     weights: Weights
     format: str
@@ -75,9 +70,8 @@ class Report:
 class Conversion:
     """A conversion that has been checked.
 
-    Attributes:
-      weights: `original` with the requested changes. writing: further arguments of `saving.write_model`.
-      changes: sentences for the card on what differs. notes: for the report.
+    weights: `original` with the requested changes. writing: further arguments of `saving.write_model`.
+    changes: sentences for the card on what differs. notes: for the report.
     """
 
     source: str
@@ -109,10 +103,9 @@ class Conversion:
         usual = type(files.config).hidden_act  # what the family's original has
         knows = open_weights.FORMATS[format].knows_exact_gelu or usual == "gelu_erf"
         if files.config.activation == "gelu_erf" and not knows:
-            notes.append(
-                f"hidden_act is \"gelu_erf\", the exact gelu, which the {format} format's own programs don't know. "
-                "With --hidden_act=gelu they run it with the tanh form; outputs then differ by about 1e-3."
-            )
+            what = f"hidden_act is \"gelu_erf\", the exact gelu, which the {format} format's own programs don't know."
+            advice = "With --hidden_act=gelu they run it with the tanh form; outputs then differ by about 1e-3."
+            notes.append(f"{what} {advice}")
         wanted = expected_shapes(files.config)
         if family_of(files.config).parts:  # the other part's head is not missing
             wanted = filter(is_encoder_variable, wanted)
@@ -177,10 +170,8 @@ def prepare(
     return Conversion(source, part, original, weights, files, writing, sentences, notes)
 
 
-def _describe(
-    files: ModelFiles, vocab_file: str | None, do_lower_case: bool | None, strip_accents: bool | None
-) -> tuple[ModelFiles, list[str]]:
-    """The files beside the weights, among them vocabulary and casing; and notes."""
+def _describe(files: ModelFiles, vocab_file: str | None, do_lower_case: bool | None, strip_accents: bool | None):
+    """The files beside the weights, with vocabulary and casing; and notes."""
     config = needed_config(files)
     check_other_vocabulary(vocab_file, files)
     beside = tokenizer_files.read_casing(tokenizer_files.directory_of(vocab_file)) if vocab_file else Casing()
@@ -203,10 +194,8 @@ def _describe(
         added = read_added_tokens(vocab_file, vocab)
         count = max([len(tokenizer_files.vocabulary_lines(vocab_file)), *(token.id + 1 for token in added)])
         if count < config.vocab_size:
-            notes.append(
-                f"{vocab_file} has {count} tokens for vocab_size {config.vocab_size}: the last rows of the "
-                "table are unused, or it is the vocabulary of another model."
-            )
+            reason = "the last rows of the table are unused, or it is the vocabulary of another model"
+            notes.append(f"{vocab_file} has {count} tokens for vocab_size {config.vocab_size}: {reason}.")
     casing_note = f"Casing: do_lower_case={casing.do_lower_case}, from {casing.source}."
     unknown = "Nothing says whether the model is cased: no tokenizer_config.json is written."
     return files, [*notes, unknown if casing.do_lower_case is None else casing_note]
@@ -245,7 +234,6 @@ def _compare_tensors(weights: Weights, path: str, with_optimizer: bool) -> str:
 
 
 def _digest(weights: Weights, name: str) -> tuple:
-    """A digest of a tensor's bits, so that two large tensors need not be in memory at once."""
     value, digest = weights[name], hashlib.sha256()
     for block in blocks(value):
         digest.update(block.tobytes())
@@ -257,11 +245,8 @@ def add_words(
 ) -> tuple[Weights, list[str], list[str]]:
     """Appends words to a vocabulary of word pieces, and rows to the word table and the masked-LM bias.
 
-    A row, to be trained, is the mean of those of the word's pieces, taken in float64 and rounded once; its Adam moments
-    are 0.
-
-    Words already in the vocabulary are left out. The weights' tables grow when they are read; the lines that are
-    returned say what was done.
+    A row is the mean of those of the word's pieces, taken in float64 and rounded once; its Adam moments are 0. Words
+    already in the vocabulary are left out. The tables grow when they are read; the returned lines say what was done.
     """
     table = word_table(family_of_variables(weights.shapes).model_type)
     ids = {token.strip(): number for number, token in enumerate(vocabulary)}

@@ -11,7 +11,6 @@ from bert_tf.system.messages import is_first, some
 from bert_tf.system.storage import is_remote
 from bert_tf.system.text_files import local_file, naming_file, parse_json, read_bytes
 
-_AT_ONCE = 1000  # rows
 _MOST = 1_000_000  # rows, of a file with fewer bytes than rows: it would fill the memory
 _OF_JSON = re.compile("u?int|float|double|halffloat|bool|large_string|string|null")
 
@@ -31,7 +30,7 @@ def rows(path: str) -> Iterator[dict]:
         changed = {name: str for name, leaves in kinds.items() if not all(map(_OF_JSON.match, leaves))}
         changed |= _named_classes(schema, path)
         columns = [name for name in kinds if name not in left_out] if left_out else None
-        for batch in file.iter_batches(_AT_ONCE, columns=columns):
+        for batch in file.iter_batches(1000, columns=columns):
             for row in batch.to_pylist():
                 for name, change in changed.items():
                     if row.get(name) is not None:
@@ -57,7 +56,6 @@ def _opened(path: str) -> Iterator:
 
 
 def _leaves(kind) -> list:
-    """The types of single values in a type of pyarrow."""
     kind = getattr(kind, "value_type", kind) if not kind.num_fields else kind  # of a dictionary
     return [leaf for k in range(kind.num_fields) for leaf in _leaves(kind.field(k).type)] or [kind]
 
@@ -78,11 +76,7 @@ def _named_classes(schema, path: str) -> dict[str, Callable]:
 
 
 def _namer(feature, all_names: list[str]) -> Callable | None:
-    """A function that puts names for the numbers of classes in a value; None: it has no classes.
-
-    Args:
-      feature: of `datasets`, as JSON. all_names: the names are appended to it.
-    """
+    """A function that puts names for the numbers of classes in a value, if it has some; appends them to all_names."""
     if isinstance(feature, list):  # as older versions write a list
         feature = {"feature": feature[0]}
     if feature.get("_type") == "ClassLabel":

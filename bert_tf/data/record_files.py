@@ -94,18 +94,14 @@ def features_of(
     model_name: str = "the model",
     no_masked: str = "",
 ) -> tuple[Features, int | None]:
-    """The features of the records of some files, detected from the first record of each, with their limits.
+    """The features of records, by the first of each file, and the pairs per row (M) of unmasked ones, else None.
 
-    Args:
-      first_payloads: file name -> byte offset and payload of its first record.
-      vocab_size: the number of token ids; None: any are read. segments: that of segment ids; None: any.
-      model_name: where messages say that these two come from.
-      no_masked: why masked examples can't be used, if so; begins the message.
+    ELECTRA's records are read as unmasked ones of one pair, without `next_sentence_labels`.
 
-    Returns:
-      The features, and the pairs per row (M) of unmasked records, as create_pretraining_data.py --masking=dynamic or
-      ELECTRA's build_pretraining_dataset.py make them; None for masked ones. ELECTRA's are read as unmasked ones of one
-      pair, without `next_sentence_labels`.
+    first_payloads: file name -> byte offset and payload of its first record.
+    vocab_size: the number of token ids; None: any are read. segments: that of segment ids; None: any.
+    model_name: where messages say that these two come from.
+    no_masked: why masked examples can't be used, if so; begins the message.
     """
     kinds = {name: _kind_of(payload) for name, (_, payload) in first_payloads.items()}
     first_name, (first_kind, pairs, has_words) = next(iter(kinds.items()))
@@ -140,7 +136,7 @@ def features_of(
 
 
 def _kind_of(payload: bytes) -> tuple[str, int | None, bool]:
-    """What a record holds, in words; the pairs of an unmasked one; and whether it marks the beginnings of words."""
+    """What a record holds, for messages; the pairs of an unmasked one; and whether it marks the beginnings of words."""
     try:
         values = example_bytes.decoded_features(payload)
     except ValueError:
@@ -159,7 +155,7 @@ def check_first_records(first_payloads: Mapping[str, tuple[int, bytes]], feature
 
 
 def record_problem(payload: bytes, features: Features) -> str | None:
-    """How a serialized tf.train.Example differs from `features`, as the end of a sentence; None if it matches."""
+    """How a serialized tf.train.Example differs from `features`, if it does, as the end of a sentence."""
     try:
         present = example_bytes.decoded_features(payload)
     except ValueError as error:

@@ -3,33 +3,44 @@
 A killed run must resume with exactly the batches it would have had, so no reading position is stored:
 `training_batches(..., start_step=k)` computes from k alone where step k begins and reads only from there.
 
-The order: `record_index.index_records` divides the files into blocks of up to 1024 consecutive records. Each epoch
-permutes the blocks, joins neighbours into windows of about `shuffle_window` records, and permutes the records inside
-each window. The permutations are sorts of the raw output of a counter-based generator keyed by (seed, epoch, window);
-raw Philox words and stable sorts are the same in every NumPy version, which `Generator.permutation` does not promise.
+The order: `index_records` divides the files into blocks of up to 1024 consecutive records. Each epoch permutes the
+blocks, joins neighbours into windows of about `shuffle_window` records, and permutes the records inside each window
+(`token_rows.permutation`).
+
+create_pretraining_data.py leaves an index beside each file that it writes: for `data/a.tfrecord` it is
+`data/pretraining_data.a.index.npz`. It is used if it fits the file: the size, and where the last block begins. Other
+files are read at each start, with all checksums.
 
 Shape legend: B batch.
 """
 
 import contextlib
+import dataclasses
 import functools
+import hashlib
+import itertools
+import json
 import os
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import tensorflow as tf
 from absl import logging
 
 from bert_tf.data import record_files
-from bert_tf.data.record_files import Feature as Feature  # for users, to whom this module is `bert_tf.records`
-from bert_tf.data.record_files import pretraining_features as pretraining_features
-from bert_tf.data.record_index import RecordIndex, shuffled_windows, window_reader
-from bert_tf.data.record_index import index_records as index_records
-from bert_tf.data.token_rows import WHOLE, Share
-from bert_tf.system.messages import progress_bar
+from bert_tf.data.record_files import RECORDS_PER_BLOCK, Features
+from bert_tf.data.token_rows import WHOLE, Share, permutation
+from bert_tf.system.example_bytes import is_frame_head
+from bert_tf.system.messages import progress_bar, some
+from bert_tf.system.storage import arrays_as_bytes, load_arrays
+from bert_tf.system.workers import in_threads
 
+# For users, to whom this module is `bert_tf.records`.
+Feature, pretraining_features = record_files.Feature, record_files.pretraining_features
 SHUFFLE_WINDOW = 20_000  # records; about 15 MB of serialized examples at sequence length 128
 
+_WRITTEN_VERSION = 2
 _PARSERS = max(2, min(8, os.cpu_count() or 2))
 _PREFETCHED = 8  # batches
 _plain = tf.autograph.experimental.do_not_convert  # AutoGraph would take longer than all the rest
@@ -42,11 +53,191 @@ _OTHER_TOTAL = "the segment_lengths of a record do not add up to its tokens"
 Preparation = Callable[[dict[str, tf.Tensor], tf.Tensor, tf.Tensor], dict[str, tf.Tensor]]
 
 
-def _unreadable_record(error: tf.errors.OpError, index: RecordIndex, features: record_files.Features) -> str | None:
-    """The record that made a batch unreadable, and its problem, as text; None if `error` is not about records.
+@dataclasses.dataclass(frozen=True)
+class RecordIndex:
+    """Where the records are: one row for each block of at most 1024 consecutive, intact records.
 
-    The files were intact when they were indexed, so either a file has changed since, or a record other than its file's
-    first does not match the flags. Finding it takes a pass over the files.
+    Attributes:
+      files: names, in reading order.
+      file_sizes: bytes of each file when it was indexed.
+      file_number, byte_offset, num_records: [blocks] int64; the block's file, where its first frame begins, and its
+        number of records.
+    """
+
+    files: tuple[str, ...]
+    file_sizes: tuple[int, ...]
+    file_number: np.ndarray
+    byte_offset: np.ndarray
+    num_records: np.ndarray
+
+    @property
+    def total_records(self) -> int:
+        return int(self.num_records.sum())
+
+    @property
+    def fingerprint(self) -> str:
+        """A digest of everything that the order of batches depends on, which directories are not."""
+        digest = hashlib.sha256()
+        digest.update(json.dumps([[*map(os.path.basename, self.files)], list(self.file_sizes)]).encode())
+        for row in self.blocks():
+            digest.update(row.astype("<i8").tobytes())
+        return digest.hexdigest()
+
+    def blocks(self, order=slice(None)) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        return self.file_number[order], self.byte_offset[order], self.num_records[order]
+
+    def first_payloads(self) -> dict[str, tuple[int, bytes]]:
+        """File name -> byte offset and payload of its first record, for files that have any."""
+
+        def read(number: int, offset: int) -> tuple[str, tuple[int, bytes]]:
+            name = self.files[number]
+            _, _, payloads = next(record_files.read_records(name, self.file_sizes[number], offset, most=1))
+            return name, (offset, payloads[0])
+
+        first = np.unique(self.file_number, return_index=True)[1]
+        return dict(in_threads(read, self.file_number[first].tolist(), self.byte_offset[first].tolist()))
+
+
+def written_index(blocks: np.ndarray) -> bytes:
+    """The content of the index beside a file. blocks: int64 [blocks, 2]: bytes, and records, of adjoining blocks."""
+    return arrays_as_bytes({"version": np.array(_WRITTEN_VERSION), "blocks": blocks.T})
+
+
+def companion_path(record_file: str, ending: str) -> str:
+    """The path of a file that describes a record file: `data/a.tfrecord` -> `data/pretraining_data.a<ending>`.
+
+    The usual globs for records (data/a*, data/*.tfrecord) leave it out.
+    """
+    directory, name = os.path.split(record_file)
+    name = re.sub(r"\.tf_?records?", "", name)
+    return os.path.join(directory, f"pretraining_data.{name}{ending}")
+
+
+def index_path(record_file: str) -> str:
+    return companion_path(record_file, ".index.npz")
+
+
+def _written_blocks(record_file: str, size: int) -> np.ndarray | None:
+    """The blocks that the index beside a file names, if any; that it does not fit is logged."""
+    stored = load_arrays(index_path(record_file))
+    if stored is None:
+        return None
+    is_known = {"version", "blocks"} <= stored.keys() and stored["version"].tolist() == _WRITTEN_VERSION
+    if is_known and stored["blocks"].shape[:-1] == (2,):
+        sizes, counts = stored["blocks"].astype(np.int64)
+        is_possible = (sizes > record_files.FRAME_BYTES) & (counts >= 1) & (counts <= RECORDS_PER_BLOCK)
+        if sizes.sum() == size and is_possible.all():
+            offsets = np.cumsum(sizes) - sizes
+            with tf.io.gfile.GFile(record_file, "rb") as file:
+                file.seek(int(offsets[-1]) if size else 0)
+                if not size or is_frame_head(file.read(12)):
+                    return np.stack([offsets, counts], axis=1)
+    logging.warning("%s does not fit %s, all of which is read", index_path(record_file), record_file)
+    return None
+
+
+def index_records(files: str | Sequence[str], features: Features | None, *, verify: bool = False) -> RecordIndex:
+    """Finds every record of `files`, and compares the first of each file with `features`.
+
+    Of files that have an index beside them, checksums are verified when their records are used.
+
+    Args:
+      files: TFRecord files, or one, whatever their names.
+      features: name -> feature that each record must have; None: not known yet, see `record_files.features_of`.
+      verify: read all records of all files now, and verify all checksums.
+    """
+    files = [os.fspath(name) for name in ([files] if isinstance(files, str | os.PathLike) else files)]
+    sizes = [int(stat.length) for stat in in_threads(tf.io.gfile.stat, files)]
+    of_files = _scan_files(files, sizes, verify)
+    blocks = np.concatenate([np.insert(each, 0, number, axis=1) for number, each in enumerate(of_files)])
+    index = RecordIndex(tuple(files), tuple(sizes), *blocks.T)
+    if not index.total_records:
+        raise record_files.RecordError(f"no records in {some(files)}")
+    if empty := sorted(set(range(len(files))) - set(index.file_number.tolist())):
+        logging.warning("%d of %d files have no records, the first of them %s", len(empty), len(files), files[empty[0]])
+    logging.info("%d records in %d files, %.1f MB", index.total_records, len(files), sum(sizes) / 1e6)
+    if features is not None:
+        record_files.check_first_records(index.first_payloads(), features)
+    return index
+
+
+def _scan_files(files: Sequence[str], sizes: Sequence[int], verify: bool) -> list[np.ndarray]:
+    """The blocks of each file (byte offset, records), int64 [blocks, 2]."""
+    blocks_of_files = [None] * len(files) if verify else in_threads(_written_blocks, files, sizes)
+    missing = [number for number, blocks in enumerate(blocks_of_files) if blocks is None]
+    if len(missing) < len(files):
+        count = f"{len(files) - len(missing)} of {len(files)} record files"
+        logging.info(f"{count} have an index beside them; --verify_records reads them nevertheless")
+    # The bar appears after two seconds.
+    total = sum(sizes[number] for number in missing)
+    with progress_bar(total=total, desc="indexing records", unit="B", unit_scale=True, delay=2) as progress:
+
+        def scan(number: int) -> None:
+            blocks = []
+            for begin, end, payloads in record_files.read_records(files[number], sizes[number], most=RECORDS_PER_BLOCK):
+                blocks.append((begin, len(payloads)))
+                progress.update(end - begin)
+            blocks_of_files[number] = np.array(blocks, np.int64).reshape(-1, 2)
+
+        in_threads(scan, missing, threads=8)
+    return blocks_of_files
+
+
+def window_reader(index: RecordIndex):
+    """A function of (*index.blocks(...)), each [blocks] -> serialized records [sum of the counts], in order."""
+
+    def block(name, offset, count):
+        # tf.data.TFRecordDataset has no argument for the offset, but its op has. (As the outermost dataset it fails in
+        # TF 2.20, which then can't serialize the op into a graph.)
+        variant = tf.raw_ops.TFRecordDatasetV2(
+            filenames=name[None], compression_type="", buffer_size=256 * 1024, byte_offsets=offset[None]
+        )
+        return tf.data.experimental.from_variant(variant, tf.TensorSpec([], tf.string)).take(count)
+
+    def read(number, offset, count):
+        names = tf.gather(tf.constant(list(index.files), tf.string), number)
+        total = tf.reduce_sum(count)
+        records = tf.data.Dataset.from_tensor_slices((names, offset, count)).flat_map(block)
+        records = records.batch(total).get_single_element()
+        complete = tf.debugging.Assert(tf.equal(tf.size(records, tf.int64), total), [record_files.FEWER, names])
+        with tf.control_dependencies([complete]):
+            return tf.identity(records)
+
+    return read
+
+
+def shuffled_windows(index: RecordIndex, seed: int, shuffle_window: int, start_record: int) -> Iterator[tuple]:
+    """Yields `index.blocks` of each window and the order of its records, from `start_record` of epoch 0 on."""
+    epoch, skip = divmod(start_record, index.total_records)
+    pending: list[np.ndarray] = []
+    while True:
+        order = permutation(len(index.num_records), seed, epoch, 0)
+        ends = np.cumsum(index.num_records[order])
+        # A block belongs to the window that contains its first record.
+        group = (ends - index.num_records[order]) // shuffle_window
+        bounds = [0, *(np.flatnonzero(np.diff(group)) + 1).tolist(), len(order)]
+        for window, (first, last) in enumerate(itertools.pairwise(bounds)):
+            count = int(ends[last - 1] - (ends[first - 1] if first else 0))
+            if skip >= count:
+                skip -= count
+                continue
+            blocks = np.sort(order[first:last])  # reading goes forward through a file
+            pending.append(permutation(count, seed, epoch, 1 + window)[skip:])
+            skip = 0
+            # Data that fit into one window have the same blocks in each epoch: read them once for many (short) epochs.
+            if len(bounds) > 2 or sum(map(len, pending)) >= min(shuffle_window, 4096):
+                yield *index.blocks(blocks), np.concatenate(pending)
+                pending = []
+        epoch += 1
+
+
+# ---- batches ---------------------------------------------------------------------------------------------------------
+
+
+def _unreadable_record(error: tf.errors.OpError, index: RecordIndex, features: Features) -> str | None:
+    """The record that made a batch unreadable, and its problem, found by a pass over the files.
+
+    None if `error` is not about records. Files were intact when they were indexed.
     """
     of_records = ("ParseExample", _TOO_LONG, record_files.OTHER_ROW, record_files.FEWER, _OUT_OF_RANGE, _OTHER_TOTAL)
     if not isinstance(error, tf.errors.DataLossError) and not any(mark in str(error) for mark in of_records):
@@ -69,11 +260,8 @@ def _unreadable_record(error: tf.errors.OpError, index: RecordIndex, features: r
 
 
 @contextlib.contextmanager
-def explained_errors(index: RecordIndex, features: record_files.Features, flag: str = ""):
-    """Turns TensorFlow's error about an unreadable batch into a RecordError that names the record and its problem.
-
-    flag: the name of the flag that named the files, for the message.
-    """
+def explained_errors(index: RecordIndex, features: Features, flag: str = ""):
+    """Turns TensorFlow's error about an unreadable batch into a RecordError that names flag, record and problem."""
     try:
         yield
     except tf.errors.OpError as error:
@@ -85,7 +273,7 @@ def explained_errors(index: RecordIndex, features: record_files.Features, flag: 
 
 def training_batches(
     index: RecordIndex,
-    features: record_files.Features,
+    features: Features,
     *,
     batch_size: int,
     seed: int,
@@ -100,7 +288,7 @@ def training_batches(
     Every epoch has each record once, and batches span epoch boundaries, so nothing is dropped.
 
     Args:
-      index: from `record_index.index_records`.
+      index: from `index_records`.
       features: of every record; int64 ones come out as int32.
       batch_size: records per step, over all replicas.
       seed: any integer; a different one gives a different order.
@@ -108,10 +296,8 @@ def training_batches(
       shuffle_window: records that are mixed with each other; they are in memory (serialized) at once.
       prepare: called in the graph with the rows of each part of `share`, their step, and the number of the first of
         them in the step's batch, both int64; its result takes their place.
-      prepares_whole_batches: `prepare` gets whole batches, whose rows depend on each other; those that are not in
-        `share` are read and dropped afterwards.
-      share: the rows of each batch that are wanted. The others are not parsed, but their bytes are read: the records
-        of all workers lie side by side in a window, and requests for single ones would take longer.
+      prepares_whole_batches: `prepare` gets whole batches, whose rows depend on each other.
+      share: the rows of each batch that are wanted. The bytes of the others are read, but not parsed.
 
     Returns {name: [B / share.parts, ...]}: of the first batch each part of the share, then of the second, ...
     """
@@ -147,7 +333,6 @@ def parts_of_batches(dataset: tf.data.Dataset, share: Share) -> tf.data.Dataset:
 
 
 def _rows_of_windows(windows: Iterator[tuple], batch_size: int, rows: range) -> Iterator[tuple]:
-    """The windows, without the records that are in other rows of their batch than `rows`."""
     row = 0  # of the window's first record, in its batch
     for *blocks, order in windows:
         in_batch = (row + np.arange(len(order))) % batch_size
@@ -159,7 +344,7 @@ def _rows_of_windows(windows: Iterator[tuple], batch_size: int, rows: range) -> 
 
 def evaluation_batches(
     index: RecordIndex,
-    features: record_files.Features,
+    features: Features,
     *,
     batch_size: int,
     repeat: bool,
@@ -213,7 +398,7 @@ def _finished(dataset: tf.data.Dataset, steps: int, prefetched: int) -> tf.data.
     return dataset.with_options(options).prefetch(prefetched)
 
 
-def _parse(serialized: tf.Tensor, features: record_files.Features) -> dict[str, tf.Tensor]:
+def _parse(serialized: tf.Tensor, features: Features) -> dict[str, tf.Tensor]:
     batch = tf.io.parse_example(serialized, {
         name: tf.io.RaggedFeature(tf.as_dtype(feature.dtype))
         if feature.is_padded
@@ -246,7 +431,6 @@ def _parse(serialized: tf.Tensor, features: record_files.Features) -> dict[str, 
 
 
 def _with_lengths(batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-    """ELECTRA's rows as unmasked rows: the lengths of the two segments instead of the mask and the segments."""
     mask, segments = batch["input_mask"], batch["segment_ids"]
     length = tf.reduce_sum(mask, axis=1)
     first = length - tf.reduce_sum(segments, axis=1)

@@ -19,6 +19,7 @@ from bert_tf.system.text_files import UTF_8, encoding_setting, matching_files, p
 from bert_tf.text.characters import plain_name, trimmed
 
 Column = int | str
+Rows = Iterator[tuple[int, list[str] | dict]]  # line numbers and fields
 Example = TypeVar("Example")
 
 CSV_DELIMITERS = {",": "comma", ";": "semicolon", "\t": "tab", "|": "vertical bar"}
@@ -31,7 +32,6 @@ NAMES_OF_TEXTS = {
     "anchor", "content", "context", "document", "query", "question", "review", "sent1", "sentence", "sentence1", "text",
     "text_a", "title",
 }  # fmt: skip
-_LONGEST_CELL = (1 << 31) - 1  # characters; by default Python's reader takes 131,072
 
 
 def parse_csv_delimiter(value: str | None, flag: str = "--csv_delimiter") -> str | None:
@@ -70,7 +70,6 @@ class TableSettings:
         return dataclasses.replace(self, **unused)
 
     def check_predictions(self, do_predict: bool) -> None:
-        """Refuses settings of predictions in a run without any."""
         if self.copy_columns and not do_predict:
             raise ValueError("--copy_columns is for predictions: give --do_predict.")
 
@@ -94,19 +93,15 @@ class FileSettings:
 USUAL_TABLE = TableSettings()
 
 
-def read_rows(
-    path: str, table: TableSettings | None = None, columns: Collection[str] | None = None
-) -> Iterator[tuple[int, list[str] | dict]]:
-    """Yields line number (from 1) and fields of each row: a list, or a dict for JSON and Parquet. Skips blank lines.
+def read_rows(path: str, table: TableSettings | None = None, columns: Collection[str] | None = None) -> Rows:
+    """Yields (first) line number from 1, of Parquet that of the row, and fields of each row that is not blank.
 
-    If a CSV row spans several lines, the number is that of the first. Of Parquet it is the number of the row.
+    Fields are a list, or a dict for JSON and Parquet.
 
-    Args:
-      table: of a user's own file, whose cells mean what they look like: without blanks and byte order marks at their
-        ends, names also without such marks inside. Rows of blank cells, and rows that repeat the header, are left out,
-        with a warning. None: every character counts, as in the files of GLUE.
-      columns: names that the header must have; empty: there is a header with unknown names; None: there may be no
-        header, since columns are given by number.
+    table: of a user's own file, whose cells are trimmed. Rows of blank cells, and rows that repeat the header, are left
+      out, with a warning. None: every character counts, as in the files of GLUE.
+    columns: names that the header must have; empty: there is a header with unknown names; None: there may be no header,
+      since columns are given by number.
     """
     if table is None:
         return raw_rows(path, None, columns, None)
@@ -114,10 +109,7 @@ def read_rows(
     return _as_they_look(rows, path, columns is not None, table.skip_short_rows)
 
 
-def _as_they_look(
-    rows: Iterator[tuple[int, list[str] | dict]], path: str, has_header: bool, skips: bool
-) -> Iterator[tuple[int, list[str] | dict]]:
-    """Rows of a user's file as a reader sees them; see `read_rows`."""
+def _as_they_look(rows: Rows, path: str, has_header: bool, skips: bool) -> Rows:
     header, first, width, left_out = None, 0, 0, {}
     for line, row in rows:
         if isinstance(row, dict):
@@ -148,19 +140,13 @@ def _as_they_look(
 
 
 def warn_of_left_out(path: str, rows: Mapping[str, Sequence[int]]) -> None:
-    """Warns of rows of a file that were left out. rows: the reason -> their lines."""
+    """rows: the reason -> their lines."""
     for what, lines in rows.items():
         logging.warning("%s: left out rows that %s: %d, the first in line %d.", path, what, len(lines), lines[0])
 
 
-def copied_columns(
-    row: Mapping, table: TableSettings | None, path: str, line: int, by_number: bool
-) -> dict[str, object] | None:
-    """The --copy_columns of a row; None without any.
-
-    Args:
-      by_number: the columns of the row are named "0", "1", ... and also "-1", "-2", ...
-    """
+def copied_columns(row: Mapping, table: TableSettings | None, path: str, line: int, by_number: bool) -> dict | None:
+    """The --copy_columns of a row, if any. by_number: its columns are named "0", "1", ... and also "-1", "-2", ..."""
     names = list(map(plain_name, table.copy_columns)) if table else []
     if names == ["all"]:
         names = [name for name in row if not (by_number and name.startswith("-"))]
@@ -176,9 +162,8 @@ def _trimmed(value):
 def named_rows(path: str, names: Sequence[str], table: TableSettings) -> Iterator[tuple[int, dict, dict | None]]:
     """Line number (from 1), fields by name, and `copied_columns` of each row of a user's file; see `read_rows`.
 
-    Args:
-      names: that the header must have. If the first is a number, there is no header, and fields are named "0", "1",
-        ... and also "-1", "-2", ...
+    names: that the header must have. If the first is a number, there is no header, and fields are named "0", "1", ...
+    and also "-1", "-2", ...
     """
     by_number = bool(names and INTEGER.fullmatch(names[0]))
     header, first_line, width = None, 0, 0
@@ -209,11 +194,7 @@ def by_name(row: list | dict, header: Sequence[str] | None) -> Mapping:
 
 
 def all_examples(path: str, examples: Iterator[Example]) -> list[Example]:
-    """The examples of a file.
-
-    Args:
-      examples: made from the rows of the file, one from each.
-    """
+    """A list of the examples made from the rows of a file, which must have some."""
     listed = list(examples)
     if not listed:
         raise ValueError(f"{path} has no example.")
@@ -260,8 +241,10 @@ def _read_list(text: str):
 
 
 def plain_label(value, several: bool = False):
-    """A label as a plain value: a list for an array, or for the text of a list, as in CSV; None for NaN. A list of one
-    is its item, and an empty one None, unless several labels may hold."""
+    """A label as a plain value: a list for an array, or for the text of a list; None for NaN.
+
+    A list of one is its item, and an empty one None, unless several labels may hold.
+    """
     if isinstance(value, str) and is_bracketed(value):
         value = _read_list(value)
     value = value.tolist() if hasattr(value, "tolist") else value
@@ -292,10 +275,8 @@ def text_of(value, path: str, line: int, column: Column) -> str:
 # --- the rows of files of one format each: CSV, TSV, JSON and Parquet -------------------------------------------------
 
 
-def raw_rows(
-    path: str, csv_delimiter: str | None, columns: Collection[str] | None, encoding: str | None
-) -> Iterator[tuple[int, list[str] | dict]]:
-    """Line number (from 1; of Parquet that of the row) and fields of each row; see `tables.read_rows`."""
+def raw_rows(path: str, csv_delimiter: str | None, columns: Collection[str] | None, encoding: str | None) -> Rows:
+    """As `read_rows`, but of cells as they are in the file."""
     kind = extension_of(path)
     if csv_delimiter and kind != "csv":
         raise ValueError(f"{path}: --csv_delimiter is for .csv files, not for .{kind}.")
@@ -319,11 +300,7 @@ def raw_rows(
 
 
 def find_csv_delimiter(path: str, columns: Collection[str] | None, encoding: str | None = UTF_8) -> str:
-    """Detects the delimiter of a .csv file from its first row; one other than the comma is logged, once a file.
-
-    Args:
-      path, columns, encoding: see `read_rows`.
-    """
+    """Detects the delimiter of a .csv file from its first row; one other than the comma is logged, once a file."""
     if excel := _EXCEL_DELIMITER.fullmatch(next(_lines(path, encoding), "")):
         return excel[1]
     first = {delimiter: _first_row(path, delimiter, encoding) for delimiter in CSV_DELIMITERS}
@@ -341,7 +318,6 @@ def find_csv_delimiter(path: str, columns: Collection[str] | None, encoding: str
 
 
 def _first_row(path: str, delimiter: str, encoding: str | None) -> list[str]:
-    """The first row as split by a delimiter, which may be the wrong one; empty if there is none."""
     lines = (line + "\n" for line in _lines(path, encoding))
     try:
         return [*map(plain_name, next(filter(None, csv.reader(lines, delimiter=delimiter)), []))]
@@ -355,7 +331,6 @@ def has_names(path: str) -> bool:
 
 
 def extension_of(path: str) -> str:
-    """A file's extension, which says how it is read, in lower case."""
     return path.removesuffix("?download=true").rsplit(".", 1)[-1].lower()
 
 
@@ -365,7 +340,7 @@ def _lines(path: str, encoding: str | None) -> Iterator[str]:
 
 
 def _csv_rows(path: str, delimiter: str, encoding: str | None) -> Iterator[tuple[int, list[str]]]:
-    csv.field_size_limit(_LONGEST_CELL)
+    csv.field_size_limit((1 << 31) - 1)  # characters; by default 131,072
     # Files that were joined have byte order marks inside, which must not hide a quotation mark.
     lines = (line.lstrip("\ufeff") + "\n" for line in _lines(path, encoding))
     reader = csv.reader(lines, delimiter=delimiter, strict=True)
@@ -384,13 +359,7 @@ def _csv_rows(path: str, delimiter: str, encoding: str | None) -> Iterator[tuple
 
 
 def _json_rows(lines: Iterator[str], path: str) -> Iterator[tuple[int, dict]]:
-    """Line number (from 1, of the row's first line) and values of each row.
-
-    A value inside of an object has a name of both: {"labels": {"label": 4.9}} also has "labels.label".
-
-    Args:
-      lines: of the file, without line breaks. path: its name in errors.
-    """
+    """Rows of lines without line breaks. {"labels": {"label": 4.9}} also has "labels.label"."""
     stripped = (line.lstrip("\ufeff").strip() for line in lines)
     numbered = ((number, line) for number, line in enumerate(stripped, start=1) if line)
     first = next(numbered, (1, ""))
@@ -402,7 +371,7 @@ def _json_rows(lines: Iterator[str], path: str) -> Iterator[tuple[int, dict]]:
 
 
 def _rows_of_lines(text: str, line: int, path: str) -> Iterator[tuple[int, dict]]:
-    """The objects of an array, or one after the other, on any number of lines. line: that of the text's beginning."""
+    """The objects of an array, or one after the other, on any number of lines; the text begins in `line`."""
     text = "\n" * (line - 1) + text.rstrip()  # messages count from the file's first line
     at, end, decoder, line, counted = line - 1, len(text), json.JSONDecoder(), 1, 0
     if text[at] == "[":

@@ -1,8 +1,7 @@
 """Unpadded token rows of examples, and batches of them that are as short as the examples allow.
 
-The original pads every example to max_seq_length; here a batch is padded to its longest row, rounded up to one of a
-few lengths. Which rows form a batch is a function of (lengths, batch size, seed, step), so that a killed run resumes
-with exactly the batches it would have had. Records for pre-training have this order of an epoch, too.
+A batch is padded to its longest row, rounded up to one of a few lengths. Which rows form a batch is a function of
+(lengths, batch size, seed, step), so that a killed run resumes with exactly the batches it would have had.
 
 Shape legend: B batch, n rows or examples, N rows of an example, W most windows of an example of the batch,
 S sequence length.
@@ -32,9 +31,8 @@ def permutation(length: int, seed: int, epoch: int, stream: int) -> np.ndarray:
 class Share:
     """Consecutive parts of each batch, one for each replica of a worker. By default the whole batch, as one part.
 
-    Attributes:
-      parts: the equal parts of a batch: the replicas of all workers.
-      first: the number of the first part of the share. count: its parts.
+    parts: the equal parts of a batch: the replicas of all workers.
+    first: the number of the first part of the share. count: its parts.
     """
 
     parts: int = 1
@@ -80,7 +78,6 @@ class TokenRows:
 
     @property
     def lengths(self) -> np.ndarray:
-        """Tokens of each row, including [CLS] and [SEP]."""
         return np.diff(self.offsets).astype(np.int32)
 
     @property
@@ -93,7 +90,7 @@ class TokenRows:
 
     @property
     def row_lengths(self) -> np.ndarray:
-        """Tokens of the rows of which the cost of an example is estimated: by default those of the examples."""
+        """Tokens of the rows by which the cost of an example is estimated."""
         return self.lengths
 
     @property
@@ -106,12 +103,9 @@ class TokenRows:
         return (length,)
 
     def padded_lengths(self, max_seq_length: int, static_padding: bool = False, programs: int | None = None) -> list:
-        """The lengths that batches of these rows are padded to, ascending; see the function of this name.
+        """The lengths that batches of these rows are padded to, ascending; static_padding: only the longest.
 
-        Args:
-          static_padding: only the longest.
-          programs: at most so many lengths, those with the least padding: the whole step is compiled for each of them,
-            which takes a minute. None: of any number.
+        programs: at most so many, those with the least padding: the whole step is compiled for each, in a minute.
         """
         if static_padding:
             return [max_seq_length]
@@ -140,7 +134,6 @@ class TokenRows:
 
 
 def check_tokenizer(tokenizer) -> None:
-    """Refuses anything but a tokenizer, such as a model or the path of one."""
     if not isinstance(tokenizer, Tokenizer):
         raise TypeError(f"the tokenizer must be that of the model, bert_tf.read_tokenizer(path), not {tokenizer!r:.80}")
 
@@ -151,7 +144,7 @@ def check_room(tokenizer: Tokenizer, length: int) -> None:
 
 
 def flatten(rows: Sequence[Sequence[int]]) -> tuple[np.ndarray, np.ndarray]:
-    """`ids` and `offsets` of rows of ids."""
+    """`ids` and `offsets` of `TokenRows`."""
     offsets = np.cumsum([0, *map(len, rows)], dtype=np.int64)
     return np.fromiter((index for row in rows for index in row), np.int32, int(offsets[-1])), offsets
 
@@ -159,10 +152,7 @@ def flatten(rows: Sequence[Sequence[int]]) -> tuple[np.ndarray, np.ndarray]:
 def rows_of_texts(
     texts: Sequence[str], tokenizer: Tokenizer, max_seq_length: int, lower: bool = False
 ) -> tuple[TokenRows, int]:
-    """A row [CLS] text [SEP] for each text, and how many texts lost tokens.
-
-    lower: lower-case the texts first, whatever the tokenizer does.
-    """
+    """A row [CLS] text [SEP] for each text, in lower case on request, and how many texts lost tokens."""
     encoded = tokenizer.encode_batch([text.lower() for text in texts] if lower else list(texts))
     ids, offsets = flatten([tokenizer.build_inputs(ids, None, max_seq_length)[0] for ids in encoded])
     watch_unknown(tokenizer, ids)
@@ -174,12 +164,8 @@ def rows_of_texts(
 def padded_lengths(max_seq_length: int, whole_step: bool = False) -> list[int]:
     """The lengths that batches are padded to: multiples of 4 from 8 to 64, of 8 up to 128, of 16 up to 256, and so on.
 
-    The last is max_seq_length. Finer lengths would compute less padding, but each is one more shape to compile
-    (benchmarks/padding.py).
-
-    Args:
-      whole_step: the whole step is compiled, not only its fused kernels, which takes far longer for each length: begin
-        with multiples of 32.
+    Each is one more shape to compile (benchmarks/padding.py). whole_step: begin with multiples of 32, since compiling
+    the whole step takes far longer.
     """
     lengths, length = [], 0 if whole_step else 4
     while length < max_seq_length:
@@ -198,9 +184,8 @@ def training_rows(
 ) -> Iterator[np.ndarray]:
     """Rows of each batch from a step on: a function of (lengths, batch size, seed, step) and nothing else.
 
-    Epochs follow each other without a gap, each with its own permutation, as in the original's repeated dataset. Within
-    a window of `window_batches` batches, examples of similar length are batched together and the batches are then
-    shuffled. window_batches=1: no sorting by length.
+    Epochs follow each other without a gap, each with its own permutation. Within a window of `window_batches` batches,
+    examples of similar length are batched together and the batches are then shuffled; 1: no sorting by length.
     """
     count = len(lengths)
     size = window_batches * batch_size
@@ -314,8 +299,7 @@ def _dataset(batches: Callable[[], Iterator], rows: TokenRows, batch_size: int, 
 def write_records(path: str, rows: TokenRows, max_seq_length: int, columns: Mapping[str, np.ndarray]) -> None:
     """Writes a TFRecord file as the original's scripts do, complete or not at all.
 
-    Features: int64 [S] input_ids, padded with `rows.pad_id`, input_mask and segment_ids, padded with zeros, and one for
-    each of `columns`. columns: feature name -> values [n] or [n, C]: non-negative integers, or floats.
+    columns: further feature name -> values [n] or [n, C]: non-negative integers, or floats.
     """
     import tensorflow as tf
 
@@ -364,13 +348,9 @@ def document_spans(length: int, room: int, stride: int) -> list[tuple[int, int]]
 
 @dataclasses.dataclass(frozen=True)
 class GroupedRows(TokenRows):
-    """Examples of N token rows each; `labels` has arrays [n, ...], one value for each example.
+    """Examples of N token rows each; length, `lengths`, `labels` and `batch` are of examples, the rest is of all rows.
 
-    ids, offsets and second_starts are those of all rows, N for each example one after the other; length, `lengths` and
-    `batch` are of examples.
-
-    Attributes:
-      rows_per_example: N. truncated: how many rows were longer than max_seq_length.
+    rows_per_example: N. truncated: how many rows were longer than max_seq_length.
     """
 
     rows_per_example: int
@@ -388,7 +368,7 @@ class GroupedRows(TokenRows):
         return (self.rows_per_example, length)
 
     def batch(self, rows: Sequence[int], length: int) -> dict[str, np.ndarray]:
-        """Padded arrays of some examples: input_ids, input_mask, segment_ids int32 [B, N, length], and the labels."""
+        """As of `TokenRows`, [B, N, length]."""
         examples = np.asarray(rows)
         every = (examples[:, None] * self.rows_per_example + np.arange(self.rows_per_example)).reshape(-1)
         arrays = self.rows.batch(every, length)
@@ -398,15 +378,13 @@ class GroupedRows(TokenRows):
 
 @dataclasses.dataclass(frozen=True)
 class WindowRows(TokenRows):
-    """Examples of one or more token rows, the windows of one text; `labels` has arrays [n, ...].
+    """Examples of one or more windows of a text; length, `lengths`, `labels` and `batch` are of examples.
 
-    ids, offsets and second_starts are those of all windows, an example's one after the other; length, `lengths` and
-    `batch` are of examples. All windows of an example are full but the last one, so that its tokens, counted over all
-    its windows, tell how many these are: by that number examples are sorted, padded and batched.
+    All windows of an example but the last are full: its tokens tell how many there are, and by that number examples are
+    sorted, padded and batched.
 
-    Attributes:
-      first_rows: int64 [n + 1]: with which window each example begins, and the number of all windows.
-      window_length: tokens of a full window.
+    first_rows: int64 [n + 1]: with which window each example begins, and the number of all windows.
+    window_length: tokens of a full window.
     """
 
     first_rows: np.ndarray = dataclasses.field(kw_only=True)
@@ -451,10 +429,7 @@ class WindowRows(TokenRows):
         return self.fewest(allowed, programs) if programs else allowed
 
     def batch(self, rows: Sequence[int], length: int) -> dict[str, np.ndarray]:
-        """Padded arrays of some examples: input_ids, input_mask, segment_ids int32 [B, W, S], and the labels.
-
-        The windows that an example does not have are padding with a mask of zeros. W and S follow from `length`.
-        """
+        """As of `TokenRows`, [B, W, S]; windows that an example does not have are padding with a mask of zeros."""
         examples = np.asarray(rows)
         most, width = self.shape_of(length)
         numbers = self.first_rows[examples][:, None] + np.arange(most)  # [B, W]

@@ -8,8 +8,8 @@ from JSON lines with one document each, both also as .gz:
         for piece in corpus.blocks(*corpus.shard_range(shard, 64)):
             ...  # together the pieces are the text of this shard's documents
 
-Plain text files are one text, as in the original: a document at the end of a file continues in the next one, unless
-the settings say otherwise. A compressed file and JSON lines hold whole documents.
+Plain text files are one text, as in the original: by default a document at the end of a file continues in the next
+one. A compressed file and JSON lines hold whole documents.
 """
 
 import concurrent.futures
@@ -18,25 +18,101 @@ import itertools
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from absl import logging
 
-from bert_tf.pretraining.corpus_formats import (
-    Reading,
-    TextSettings,
-    jsonl_texts,
-    numbered_lines,
-    sentence_splitter,
-)
+from bert_tf.system import text_files
+from bert_tf.system.declare import check_values, setting
+from bert_tf.system.messages import warn_once
 from bert_tf.system.storage import is_remote
-from bert_tf.system.text_files import Progress, TextFile, gzip_of, size_of, warn_of_tables, whole_lines
+from bert_tf.system.text_files import Progress, TextFile, whole_lines, with_newlines
 
 PIECE_CHARACTERS = 1 << 20
 LONGEST_LINE = 2 << 20  # bytes; a longer line of plain text comes in several pieces
-_LONGEST_JSON = 64 << 20  # bytes of a first line that is looked at to see whether it is JSON
 _LOOK_BACK = 4096  # bytes before a range, for the blank lines before its first document
-_JSONL_SUFFIXES = (".jsonl", ".json", ".ndjson")
+_LONGEST_PARAGRAPH = 100_000  # characters; the sentence splitter's time is quadratic in what it gets
+
+
+@dataclasses.dataclass(frozen=True)
+class TextSettings:
+    """What the files hold.
+
+    joins_files: a document at the end of a plain text file continues in the next one; no flag.
+    encoding: a file that is not UTF-8 is read from its start, as a compressed one is.
+    """
+
+    input_format: str = setting(
+        "auto",
+        "The format of the files. auto: JSONL by the name (.jsonl, .json, .ndjson, before .gz and the like) or the "
+        "first line, else text.",
+        heading="Kinds of text",
+        choices=("auto", "text", "jsonl"),
+    )
+    text_key: str = setting("text", "JSONL: the key of the document's text.")
+    split_sentences: bool = setting(False, "Lines are paragraphs: split them into sentences.")
+    language: str = setting("en", "Language for --split_sentences, as in Wikipedia's addresses: en, de, ko, zh, ...")
+    errors: str = setting(
+        "strict",
+        "What is invalid in UTF-8, or in --encoding. strict: an error that names the place. replace: counted and "
+        "replaced with U+FFFD, which the tokenizer drops.",
+        choices=("strict", "replace"),
+    )
+    encoding: str = text_files.encoding_setting("--input_file")
+    blanks_separate_docs: bool = setting(
+        True, "A blank line ends a document of plain text. false: each file is one document."
+    )
+    joins_files: bool = True
+
+    def __post_init__(self):
+        check_values(self)
+        if not self.blanks_separate_docs and self.input_format == "jsonl":
+            raise ValueError("--blanks_separate_docs=false is for plain text: JSON lines are a document each")
+
+
+class Reading:
+    """The state of one pass over a range: settings, counts, the sentence splitter."""
+
+    def __init__(self, settings: TextSettings, counts: Counter, progress: Progress | None):
+        self.settings, self.counts, self.progress = settings, counts, progress
+        self.splitter = sentence_splitter(settings.language) if settings.split_sentences else None
+
+    def decode(self, file: TextFile, offset: int, block: bytes) -> str:
+        if self.settings.errors == "strict":
+            return file.decode(offset, block)
+        text = with_newlines(block.decode("utf-8", "replace"))
+        for line in block.split(b"\n") if "\ufffd" in text else ():
+            known = 0 if file.is_converted else line.count("\ufffd".encode())
+            self.count_replaced(file, line.decode("utf-8", "replace").count("\ufffd") - known)
+        return text
+
+    def count_replaced(self, file: TextFile, characters: int) -> None:
+        if characters:
+            encoding = file.encoding if file.is_converted else "UTF-8"
+            warn_once(("bad text", file.path), "%s is not all %s; the rest becomes U+FFFD", file.path, encoding)
+            self.counts.update(replaced_characters=characters, lines_with_bad_utf8=1)
+
+    def paragraphs(self, pieces: Iterable[str]) -> Iterator[str]:
+        """Plain text, its lines cut into sentences on request."""
+        if self.splitter is None:
+            yield from pieces
+            return
+        held = ""  # of a line too long to come in one piece: its last sentence, which may continue
+        for piece in pieces:
+            *lines, rest = (held + piece).split("\n")
+            cut = [self.lines_of(line) or "\n" for line in lines]
+            held = ""
+            if rest and (sentences := self.splitter(rest)):
+                held = sentences.pop() + " "
+                cut += [sentence + "\n" for sentence in sentences]
+            yield "".join(cut)
+
+    def lines_of(self, text: str) -> str:
+        """The lines of a text, or their sentences, without blank ones; each with its newline."""
+        lines = [line for line in text.split("\n") if line and not line.isspace()]
+        if self.splitter is not None:
+            lines = [sentence for line in lines for sentence in self.splitter(line)]
+        return "\n".join([*lines, ""])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,12 +126,9 @@ class _Source:
 
 
 class Corpus:
-    """The documents of a list of files, in order.
+    """The documents of a list of files, in order; it can be pickled, so that workers need not inspect these again.
 
-    It is small and can be pickled, so that workers need not inspect the files again.
-
-    Attributes:
-      total_bytes: of all files on the disk. Those of 0 bytes are skipped with a warning.
+    total_bytes: of all files on the disk. Those of 0 bytes are skipped with a warning.
     """
 
     def __init__(self, files: Sequence[str], settings: TextSettings | None = None):
@@ -70,21 +143,17 @@ class Corpus:
             looks = list(pool.map(lambda path: _look(path, settings), files))
         ends = [*itertools.accumulate(size for _, _, size in looks)]
         self.total_bytes = ends[-1] if ends else 0
-        self._sources = [
-            _Source(file, is_jsonl, end - size, end)
-            for (file, is_jsonl, size), end in zip(looks, ends, strict=True)
-            if size
-        ]
+        placed = zip(looks, ends, strict=True)
+        self._sources = [_Source(file, is_jsonl, end - size, end) for (file, is_jsonl, size), end in placed if size]
         if empty := [file.path for file, _, size in looks if not size]:
             logging.warning("%d of %d files are empty: %s", len(empty), len(files), empty[0])
 
     @property
     def marks_documents(self) -> bool:
-        """Whether a file says itself where its documents end, as JSONL does."""
         return any(source.is_jsonl for source in self._sources)
 
     def warn_of_tables(self) -> None:
-        warn_of_tables(source.file.path for source in self._sources if not source.is_jsonl)
+        text_files.warn_of_tables(source.file.path for source in self._sources if not source.is_jsonl)
 
     def shard_range(self, shard: int, num_shards: int) -> tuple[int, int]:
         """(begin, end) of shard `shard` of `num_shards` of nearly equal size, for `blocks`."""
@@ -99,20 +168,24 @@ class Corpus:
         compressed file at the beginning of the file. So adjoining ranges together have every document once, whole
         and in order. Only the range itself is read, except for a little at its ends.
 
-        A piece ends with a newline, or, within a line of plain text of more than 2 MB, with a space. The whole of plain
-        text is the lines of `read_text_lines`; of JSON lines, blank lines within documents and documents without text
-        are left out. Memory is bounded for plain text except for its longest word, of JSON lines by the longest of
-        them.
+        A piece ends with a newline, or, within a line of plain text of more than 2 MB, with a space. Of JSON lines,
+        blank lines within documents and documents without text are left out.
 
-        Args:
-          begin, end: from 0 to total_bytes (None); the bytes of the files end to end, as they are on the disk.
-          counts: counters to increase: `lines_with_bad_utf8` and `replaced_characters`, what errors="replace" did, and
-            `documents_without_text`, which are left out.
-          progress: called with the number of bytes that each read took from the disk; ranges that adjoin take all.
+        begin, end: from 0 to total_bytes (None); the bytes of the files end to end, as they are on the disk.
+        counts: counters to increase: `lines_with_bad_utf8`, `replaced_characters`, `documents_without_text`.
+        progress: called with the number of bytes that each read took from the disk.
         """
         end = self.total_bytes if end is None else end
         reading = Reading(self.settings, Counter() if counts is None else counts, progress)
-        return _gathered(self._texts(begin, end, reading))
+        held, size = [], 0
+        for text in self._texts(begin, end, reading):
+            held.append(text)
+            size += len(text)
+            if size >= PIECE_CHARACTERS:
+                yield "".join(held)
+                held, size = [], 0
+        if size:
+            yield "".join(held)
 
     def _texts(self, begin: int, end: int, reading: Reading) -> Iterator[str]:
         joins = self.settings.joins_files and self.settings.blanks_separate_docs
@@ -128,14 +201,19 @@ class Corpus:
                 continue
             whole = not (sources[0].is_jsonl or self.settings.blanks_separate_docs)
             if not sources[0].file.starts_anywhere or whole:
-                if begin <= first:
-                    yield from _whole_file_texts(sources[0], reading)
+                if begin <= first and sources[0].is_jsonl:
+                    yield from _record_texts(sources[0], 0, None, reading)
+                elif begin <= first:
+                    chunks = sources[0].file.chunks(progress=reading.progress)
+                    blocks = _finished(whole_lines(sources[0].file, chunks, LONGEST_LINE))
+                    texts = (reading.decode(sources[0].file, offset, block) for offset, block in blocks)
+                    yield from reading.paragraphs(_without_blank_lines(texts) if whole else texts)
+                    yield "\n"
             elif not sources[0].is_jsonl:
                 start, stop = _document_start(sources, begin), _document_start(sources, end)
                 blocks = _text_blocks(sources, start, stop, reading.progress)
-                yield from reading.paragraphs(
-                    reading.decode(source.file, offset - source.begin, block) for offset, source, block in blocks
-                )
+                texts = (reading.decode(of.file, offset - of.begin, block) for offset, of, block in blocks)
+                yield from reading.paragraphs(texts)
                 if start < stop == last < self.total_bytes:
                     yield "\n"  # what follows is another document
             else:
@@ -148,11 +226,11 @@ class Corpus:
 
 def _look(path: str, settings: TextSettings) -> tuple[TextFile, bool, int]:
     """(file, whether it holds JSON lines, bytes on the disk)."""
-    is_gzip, name = gzip_of(path)
-    file, size = TextFile(path, is_gzip, settings.encoding, settings.errors), size_of(path)
+    is_gzip, name = text_files.gzip_of(path)
+    file, size = TextFile(path, is_gzip, settings.encoding, settings.errors), text_files.size_of(path)
     if settings.input_format != "auto":
         return file, settings.input_format == "jsonl", size
-    if name.lower().endswith(_JSONL_SUFFIXES):
+    if name.lower().endswith((".jsonl", ".json", ".ndjson")):
         return file, True, size
     line = _first_line(file) if size else ""
     if line.startswith("<doc "):
@@ -170,12 +248,12 @@ def _look(path: str, settings: TextSettings) -> tuple[TextFile, bool, int]:
 
 
 def _first_line(file: TextFile) -> str:
-    """The first line, without byte order mark; only roughly if it is not UTF-8, or long and not JSON."""
+    """Only roughly if it is not UTF-8, or long and not JSON."""
     begin = b""
     for _, block in whole_lines(file, file.chunks(), LONGEST_LINE):
         begin += block
         is_json = begin.removeprefix(b"\xef\xbb\xbf").startswith(b"{")
-        if b"\n" in block or not is_json or len(begin) > _LONGEST_JSON:
+        if b"\n" in block or not is_json or len(begin) > 64 << 20:
             break
     return begin.decode("utf-8", "replace").removeprefix("\ufeff").split("\n", 1)[0]
 
@@ -188,8 +266,7 @@ _BEFORE_DOCUMENT = re.compile(r"\n[^\S\n]*\n\s*(?=\S)")
 def _document_start(sources: Sequence[_Source], position: int) -> int:
     """Where the first document that begins at or after `position` does: at a line with text, after a blank one.
 
-    A run of whitespace separates documents if it has two newlines; the document begins after the last of them. The
-    whole text begins with its first byte, though, so that no blank line of it is lost.
+    The whole text begins with its first byte, so that no blank line of it is lost.
     """
     first, end = sources[0].begin, sources[-1].end
     if position <= first or position >= end:
@@ -221,12 +298,11 @@ def _document_start(sources: Sequence[_Source], position: int) -> int:
 
 
 def _after_newline(block: bytes, number: int) -> int:
-    """Where the line after the number-th newline (from 1) begins."""
     return len(block) - len(block.split(b"\n", number)[number])
 
 
 def _record_start(source: _Source, position: int) -> int:
-    """Where, in the file, the first record does that begins at or after byte `position` of the file."""
+    """Where the first record begins at or after `position`; both in the file."""
     size = source.end - source.begin
     if position <= 0 or position >= size:
         return max(0, min(position, size))
@@ -241,33 +317,14 @@ def _record_start(source: _Source, position: int) -> int:
 # ---- texts -----------------------------------------------------------------------------------------------------------
 
 
-def _gathered(texts: Iterable[str]) -> Iterator[str]:
-    """The same text in pieces of about a megabyte."""
-    held, size = [], 0
-    for text in texts:
-        held.append(text)
-        size += len(text)
-        if size >= PIECE_CHARACTERS:
-            yield "".join(held)
-            held, size = [], 0
-    if size:
-        yield "".join(held)
-
-
-def _text_blocks(
-    sources: Sequence[_Source], begin: int, end: int, progress: Progress | None = None
-) -> Iterator[tuple[int, _Source, bytes]]:
-    """(offset in the corpus, source, block) of plain text; a newline is added to a file's last line if it lacks one."""
+def _text_blocks(sources: Sequence[_Source], begin: int, end: int, progress: Progress | None = None):
+    """(offset in the corpus, source, block) of plain text; a file's last line gets a newline if it lacks one."""
     for source in sources:
         if source.begin >= end or source.end <= begin:
             continue
         first, last = max(begin - source.begin, 0), min(end, source.end) - source.begin
-        yield from (
-            (source.begin + offset, source, block)
-            for offset, block in _finished(
-                whole_lines(source.file, source.file.chunks(first, last, progress), LONGEST_LINE, offset=first)
-            )
-        )
+        blocks = whole_lines(source.file, source.file.chunks(first, last, progress), LONGEST_LINE, offset=first)
+        yield from ((source.begin + offset, source, block) for offset, block in _finished(blocks))
 
 
 def _finished(blocks: Iterable[tuple[int, bytes]]) -> Iterator[tuple[int, bytes]]:
@@ -284,7 +341,6 @@ def _finished(blocks: Iterable[tuple[int, bytes]]) -> Iterator[tuple[int, bytes]
 
 
 def _without_blank_lines(texts: Iterable[str]) -> Iterator[str]:
-    """Text, cut anywhere after a newline or a space, without its blank lines."""
     is_visible = False  # the beginning of the line that the last text left open
     for text in texts:
         *lines, rest = text.split("\n")
@@ -297,18 +353,48 @@ def _without_blank_lines(texts: Iterable[str]) -> Iterator[str]:
         yield "".join([*kept, rest])
 
 
-def _whole_file_texts(source: _Source, reading: Reading) -> Iterator[str]:
-    if source.is_jsonl:
-        yield from _record_texts(source, 0, None, reading)
-        return
-    blocks = _finished(whole_lines(source.file, source.file.chunks(progress=reading.progress), LONGEST_LINE))
-    texts = (reading.decode(source.file, offset, block) for offset, block in blocks)
-    if not reading.settings.blanks_separate_docs:
-        texts = _without_blank_lines(texts)
-    yield from reading.paragraphs(texts)
-    yield "\n"
-
-
 def _record_texts(source: _Source, start: int, stop: int | None, reading: Reading) -> Iterator[str]:
-    blocks = whole_lines(source.file, source.file.chunks(start, stop, reading.progress), offset=start)
-    yield from jsonl_texts(source.file, numbered_lines(source.file, blocks, reading), reading)
+    file, key = source.file, reading.settings.text_key
+    for offset, block in whole_lines(file, file.chunks(start, stop, reading.progress), offset=start):
+        decoded = reading.decode(file, offset, block)
+        for index, line in enumerate((decoded if offset else decoded.removeprefix("\ufeff")).split("\n")):
+            if not line.strip():
+                continue
+            try:
+                text = with_newlines(json.loads(line)[key])
+                # JSON can contain half a character (a lone surrogate), which UTF-8 can't encode.
+                text, halves = re.subn("[\ud800-\udfff]", "\ufffd", text) if "\\u" in line else (text, 0)
+                if halves and reading.settings.errors == "strict":
+                    raise ValueError("half a character, see --errors")
+            except (AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
+                where = f"{file.path}, line {file.line_number(offset) + index}"
+                raise ValueError(f"{where}: no text in {key!r} (--text_key) of {line:.100}: {error!r:.200}") from None
+            reading.count_replaced(file, halves)
+            if document := reading.lines_of(text):
+                yield document + "\n"
+            else:
+                reading.counts["documents_without_text"] += 1
+
+
+def sentence_splitter(language: str) -> Callable[[str], list[str]]:
+    import sentencex
+
+    language = language.lower()
+    # The library accepts any name and falls back to general rules.
+    if not re.fullmatch(r"[a-z]{2,3}(-[a-z]+)*", language):
+        raise ValueError(f"--language={language}: it is a code such as en, de, ko or zh")
+
+    def split(paragraph: str) -> list[str]:
+        sentences: list[str] = []
+        while paragraph:
+            cut = len(paragraph)
+            if cut > _LONGEST_PARAGRAPH:
+                cut = paragraph.rfind(" ", 0, _LONGEST_PARAGRAPH) + 1 or _LONGEST_PARAGRAPH
+            parts = sentencex.segment(language, paragraph[:cut])
+            paragraph = paragraph[cut:]
+            if paragraph and len(parts) > 1:
+                paragraph = parts.pop() + paragraph  # it may continue behind the cut
+            sentences += filter(None, map(str.strip, parts))
+        return sentences
+
+    return split

@@ -2,7 +2,7 @@
 
 Where things are:
 
-  corpus, corpus_formats            text of any kind, cut into ranges -> lines
+  corpus                            text of any kind, cut into ranges -> lines
   model_vocabulary                  the tokenizer of any family, by its vocabulary's file
   token_store, word_kernels         lines -> documents, sentences and ids on disk; each word is encoded once
   instances, instance_kernels       pairs of sentence runs, [CLS] A [SEP] B [SEP], with masked positions
@@ -11,7 +11,7 @@ Where things are:
   shard                             all of it for one shard of the text
   system.workers                    many shards, on this machine; `_make_shards_by_beam`: on a cluster
 
-This module checks the flags, finds what an earlier run has already done, starts the rest, and says what looks wrong.
+This module finds what an earlier run has already done, starts the rest, and says what looks wrong.
 """
 
 import contextlib
@@ -29,8 +29,7 @@ import tensorflow as tf
 from absl import logging
 
 from bert_tf.pretraining import shard as pretraining_shard
-from bert_tf.pretraining.corpus import Corpus
-from bert_tf.pretraining.corpus_formats import TextSettings
+from bert_tf.pretraining.corpus import Corpus, TextSettings
 from bert_tf.pretraining.model_vocabulary import tokenizer_of, vocabulary_sha256
 from bert_tf.pretraining.record_settings import InstanceSettings, RecordSettings, settings_of_records
 from bert_tf.pretraining.shard import ShardJob, finished_summary, make_shard, read_summary, summary_path
@@ -43,18 +42,13 @@ from bert_tf.system.text_files import list_files
 from bert_tf.system.workers import available_cores
 from bert_tf.text.tokenizer import Tokenizer
 
-_FORMAT = 1  # of the records, in fingerprints
 # Flags that earlier versions did not have -> what they did.
 _LATER = {
     "word_boundaries": None, "segmenter": None, "rows": "pairs", "next_sentence": "random", "ngram": 0,
     "favor_shorter_ngram": True, "blanks_separate_docs": True, "joins_files": True, "encoding": "utf-8",
 }  # fmt: skip
-# Beam finds this runner only by its whole name. By default up to 128 shards would be one piece of work, for one worker.
-_DASK = "apache_beam.runners.dask.dask_runner.DaskRunner"
+# By default up to 128 shards would be one piece of work, for one worker.
 _DASK_PARTITIONS = ("--dask_partition_size", "--dask_npartitions")
-_LARGE_TEXT = 200_000_000  # bytes
-_MANY_NOT_IN_ORDER = 0.6  # of the pairs; usually half of them
-_MANY_RANDOM = 0.8  # of the pairs; usually half of them
 
 
 def create_pretraining_data(
@@ -75,17 +69,14 @@ def create_pretraining_data(
     `InstanceSettings`. None for do_lower_case and strip_accents means that the files beside the vocabulary say it, or
     else that text for word pieces is lower-cased and stripped.
 
-    A shard's files appear under their names when all of them are written. A failed run leaves earlier files, and
-    finished shards: the same flags and input resume from these.
+    A failed run leaves finished shards, from which the same flags and input resume.
 
-    Returns:
-      The summary, as written: flags, input_files, vocab_sha256, vocab_size; counts of documents, sentences, tokens,
-      instances, rows (records), masked_positions, random_next; shares of unknown tokens in the text and of padding in
-      the records; output_files with the instances of each.
+    Returns the summary, as written: flags, input_files, vocab_sha256, vocab_size; counts of documents, sentences,
+    tokens, instances, rows (records), masked_positions, random_next; shares of unknown tokens in the text and of
+    padding in the records; output_files with the instances of each.
     """
-    records, instances = settings_of_records(
-        input_file=input_file, output_file=output_file, vocab_file=vocab_file, **settings
-    )
+    files = {"input_file": input_file, "output_file": output_file, "vocab_file": vocab_file}
+    records, instances = settings_of_records(**files, **settings)
     # ELECTRA's original ends its rows with the file.
     text = dataclasses.replace(text or TextSettings(), joins_files=instances.rows != "electra")
     tokenizer = tokenizer_of(records, instances, do_lower_case, strip_accents)
@@ -124,13 +115,12 @@ def _job_of(
     files = [[path, int(stat.length), int(stat.mtime_nsec)] for path, stat in zip(input_files, stats, strict=True)]
     decisive = {name: value for name, value in flags.items() if name not in ("input_file", "vocab_file")}
     decisive["compression"] = None  # which earlier versions had: their files are what would be made now
-    content = json.dumps([_FORMAT, decisive, files, vocab_sha256], sort_keys=True)
+    content = json.dumps([1, decisive, files, vocab_sha256], sort_keys=True)
     records, fingerprint = dataclasses.replace(records, **casing), hashlib.sha256(content.encode()).hexdigest()
     return ShardJob(tuple(input_files), records.output_files, text, records, instances, fingerprint), flags
 
 
 def _check_files(job: ShardJob) -> None:
-    """Refuses output that would overwrite something else, and a scratch directory that is not local."""
     flag = f"--output_file={job.records.output_file}"
     written = [path for shard in range(job.num_shards) for path in job.files(shard)]
     check_output_files(written, [*job.input_files, job.records.vocab_file], flag)
@@ -147,18 +137,13 @@ def _check_files(job: ShardJob) -> None:
         os.makedirs(scratch, exist_ok=True)
     existing = {name for path in job.output_files for name in paths_beginning_with(f"{path}-")}
     if stale := sorted(name for name in existing.difference(outputs) if re.search(r"-\d{5,}-of-\d{5,}$", name)):
-        raise ValueError(
-            f"--num_shards={job.num_shards}: delete the {len(stale)} files of another number of shards, which would be "
-            f"taken for these: {some(stale)}"
-        )
+        what = f"delete the {len(stale)} files of another number of shards, which would be taken for these"
+        raise ValueError(f"--num_shards={job.num_shards}: {what}: {some(stale)}")
 
 
 @contextlib.contextmanager
 def _exclusive(job: ShardJob) -> Iterator[ShardJob]:
-    """Holds locks on the output files, removes what a killed run left behind, and yields the job.
-
-    The yielded job has its own scratch directory, which only this user can open; on a cluster none.
-    """
+    """Locks the output files, removes what a killed run left, and yields the job, with its own scratch directory."""
     with contextlib.ExitStack() as stack:
         for path in sorted({*job.output_files}):
             stack.enter_context(storage.file_locked(path, summary_path(path)))
@@ -195,11 +180,9 @@ def _make_missing(job: ShardJob, flags: dict, options: Sequence[str], show_progr
     if replaced := [shard for shard in missing if all(map(tf.io.gfile.exists, job.outputs(shard)))]:
         before, count = earlier.get("flags", {}), len(replaced) * len(job.output_files)
         changed = [f"--{name} was {before[name]}" for name in flags if name in before and before[name] != flags[name]]
-        logging.warning(
-            f"{count} finished files of an earlier run with other flags or another text are replaced, the first is "
-            + job.outputs(replaced[0])[0]
-            + (f" ({', '.join(changed)})" if changed else "")
-        )
+        what = f"{count} finished files of an earlier run with other flags or another text are replaced"
+        flags_changed = f" ({', '.join(changed)})" if changed else ""
+        logging.warning(f"{what}, the first is {job.outputs(replaced[0])[0]}{flags_changed}")
     num_workers = records.num_workers or available_cores()
     bar = functools.partial(progress_bar, disable=not show_progress)
     corpus = Corpus(job.input_files, job.text)
@@ -210,9 +193,8 @@ def _make_missing(job: ShardJob, flags: dict, options: Sequence[str], show_progr
     elif records.beam_runner:
         summaries |= _make_shards_by_beam(job, missing, records.beam_runner, options)
     elif job.num_shards == 1:
-        if corpus.total_bytes > _LARGE_TEXT and num_workers > 1:
+        if corpus.total_bytes > 200_000_000 and num_workers > 1:
             logging.info("One shard is drawn on one core: --num_shards=%d would use all of them.", 4 * num_workers)
-        bar = functools.partial(progress_bar, disable=not show_progress)
         summaries[0] = make_shard(job, 0, num_workers, bar=bar, log=True)
     else:
         summaries |= _make_shards(job, corpus, missing, num_workers, bar)
@@ -243,17 +225,13 @@ def _make_shards(job: ShardJob, corpus: Corpus, missing: list[int], num_workers:
 
 
 def _make_shards_by_beam(job: ShardJob, shards: list[int], runner: str, options: Sequence[str]) -> dict[int, dict]:
-    """Makes shards on Dataflow, Flink, Spark, Dask, or this machine (DirectRunner), and waits for the end.
-
-    Workers need this package and its requirements, and must reach the text, the vocabulary and the output by the same
-    names as this machine (gs://..., a shared file system).
-    """
+    """Makes shards on workers that reach text, vocabulary and output by the same names as this machine; waits."""
     import apache_beam as beam
     from apache_beam.options.pipeline_options import PipelineOptions
 
     logging.info("%d shards by Apache Beam %s, %s", len(shards), beam.__version__, runner)
     if runner == "DaskRunner":
-        runner = _DASK
+        runner = "apache_beam.runners.dask.dask_runner.DaskRunner"  # Beam finds it only by its whole name
         if not any(option.startswith(_DASK_PARTITIONS) for option in options):
             options = [*options, f"{_DASK_PARTITIONS[0]}=1"]  # each shard is a piece of work of its own
     pipeline_options = PipelineOptions([f"--runner={runner}", "--job_name=bert-pretraining-data", *options])
@@ -324,6 +302,7 @@ def warn_of_text(summary: dict, name: str, job: ShardJob) -> None:
     length, in_order = settings.max_seq_length, settings.next_sentence == "order"
     lines, tokens = count["sentences"] / count["documents"], count["tokens"] / count["sentences"]
     is_random = settings.nsp and not in_order
+    # Usually half of them.
     share = count["not_in_order" if in_order else "random_next"] / count["instances"]
     of_pairs = f"a pair takes two lines of one document; here one has {lines:.1f} lines of {tokens:.0f} tokens"
     split = "" if job.text.split_sentences else "; --split_sentences (with --language) makes sentences of paragraphs"
@@ -336,14 +315,14 @@ def warn_of_text(summary: dict, name: str, job: ShardJob) -> None:
             settings.ngram > 1 and not settings.do_whole_word_mask,
             "without --do_whole_word_mask, --ngram masks runs of pieces, not of words",
         ),
-        (in_order and share > _MANY_NOT_IN_ORDER, f"{share:.0%} of the pairs are not in order: {of_pairs}{split}"),
+        (in_order and share > 0.6, f"{share:.0%} of the pairs are not in order: {of_pairs}{split}"),
         (
             is_random and count["documents"] == 1,
             "there is only one document, so that random next sentences are of the same, and labels contradict each "
             f"other; a blank line separates documents, and fewer shards hold more{split}",
         ),
         (
-            is_random and count["documents"] > 1 and share > _MANY_RANDOM,
+            is_random and count["documents"] > 1 and share > 0.8,
             f"{share:.0%} of the pairs have a random next sentence, so that labels are nearly constant: {of_pairs}"
             f"{split}; --nsp=false makes records without such labels",
         ),

@@ -7,10 +7,9 @@ import itertools
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
-from bert_tf.pretraining.corpus import Corpus
-from bert_tf.pretraining.corpus_formats import TextSettings
+from bert_tf.pretraining.corpus import Corpus, TextSettings
 from bert_tf.system.messages import progress_bar
-from bert_tf.system.text_files import UTF_8, read_text_lines
+from bert_tf.system.text_files import UTF_8
 
 Document = list[str]
 
@@ -35,34 +34,11 @@ def split_sentences(text: str) -> list[str]:
     return [sentence for sentence in (*sentences, text[start:].strip()) if sentence]
 
 
-def text_documents(files: Sequence[str], max_bytes: int) -> list[Document]:
-    """Documents of plain text files, from the beginning of each file in equal shares, up to max_bytes.
+def documents_of_lines(lines: Sequence[str]) -> Iterator[Document]:
+    """The documents of a file's lines, which may be sentences or paragraphs, or broken: that is detected.
 
-    A file may have one sentence or one paragraph per line, or paragraphs with broken lines and blank lines between
-    them, which is detected. A document ends at the end of a file and at a blank line, but not before it has 20
-    sentences; it is cut after 200. files: paths, see `bert_tf.system.text_files.list_files`.
+    A document ends at a blank line, but not before it has 20 sentences; it is cut after 200.
     """
-    import tensorflow as tf
-
-    sizes = {path: tf.io.gfile.stat(path).length for path in files}
-    # Smallest first: whatever a file leaves of its share goes to the others.
-    shares, left = {}, max_bytes
-    for number, path in enumerate(sorted(sizes, key=sizes.get)):
-        shares[path] = min(sizes[path], left // (len(sizes) - number))
-        left -= shares[path]
-    documents = []
-    for path, share in shares.items():
-        lines = []
-        for line in read_text_lines(path):
-            share -= len(line.encode()) + 1
-            if share < -1:  # the last line may have no newline
-                break
-            lines.append(line.strip())
-        documents.extend(_documents_of_lines(lines))
-    return documents
-
-
-def _documents_of_lines(lines: Sequence[str]) -> Iterator[Document]:
     broken = _has_broken_lines(lines)
     document: Document = []
     for is_text, block in itertools.groupby(lines, bool):
@@ -95,8 +71,8 @@ def _has_broken_lines(lines: Sequence[str]) -> bool:
 def all_documents(files: Sequence[str], show_progress: bool = True, encoding: str = UTF_8) -> Iterator[Document]:
     """The documents of all text in files of any format that create_pretraining_data.py reads, also compressed.
 
-    Plain text is read as by `text_documents`; a JSON line is a document. A file of plain text, or a line, is in
-    memory at a time. encoding: of the files, see `text_files.TextFile`.
+    A JSON line is a document; of plain text see `documents_of_lines`. A file of plain text, or a line, is in memory at
+    a time. encoding: of the files, see `text_files.TextFile`.
     """
     corpora = [Corpus([path], TextSettings(encoding=encoding)) for path in files]
     total = sum(corpus.total_bytes for corpus in corpora)
@@ -109,7 +85,7 @@ def all_documents(files: Sequence[str], show_progress: bool = True, encoding: st
                     if is_text:
                         yield [sentence for line in block for sentence in split_sentences(line)]
             else:
-                yield from _documents_of_lines(list(lines))
+                yield from documents_of_lines(list(lines))
 
 
 def _lines_of(pieces: Iterable[str]) -> Iterator[str]:
@@ -130,13 +106,6 @@ def marked_held_out(documents: Iterable[Document], every: int = 20) -> Iterator[
     if count < 2:
         raise ValueError(f"{count} documents can't be split into training and held-out ones.")
     yield last, count % every == 0 or count < every
-
-
-def split_held_out(documents: Iterable[Document], every: int = 20) -> tuple[list[Document], list[Document]]:
-    parts: tuple[list[Document], list[Document]] = ([], [])
-    for document, is_held_out in marked_held_out(documents, every):
-        parts[is_held_out].append(document)
-    return parts
 
 
 def to_text(documents: Iterable[Document]) -> str:

@@ -1,12 +1,10 @@
 """The loops of create_pretraining_data.py that go over every token, compiled by Numba, and their random numbers.
 
-They work on flat arrays instead of lists of lists: a document is a range of sentences, a sentence a range of tokens,
-an instance two ranges of tokens and a few masked positions. `tests/helpers/plain_pretraining.py` has the same
-in plain Python.
+They work on flat arrays: a document is a range of sentences, a sentence a range of tokens, an instance two ranges of
+tokens and a few masked positions. `tests/helpers/plain_pretraining.py` has the same in plain Python.
 
-Every draw comes from CPython's Mersenne Twister, in the order in which the original draws (its
-create_pretraining_data.py), so that the same seed gives the same instances. Numba has the same generators as `random`
-and NumPy's older one, and `drawing_from` hands their states over.
+Every draw comes from CPython's Mersenne Twister, in the original's order. Numba has the same generators as `random` and
+NumPy's older one, and `drawing_from` hands their states over.
 
 Shape legend: S max_seq_length, P max_predictions_per_seq.
 """
@@ -38,10 +36,7 @@ _generators = contextvars.ContextVar("generators")  # where functions run as Pyt
 
 @contextlib.contextmanager
 def drawing_from(rng: random.Random, numpy_rng: np.random.RandomState | None = None) -> Iterator[None]:
-    """In this context the functions of this module draw from these generators, and leave them where they are then.
-
-    Numba has generators for each thread.
-    """
+    """In this context this thread's functions draw from these generators, and leave them where they are then."""
     numpy_rng = numpy_rng or np.random.RandomState(0)
     token = _generators.set((rng, numpy_rng))
     python, numpy = _helperlib.rnd_get_py_state_ptr(), _helperlib.rnd_get_np_state_ptr()
@@ -180,10 +175,7 @@ def plan_instances(
 
 @inner
 def _put_span(sentence_ends, document_ends, order, number, start, last, target_length, pairs, in_order, span):
-    """Puts texts and label of the instance that begins with the sentence `start`; returns the sentence after it.
-
-    The sentences are A, or divided into A and B, or another B is found.
-    """
+    """Puts texts and label of the instance that begins with the sentence `start`; returns the sentence after it."""
     begin, _, end = _sentences_from(sentence_ends, start, last, target_length)
     num_sentences, span[LABEL] = end - start, 0
     if not pairs:
@@ -207,7 +199,7 @@ def _put_span(sentence_ends, document_ends, order, number, start, last, target_l
 
 @inner
 def _random_next(sentence_ends, document_ends, order, number, target_length):
-    """Sentences of a random place of, if ten draws find one, another document: (first token, number of tokens)."""
+    """Sentences of, if ten draws find one, another document: (first token, number of tokens)."""
     other = 0
     for _ in range(10):
         other = below(len(order))
@@ -234,7 +226,6 @@ def _sentences_from(sentence_ends, start, last, target_length):
 
 @inner
 def _truncate(span, max_num_tokens):
-    """Takes tokens off the longer of A and B, at one end or the other, until both fit."""
     while span[A_LENGTH] + span[B_LENGTH] > max_num_tokens:
         if span[A_LENGTH] > span[B_LENGTH]:
             span[A_LENGTH] -= 1
@@ -267,10 +258,9 @@ def _mask(
 ):  # fmt: skip
     """Chooses positions of one instance and the tokens to put there; returns their number. See `plan_instances`.
 
-    Args:
-      ngram_shares: float64 [N], the share of n-grams of up to 1, 2, ... N words, the last 1; or empty: single words.
-      row, continues: int32 [S], for the instance and, of whole words, whether each of its tokens continues one.
-      scratch: int64 [_SCRATCH_ROWS, S + 1]. positions, replacements: int32 [P], filled in, by increasing position.
+    ngram_shares: float64 [N], the share of n-grams of up to 1, 2, ... N words, the last 1; or empty: single words.
+    row, continues: int32 [S], for the instance and, of whole words, whether each of its tokens continues one.
+    scratch: int64 [_SCRATCH_ROWS, S + 1]. positions, replacements: int32 [P], filled in, by increasing position.
     """
     _, _, max_predictions, whole_words, _, _, cls_id, sep_id, mask_id = settings
     _, masked_lm_prob, mask_rate, keep_share = probabilities
@@ -318,12 +308,9 @@ def _mask(
 
 @inner
 def _choose(order, words, begins, candidates, num_words, to_predict, ngram_shares, covered, chosen):
-    """Positions of words, or n-grams that begin with each word, in the order given, as long as they fit.
+    """Positions of words, or n-grams that begin with each word, in the order given, as long as they fit: their number.
 
-    The length of an n-gram is drawn for every word, also for one that is then left out: because not even it alone fits,
-    or because a word of its n-gram is chosen already. An n-gram that does not fit is cut to fewer words.
-
-    Returns their number.
+    The length of an n-gram is drawn also for a word that is then left out. One that does not fit is cut to fewer words.
     """
     covered[: begins[num_words]] = 0
     count = 0

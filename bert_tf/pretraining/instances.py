@@ -1,8 +1,7 @@
 """Masked LM and next sentence instances of tokenized text (original: create_pretraining_data.py).
 
-The same text, vocabulary and seed give the original's instances in the original's order: every draw from the one random
-stream is made where the original makes it. The loops themselves are in `instance_kernels`; their results
-are kept on disk, so that memory does not limit the size of the text.
+Every draw from the one random stream is made where the original makes it, so that the same seed gives its instances in
+its order. The loops are in `instance_kernels`; their results are kept on disk.
 
 Shape legend: S max_seq_length, P max_predictions_per_seq.
 """
@@ -46,7 +45,7 @@ class TrainingInstance:
 
 
 class Instances(Sequence[TrainingInstance]):
-    """The instances of a text, in their final, shuffled order; read from disk on demand.
+    """The instances of a text, in their final order; read from disk on demand.
 
     Attributes:
       store: the text. settings, tokenizer: what they were made with.
@@ -89,20 +88,17 @@ def create_instances(
 
     Pairs: dupe_factor passes over the documents in random order. Sentences are gathered until they fill the target
     length. The first few of them are A; B is the rest or, half of the time and whenever there is no rest, sentences
-    from a random place of another document. In that case the rest is not lost but begins the next instance (original:
-    create_training_instances, create_instances_from_document). With settings.next_sentence "order", B is always the
-    rest if there is one, and half of the time A and B change places (ALBERT's create_pretraining_data.py). Without
-    settings.nsp all gathered sentences are A, and there is no B.
+    from a random place of another document; then the rest begins the next instance (original:
+    create_instances_from_document). With settings.next_sentence "order", B is always the rest if there is one, and half
+    of the time A and B change places (ALBERT's create_pretraining_data.py). Without settings.nsp there is no B.
 
     The other kinds are described in `row_kinds`. ELECTRA's stay in the order of the text; all others are shuffled.
 
     Args:
       store: the text; with separators for the kinds in WITH_SEPARATORS.
       tokenizer: of the text. Random replacements are drawn from all of its ids, special and unused ones included.
-      rng: the only source of randomness but for numpy_rng; left where the original would leave it.
-      directory: local; instances are kept in files there.
-      bar: makes the progress bar.
-      numpy_rng: draws the lengths of n-grams, as in ALBERT's original; needed with settings.ngram.
+      rng, numpy_rng: all randomness; left where the original would leave it. numpy_rng is needed with settings.ngram.
+      directory: local; instances are kept in files there. bar: makes the progress bar.
     """
     total, unit = len(store.sentence_ends), "lines"
     width = settings.max_predictions_per_seq if settings.rows == "pairs" else 0
@@ -155,9 +151,9 @@ def _plan_of_pairs(store: TokenStore, settings: InstanceSettings, tokenizer: Tok
 
 
 def ngram_shares(settings: InstanceSettings) -> np.ndarray:
-    """float64 [ngram]: the shares of n-grams of up to 1, 2, ... words; empty without n-grams.
+    """float64 [ngram]: the shares of n-grams of up to 1, 2, ... words, as the original computes them.
 
-    In the steps in which the original and NumPy's `choice` compute them, so that no draw falls beside a limit.
+    Empty without n-grams.
     """
     if not settings.ngram:
         return np.empty(0)
@@ -170,11 +166,9 @@ def ngram_shares(settings: InstanceSettings) -> np.ndarray:
 
 
 def _write_planned(plan: Plan, width: int, directory: str, progress: Callable[[int], None]) -> list[np.ndarray]:
-    """Calls a plan until it has nothing left, and keeps what it plans in files.
+    """Spans, positions and replacements of all instances of a plan, see `Instances`, mapped from files.
 
     width: P. directory: local. progress: called with what was done since the last call.
-
-    Returns spans, positions and replacements of all instances, see `Instances`, mapped from the files.
     """
     columns = {"spans": (np.int64, 6), "positions": (np.int32, width), "replacements": (np.int32, width)}
     chunk = [np.empty((_INSTANCES_PER_CALL, width), kind) for kind, width in columns.values()]
@@ -196,7 +190,6 @@ def _write_planned(plan: Plan, width: int, directory: str, progress: Callable[[i
 
 
 def log_instances(instances: Sequence[TrainingInstance], inv_vocab: Mapping[int, str]) -> None:
-    """Logs instances to read: mistakes in the data are best seen by eye."""
     for number, instance in enumerate(instances):
         tokens = " ".join(inv_vocab[index] for index in instance.token_ids)
         masked = zip(instance.masked_lm_positions, instance.masked_lm_ids, strict=True)

@@ -18,21 +18,8 @@ from collections.abc import Collection, Mapping
 import numpy as np
 import tensorflow as tf
 
-from bert_tf.pretraining.masking import (
-    Masking,
-    arrange_rows,
-    at_most,
-    choose,
-    continuations_of,
-    cumsum,
-    predictions_at,
-    random_bits,
-    replaced,
-    scale_bits,
-    uniform,
-    unsigned,
-    write_tokens,
-)
+from bert_tf.pretraining import masking as shared
+from bert_tf.pretraining.masking import Masking
 
 # The seed for evaluation: not the run's, so that different runs are evaluated on the same masks.
 EVALUATION_SEED = -1
@@ -65,39 +52,36 @@ def bert(rows: Rows, seed: int, step, masking: Masking, first_row=0) -> Features
       ones), and `next_sentence_weights` [B, M] float32, 0 for absent ones.
     """
     lengths, predictions = rows["segment_lengths"], masking.max_predictions_per_seq
-    features, pair, starts = arrange_rows(rows, masking.pad_id)
+    features, pair, starts = shared.arrange_rows(rows, masking.pad_id)
     ids = features["input_ids"]
     # One draw for all purposes, row by row, so that what a row gets does not depend on the size of the batch.
-    bits = random_bits([ids.shape[0], ids.shape[1] + 2 * predictions], seed, step, first_row)
+    bits = shared.random_bits([ids.shape[0], ids.shape[1] + 2 * predictions], seed, step, first_row)
     order_bits, action_bits, token_bits = tf.split(bits, [ids.shape[1], predictions, predictions], axis=1)
     sizes = lengths[:, ::2] + lengths[:, 1::2]  # [B, M]
     # In float64, as Python multiplies.
     wanted = tf.cast(tf.round(tf.cast(sizes, tf.float64) * masking.masked_lm_prob), tf.int32)
     counts = tf.where(sizes > 0, tf.clip_by_value(wanted, 1, predictions), 0)
     candidate = (pair < lengths.shape[1] // 2) & (ids != masking.cls_id) & (ids != masking.sep_id)
-    continues = continuations_of(rows, masking)
-    counts = at_most(counts, predictions)
-    positions = choose(continues, candidate, pair, starts, counts, order_bits, masking, _take_words)
-    kept = predictions_at(ids, positions)["masked_lm_ids"]
-    drawn = tf.gather(tf.constant(masking.all_ids), scale_bits(token_bits, len(masking.all_ids)))
+    continues = shared.continuations_of(rows, masking)
+    counts = shared.at_most(counts, predictions)
+    positions = shared.choose(continues, candidate, pair, starts, counts, order_bits, masking, _take_words)
+    kept = shared.predictions_at(ids, positions)["masked_lm_ids"]
+    drawn = tf.gather(tf.constant(masking.all_ids), shared.scale_bits(token_bits, len(masking.all_ids)))
     # In int64, since all of it (a rate of 1) is 2^32.
-    action = unsigned(action_bits)
+    action = shared.unsigned(action_bits)
     is_hidden = action < int(masking.mask_rate * 2**32)
     is_kept = action < int((masking.mask_rate + masking.keep_rate) * 2**32)
     tokens = tf.where(is_hidden, masking.mask_id, tf.where(is_kept, kept, drawn))
-    return replaced(features, positions, tokens)
+    return shared.replaced(features, positions, tokens)
 
 
 def _take_words(candidate, size, following, pair, starts, counts) -> tf.Tensor:
-    """Words in the order given, as long as they fit: one that would exceed the pair's count is skipped.
+    """Words in the order given, as long as they fit, bool [B, S]: one that would exceed the pair's count is skipped.
 
-    Word by word that would be hundreds of steps. But a word that does not fit now will not fit later, so each round
-    looks only at the words that may still fit, takes the longest run of them that fits together, and the first word
-    that is left over is too long for the next round: two or three rounds suffice.
+    A word that does not fit now will not fit later, so each round looks only at the words that may still fit, and takes
+    the longest run of them that fits together: two or three rounds suffice.
 
     candidate, size, following, pair: [B, S], tokens in the order of their words. starts, counts: [B, M + 1].
-
-    Returns bool [B, S], the tokens taken.
     """
     pairs = counts.shape[1]
     members = tf.one_hot(pair, pairs, dtype=tf.float32)  # [B, S, M + 1]
@@ -105,7 +89,7 @@ def _take_words(candidate, size, following, pair, starts, counts) -> tf.Tensor:
     def one_round(left, taken, _):
         room = tf.gather(left, pair, batch_dims=1)
         eligible = candidate & ~taken & (size <= room)
-        running = cumsum(eligible)
+        running = shared.cumsum(eligible)
         before_pair = tf.gather(tf.pad(running, [[0, 0], [1, 0]]), starts, batch_dims=1)
         # Tokens up to the end of this token's word: a word is eligible as a whole.
         upto = running - tf.gather(before_pair, pair, batch_dims=1) + following
@@ -146,18 +130,13 @@ def roberta(rows: Rows, seed: int, step, masking: Masking, first_row=0, draws: R
     """Masks a batch, or consecutive rows of one, by RoBERTa's rule.
 
     Every token may be predicted, also `<s>` and `</s>`, and a special token replaces none, except the mask. A sequence
-    of n tokens (`<s>` and `</s>` counted) gets masked_lm_prob * n predictions, rounded up or down at random. Only what
-    would be more than P in a row is left out. Of whole words, masked_lm_prob of the words are predicted; each is
-    masked, replaced or kept as a whole. A special token is a word, and so is what follows one, while in fairseq the
-    first word of a text, which has no space before it, belongs to the special token.
+    of n tokens gets masked_lm_prob * n predictions, rounded up or down at random; what would be more than P in a row is
+    left out. Of whole words, masked_lm_prob of the words are predicted; each is masked, replaced or kept as a whole. A
+    special token is a word, and so is what follows one, while in fairseq that belongs to the special token.
 
-    Args:
-      rows, seed, step, first_row: as for `bert`. masking: its mask_rule is "roberta".
-      draws: the random numbers, instead of those of seed and step.
-
-    Returns what `bert` does.
+    As `bert`; draws: the random numbers, instead of those of seed and step.
     """
-    features, sequence, starts = arrange_rows(rows, masking.pad_id)
+    features, sequence, starts = shared.arrange_rows(rows, masking.pad_id)
     ids = features["input_ids"]
     length, sequences = ids.shape[1], starts.shape[1] - 1
     real = sequence < sequences
@@ -167,40 +146,40 @@ def roberta(rows: Rows, seed: int, step, masking: Masking, first_row=0, draws: R
         special = (ids == masking.cls_id) | (ids == masking.sep_id)
         after_special = tf.pad(special, [[0, 0], [1, 0]])[:, :-1]
         first = tf.range(length)[None] == tf.gather(starts, sequence, batch_dims=1)
-        begins &= ~continuations_of(rows, masking) | special | after_special | first
+        begins &= ~shared.continuations_of(rows, masking) | special | after_special | first
     members = tf.one_hot(sequence, sequences, dtype=tf.float32)  # [B, S, M]
     units = tf.linalg.matvec(members, tf.cast(begins, tf.float32), transpose_a=True)
     counts = tf.cast(tf.cast(units, tf.float64) * masking.masked_lm_prob + draws.rounding, tf.int32)
     counts = tf.minimum(counts, tf.cast(units, tf.int32))
     if not masking.do_whole_word_mask:
-        counts = at_most(counts, masking.max_predictions_per_seq)
+        counts = shared.at_most(counts, masking.max_predictions_per_seq)
 
     def take_words(candidate, size, following, sequence, starts, counts):
         """The first `counts` words of each sequence, as long as the row's predictions are at most P."""
-        running = cumsum(candidate & (following == size - 1))
+        running = shared.cumsum(candidate & (following == size - 1))
         before = tf.gather(tf.pad(running, [[0, 0], [1, 0]]), starts, batch_dims=1)
         number = running - tf.gather(before, sequence, batch_dims=1)  # from 1, of the word in its sequence
         taken = candidate & (number <= tf.gather(counts, sequence, batch_dims=1))
-        return taken & (cumsum(taken) + following <= masking.max_predictions_per_seq)
+        return taken & (shared.cumsum(taken) + following <= masking.max_predictions_per_seq)
 
-    positions = choose(~begins, real, sequence, starts, counts, draws.order, masking, take_words)
-    predicted = predictions_at(ids, positions)
+    positions = shared.choose(~begins, real, sequence, starts, counts, draws.order, masking, take_words)
+    predicted = shared.predictions_at(ids, positions)
     chosen = predicted["masked_lm_positions"]
-    unit = tf.gather(cumsum(begins) - 1, chosen, batch_dims=1) if masking.do_whole_word_mask else chosen
+    unit = tf.gather(shared.cumsum(begins) - 1, chosen, batch_dims=1) if masking.do_whole_word_mask else chosen
     change, keep = (tf.gather(values, unit, batch_dims=1) for values in (draws.change, draws.keep))
     others = masking.random_rate + masking.keep_rate
     is_kept = keep < (masking.keep_rate / others if others else 0.0)
     tokens = tf.where(is_kept, predicted["masked_lm_ids"], tf.gather(draws.tokens, chosen, batch_dims=1))
-    return replaced(features, positions, tf.where(change < others, tokens, masking.mask_id))
+    return shared.replaced(features, positions, tf.where(change < others, tokens, masking.mask_id))
 
 
 def roberta_draws(rows: Rows, seed: int, step, masking: Masking, first_row=0) -> RobertaDraws:
     batch, length = rows["input_ids"].shape
     sequences = rows["segment_lengths"].shape[1] // 2
-    bits = random_bits([batch, sequences + 4 * length], seed, step, first_row)
+    bits = shared.random_bits([batch, sequences + 4 * length], seed, step, first_row)
     rounding, order, change, keep, tokens = tf.split(bits, [sequences, *[length] * 4], axis=1)
-    rounding, change, keep = (uniform(values, tf.float64) for values in (rounding, change, keep))
-    tokens = tf.gather(tf.constant(masking.all_ids), scale_bits(tokens, len(masking.all_ids)))
+    rounding, change, keep = (shared.uniform(values, tf.float64) for values in (rounding, change, keep))
+    tokens = tf.gather(tf.constant(masking.all_ids), shared.scale_bits(tokens, len(masking.all_ids)))
     return RobertaDraws(rounding, order, change, keep, tokens)
 
 
@@ -211,26 +190,22 @@ def electra_predictions(masked_lm_prob: float, max_seq_length: int) -> int:
 
 @_plain
 def electra(rows: Rows, seed: int, step, masking: Masking, first_row=0) -> Features:
-    """Masks a batch, or consecutive rows of one, by ELECTRA's rule.
+    """Masks a batch, or consecutive rows of one, by ELECTRA's rule; arguments are as for `bert`.
 
-    Positions are drawn with replacement, and a prediction whose token stays is the only one that is not masked.
+    Positions are drawn with replacement. A row of several sequences counts as one; the rates of masking are not used.
 
-    Args:
-      rows, seed, step, first_row: as for `bert`. A row of several sequences counts as one. masking: its rates are not
-        used.
-
-    Returns:
-      The encoder's inputs, those of `mask_electra`, and `sampling_seeds` [B, 2] int32, from which the generator's
-      tokens are drawn.
+    Returns the encoder's inputs, those of `mask_electra`, and `sampling_seeds` [B, 2] int32, from which the generator's
+    tokens are drawn.
     """
-    features = {name: value for name, value in arrange_rows(rows)[0].items() if name not in _OF_PAIRS}
+    features = {name: value for name, value in shared.arrange_rows(rows)[0].items() if name not in _OF_PAIRS}
     predictions = masking.max_predictions_per_seq
-    bits = random_bits([rows["input_ids"].shape[0], 2 * predictions + 2], seed, step, first_row)
+    bits = shared.random_bits([rows["input_ids"].shape[0], 2 * predictions + 2], seed, step, first_row)
     position_bits, mask_bits, sampling_seeds = tf.split(bits, [predictions, predictions, 2], axis=1)
     running = tf.cumsum(tf.cast(electra_candidates(features, masking), tf.int32), axis=1)
-    positions = tf.searchsorted(running, tf.cast(scale_bits(position_bits, running[:, -1:]), tf.int32), side="right")
+    drawn = tf.cast(shared.scale_bits(position_bits, running[:, -1:]), tf.int32)
+    positions = tf.searchsorted(running, drawn, side="right")
     positions = tf.where(running[:, -1:] > 0, positions, 0)
-    masked = mask_electra(features, positions, uniform(mask_bits), masking)
+    masked = mask_electra(features, positions, shared.uniform(mask_bits), masking)
     return features | masked | {"sampling_seeds": sampling_seeds}
 
 
@@ -244,18 +219,15 @@ def electra_candidates(features: Rows, masking: Masking) -> tf.Tensor:
 def mask_electra(features: Rows, positions: tf.Tensor, share: tf.Tensor, masking: Masking) -> Features:
     """Masks a batch at positions that were drawn.
 
-    A row of n tokens ([CLS] and [SEP] counted) gets masked_lm_prob * n predictions, rounded half to even, at least 1
-    and at most P: the first of its positions. One that is drawn twice counts twice, and is masked if either draw says
-    so.
+    A row of n tokens gets masked_lm_prob * n predictions, rounded half to even, from 1 to P: the first of its
+    positions. One that is drawn twice counts twice, and is masked if either draw says so.
 
-    Args:
-      features: int32 `input_ids`, `input_mask` [B, S].
-      positions: int32 [B, P], of tokens that may be predicted. share: float32 [B, P], in [0, 1): below
-        ELECTRA_MASK_RATE the token becomes [MASK].
+    features: int32 `input_ids`, `input_mask` [B, S].
+    positions: int32 [B, P], of tokens that may be predicted. share: float32 [B, P], in [0, 1): below ELECTRA_MASK_RATE
+    the token becomes [MASK].
 
-    Returns:
-      `input_ids` [B, S], masked; `original_ids` [B, S]; `masked_lm_positions`, `masked_lm_ids` [B, P] int32 and
-      `masked_lm_weights` [B, P] float32, padded with 0.
+    Returns `input_ids` [B, S], masked; `original_ids` [B, S]; `masked_lm_positions`, `masked_lm_ids` [B, P] int32 and
+    `masked_lm_weights` [B, P] float32, padded with 0.
     """
     ids = features["input_ids"]
     length, predictions = ids.shape[1], positions.shape[1]
@@ -266,15 +238,12 @@ def mask_electra(features: Rows, positions: tf.Tensor, share: tf.Tensor, masking
     counts = tf.where(tf.reduce_any(electra_candidates(features, masking), axis=1, keepdims=True), counts, 0)
     positions = tf.where(tf.range(predictions)[None] < counts, positions, length)
     hidden = tf.where(share < ELECTRA_MASK_RATE, positions, length)
-    masked = write_tokens(ids, hidden, tf.fill(hidden.shape, masking.mask_id))
-    return {"input_ids": masked, "original_ids": ids} | predictions_at(ids, positions)
+    masked = shared.write_tokens(ids, hidden, tf.fill(hidden.shape, masking.mask_id))
+    return {"input_ids": masked, "original_ids": ids} | shared.predictions_at(ids, positions)
 
 
 def token_weights(counts: np.ndarray, special_ids: Collection[int], smoothing: float) -> np.ndarray:
-    """float32 [V]: how likely a token is chosen, before normalisation: max(count, 1) ** -smoothing; special ones never.
-
-    counts: [V], how often each token is in the data.
-    """
+    """float32 [V]: how likely a token is chosen: max(count, 1) ** -smoothing; special ones never. counts: [V]."""
     weights = np.maximum(counts, 1).astype(np.float64) ** -smoothing
     weights[list(special_ids)] = 0.0
     return weights.astype(np.float32)
@@ -282,39 +251,30 @@ def token_weights(counts: np.ndarray, special_ids: Collection[int], smoothing: f
 
 @_plain
 def smoothed(rows: Rows, seed: int, step, masking: Masking, weights: np.ndarray) -> Features:
-    """Masks a batch by the rule of DistilBERT's authors.
+    """Masks a batch by the rule of DistilBERT's authors, as `bert`. weights: [V], from `token_weights`.
 
     Of all tokens of the batch, with the special ones counted, masked_lm_prob are chosen, rounded up, without
     replacement. A row has at most P of them: the first ones drawn.
-
-    Args:
-      rows, seed, step: as for `bert`. masking: how many are chosen, and what becomes of them.
-      weights: [V], from `token_weights`.
-
-    Returns what `bert` does.
     """
-    features = arrange_rows(rows, masking.pad_id)[0]
+    features = shared.arrange_rows(rows, masking.pad_id)[0]
     ids, real = features["input_ids"], features["input_mask"] > 0
-    order_bits, kind_bits, token_bits = tf.unstack(random_bits([*ids.shape, 3], seed, step), axis=2)
+    order_bits, kind_bits, token_bits = tf.unstack(shared.random_bits([*ids.shape, 3], seed, step), axis=2)
     weights_of_ids = tf.where(real, tf.gather(tf.constant(weights), ids), 0.0)
     # In float64, as Python multiplies.
     wanted = tf.cast(tf.reduce_sum(features["input_mask"]), tf.float64) * masking.masked_lm_prob
     number = tf.cast(tf.math.ceil(wanted), tf.int32)
-    chosen = draw_weighted(weights_of_ids, number, uniform(order_bits) + 2.0**-25, masking)
-    share = uniform(kind_bits)
-    drawn = tf.gather(tf.constant(masking.all_ids), scale_bits(token_bits, len(masking.all_ids)))
+    chosen = draw_weighted(weights_of_ids, number, shared.uniform(order_bits) + 2.0**-25, masking)
+    share = shared.uniform(kind_bits)
+    drawn = tf.gather(tf.constant(masking.all_ids), shared.scale_bits(token_bits, len(masking.all_ids)))
     others = tf.where(share < masking.mask_rate + masking.keep_rate, ids, drawn)
     return features | mask_chosen(ids, chosen, tf.where(share < masking.mask_rate, masking.mask_id, others), masking)
 
 
 def draw_weighted(weights: tf.Tensor, number, share: tf.Tensor, masking: Masking) -> tf.Tensor:
-    """Chooses tokens of a batch by their weights, without replacement.
+    """Chooses tokens of a batch by their weights, without replacement (Efraimidis & Spirakis 2006).
 
-    The order in which -log(u) / weight grows is that of such draws (Efraimidis & Spirakis 2006).
-
-    Args:
-      weights: float32 [B, S], 0 for tokens that are never chosen. number: of tokens to choose, if there are as many.
-      share: float32 [B, S], uniform between 0 and 1.
+    weights: float32 [B, S], 0 for tokens that are never chosen. number: of tokens to choose, if there are as many.
+    share: float32 [B, S], uniform between 0 and 1.
 
     Returns bool [B, S], at most P in a row.
     """
@@ -330,41 +290,37 @@ def mask_chosen(ids: tf.Tensor, chosen: tf.Tensor, tokens: tf.Tensor, masking: M
 
     ids: int32 [B, S]. chosen: bool [B, S], at most P in a row. tokens: int32 [B, S], read where tokens are chosen.
 
-    Returns:
-      `input_ids` [B, S]; `masked_lm_positions`, `masked_lm_ids` [B, P] int32 and `masked_lm_weights` [B, P] float32,
-      padded with 0.
+    Returns `input_ids` [B, S]; `masked_lm_positions`, `masked_lm_ids` [B, P] int32 and `masked_lm_weights` [B, P]
+    float32, padded with 0.
     """
     length, limit = ids.shape[1], masking.max_predictions_per_seq
     indices = tf.where(chosen, tf.range(length), length)
     positions = tf.sort(tf.pad(indices, [[0, 0], [0, max(0, limit - length)]], constant_values=length), axis=1)
-    return {"input_ids": tf.where(chosen, tokens, ids)} | predictions_at(ids, positions[:, :limit])
+    return {"input_ids": tf.where(chosen, tokens, ids)} | shared.predictions_at(ids, positions[:, :limit])
 
 
 @_plain
 def left_to_right(rows: Rows) -> Features:
     """Labels of a batch for the left-to-right language model of the paper's ablations ("LTR & No NSP", section 5.1).
 
-    What the paper leaves open is decided as follows. Every token but [CLS] is predicted, the [SEP]s too, from the
-    output one place before it; no token is masked or replaced. In packed rows nothing is predicted over the border of
-    two sequences. The model has `"attention": "causal"` in its bert_config.json, so that the constraint holds in
-    fine-tuning, too, as in the paper; and as [CLS] sees nothing but itself, it is the last token ([SEP]) that the
-    pooler reads. The labels have the form of masked LM, with the positions of all tokens, so that model and loss are
-    those of masked LM. rows: as for `bert`, or the seven features of masked records, whose tokens are put back.
+    Every token but [CLS] is predicted, the [SEP]s too, from the output one place before it, but not over the border of
+    two sequences; no token is masked. The model has `"attention": "causal"` in its bert_config.json; as [CLS] sees
+    nothing but itself, the pooler reads the last token ([SEP]). The labels have the form of masked LM, with the
+    positions of all tokens. rows: as for `bert`, or the seven features of masked records, whose tokens are put back.
 
-    Returns:
-      the features of `bert` with `masked_lm_positions`, `masked_lm_ids` and `masked_lm_weights` [B, S - 1]: places 0 to
-      S - 2, the tokens after them, and 1 where there is one in the same sequence (the ids are 0 where there is none).
-      `pooled_positions` are those of the last token of each sequence.
+    Returns the features of `bert` with `masked_lm_positions`, `masked_lm_ids` and `masked_lm_weights` [B, S - 1]:
+    places 0 to S - 2, the tokens after them, and 1 where there is one in the same sequence (the ids are 0 where there
+    is none). `pooled_positions` are those of the last token of each sequence.
     """
     if "segment_lengths" in rows:
-        features, pair, starts = arrange_rows(rows)
+        features, pair, starts = shared.arrange_rows(rows)
         same = tf.equal(pair[:, 1:], pair[:, :-1])
         if "pooled_positions" in features:
             features["pooled_positions"] = tf.where(features["next_sentence_weights"] > 0, starts[:, 1:] - 1, 0)
     else:
         ids, is_prediction = rows["input_ids"], rows["masked_lm_weights"] > 0
         positions = tf.where(is_prediction, rows["masked_lm_positions"], ids.shape[1])
-        features = dict(rows) | {"input_ids": write_tokens(ids, positions, rows["masked_lm_ids"])}
+        features = dict(rows) | {"input_ids": shared.write_tokens(ids, positions, rows["masked_lm_ids"])}
         same = True
     following = features["input_ids"][:, 1:]
     known = same & tf.cast(features["input_mask"][:, 1:], tf.bool)

@@ -1,8 +1,7 @@
-"""What the rules of masks drawn during training share: what is masked, how rows are arranged, random numbers.
+"""What the rules of `mask_rules` share: what is masked, how rows are arranged, random numbers.
 
 The random numbers are a function of (seed, step, row): a resumed run, and any number of replicas or workers, draw what
-an undisturbed run draws, and each pass over the data draws something new. Everything is made of TensorFlow's own
-operations on whole batches, so it runs inside tf.data. The rules themselves are in `mask_rules`.
+an undisturbed run draws. Everything is made of TensorFlow's own operations on whole batches, so it runs inside tf.data.
 
 Shape legend: B batch, S sequence length, P predictions per row, M pairs per row, V vocabulary.
 """
@@ -57,7 +56,7 @@ class Masking:
 
     @functools.cached_property
     def all_ids(self) -> np.ndarray:
-        """Every id of the vocabulary, for RoBERTa's rule less special ones; replacements are drawn from them."""
+        """What replacements are drawn from: every id of the vocabulary, for RoBERTa's rule less special ones."""
         names = ("pad_token", "unk_token", "cls_token", "sep_token") if self.mask_rule == "roberta" else ()
         never = {getattr(self.tokenizer, name) for name in names}
         return np.array([index for token, index in self.tokenizer.vocab.items() if token not in never], np.int32)
@@ -74,7 +73,7 @@ class Masking:
 
     @property
     def fingerprint(self) -> str:
-        """Digest of everything in the vocabulary that the masks depend on."""
+        """Digest of all in the vocabulary that the masks depend on."""
         content = json.dumps([self.cls_id, self.sep_id, self.mask_id]).encode()
         content += self.all_ids.astype("<i4").tobytes() + self.continuations.astype("u1").tobytes()
         return hashlib.sha256(content).hexdigest()
@@ -104,12 +103,7 @@ class Masking:
 
 
 def predictions_at(ids: tf.Tensor, positions: tf.Tensor) -> dict[str, tf.Tensor]:
-    """The features of predictions.
-
-    ids: [B, S]. positions: [B, P], S where there is none.
-
-    Returns `masked_lm_positions`, `masked_lm_ids` and `masked_lm_weights`, see `mask_rules.bert`.
-    """
+    """The features of predictions, see `mask_rules.bert`. ids: [B, S]. positions: [B, P], S where there is none."""
     chosen = positions < ids.shape[1]
     positions = tf.where(chosen, positions, 0)
     return {
@@ -230,8 +224,7 @@ def choose(continues, candidate, pair, starts, counts, order_bits, masking: Mask
 def _words(continues, candidate, pair, starts):
     """Words of the candidates: number in the row, tokens in it, and tokens of it that follow; each [B, S].
 
-    A token that continues belongs to the word before it, also over the [SEP] between A and B; the first candidate of a
-    pair begins a word whatever it is. Numbers of tokens that are not candidates mean nothing.
+    A token that continues belongs to the word before it, also over a [SEP]; the first candidate of a pair doesn't.
     """
     batch, length = candidate.shape
     running = cumsum(candidate)  # candidates up to and including each token
@@ -261,11 +254,7 @@ def cumsum(values) -> tf.Tensor:
 def random_bits(shape: Sequence[int], seed: int, step, first_row=0) -> tf.Tensor:
     """Uniform int32 [B, ...]: what `tf.random.stateless_uniform` by Philox draws for these rows of the step's batch.
 
-    Only these are drawn, so that a worker's share of a batch costs no more if the batch is larger.
-
-    Args:
-      shape: of the result, static. seed: any integer. step: number of the batch.
-      first_row: number in the batch of the first row.
+    shape: of the result, static. first_row: number in the batch of the first row.
     """
     signed_seed = (seed + 2**63) % 2**64 - 2**63  # its low 64 bits
     step_seed = tf.stack([tf.constant(signed_seed, tf.int64), tf.cast(step, tf.int64)])

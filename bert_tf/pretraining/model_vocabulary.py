@@ -1,7 +1,6 @@
-"""The vocabulary of a model to be pre-trained, found by what is known about its records, which don't hold it.
+"""The vocabulary of a model to be pre-trained, of any family, found by the summary beside its records.
 
-create_pretraining_data.py writes beside its records which vocabulary and casing they were made with. A vocabulary may
-be of any family, and must be one that the model's tokenizer reads. No TensorFlow is imported here for local files.
+No TensorFlow is imported here for local files.
 """
 
 import dataclasses
@@ -42,7 +41,6 @@ class _Source:
 
     @property
     def is_other(self) -> str:
-        """The end of a message that refuses another vocabulary."""
         return f"is not the vocabulary that the records were made with, {self.vocab_file} ({self.summary})"
 
 
@@ -51,9 +49,8 @@ def choose_vocabulary(
 ) -> ModelFiles | None:
     """Vocabulary and casing of a model to be pre-trained: vocab_file, else init_checkpoint's, else that of the records.
 
-    Args:
-      init_checkpoint: where the model starts, or its teacher. config: of the model.
-      from_teacher: init_checkpoint is what --teacher names, which must have the vocabulary of the records.
+    init_checkpoint: where the model starts, or its teacher. config: of the model.
+    from_teacher: init_checkpoint is what --teacher names, which must have the vocabulary of the records.
 
     Returns None if nothing says which vocabulary it is, which is logged.
     """
@@ -68,9 +65,9 @@ def choose_vocabulary(
 
 
 def check_size(vocab_file: str | None, record_files: Files, config: BertConfig, config_name: str, is_new: bool) -> bool:
-    """Whether the size of the vocabulary is known: that in the summaries beside the records, else that of vocab_file.
+    """Whether the size of the vocabulary is known, by the summaries beside the records, else by vocab_file.
 
-    config_name: for messages. is_new: see `check_vocab_size`.
+    config_name, is_new: see `check_vocab_size`.
     """
     summaries = [summary for files in record_files.values() for summary in summaries_of(files).values()]
     sizes = {record["flags"]["vocab_file"]: record["vocab_size"] for record in summaries if "vocab_size" in record}
@@ -127,7 +124,7 @@ def _find(vocab_file, init_checkpoint, made_with: _Source | None, kind, from_tea
 
 
 def _source_of(record_files: Files) -> _Source | None:
-    """The vocabulary that all records were made with; None if no summary says it."""
+    """The vocabulary that all records were made with, if a summary says it."""
     sources = []
     for path, summary in (pair for files in record_files.values() for pair in summaries_of(files).items()):
         if "vocab_sha256" in summary:
@@ -141,7 +138,7 @@ def _source_of(record_files: Files) -> _Source | None:
 
 
 def _same_tokens(vocab_file: str, made_with: _Source, tokenizer_class: type[Tokenizer]) -> bool:
-    """Whether a file in another format has the tokens of the records' vocabulary; False if that is not there."""
+    """Whether a file in another format has the tokens of the records' vocabulary, if that is there."""
     if not exists(made_with.vocab_file):
         return False
     try:
@@ -172,12 +169,7 @@ def summaries_of(record_files: Sequence[str]) -> dict[str, dict]:
 def read_tokenizer(
     vocab_file: str, do_lower_case: bool | None, strip_accents: bool | None = None, electra: bool = False
 ) -> Tokenizer:
-    """The tokenizer of a vocabulary file, checked.
-
-    Args:
-      do_lower_case, strip_accents: for files that don't say it themselves.
-      electra: take word pieces for ELECTRA's, whatever is beside them.
-    """
+    """The tokenizer of a vocabulary file, checked. electra: take word pieces for ELECTRA's, whatever is beside them."""
     default = ElectraTokenizer if electra else FullTokenizer
     tokenizer = tokenizer_of_file(vocab_file, Casing(do_lower_case, strip_accents), default)
     tokenizer.check_vocabulary()
@@ -187,10 +179,7 @@ def read_tokenizer(
 def tokenizer_of(
     records: RecordSettings, settings: InstanceSettings, do_lower_case: bool | None, strip_accents: bool | None
 ) -> Tokenizer:
-    """The tokenizer of the settings' vocabulary.
-
-    do_lower_case, strip_accents: None: the files beside the vocabulary say it, or else as in the original.
-    """
+    """The tokenizer of the settings' vocabulary; what is None the files beside it say, or else the original."""
     vocab_file = records.vocab_file
     casing = resolve_casing(do_lower_case, strip_accents, read_casing(directory_of(vocab_file)))
     with naming_flag("--vocab_file"):
@@ -207,8 +196,7 @@ def tokenizer_of(
 
 
 def vocabulary_sha256(vocab_file: str) -> str:
-    """SHA-256 of a vocabulary file; of a vocab.json, of its own and that of the merges.txt beside it, as of a KoBERT's
-    vocab.txt with the .model. Added tokens that other files beside it name count, too."""
+    """SHA-256 of a vocabulary file, of the merges.txt or .model that belongs to it, and of the added tokens."""
     digest, kind, other = file_sha256(vocab_file), tokenizer_class_of(vocab_file), None
     directory = posixpath.dirname(vocab_file)
     if kind is KoBertTokenizer and not vocab_file.endswith(".model"):

@@ -28,7 +28,6 @@ from bert_tf.pretraining.instances import Instances
 from bert_tf.system.numba_compile import compiled, inner
 
 _FRAME_HEAD, _FRAME_END = 12, 4  # length and its checksum; checksum of the payload
-_HEAD_BYTES = 80  # of a feature, at most
 _ROWS_AT_ONCE = 64  # whose values stay in the cache of a core
 _WEIGHTS = "masked_lm_weights"  # the one feature of floats
 
@@ -102,7 +101,7 @@ def _put_varint(buffer, at, value):
 
 @inner
 def _packed_size(values):
-    """Bytes of integers, from 0 to below 2^35, as varints."""
+    """Bytes of integers below 2^35 as varints."""
     size = np.int64(len(values))
     if size and values.max() > 0x7F:
         for k in range(len(values)):
@@ -194,7 +193,6 @@ def _encode(values, begins, counts, names, name_ends, floats, begin, buffer, end
 
 
 def _framed(buffer: np.ndarray, ends: np.ndarray) -> bytes:
-    """Fills in what is around the Examples; returns the frames."""
     begins = np.concatenate([[0], ends[:-1] + _FRAME_END]) + _FRAME_HEAD
     lengths = (ends - begins).astype("<u8").view(np.uint8).reshape(-1, 8)
     payloads = map(buffer.__getitem__, map(slice, begins.tolist(), ends.tolist()))
@@ -215,10 +213,7 @@ def _masked_checksums(contents: Iterable[np.ndarray]) -> np.ndarray:
 
 
 def blocks_of(instances: Instances, members: np.ndarray, row_ends: np.ndarray, max_pairs: int) -> Iterator[Block]:
-    """Yields framed records in blocks of up to 1,024.
-
-    Record k holds the instances members[row_ends[k - 1]:row_ends[k]]; masked records and ELECTRA's hold one each.
-    """
+    """Yields framed records in blocks; record k holds the instances members[row_ends[k - 1]:row_ends[k]]."""
     settings, tokenizer, store = instances.settings, instances.tokenizer, instances.store
     length, predictions = settings.max_seq_length, settings.max_predictions_per_seq
     special = tokenizer.cls_id, tokenizer.sep_id
@@ -236,8 +231,8 @@ def blocks_of(instances: Instances, members: np.ndarray, row_ends: np.ndarray, m
     floats = [*widths].index(_WEIGHTS) if _WEIGHTS in widths else len(widths)
     values = np.empty((_ROWS_AT_ONCE, begins[-1]), np.int32)
     counts = np.tile(np.array([*widths.values()], np.int64), (_ROWS_AT_ONCE, 1))
-    # Numbers take five bytes at most.
-    buffer = np.empty(RECORDS_PER_BLOCK * (5 * int(begins[-1]) + _HEAD_BYTES * len(widths)), np.uint8)
+    # Numbers take five bytes at most, a feature's head 80.
+    buffer = np.empty(RECORDS_PER_BLOCK * (5 * int(begins[-1]) + 80 * len(widths)), np.uint8)
     ends = np.empty(RECORDS_PER_BLOCK, np.int64)
     row_begins = np.concatenate([[0], row_ends[:-1]]).astype(np.int64)
     for block in range(0, len(row_ends), RECORDS_PER_BLOCK):
@@ -262,10 +257,7 @@ def blocks_of(instances: Instances, members: np.ndarray, row_ends: np.ndarray, m
 
 
 def write_blocks(path: str, blocks: Iterable[Block], progress: Callable[[int], object] = lambda _: None) -> np.ndarray:
-    """Writes blocks of framed records to a file on any file system; returns bytes and records of each, int64 [n, 2].
-
-    progress: called with the records of each block.
-    """
+    """Writes blocks to a file; returns bytes and records of each, int64 [n, 2]. progress: gets the records of each."""
     written = []
     with tf.io.gfile.GFile(path, "wb") as file:
         for count, block in blocks:

@@ -30,17 +30,14 @@ _ROW_TOKENS = 1 << 22  # at once
 SENTENCE, FIRST, GATHERED, DOCUMENT, TARGET = range(5)
 
 _SINGLE_SHARE, _SHORT_SHARE, _SHORTEST = 0.1, 0.05, 5
-_NO_LIMIT = 100_000
-_TOO_SHORT = 11
 
 
 class Plan(NamedTuple):
     """How instances are planned, some at a time.
 
-    Attributes:
-      fill: fills in spans [n, 6] (see `instance_kernels`) and, of masked instances, positions and replacements [n, P];
-        returns how many of the n; fewer only at the end.
-      done: the work done so far, in any unit. left_out: how many instances were not made.
+    fill: fills in spans [n, 6] (see `instance_kernels`) and, of masked instances, positions and replacements [n, P];
+    returns how many of the n; fewer only at the end.
+    done: the work done so far, in any unit. left_out: how many instances were not made.
     """
 
     fill: Callable[..., int]
@@ -49,7 +46,6 @@ class Plan(NamedTuple):
 
 
 def lines_plan(store: TokenStore, settings: InstanceSettings, unknown_id: int) -> Plan:
-    """The plan of rows of whole sentences, or lines."""
     cursor, length = np.zeros(3, np.int64), settings.max_seq_length
 
     def fill(spans, *_) -> int:
@@ -62,10 +58,7 @@ def lines_plan(store: TokenStore, settings: InstanceSettings, unknown_id: int) -
 
 
 def electra_plan(store: TokenStore, max_seq_length: int, path: str) -> Plan:
-    """The plan of ELECTRA's rows, in the order of the text, with every draw of the original's.
-
-    path: a local file for the rows' tokens, end to end, since a row takes sentences out of their order.
-    """
+    """The plan of ELECTRA's rows, in the order of the text. path: a local file for the rows' tokens, end to end."""
     cursor = np.array([0, 0, 0, 0, max_seq_length], np.int64)
     tokens = np.empty(max(_ROW_TOKENS, max_seq_length), store.tokens.dtype)
     open(path, "wb").close()
@@ -91,10 +84,7 @@ def electra_plan(store: TokenStore, max_seq_length: int, path: str) -> Plan:
 def pack(lengths: np.ndarray, row_length: int, max_items: int, rng: random.Random) -> tuple[np.ndarray, np.ndarray]:
     """Puts items into rows, as few as best fit gives (by decreasing length; Krell et al. 2021, arXiv 2107.02027).
 
-    Args:
-      lengths: integers [n], each from 1 to row_length.
-      row_length: room of a row. max_items: most items in a row.
-      rng: for the order of the rows, which is random.
+    lengths: integers [n], each from 1 to row_length. max_items: most items in a row. rng: for the order of the rows.
 
     Returns (members, row_ends), int64: row k holds the items members[row_ends[k - 1]:row_ends[k]].
     """
@@ -165,8 +155,8 @@ def plan_electra(tokens, sentence_ends, document_ends, max_seq_length, cursor, u
 
 @inner
 def _divide(begin, ends, target, in_a):
-    """Whether each of the sentences, which follow each other from `begin`, is in A."""
-    a_target = _NO_LIMIT if uniform() < _SINGLE_SHARE else (target - 3) // 2
+    """Whether each of the sentences from `begin` is in A."""
+    a_target = 100_000 if uniform() < _SINGLE_SHARE else (target - 3) // 2
     a_length = b_length = 0
     for number in range(len(ends)):
         length = ends[number] - begin
@@ -182,7 +172,6 @@ def _divide(begin, ends, target, in_a):
 
 @inner
 def _copy(tokens, begin, ends, in_a, wanted, most, row):
-    """Copies the sentences of A, or those of B, up to `most` tokens; returns the number of tokens."""
     length = 0
     for number in range(len(ends)):
         if in_a[number] == wanted:
@@ -237,10 +226,9 @@ def plan_lines(tokens, sentence_ends, unknown_id, max_seq_length, cursor, spans)
     What is too long for a row, special tokens included, is cut every max_seq_length - 2 tokens, before each part gets
     the special tokens it lacks. Rows of at most 11 tokens, and those that are half unknown, are left out.
 
-    Args:
-      tokens, sentence_ends: see `instance_kernels.plan_instances`.
-      cursor: int64 [3], where to continue: the next line, the part of it, and how many rows were left out; at first 0.
-      spans: int64 [n, 6], filled in.
+    tokens, sentence_ends: see `instance_kernels.plan_instances`.
+    cursor: int64 [3], where to continue: the next line, the part of it, and how many rows were left out; at first 0.
+    spans: int64 [n, 6], filled in.
 
     Returns the number of rows; less than n only at the end.
     """
@@ -259,7 +247,7 @@ def plan_lines(tokens, sentence_ends, unknown_id, max_seq_length, cursor, spans)
             unknown = 0
             for token in tokens[begin + first : begin + last]:
                 unknown += token == unknown_id
-            if last - first + 2 <= _TOO_SHORT or 2 * unknown >= last - first + 2:
+            if last - first + 2 <= 11 or 2 * unknown >= last - first + 2:
                 cursor[2] += 1
             else:
                 _put_span(spans[made], begin + first, last - first, NO_B, 0)

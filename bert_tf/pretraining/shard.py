@@ -1,7 +1,6 @@
 """One shard of pre-training data, from its part of the text to its record files.
 
-`make_shard` is a pure function of a job and a shard's number, so it does not matter which process of which machine runs
-it, when, and how often: create_pretraining_data.py runs it in this process, in a pool of processes, or on Apache Beam.
+`make_shard` is a pure function of a job and a shard's number, in this process, in a pool, or on Apache Beam.
 """
 
 import contextlib
@@ -18,10 +17,9 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import tensorflow as tf
 
-from bert_tf.data.record_index import companion_path, index_path, written_index
+from bert_tf.data.records import companion_path, index_path, written_index
 from bert_tf.pretraining import record_writer
-from bert_tf.pretraining.corpus import Corpus
-from bert_tf.pretraining.corpus_formats import TextSettings
+from bert_tf.pretraining.corpus import Corpus, TextSettings
 from bert_tf.pretraining.instance_kernels import A_LENGTH, B_BEGIN, B_LENGTH, LABEL, NO_B, NUM_MASKED
 from bert_tf.pretraining.instances import Instances, create_instances, log_instances
 from bert_tf.pretraining.model_vocabulary import read_tokenizer
@@ -39,9 +37,6 @@ from bert_tf.text.word_boundaries import WordBoundaries
 
 # Of text, times passes: up to here nothing is compiled. Plain Python takes some 7 s for a megabyte, compilation 8 s.
 BYTES_INTERPRETED = 1 << 18
-_PACKED_PAIRS = 8  # most pairs per row with --pack_sequences
-_INSTANCES_LOGGED = 3
-_STAGES = 3  # of a shard, which take about the same time: tokenizing, building, writing
 _BYTES_A_TASK = 16 << 20  # of text, where one shard is tokenized by several processes
 _TOKENS_AT_ONCE = 1 << 20
 
@@ -71,7 +66,7 @@ class ShardJob:
 
     @property
     def pairs_per_row(self) -> int:
-        return _PACKED_PAIRS if self.records.pack_sequences else 1
+        return 8 if self.records.pack_sequences else 1
 
     def outputs(self, shard: int) -> list[str]:
         """The record files of a shard, out.tfrecord-00003-of-00010; of a single one the names themselves."""
@@ -83,7 +78,7 @@ class ShardJob:
         return [*outputs, *map(index_path, outputs), summary_path(outputs[0])]
 
     def seed(self, shard: int) -> int:
-        """The seed of a shard: random_seed itself where there is only one, so that this is the original's."""
+        """The seed of a shard; of a single one random_seed itself, as in the original."""
         seed = self.records.random_seed
         if self.num_shards == 1:
             return seed
@@ -115,15 +110,11 @@ def summary_path(output_file: str) -> str:
 def make_shard(
     job: ShardJob, shard: int, num_workers: int = 1, *, bar: Callable = progress_bar, log: bool = False
 ) -> dict:
-    """Makes the record files of a shard, their indexes and, last of all, their summary.
+    """Makes the record files of a shard, their indexes and, last of all, their summary, which is returned.
 
     Files appear under their names when all of them are written; on an error earlier files stay.
 
-    Args:
-      num_workers: processes for tokenizing.
-      bar: makes the progress bar of each stage. log: show some instances in the log.
-
-    Returns the summary, as written.
+    num_workers: for tokenizing. bar: makes the progress bar of each stage. log: show some instances in the log.
     """
     corpus, tokenizer, outputs = Corpus(job.input_files, job.text), job.tokenizer(), job.outputs(shard)
     for folder in filter(None, map(os.path.dirname, outputs)):
@@ -142,7 +133,7 @@ def make_shard(
         numpy_rng = np.random.RandomState(job.seed(shard) % 2**32)
         instances = create_instances(store, job.instances, tokenizer, rng, scratch, bar, numpy_rng)
         if log:
-            log_instances(instances[:_INSTANCES_LOGGED], tokenizer.inv_vocab)
+            log_instances(instances[:3], tokenizer.inv_vocab)
         if not len(instances) and job.num_shards == 1:
             raise ValueError(job.no_rows)
         written = temporary[: len(outputs)]
@@ -165,7 +156,7 @@ def make_shard(
 
 
 def read_summary(path: str) -> dict | None:
-    """A summary that an earlier run wrote; None if there is none that can be read."""
+    """A summary that an earlier run wrote, if it can be read."""
     try:
         return read_json(path)
     except (ValueError, tf.errors.OpError):
@@ -173,10 +164,7 @@ def read_summary(path: str) -> dict | None:
 
 
 def finished_summary(job: ShardJob, shard: int, known: dict | None = None) -> dict | None:
-    """The summary of a shard that an earlier run of the same job finished; None if there is none.
-
-    known: a summary of this shard, instead of the one beside its records.
-    """
+    """The summary of a shard that an earlier run of the same job finished, if any: `known`, or beside its records."""
     summary = known or read_summary(summary_path(job.outputs(shard)[0])) or {}
     try:
         if summary.get("fingerprint") != job.fingerprint or {*summary["output_files"]} != {*job.outputs(shard)}:
@@ -188,8 +176,9 @@ def finished_summary(job: ShardJob, shard: int, known: dict | None = None) -> di
 
 
 def make_shard_as_task(job: ShardJob, shard: int, weight: float) -> dict:
-    """`make_shard` for `workers.run_tasks`; the whole shard counts as `weight` in the progress."""
-    return make_shard(job, shard, bar=functools.partial(_ReportedProgress, weight / _STAGES))
+    """`make_shard` for `workers.run_tasks`; it counts as `weight` in the progress."""
+    # Its three stages take about the same time.
+    return make_shard(job, shard, bar=functools.partial(_ReportedProgress, weight / 3))
 
 
 class _ReportedProgress:
@@ -243,9 +232,7 @@ def _tokenize_part(job: ShardJob, corpus: Corpus, begin: int, end: int, director
     return counts
 
 
-def _write(
-    job: ShardJob, instances: Instances, rng: random.Random, paths: list[str], bar: Callable
-) -> tuple[list[int], list[np.ndarray]]:
+def _write(job: ShardJob, instances: Instances, rng: random.Random, paths: list[str], bar: Callable):
     """Writes the records; returns how many instances each file holds, and its blocks."""
     layouts = []
     for number in range(len(paths)):
@@ -266,7 +253,6 @@ def _write(
 
 
 def _count_text(store: TokenStore, unknown_id: int, separated: bool) -> dict:
-    """Counts of a store's text, without its separators, if it has any."""
     documents, sentences = len(store.document_ends), len(store.sentence_ends)
     parts = (store.tokens[k : k + _TOKENS_AT_ONCE] for k in range(0, len(store.tokens), _TOKENS_AT_ONCE))
     unknown = sum(int(np.count_nonzero(part == unknown_id)) for part in parts)

@@ -11,7 +11,6 @@ gives the same ids. Byte-level BPE: a word with the space before it is encoded b
 reach beyond it. Of other tokenizers each line is encoded as a whole.
 """
 
-import abc
 import contextlib
 import dataclasses
 import itertools
@@ -35,14 +34,11 @@ _NAMES = ("tokens", "sentence_ends", "document_ends")
 _CONTINUATIONS = "continuations"
 _CONTINUES = 1 << 30  # added to the id of a piece that continues a word
 _HASH_SLOTS = 1 << 20  # twice the words held at once
-_ARENA_BYTES = 1 << 24  # for these words
 _WORDS_AT_ONCE = 1 << 10
-_NUMBERS_AT_ONCE = 1 << 20
 _MARKS = range(0x20000, 0x2A6D0)  # rare ideographs, each of which is a separate token
 # Code points that no text should have: what follows them comes after a space; a space within a word of the table.
 _AFTER_SPACE, _HELD_SPACE = "\ufdd0", "\ufdd1"
 _MARKED = re.compile(f"[{_AFTER_SPACE}{_HELD_SPACE}]")
-_NEWLINE = "\u010a"  # as pieces write it
 _ODD_SPACE = re.compile(r"[^\S\n ]|  ")
 
 # Numbers of the words and newlines of a part of a text, pieces, starts, whether word n is more than whitespace: the ids
@@ -77,11 +73,7 @@ class TokenStore:
 
 
 def map_file(path: str, kind: type) -> np.ndarray:
-    """A local file as a read-only array that is in memory only where it is read.
-
-    The system is advised not to read ahead: instances come from all over a corpus, and their surroundings would push
-    out of memory what others need.
-    """
+    """A local file as a read-only array that is in memory only where it is read, without reading ahead."""
     # Read-only even if it is empty: Numba compiles another version for writable arrays.
     if not os.path.getsize(path):
         return np.frombuffer(b"", kind)
@@ -177,7 +169,7 @@ def words_of(tokenizer: Tokenizer, boundaries: WordBoundaries | None, mark_words
         return words.look_up
 
     def look_up(text: str) -> Iterator[Encoded]:
-        """Words of lines without added tokens; a line with one is encoded as a whole."""
+        # A line with an added token is encoded as a whole.
         for has_token, group in itertools.groupby(lines.finished(text), key=tokenizer.added_tokens.occur):
             group = list(group)
             if has_token:
@@ -235,21 +227,18 @@ class _Lines:
         return np.concatenate([np.empty(0, np.int32), *flags]).astype(np.int32)
 
 
-class _Words(abc.ABC):
-    """Numbers for words, which a subclass encodes. When it is full it is emptied, and so adapts to a change of text."""
+class _Words:
+    """Numbers for words. When it is full it is emptied, and so adapts to a change of text.
+
+    A subclass has `_encode(ends)`: ids, int32, where those of each word arena[ends[k]:ends[k + 1]] end, and whether it
+    is more than spaces, [n].
+    """
 
     def __init__(self):
         self._slots = np.zeros(_HASH_SLOTS, np.int32)
-        self._arena = np.empty(_ARENA_BYTES, np.uint8)
+        self._arena = np.empty(1 << 24, np.uint8)  # the bytes of these words
         self._arena_ends = np.zeros(_HASH_SLOTS // 2, np.int64)
         self._clear()
-
-    @abc.abstractmethod
-    def _encode(self, ends: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """The ids of all words, int32; where those of each end, int64 [n]; whether it is more than spaces, bool [n].
-
-        ends: int64 [n + 1]; word k is arena[ends[k]:ends[k + 1]].
-        """
 
     def _clear(self) -> None:
         self._slots[:] = 0
@@ -262,7 +251,7 @@ class _Words(abc.ABC):
         if len(data) > len(self._arena):  # a word may be as long as the text
             self._arena = np.empty(len(data), np.uint8)
             self._clear()
-        numbers = np.empty(min(len(data), _NUMBERS_AT_ONCE), np.int32)
+        numbers = np.empty(min(len(data), 1 << 20), np.int32)
         at, tables = 0, (self._slots, self._arena, self._arena_ends)
         while at < len(data):
             known, begin = self._count, at
@@ -278,7 +267,6 @@ class _Words(abc.ABC):
                 self._clear()
 
     def _texts(self, ends: np.ndarray, numbers: np.ndarray) -> list[str]:
-        """Words of the arena by their numbers in `ends`."""
         bounds = zip(ends[numbers].tolist(), ends[numbers + 1].tolist(), strict=True)
         return [self._arena[begin:end].tobytes().decode() for begin, end in bounds]
 
@@ -330,13 +318,12 @@ class PiecesOfWords(_Words):
 
 
 class ByteBpeWords(_Words):
-    """Words of `ByteBpeTokenizer`: each with the space before it, if there is one. A line with other whitespace than
-    single spaces, whose pieces may hold any of it, is one word."""
+    """Words of `ByteBpeTokenizer` with the space before them; a line with more than single spaces is one word."""
 
     def __init__(self, tokenizer: ByteBpeTokenizer):
         super().__init__()
         self._tokenizer = tokenizer
-        self._newline_id = tokenizer.vocab[_NEWLINE]
+        self._newline_id = tokenizer.vocab["\u010a"]  # as pieces write it
         self._lines = _Lines(tokenizer, mark_words=False)
 
     def look_up(self, text: str) -> Iterator[Encoded]:

@@ -1,9 +1,8 @@
 """The loops of create_pretraining_data.py that go over every character, compiled by Numba: UTF-8 text to tokens.
 
 A word of the text (whatever is between spaces) is looked up by its bytes; a new word is also cut into pieces here.
-The rules are the tokenizer's: what becomes of ASCII characters is a table that `BasicTokenizer` fills, words with
-others come through it, and pieces are found in a trie of the vocabulary. A match of bytes ends where a character ends,
-since both sides are UTF-8.
+What becomes of ASCII characters is a table that `BasicTokenizer` fills, words with others come through it, and pieces
+are found in a trie of the vocabulary.
 """
 
 import numpy as np
@@ -16,7 +15,6 @@ DROPPED, SPACE, ALONE, LETTER = range(4)
 
 @inner
 def _child_slot(keys, node, byte):
-    """Where the child of a node is, or would be, in the hash table of a trie."""
     key = np.int64(node) * 256 + byte + 1  # 0: free
     mask = np.int64(len(keys) - 1)
     slot = np.int64((np.uint64(key) * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(32)) & mask

@@ -45,7 +45,7 @@ from bert_tf.tasks.ner import tagging
 from bert_tf.tasks.ner.tags import standard_tags
 from bert_tf.tasks.squad.outputs import answer_settings
 from bert_tf.tasks.table import TASKS
-from bert_tf.text.graphs import NoGraphError, graph_of
+from bert_tf.text.graph_wordpiece import NoGraphError, graph_of
 from bert_tf.text.tokenizer_files import directory_of
 
 # Signatures of exports that take ids alone, and what they are elsewhere.

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from bert_tf.text.graphs import graph_of
+from bert_tf.text.graph_wordpiece import graph_of
 from bert_tf.text.tokenizer import Tokenizer
 
 CPU = "CPU:0"  # for strings and the many small ops around them

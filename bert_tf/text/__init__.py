@@ -1,8 +1,4 @@
-"""Tokenizers and vocabularies, and which belong together: by their files, or else by the family.
-
-`tokenizer_class` in tokenizer_config.json or config.json comes first, then the kind of the file. Everything that reads
-a vocabulary chooses by these functions.
-"""
+"""Which tokenizer belongs to a vocabulary: `tokenizer_class` of its directory, the kind of the file, or the family."""
 
 import posixpath
 import unicodedata
@@ -13,25 +9,12 @@ from absl import logging
 
 from bert_tf.system.storage import name_of
 from bert_tf.system.text_files import naming_file, read_json, read_json_if_there
+from bert_tf.text import tokenizer_files as files
 from bert_tf.text.characters import TOKENIZER
 from bert_tf.text.japanese import JapaneseTokenizer
 from bert_tf.text.library_tokenizer import ByteBpeTokenizer, LibraryTokenizer
 from bert_tf.text.sentence_piece import HuggingFaceSentencePiece, KoBertTokenizer, SentencePieceTokenizer
 from bert_tf.text.tokenizer import Tokenizer, special_tokens_of
-from bert_tf.text.tokenizer_files import (
-    JSON_VOCAB,
-    VOCAB,
-    WORD_START,
-    Casing,
-    directory_of,
-    find_model,
-    first_existing,
-    kind_of_model,
-    named_class,
-    read_casing,
-    read_tokens,
-    resolve_casing,
-)
 from bert_tf.text.wordpiece import CONTINUATION, ElectraTokenizer, FullTokenizer, RobertaWordPieceTokenizer
 
 _BY_NAME: dict[str, type[Tokenizer]] = {
@@ -46,27 +29,20 @@ _NAMES_OF_ANY = {"PreTrainedTokenizer", "TokenizersBackend", "PythonBackend"}
 
 
 def find_vocabulary(directory: str, default: type[Tokenizer]) -> str | None:
-    """The vocabulary file of a model's directory; None if it has none.
-
-    Args:
-      default: the tokenizer of the model's family.
-    """
+    """The vocabulary file of a model's directory; None if it has none. default: the tokenizer of the model's family."""
     named = _named(directory, default)
     names = _of_word_pieces(named, directory, default).vocab_files if named else ()
-    for name in (*names, *default.vocab_files, TOKENIZER, VOCAB, JSON_VOCAB):
-        if path := find_model(directory) if name == "*.model" else first_existing(directory, (name,)):
+    for name in (*names, *default.vocab_files, TOKENIZER, files.VOCAB, files.JSON_VOCAB):
+        if path := files.find_model(directory) if name == "*.model" else files.first_existing(directory, (name,)):
             return path
     return None
 
 
 def tokenizer_class_of(vocab_file: str, default: type[Tokenizer] = FullTokenizer) -> type[Tokenizer]:
-    """Which tokenizer reads a vocabulary file.
+    """Which tokenizer reads a vocabulary file. default: that of the model's family.
 
-    A .model is SentencePiece, as ALBERT has; a vocab.json is byte-level BPE, as RoBERTa has; a tokenizer.json says what
-    it is. Everything else is a list of word pieces, unless tokenizer_class beside it says more.
-
-    Args:
-      default: the tokenizer of the model's family.
+    A .model is SentencePiece, a vocab.json byte-level BPE; a tokenizer.json says what it is. Everything else is a list
+    of word pieces, unless tokenizer_class beside it says more.
     """
     directory, name = posixpath.split(vocab_file)
     named = _named(directory, default)
@@ -81,15 +57,15 @@ def tokenizer_class_of(vocab_file: str, default: type[Tokenizer] = FullTokenizer
         model = read_json(vocab_file).get("model")
         kinds = {"BPE": ByteBpeTokenizer, "Unigram": HuggingFaceSentencePiece}
         with naming_file(vocab_file):
-            kind = kinds.get(kind_of_model(model), kind) if isinstance(model, dict) else ByteBpeTokenizer
-    # A RoBERTa's tokenizer refuses a Unigram model, an ALBERT's a BPE.
+            kind = kinds.get(files.kind_of_model(model), kind) if isinstance(model, dict) else ByteBpeTokenizer
+    # A RoBERTa's tokenizer rejects a Unigram model, an ALBERT's a BPE.
     of_default = {ByteBpeTokenizer: ByteBpeTokenizer, SentencePieceTokenizer: HuggingFaceSentencePiece}
     if default in of_default and kind in (ByteBpeTokenizer, HuggingFaceSentencePiece):
         return of_default[default]
     return _of_word_pieces(kind, directory, default)
 
 
-def tokenizer_of_file(vocab_file: str, casing: Casing, default: type[Tokenizer] = FullTokenizer) -> Tokenizer:
+def tokenizer_of_file(vocab_file: str, casing: files.Casing, default: type[Tokenizer] = FullTokenizer) -> Tokenizer:
     """The tokenizer of a vocabulary file, with what belongs to it beside it."""
     tokenizer = tokenizer_class_of(vocab_file, default).from_file(vocab_file, casing)
     if isinstance(tokenizer, LibraryTokenizer) and issubclass(default, FullTokenizer):
@@ -100,14 +76,11 @@ def tokenizer_of_file(vocab_file: str, casing: Casing, default: type[Tokenizer] 
     return tokenizer
 
 
-def _of_directory(
-    path: str, default: type[Tokenizer], do_lower_case: bool | None, strip_accents: bool | None
-) -> Tokenizer:
-    """See `Tokenizer.from_pretrained`."""
-    directory = directory_of(path)
+def _of_directory(path: str, default: type[Tokenizer], do_lower_case: bool | None, strip_accents: bool | None):
+    directory = files.directory_of(path)
     if not (vocab_file := find_vocabulary(directory, default)):
         raise ValueError(f"{name_of(directory)} has no {default.vocab_name} and no {TOKENIZER}.")
-    casing = resolve_casing(do_lower_case, strip_accents, read_casing(directory))
+    casing = files.resolve_casing(do_lower_case, strip_accents, files.read_casing(directory))
     tokenizer = tokenizer_of_file(vocab_file, casing, default)
     tokenizer.check_casing(vocab_file, do_lower_case, strip_accents)
     return tokenizer
@@ -118,17 +91,17 @@ Tokenizer.of_directory = staticmethod(_of_directory)
 
 def _has_sentence_pieces(vocab_file: str) -> bool:
     """Whether a vocab.txt is one of SentencePiece, whose pieces begin words by ▁ and continue none by ##."""
-    tokens = read_tokens(vocab_file)
-    begin = sum(token.startswith(WORD_START) and len(token) > 1 for token in tokens)
+    tokens = files.read_tokens(vocab_file)
+    begin = sum(token.startswith(files.WORD_START) and len(token) > 1 for token in tokens)
     if not begin or any(token.startswith(CONTINUATION) for token in tokens):
         return False
     # Few pieces of a script without spaces begin words.
-    return begin > len(tokens) / 10 or find_model(posixpath.dirname(vocab_file)) is not None
+    return begin > len(tokens) / 10 or files.find_model(posixpath.dirname(vocab_file)) is not None
 
 
 def _named(directory: str, default: type[Tokenizer]) -> type[Tokenizer] | None:
     """The class that tokenizer_class stands for; None if no file names one."""
-    name, path = named_class(directory)
+    name, path = files.named_class(directory)
     is_xlnet = name == "XLNetTokenizer" and not issubclass(default, FullTokenizer)
     if name and name not in _NAMES_OF_ANY and (name not in _BY_NAME or is_xlnet):
         raise ValueError(f"{path}: tokenizer_class is {name}, which is not supported: {', '.join(_BY_NAME)} are.")
@@ -141,7 +114,7 @@ def _of_word_pieces(kind: type[Tokenizer], directory: str, default: type[Tokeniz
         return kind
     if issubclass(default, FullTokenizer) and default is not FullTokenizer:
         return default
-    if named_class(directory)[0] == "ElectraTokenizer":
+    if files.named_class(directory)[0] == "ElectraTokenizer":
         return ElectraTokenizer
     config = read_json_if_there(posixpath.join(directory, "config.json")) or {}
     is_roberta = default is ByteBpeTokenizer or config.get("model_type") == "roberta"
@@ -156,16 +129,9 @@ def shown(tokenizer: Tokenizer, ids: Iterable[int]) -> str:
 
 # --- a vocabulary that does not fit the texts -------------------------------------------------------------------------
 
-_MANY = 0.05  # of all tokens of texts
-_FEWEST = 3  # fewer say nothing, unless all are unknown
-
 
 def watch_unknown(tokenizer: Tokenizer, ids: np.ndarray) -> None:
-    """Counts the unknown tokens of texts that were just encoded; warns, once for each tokenizer, if they are many.
-
-    Args:
-      ids: of whole rows or of texts alone, without [UNK] for words that have no piece.
-    """
+    """Counts the unknown tokens among the ids of rows or texts; warns, once for each tokenizer, if they are many."""
     counts = tokenizer.__dict__.setdefault("_watched", {"tokens": 0, "unknown": 0, "is_warned": False})
     if counts["is_warned"]:
         return
@@ -175,7 +141,7 @@ def watch_unknown(tokenizer: Tokenizer, ids: np.ndarray) -> None:
     counts["tokens"] += len(ids) - np.count_nonzero(np.isin(ids, special))
     counts["unknown"] += np.count_nonzero(ids == tokenizer.vocab.get(tokenizer.unk_token))
     share, unknown = counts["unknown"] / max(counts["tokens"], 1), counts["unknown"]
-    if share > _MANY and (unknown >= _FEWEST or unknown == counts["tokens"]):
+    if share > 0.05 and (unknown >= 3 or unknown == counts["tokens"]):  # fewer say nothing
         counts["is_warned"] = True
         advice = f"do {tokenizer.vocab_file or 'the vocabulary'}, do_lower_case and strip_accents fit them?"
         known = "klue/bert-base knows Korean, multi_cased_L-12_H-768_A-12 104 languages."

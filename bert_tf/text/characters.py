@@ -48,10 +48,7 @@ def trimmed(text: str) -> str:
 
 
 def plain_name(text: str) -> str:
-    """A name of a label or a column as it looks: names that look the same are the same.
-
-    Without what can't be seen, with no-break spaces as spaces, and in NFC: some systems write Hangul in parts.
-    """
+    """A name of a label or a column as it looks: in NFC, without what can't be seen, no-break spaces as spaces."""
     return unicodedata.normalize("NFC", trimmed(text.translate(_NAME)))
 
 
@@ -66,8 +63,7 @@ def is_control(char: str) -> bool:
 
 
 def is_punctuation(char: str) -> bool:
-    """True for categories P* and for every ASCII character that is not a letter, digit or space (including $ and ^,
-    which Unicode calls symbols)."""
+    """True for categories P* and for every ASCII character that is not a letter, digit or space."""
     return char in string.punctuation or unicodedata.category(char).startswith("P")
 
 
@@ -79,10 +75,8 @@ def is_cjk(char: str) -> bool:
 def clean(char: str, drop_unassigned: bool = False, separate_cjk: bool = True) -> str | None:
     """The cleaned form of a character: None if it is dropped, a space for whitespace, spaces around a CJK one.
 
-    Args:
-      drop_unassigned: any category C* counts as control: unassigned, private-use characters and surrogates are dropped
-        as well, as ELECTRA does.
-      separate_cjk: False leaves CJK characters parts of words (tokenize_chinese_chars: false).
+    drop_unassigned: any category C* is dropped, as ELECTRA does.
+    separate_cjk: False leaves CJK characters parts of words (tokenize_chinese_chars: false).
     """
     if is_whitespace(char):
         return " "
@@ -110,7 +104,7 @@ def strip_accent_and_split_punctuation(char: str) -> str | None:
 
 
 def is_mark(char: str) -> bool:
-    """Whether a character belongs to the one before it (categories M*)."""
+    """True for categories M*: the character belongs to the one before it."""
     return unicodedata.category(char)[0] == "M"
 
 
@@ -124,18 +118,16 @@ def is_word_character(char: str) -> bool:
 
 @functools.cache
 def characters_in_use() -> list[str]:
-    """All characters that this Python's Unicode assigns, and the CJK ones: the others are all treated alike.
-
-    Beyond plane 3 only plane 14 is in use, and private use, which no rule names. Surrogates are not text.
-    """
+    """All characters that this Python's Unicode assigns, and the CJK ones: the others are all treated alike."""
+    # Beyond plane 3 only plane 14 is in use, and private use, which no rule names. Surrogates are not text.
     chars = [chr(code) for code in (*range(0x40000), *range(0xE0000, 0xF0000)) if not 0xD800 <= code <= 0xDFFF]
     return [char for char in chars if unicodedata.category(char) != "Cn" or is_cjk(char)]
 
 
 # ---- words of a text, for models that tag words: as the texts that the model was trained on are split ----------------
 
-# What a word is. words: what whitespace separates, with each punctuation mark and Chinese character a word of its own,
-# as in most files of tagged words. characters: each character but whitespace. characters_and_spaces: each character.
+# words: what whitespace separates, and each punctuation mark and Chinese character, as in most files of tagged words.
+# characters: each character but whitespace. characters_and_spaces: each character.
 SPLITS = ("words", "characters", "characters_and_spaces")
 
 # What a character is to the words around it.
@@ -190,10 +182,9 @@ DECODER = "added_tokens_decoder"
 class AddedToken:
     """A token of this kind; the flags are those of `tokenizers.AddedToken`.
 
-    Attributes:
-      single_word: not inside a word. lstrip, rstrip: it includes the whitespace before or after it.
-      normalized: it is looked for in normalized text, in its own normalized form.
-      special: Hugging Face's decoder may leave it out.
+    single_word: not inside a word. lstrip, rstrip: it includes the whitespace before or after it.
+    normalized: it is looked for in normalized text, in its own normalized form.
+    special: Hugging Face's decoder may leave it out.
     """
 
     id: int
@@ -209,10 +200,9 @@ class AddedToken:
 class Part:
     """An added token, or what is between two of them.
 
-    Attributes:
-      text: what is to be tokenized, which may be in normalized form.
-      origins: for each character of `text`, the character of the whole text that it comes from.
-      end: the character of the whole text after the last. token: None between tokens.
+    text: what is to be tokenized, which may be in normalized form.
+    origins: for each character of `text`, the character of the whole text that it comes from.
+    end: the character of the whole text after the last. token: None between tokens.
     """
 
     text: str
@@ -224,36 +214,25 @@ class Part:
 class Forms(dict[str, AddedToken]):
     """What is looked for in a text -> the token."""
 
-    @property
-    def expression(self) -> str:
-        """A regular expression, for Python and RE2, that finds the longest form at each place."""
-        # Alternatives are tried in their order; of two forms that match at one place, the longer begins with the other.
-        return "|".join(re.escape(form) for form in sorted(self, key=len, reverse=True))
-
     @functools.cached_property
     def pattern(self) -> re.Pattern:
-        return re.compile(self.expression)
+        """Finds the longest form at each place."""
+        # Alternatives are tried in their order; of two forms that match at one place, the longer begins with the other.
+        return re.compile("|".join(re.escape(form) for form in sorted(self, key=len, reverse=True)))
 
 
 class AddedTokens:
     """The added tokens of a tokenizer.
 
-    Args:
-      tokens: those with a role are not among them.
-      normalize: text -> its normalized form. origins: text -> for each character of the normalized form, the one of the
-        text that it comes from. Default: the tokenizer has no normalization.
+    tokens: those with a role are not among them.
+    normalize: text -> its normalized form. origins: text -> for each character of the normalized form, the one of the
+    text that it comes from. Default: the tokenizer has no normalization.
 
-    Attributes:
-      tokens: sorted by id. ids: theirs.
-      written, normalized: what is looked for in the text, and in normalized text -> the token.
+    tokens: sorted by id. ids: theirs.
+    written, normalized: what is looked for in the text, and in normalized text -> the token.
     """
 
-    def __init__(
-        self,
-        tokens: Iterable[AddedToken] = (),
-        normalize: Callable[[str], str] = str,
-        origins: Callable[[str], Sequence[int]] | None = None,
-    ):
+    def __init__(self, tokens: Iterable[AddedToken] = (), normalize: Callable = str, origins: Callable | None = None):
         self.tokens = sorted(tokens, key=lambda token: token.id)
         self.ids = frozenset(token.id for token in self.tokens)
         self.normalize, self._origins = normalize, origins
@@ -274,9 +253,8 @@ class AddedTokens:
 
     def occur(self, text: str) -> bool:
         """Whether the form of a token is anywhere in `text`."""
-        if self.written and self.written.pattern.search(text):
-            return True
-        return bool(self.normalized and self.normalized.pattern.search(self.normalize(text)))
+        is_written = self.written and self.written.pattern.search(text)
+        return bool(is_written or (self.normalized and self.normalized.pattern.search(self.normalize(text))))
 
     def parts(self, text: str) -> list[Part]:
         parts = []
@@ -291,8 +269,7 @@ class AddedTokens:
         return parts
 
     def spans(self, text: str) -> list[tuple[int, int]]:
-        """Where tokens are written in `text`, without the whitespace that they take: the first character of each and
-        the one after the last."""
+        """Where tokens are written in `text`, without the whitespace that they take: (begin, end) of each."""
         spans = []
         for part in self.parts(text) if self.tokens else ():
             if part.token and (written := text[part.origins[0] : part.end].strip(WHITESPACE)):
@@ -330,11 +307,10 @@ def _cut(part: Part, forms: Forms) -> list[Part]:
 
 
 def read_added_tokens(vocab_file: str, vocab: Mapping[str, int]) -> list[AddedToken]:
-    """The added tokens that the files beside a vocabulary name, those with a role among them, as `transformers` reads
-    them: tokenizer_config.json, or if that has no added_tokens_decoder special_tokens_map.json, added_tokens.json and
-    tokenizer.json. vocab: token -> id, of the vocabulary without them.
+    """The added tokens that the files beside a vocabulary name, those with a role among them, sorted by their ids.
 
-    They are sorted by their ids. A token in the vocabulary has its id there; the others follow it.
+    As `transformers` reads them: tokenizer_config.json, or if that has no added_tokens_decoder special_tokens_map.json,
+    added_tokens.json and tokenizer.json. A token in the vocabulary has its id there; the others follow it.
     """
     added, tokens, after = {}, {}, max(vocab.values(), default=-1) + 1
     numbered, unnumbered = _named_tokens(vocab_file, vocab)
@@ -397,8 +373,7 @@ def _token_of(index: str | int, values: Mapping) -> AddedToken:
 
 
 def _specials_of(values: Mapping, vocab: Mapping[str, int]) -> list[Mapping]:
-    """The special tokens that a file names without their ids; those with a role only if the vocabulary has them, since
-    many files name roles that the model does not have."""
+    """The special tokens that a file names without their ids; many files name roles that the model does not have."""
 
     def described(token: str | Mapping) -> Mapping:
         return {"content": token} if isinstance(token, str) else {**token, "content": token["content"]}

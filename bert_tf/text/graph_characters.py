@@ -1,9 +1,8 @@
 """Characters of texts as TensorFlow ops: code points, tables of them, and a tokenizer's normalization.
 
-Nothing about Unicode is left to the libraries that execute the graph, because their Unicode versions differ from
-Python's and from each other. When the graph is built, Python says what each code point becomes, and tables hold the
-answers. Two rules look at neighbours and are ops: a capital sigma at the end of a word, and the order of combining
-marks.
+The Unicode versions of the libraries that execute the graph differ, so when it is built, Python says what each code
+point becomes, and tables hold the answers. Two rules look at neighbours and are ops: a capital sigma at the end of a
+word, and the order of combining marks.
 
 Shape legend: B texts, R rows of characters (texts), N characters of all rows.
 """
@@ -41,10 +40,7 @@ def values_of(rule: Callable[[str], int]) -> np.ndarray:
 
 
 class CodePointTable(tf.Module):
-    """A number for each code point, as constants of a graph: pages of 256 that are equal are stored once.
-
-    values: int32 [CODE_POINTS].
-    """
+    """A number for each code point, as constants of a graph: pages of 256 that are equal are stored once."""
 
     def __init__(self, values: np.ndarray):
         super().__init__(name="code_point_table")
@@ -55,7 +51,6 @@ class CodePointTable(tf.Module):
         self._values = tf.constant(np.frombuffer(b"".join(numbers), np.int32))
 
     def __call__(self, codes: tf.Tensor) -> tf.Tensor:
-        """The numbers of `codes`, int32."""
         starts = tf.gather(self._starts, tf.bitwise.right_shift(codes, 8))
         return tf.gather(self._values, starts + tf.bitwise.bitwise_and(codes, _PAGE - 1))
 
@@ -69,7 +64,6 @@ class Rows(NamedTuple):
     origins: tf.Tensor
 
     def owners(self) -> tf.Tensor:
-        """The row of each character, int64 [N]."""
         return tf.ragged.row_splits_to_segment_ids(self.splits, out_type=tf.int64)
 
 
@@ -86,9 +80,8 @@ def decode_rows(texts: tf.Tensor) -> Rows:
 class GraphNormalizer(tf.Module):
     """A tokenizer's normalization of rows.
 
-    Args:
-      normalize: text -> its normalized form: character by character, but for capital sigmas and the order of combining
-        marks.
+    normalize: text -> its normalized form: character by character, but for capital sigmas and the order of combining
+    marks.
     """
 
     def __init__(self, normalize: Callable[[str], str]):
@@ -103,7 +96,6 @@ class GraphNormalizer(tf.Module):
             self._delimiters = CodePointTable(_delimiters(normalize, entries))
 
     def __call__(self, rows: Rows) -> Rows:
-        """The normalized rows."""
         # A space behind each row, so that no rule about neighbours extends into the next.
         lengths = rows.splits[1:] - rows.splits[:-1]
         owners = tf.repeat(tf.range(tf.size(lengths, tf.int64)), lengths + 1)
@@ -134,7 +126,7 @@ class GraphNormalizer(tf.Module):
         return Rows(tf.boolean_mask(characters, kept), splits, tf.boolean_mask(origins, kept))
 
     def _expand(self, codes: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """The code points' replacements, capital sigmas undecided, and the place in `codes` that each is from."""
+        """The replacements, capital sigmas undecided, and the place in `codes` that each is from."""
         entries = self._entries(codes)
         is_same = tf.equal(entries, 0)
         counts = tf.cast(tf.where(is_same, 1, tf.bitwise.bitwise_and(entries - 1, _COUNT)), tf.int64)
@@ -162,7 +154,6 @@ class GraphNormalizer(tf.Module):
 
 @functools.lru_cache(8)
 def _outputs(normalize: Callable[[str], str]) -> tuple[np.ndarray, list[int]]:
-    """The entries, int32 [CODE_POINTS], and the sequences."""
     chars = [_UNASSIGNED, *characters_in_use()]
     inside = normalize(_BETWEEN.join(f"a{char}a" for char in chars)).split(_BETWEEN)
     last = normalize(f" {_BETWEEN} ".join(f"a{char}" for char in chars)).split(f" {_BETWEEN} ")
@@ -182,7 +173,6 @@ def _outputs(normalize: Callable[[str], str]) -> tuple[np.ndarray, list[int]]:
 
 
 def _kind_beside_sigma(char: str) -> int:
-    """How `str.lower` classifies a character beside a capital sigma, found by calling it."""
     if f" {char}\u03a3".lower()[-1] == "\u03c2":
         return _CASED
     return _TRANSPARENT if f"A{char}\u03a3".lower()[-1] == "\u03c2" else _OTHER

@@ -1,9 +1,8 @@
 """The tokenizer of `wordpiece.py` as TensorFlow ops: the same ids and offsets inside an exported graph.
 
-In the graph, text becomes code points, `GraphNormalizer` does what `BasicTokenizer.normalize` does, a table says which
-characters are tokens of their own, and tensorflow-text's FastWordpiece op splits the tokens into pieces. Texts of plain
-ASCII, on which all Unicode versions agree, take a shorter path: they are lower-cased and split by the same op, which
-can also split at ASCII punctuation; this is five times as fast.
+Text becomes code points, `GraphNormalizer` does what `BasicTokenizer.normalize` does, a table says which characters are
+tokens of their own, and tensorflow-text's FastWordpiece op splits the tokens into pieces. Texts of plain ASCII take a
+shorter path, five times as fast: the same op also splits at ASCII punctuation.
 
 Shape legend: B texts, N characters of all normalized texts, K those of all tokens, W tokens before they are split into
 pieces, P pieces.
@@ -19,6 +18,7 @@ import tensorflow_text as tf_text
 from bert_tf.system.messages import some
 from bert_tf.text.characters import is_cjk, is_mark, is_punctuation
 from bert_tf.text.graph_characters import CODE_POINTS, CodePointTable, GraphNormalizer, Rows, decode_rows, values_of
+from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.text.wordpiece import BasicTokenizer, FullTokenizer
 
 # Properties of a code point.
@@ -30,10 +30,9 @@ _KNOWN = 4  # it occurs in the vocabulary
 class _Pieces(NamedTuple):
     """Pieces of texts.
 
-    Attributes:
-      ids: int32 [P]. splits: int64 [B+1], the first of each text.
-      starts, ends: int64 [P], the first code point of all texts that each covers and the one after the last.
-      kept: int64, the code points that pieces are made of. These three are None without offsets.
+    ids: int32 [P]. splits: int64 [B+1], the first of each text.
+    starts, ends: int64 [P], the first code point of all texts that each covers and the one after the last.
+    kept: int64, the code points that pieces are made of. These three are None without offsets.
     """
 
     ids: tf.Tensor
@@ -49,8 +48,8 @@ class GraphWordPiece(tf.Module):
         graph = graph_of(FullTokenizer("vocab.txt"))
         graph.encode(tf.constant(["one", "two words"]))  # <tf.RaggedTensor [[2028], [2048, 2616]]>
 
-    Vocabulary and tables are constants. It has no state, so threads may share it, and runs on the CPU. The only op from
-    outside TensorFlow is tensorflow-text's FastWordpieceTokenizeWithOffsets.
+    It has no state, so threads may share it, and runs on the CPU. The only op from outside TensorFlow is
+    tensorflow-text's FastWordpieceTokenizeWithOffsets.
 
     split_unknown: as for `FullTokenizer.encode_with_offsets`; here `encode` follows it, too.
     """
@@ -89,8 +88,7 @@ class GraphWordPiece(tf.Module):
         self._any_pieces, self._any_ids = self._build_model(pieces, words=True)
         ascii_pieces = {unknown: vocab[unknown]}
         for token, index in pieces.items():
-            body = token.removeprefix("##")
-            if token.isascii() and (body.isalnum() or len(token) == 1):  # the others never match
+            if token.isascii() and (token.removeprefix("##").isalnum() or len(token) == 1):  # the others never match
                 ascii_pieces[token] = index
         if self._split_unknown:
             for char in filter(str.isalnum, map(chr, range(128))):
@@ -100,9 +98,8 @@ class GraphWordPiece(tf.Module):
         return alphabet
 
     def _build_model(self, pieces: Mapping[str, int], words: bool) -> tuple[tf_text.FastWordpieceTokenizer, tf.Tensor]:
-        """The op with its model, for words or for whole texts in ASCII, and the ids (int32) of the tokens it numbers.
-
-        `_pieces` limits words in code points, so the op's own limit is off."""
+        """The op, for words or for whole texts in ASCII, and the ids of the tokens it numbers."""
+        # `_pieces` limits words in code points, so the op's own limit is off.
         options = {"token_out_type": tf.int32, "unknown_token": self._unk_token, "no_pretokenization": words}
         longest = 2**31 - 1 if words or self._split_unknown else self._longest_word
         model = tf_text.FastWordpieceTokenizer(list(pieces), max_bytes_per_word=longest, **options)
@@ -112,23 +109,14 @@ class GraphWordPiece(tf.Module):
 
     @tf.function(input_signature=[tf.TensorSpec([None], tf.string, "texts")], autograph=False)
     def encode(self, texts: tf.Tensor) -> tf.RaggedTensor:
-        """Ids of `texts`, string [B] in UTF-8: ragged int32 [B, None], without special tokens.
-
-        Invalid bytes are left out as by `bytes.decode("utf-8", "ignore")`; it fails for no text.
-        """
+        """Ids of `texts`, string [B] in UTF-8 without its invalid bytes: ragged int32 [B, None], no special tokens."""
         with tf.device("CPU:0"):
             table, splits = self._of_texts(texts, False)
             return tf.RaggedTensor.from_row_splits(table[:, 0], splits, validate=False)
 
     @tf.function(input_signature=[tf.TensorSpec([None], tf.string, "texts")], autograph=False)
     def tokenize(self, texts: tf.Tensor) -> tuple[tf.RaggedTensor, tf.RaggedTensor, tf.RaggedTensor]:
-        """`encode` with offsets.
-
-        Returns:
-          (ids, starts, ends), each ragged int32 [B, None]: the token, the first character of the text that it covers
-          and the one after the last, as by the tokenizer's `encode_with_offsets`. Characters are code points, without
-          invalid bytes.
-        """
+        """`encode` with offsets, as by `encode_with_offsets`: (ids, starts, ends), each ragged int32 [B, None]."""
         with tf.device("CPU:0"):
             table, splits = self._of_texts(texts, True)
             rows = tf.RaggedTensor.from_row_splits(table, splits, validate=False)
@@ -142,10 +130,8 @@ class GraphWordPiece(tf.Module):
         is_ascii = tf.strings.regex_full_match(texts, r"[\t\n\r -~]*")
 
         def mixed():
-            parts = [
-                self._of_ascii(tf.boolean_mask(texts, is_ascii), with_offsets),
-                self._of_any(tf.boolean_mask(texts, ~is_ascii), with_offsets),
-            ]
+            parts = [(self._of_ascii, is_ascii), (self._of_any, ~is_ascii)]
+            parts = [pieces_of(tf.boolean_mask(texts, mask), with_offsets) for pieces_of, mask in parts]
             rows = tf.concat([tf.RaggedTensor.from_row_splits(*part, validate=False) for part in parts], 0)
             ascii_count = tf.reduce_sum(tf.cast(is_ascii, tf.int32))
             rows = tf.gather(rows, tf.where(is_ascii, _ranks(is_ascii), ascii_count + _ranks(~is_ascii)))
@@ -169,7 +155,6 @@ class GraphWordPiece(tf.Module):
         owners = tf.ragged.row_splits_to_segment_ids(pieces.splits, out_type=tf.int64)
 
         def over_lost_marks() -> tf.Tensor:
-            """The ends behind the marks that were dropped, which belong to the piece before them."""
             count = tf.size(marks, tf.int64)
             is_kept = tf.scatter_nd(pieces.kept[:, None], tf.ones_like(pieces.kept, tf.int32), [count]) > 0
             stops = tf.concat([~marks | is_kept, [True]], 0)
@@ -217,11 +202,26 @@ class GraphWordPiece(tf.Module):
         return _Pieces(ids, id_splits, *_spans_of_pieces(lasts, origins), origins)
 
 
-def _spans_of_pieces(lasts: tf.Tensor, origins: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Where each piece's characters start and end (exclusive) in the texts, int64 [P].
+class NoGraphError(ValueError):
+    """A tokenizer can't be part of a graph."""
 
-    lasts: the last character of each piece, [P]. origins: of characters, [K].
-    """
+
+def graph_of(tokenizer: Tokenizer, split_unknown: bool = False) -> GraphWordPiece:
+    """The rules of a tokenizer as TensorFlow ops. split_unknown: see `Tokenizer.encode_with_offsets`."""
+    try:
+        if tokenizer.added_tokens:
+            names = some([token.content for token in tokenizer.added_tokens.tokens])
+            raise ValueError(f"added tokens ({names}) can't be cut out inside a graph")
+        if not isinstance(tokenizer, FullTokenizer):
+            raise ValueError(f"the pieces of a {tokenizer.huggingface_class} can't be found inside a graph")
+        return GraphWordPiece(tokenizer, split_unknown)
+    except (KeyError, RuntimeError, ValueError) as error:  # without [UNK], or with a piece of more than 256 bytes
+        source, reason = tokenizer.vocab_file or tokenizer.huggingface_class, str(error).rstrip(".")
+        raise NoGraphError(f"{source}: {reason}. Exports of this model take ids.") from error
+
+
+def _spans_of_pieces(lasts: tf.Tensor, origins: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Where each piece's characters start and end in the texts, [P]. lasts: of each piece, [P]. origins: [K]."""
     firsts = tf.concat([[0], lasts + 1], 0)[:-1]
 
     def of_marks_in_another_order():
@@ -257,7 +257,6 @@ def _normalizing(do_lower_case: bool, strip_accents: bool, drop_unassigned: bool
 
 @functools.cache
 def _properties(do_basic_tokenize: bool, tokenize_chinese_chars: bool) -> Callable[[str], int]:
-    """The properties of a character of normalized text."""
 
     def properties(char: str) -> int:
         if char.isspace():

@@ -17,7 +17,6 @@ from bert_tf.text.tokenizer import special_tokens_of
 from bert_tf.text.tokenizer_files import VOCAB, Casing, read_tokenizer_config
 from bert_tf.text.wordpiece import BasicTokenizer, WordCache, WordPieces, WordpieceTokenizer
 
-_LONGEST_WORD = 100  # code points
 _DICTIONARIES = ("unidic_lite", "ipadic", "unidic")
 # What tokenizer_config.json says, and what is taken without it.
 _DEFAULTS = {
@@ -40,9 +39,8 @@ class JapaneseTokenizer(WordPieces):
         tokenizer = JapaneseTokenizer("vocab.txt", word_tokenizer_type="mecab")
         tokenizer.tokenize("自然言語処理を学ぶ。")  # ['自然', '言語', '処理', 'を', '学ぶ', '。']
 
-    Args:
-      vocab_file: see `load_vocab`.
-      settings: those of tokenizer_config.json, by their names there (see _DEFAULTS).
+    vocab_file: see `load_vocab`.
+    settings: those of tokenizer_config.json, by their names there (see _DEFAULTS).
     """
 
     vocab_kind = "Japanese words and their pieces"
@@ -55,13 +53,12 @@ class JapaneseTokenizer(WordPieces):
         for name, choices in _CHOICES.items():
             if self._settings[name] not in choices:
                 raise ValueError(f"{name} is {self._settings[name]!r}: only {' and '.join(choices)} are supported.")
-        never_split = frozenset(self._settings["never_split"] or ()) - {*special_tokens_of(self)}
-        self._never_split = never_split
+        self._never_split = frozenset(self._settings["never_split"] or ()) - {*special_tokens_of(self)}
         self._basic = BasicTokenizer(False, tokenize_chinese_chars=False)
         # Words that are never split by punctuation are cut into pieces like any other.
         self._split = BasicTokenizer(self._settings["do_lower_case"], tokenize_chinese_chars=False,
-                                     never_split=never_split)  # fmt: skip
-        self._wordpiece = WordpieceTokenizer(self.vocab, self.unk_token, _LONGEST_WORD)
+                                     never_split=self._never_split)  # fmt: skip
+        self._wordpiece = WordpieceTokenizer(self.vocab, self.unk_token, 100)
         self.set_added_tokens(read_added_tokens(vocab_file, self.vocab))
         self.do_lower_case = self._settings["do_lower_case"]
         self._pieces_of_word = WordCache(self._cut)
@@ -166,14 +163,8 @@ def load_mecab(dictionary: str = "unidic_lite") -> Callable[[str], list[str]]:
     return words
 
 
-def _mecab_settings(
-    mecab_dic: str | None = "unidic_lite", normalize_text: bool = True, mecab_option: str = ""
-) -> tuple[str, str | None]:
-    """The Python package of the dictionary, and the normal form that a text gets first.
-
-    Args:
-      mecab_option: options of MeCab, which may name any file: none are taken.
-    """
+def _mecab_settings(mecab_dic: str | None = "unidic_lite", normalize_text: bool = True, mecab_option: str = ""):
+    """The dictionary's Python package, and the normal form that a text gets first; options may name any file."""
     if mecab_dic not in _DICTIONARIES:
         raise ValueError(f"mecab_dic is {mecab_dic!r}: only {', '.join(_DICTIONARIES)} are supported.")
     if mecab_option:
@@ -187,14 +178,9 @@ def normalize_with_spans(form: str | None, text: str) -> tuple[str, list[Span]]:
         return text, [(position, position + 1) for position in range(len(text))]
     parts, begin = [], 0
     for position in range(1, len(text) + 1):
-        if position == len(text) or _is_apart(form, text[begin:position], text[position]):
-            parts.append((unicodedata.normalize(form, text[begin:position]), (begin, position)))
+        before, char = text[begin:position], text[position : position + 1]
+        first, alone, both = (unicodedata.normalize(form, part) for part in (before, char, before + char))
+        if not char or (not unicodedata.combining(alone[0]) and both == first + alone):
+            parts.append((first, (begin, position)))
             begin = position
     return "".join(part for part, _ in parts), [span for part, span in parts for _ in part]
-
-
-def _is_apart(form: str, before: str, char: str) -> bool:
-    """Whether normalizing `before` and the character behind it together is the same as one by one."""
-    alone = unicodedata.normalize(form, char)
-    both, first = (unicodedata.normalize(form, text) for text in (before + char, before))
-    return not unicodedata.combining(alone[0]) and both == first + alone

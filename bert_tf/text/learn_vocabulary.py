@@ -13,23 +13,22 @@ import json
 import re
 import time
 import unicodedata
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import sentencepiece
 import tokenizers
 from absl import logging
 from tokenizers import models, pre_tokenizers, trainers
 
-from bert_tf.system.text_files import UTF_8
+from bert_tf.system.messages import progress_bar
+from bert_tf.system.text_files import UTF_8, gzip_of, read_text_lines, size_of
 from bert_tf.text.characters import WHITESPACE, is_cjk, is_punctuation
 from bert_tf.text.library_tokenizer import ByteBpeTokenizer
 from bert_tf.text.sentence_piece import preprocess_text
 from bert_tf.text.tokenizer_files import JSON_VOCAB, MERGES
-from bert_tf.text.word_counts import count_words, read_lines
 from bert_tf.text.wordpiece import BasicTokenizer
 
 _REPEATS_PER_TEXT = 4096
-_MAX_WORD_CHARACTERS = 200  # WordpieceTokenizer turns longer words into [UNK], so they are not counted
 
 # Writing systems in which accent stripping drops or decomposes characters that matter.
 _HURT_BY_STRIPPING = {
@@ -45,14 +44,7 @@ _FIRST_TOKENS = ("<s>", "<pad>", "</s>", "<unk>")
 _BEFORE_SPACE = re.compile(r"(?<=\S)(?= \S)")
 _splitter = pre_tokenizers.ByteLevel(add_prefix_space=False)
 
-# Of the released models (30k-clean.model). Ids: <pad> 0, <unk> 1, then these.
-_CONTROL_SYMBOLS = ("[CLS]", "[SEP]", "[MASK]")
-_USER_SYMBOLS = ("(", ")", '"', "-", ".", "–", "£", "€")
-_SENTENCE_CHARACTERS = 1000  # at most 4 bytes each; the trainer leaves out what exceeds _SENTENCE_BYTES
-_SENTENCE_BYTES = 4 * _SENTENCE_CHARACTERS
-_LAST_LATIN = "\u036f"  # with the marks that follow Latin letters
-# The samples, and the order in which floating-point sums are made, so that equal texts give equal models.
-_SEED, _THREADS = 12345, 16
+_SENTENCE_CHARACTERS = 1000  # at most 4 bytes each; the trainer leaves out what has more
 
 
 def _warn_of_fewer(tokens: int, vocab_size: int, advice: str) -> None:
@@ -132,7 +124,7 @@ def learn_vocabulary(
 
 
 def _check_room(characters: Iterable[str], room: int) -> int:
-    """The number of pieces of one character; refuses more than there is room for."""
+    """The number of pieces of one character; raises if there is no room for them."""
     single = sum(map(len, _single_pieces(set(characters))))
     if single > room:
         missing = f"--vocab_size is too small by {single - room}: single characters take {single} tokens, some with ##"
@@ -152,7 +144,8 @@ def learn_pieces(
     # table, which differs from run to run. Passing them as special tokens, which come first, fixes their ids.
     options = {"vocab_size": vocab_size, "min_frequency": min_frequency, "show_progress": show_progress}
     trainer = trainers.WordPieceTrainer(special_tokens=continuing, initial_alphabet=alone, **options)
-    usable = [word for word in counts if len(word) <= _MAX_WORD_CHARACTERS and characters.issuperset(word)]
+    # WordpieceTokenizer turns longer words into [UNK].
+    usable = [word for word in counts if len(word) <= 200 and characters.issuperset(word)]
     ids = _trained(models.WordPiece(unk_token="[UNK]"), trainer, ((word, counts[word]) for word in usable))["vocab"]
     single = {*alone, *continuing}
     return [*alone, *continuing, *sorted((piece for piece in ids if piece not in single), key=ids.get)]
@@ -181,9 +174,8 @@ def learn_byte_bpe(
     order: `<s>` 0, `<pad>` 1, `</s>` 2, `<unk>` 3, the bytes, longer pieces in the order learned, the most frequent
     first, and `<mask>` last. Whitespace at the ends of a line is left out.
 
-    Args:
-      vocab_size: the default is RoBERTa's. max_words: a word's space and its letters are one word, as is a run of
-        punctuation marks. The others: as for `learn_vocabulary`.
+    vocab_size: the default is RoBERTa's. max_words: a word's space and its letters are one word, as is a run of
+    punctuation marks. The others: as for `learn_vocabulary`.
 
     Returns the content of vocab.json and merges.txt, which `ByteBpeTokenizer` and Hugging Face's tokenizers read.
     """
@@ -239,7 +231,8 @@ def learn_sentence_piece(
     """
     sentences = _Sentences(read_lines(files, "reading sentences", show_progress, encoding), do_lower_case)
     start, model = time.monotonic(), io.BytesIO()
-    sentencepiece.set_random_generator_seed(_SEED)
+    ids = {"pad_id": 0, "unk_id": 1, "bos_id": -1, "eos_id": -1}
+    sentencepiece.set_random_generator_seed(12345)
     try:
         sentencepiece.SentencePieceTrainer.train(
             sentence_iterator=iter(sentences),
@@ -247,17 +240,14 @@ def learn_sentence_piece(
             model_type="unigram",
             vocab_size=vocab_size,
             hard_vocab_limit=False,
-            pad_id=0,
-            unk_id=1,
-            bos_id=-1,
-            eos_id=-1,
-            control_symbols=list(_CONTROL_SYMBOLS),
-            user_defined_symbols=list(_USER_SYMBOLS),
+            **ids,
+            control_symbols=["[CLS]", "[SEP]", "[MASK]"],  # as the released models (30k-clean.model)
+            user_defined_symbols=["(", ")", '"', "-", ".", "–", "£", "€"],
             character_coverage=character_coverage,
             input_sentence_size=max_sentences,
             shuffle_input_sentence=True,
-            max_sentence_length=_SENTENCE_BYTES,
-            num_threads=_THREADS,
+            max_sentence_length=4 * _SENTENCE_CHARACTERS,
+            num_threads=16,  # the order of floating-point sums, so that equal texts give equal models
             minloglevel=1,
         )
     except RuntimeError as error:
@@ -276,9 +266,8 @@ def learn_sentence_piece(
 class _Sentences:
     """The prepared sentences of files, for the trainer.
 
-    Attributes:
-      count: how many there were. error: what went wrong in reading, which the trainer would only describe.
-      characters: how often each character was there, in lines with other characters than ASCII's.
+    count: how many there were. error: what went wrong in reading, which the trainer would only describe.
+    characters: how often each character was there, in lines with other characters than ASCII's.
     """
 
     def __init__(self, lines: Iterable[str], do_lower_case: bool):
@@ -315,13 +304,90 @@ def _warn_about_marks(characters: Mapping[str, int]) -> None:
     lost = {
         char: count
         for char, count in characters.items()
-        if char > _LAST_LATIN and any(map(unicodedata.combining, unicodedata.normalize("NFKD", char)))
+        if char > "\u036f" and any(map(unicodedata.combining, unicodedata.normalize("NFKD", char)))
     }
     if lost:
         examples, count = " ".join(sorted(lost, key=lambda char: (-lost[char], char))[:5]), sum(lost.values())
         what = f"{count} characters of this text lose combining marks ({examples}), as in ALBERT's original"
         logging.warning(f"{what}: --kind=byte_bpe keeps them.")
     if any("\uac00" <= char <= "\ud7a3" for char in characters):
-        logging.warning(
-            "transformers' tokenizer of an ALBERT reads Hangul as <unk>: a model for it needs another --kind."
-        )
+        reads = "transformers' tokenizer of an ALBERT reads Hangul as <unk>"
+        logging.warning(f"{reads}: a model for it needs another --kind.")
+
+
+# ---- words and how often they occur, in bounded memory ---------------------------------------------------------------
+
+
+class WordCounts:
+    """Counts words in bounded memory: beyond max_words the rarest are dropped, but their characters are still counted.
+
+    counts: word -> count; too low for a word that was dropped and occurred again.
+    dropped: occurrences of dropped words.
+    """
+
+    def __init__(self, max_words: int):
+        self.max_words, self.dropped = max_words, 0
+        self.counts, self._characters_of_dropped = collections.Counter(), collections.Counter()
+
+    def add(self, words: Sequence[str]) -> None:
+        self.counts.update(words)
+        if len(self.counts) <= self.max_words:
+            return
+        # Down to half the limit, so that this is not needed again right away.
+        limit = sorted(self.counts.values(), reverse=True)[self.max_words // 2]
+        rare = {word: count for word, count in self.counts.items() if count <= limit}
+        for word in rare:
+            del self.counts[word]
+        self.dropped += sum(rare.values())
+        self._characters_of_dropped += characters_of(rare)
+        logging.info(f"More than {self.max_words} different words: dropped {len(rare)} seen at most {limit} times.")
+
+    def characters(self) -> collections.Counter:
+        """The count of each character, including those of dropped words."""
+        return self._characters_of_dropped + characters_of(self.counts)
+
+
+def characters_of(counts: Mapping[str, int]) -> collections.Counter:
+    characters = collections.Counter()
+    for word, count in counts.items():
+        for char in word:
+            characters[char] += count
+    return characters
+
+
+def count_words(
+    files: Sequence[str],
+    split: Callable[[str], Sequence[str]],
+    max_words: int = 2_000_000,
+    show_progress: bool = True,
+    encoding: str = UTF_8,
+    check: Callable[[WordCounts], None] | None = None,
+) -> WordCounts:
+    """Counts the words of text files; memory is bounded by max_words and the longest line.
+
+    Args:
+      files: paths, read in order. split: the words of a line.
+      max_words: how many different words are kept at a time, about 150 bytes each.
+      show_progress: a bar in bytes, with rate and remaining time. encoding: see `text_files.TextFile`.
+      check: called with what was counted so far, each time that the number of lines has doubled; may raise.
+    """
+    start = time.monotonic()
+    words = WordCounts(max_words)
+    for number, line in enumerate(read_lines(files, "counting words", show_progress, encoding), start=1):
+        words.add(split(line))
+        if check and number >= 1 << 12 and not number & (number - 1):
+            check(words)
+    if not words.counts:
+        raise ValueError(f"The input files contain no words: {', '.join(files)}")
+    total, seconds = words.counts.total() + words.dropped, time.monotonic() - start
+    logging.info("Counted %d words, %d different, in %.1f s", total, len(words.counts), seconds)
+    return words
+
+
+def read_lines(files: Sequence[str], title: str, show_progress: bool = True, encoding: str = UTF_8) -> Iterator[str]:
+    """The lines of text files, which may be compressed, with a progress bar in bytes; see `read_text_lines`."""
+    total = sum(map(size_of, files))
+    with progress_bar(total=total, unit="B", unit_scale=True, desc=title, disable=not show_progress) as bar:
+        for path in files:
+            for line in read_text_lines(path, bar.update, encoding, gzip_of(path)[0]):
+                yield line.lstrip("\ufeff")

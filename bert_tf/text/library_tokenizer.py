@@ -1,13 +1,12 @@
 """Tokenizers that the `tokenizers` library executes; among them byte-level BPE, RoBERTa's and DistilRoBERTa's.
 
-The library's rules are those of Hugging Face's models, whose ids must be met exactly. Here they are put behind the
-interface of this project: tokens with a role, written in a text, are text (a text can't end its own row), offsets leave
-the space before a word out, and what a file may contain for other uses (truncation, padding, row templates) is ignored.
+The ids are those of Hugging Face's models. Tokens with a role, written in a text, are text (a text can't end its own
+row), offsets leave the space before a word out, and a file's truncation, padding and row templates are ignored.
 
-Byte-level BPE (GPT-2's, with RoBERTa's special tokens and rows) splits a text into words, numbers, runs of other
-characters and of whitespace; a word includes the space before it. Each part's UTF-8 bytes, written as 256 printable
-characters (a space is `Ġ`), are merged by a list of pairs, the first of the list first. Nothing is lost: no
-lower-casing, no normalisation, no unknown token (Radford et al. 2019, section 2.2; fairseq: gpt2_bpe).
+Byte-level BPE (GPT-2's, with RoBERTa's special tokens and rows) splits a text into words, each with the space before
+it, numbers, and runs of other characters. Each part's UTF-8 bytes, written as 256 printable characters (a space is
+`Ġ`), are merged by a list of pairs, the first of the list first. Nothing is lost: no lower-casing, no normalisation, no
+unknown token (Radford et al. 2019, section 2.2; fairseq: gpt2_bpe).
 """
 
 import base64
@@ -26,39 +25,23 @@ import tokenizers
 from tokenizers import decoders, pre_tokenizers, processors
 
 from bert_tf.system.text_files import naming_file, read_bytes, read_json, read_text_lines
+from bert_tf.text import tokenizer_files
 from bert_tf.text.characters import TOKENIZER, WHITESPACE, AddedToken, as_text, read_added_tokens
-from bert_tf.text.tokenizer import Tokenizer, special_tokens_of
-from bert_tf.text.tokenizer_files import (
-    JSON_VOCAB,
-    MERGES,
-    Casing,
-    components_of,
-    is_there,
-    kind_of_model,
-    read_tokenizer_config,
-)
+from bert_tf.text.tokenizer import Tokenizer, WithOffsets, special_tokens_of
+from bert_tf.text.tokenizer_files import JSON_VOCAB, MERGES, Casing, is_there
 
 WORD_START = "\u0120"  # how a space is written
-_VERSION = "#version"
 _POST_PROCESSORS = ("TemplateProcessing", "BertProcessing", "RobertaProcessing")  # that make rows
 
 
 class LibraryTokenizer(Tokenizer):
     """A tokenizer that wraps one of the `tokenizers` library.
 
-    Args:
-      library: what splits text into pieces.
-      vocab_file: where it comes from, for messages.
-      files: name -> content of the files it was read from. added: by `read_added_tokens`.
+    library: what splits text into pieces. vocab_file: where it comes from, for messages.
+    files: name -> content of the files it was read from. added: by `read_added_tokens`.
     """
 
-    def __init__(
-        self,
-        library: tokenizers.Tokenizer,
-        vocab_file: str,
-        files: Mapping[str, bytes],
-        added: Sequence[AddedToken] = (),
-    ):
+    def __init__(self, library: tokenizers.Tokenizer, vocab_file: str, files: Mapping[str, bytes], added: Sequence):
         library.no_truncation()
         library.no_padding()
         self._library, self._files, self.vocab_file = library, dict(files), vocab_file
@@ -81,7 +64,7 @@ class LibraryTokenizer(Tokenizer):
 
     def take_rows(self, post_processor: Mapping | None, path: str) -> None:
         """Makes rows as a tokenizer.json does, for a model whose family has rows of another kind of tokenizer."""
-        parts = components_of(post_processor, "processors")
+        parts = tokenizer_files.components_of(post_processor, "processors")
         part = next((part for part in parts if part.get("type") in _POST_PROCESSORS), None)
         if part is None:
             return
@@ -109,17 +92,11 @@ class LibraryTokenizer(Tokenizer):
         with _naming(self.vocab_file):
             return [row.ids for row in self._library.encode_batch_fast(texts, add_special_tokens=False)]
 
-    def encode_with_offsets(
-        self, text: str, split_unknown: bool = False, dropped_marks: bool = True
-    ) -> tuple[list[int], list[tuple[int, int]]]:
-        """`encode`, and for each id the first character of `text` that it covers and the one after the last.
+    def encode_with_offsets(self, text: str, split_unknown: bool = False, dropped_marks: bool = True) -> WithOffsets:
+        """As of `Tokenizer`; split_unknown and dropped_marks make no difference.
 
         A piece that is only the space before a word covers nothing: both numbers are the place after the space. Pieces
         within one character all cover it.
-
-        Args:
-          split_unknown, dropped_marks: make no difference: an unknown character never hides the pieces beside it, and
-            pieces of bytes drop nothing.
         """
         encoding = self._encoding(text)
         return encoding.ids, encoding.offsets
@@ -133,7 +110,7 @@ class LibraryTokenizer(Tokenizer):
             return text if normalizer is None else normalizer.normalize_str(text)
 
     def files(self) -> dict[str, bytes]:
-        """See `Tokenizer.files`; with a tokenizer.json if there was none."""
+        """As of `Tokenizer`, with a tokenizer.json if there was none."""
         if TOKENIZER in self._files:
             return dict(self._files)
         values = json.loads(self._library.to_str())
@@ -153,8 +130,7 @@ class LibraryTokenizer(Tokenizer):
 
 
 def _rows_of(part: Mapping) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...], int] | None:
-    """Begin, between and end tokens of a post-processor, and the segment of the second text; None if it adds other
-    tokens to a single text than to a pair."""
+    """Begin, between and end tokens of a post-processor, and the second segment; None if a single text gets others."""
     if part["type"] != "TemplateProcessing":
         cls, sep, is_roberta = part["cls"][0], part["sep"][0], part["type"] == "RobertaProcessing"
         return (cls,), (sep,) * (2 if is_roberta else 1), (sep,), int(not is_roberta)
@@ -178,7 +154,7 @@ def read_tokenizer_json(path: str, kind: str) -> dict:
     model = values.get("model")
     if not isinstance(model, dict) or "vocab" not in model:
         raise ValueError(f"{path} is not a tokenizer.json: it has no model with a vocabulary.")
-    model["type"] = kind_of_model(model)
+    model["type"] = tokenizer_files.kind_of_model(model)
     if model["type"] != kind:
         raise ValueError(f"{path}: its model is {model['type']}, here {kind} is needed.")
     return values
@@ -187,8 +163,7 @@ def read_tokenizer_json(path: str, kind: str) -> dict:
 def library_of(values: Mapping, path: str, added: Iterable[AddedToken], tokenizer: Tokenizer) -> tokenizers.Tokenizer:
     """The library's tokenizer from the values of a tokenizer.json.
 
-    Args:
-      added: instead of its own added tokens. tokenizer: what it will be part of, which names the tokens with a role.
+    added: instead of its own added tokens. tokenizer: what it will be part of, which names the tokens with a role.
     """
     # Only tokens with a role are special here: in a text they are text.
     special = special_tokens_of(tokenizer)
@@ -202,13 +177,9 @@ def library_of(values: Mapping, path: str, added: Iterable[AddedToken], tokenize
 
 @contextlib.contextmanager
 def _naming(path: str) -> Iterator[None]:
-    """An error of the library is a ValueError that names the file.
-
-    It raises nothing more specific than Exception, and where a file makes it fail in Rust ("panic") a BaseException.
-    """
     try:
         yield
-    except BaseException as error:
+    except BaseException as error:  # the library raises nothing more specific; a panic in Rust is no Exception
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
             raise
         raise ValueError(f"{path}: {error}. Take the file of the model itself.") from None
@@ -221,7 +192,7 @@ _PLAIN = re.compile(r"(?:\\[dswDSW]|\[[^\[\]\\]{1,40}\]|[^\\\[\](){}.*+?|^$])(?:
 
 
 def _check_size(values: Mapping, path: str) -> None:
-    """Refuses rules of a tokenizer.json that would take time or memory without bounds."""
+    """Raises if rules of a tokenizer.json would take time or memory without bounds."""
     growth, waiting = 1.0, [values.get("normalizer"), values.get("pre_tokenizer")]
     while waiting:
         part = waiting.pop()
@@ -255,9 +226,8 @@ class ByteBpeTokenizer(LibraryTokenizer):
     `encode_masked` takes the mask token for a token, which swallows the whitespace before it unless a file says
     otherwise (lstrip). Other added tokens are tokens wherever they are written.
 
-    Args:
-      vocab_file: a tokenizer.json, or a vocab.json.
-      merges_file: for a vocab.json; default: merges.txt beside it.
+    vocab_file: a tokenizer.json, or a vocab.json.
+    merges_file: for a vocab.json; default: merges.txt beside it.
     """
 
     cls_token, sep_token, unk_token, mask_token, pad_token = "<s>", "</s>", "<unk>", "<mask>", "<pad>"
@@ -269,21 +239,31 @@ class ByteBpeTokenizer(LibraryTokenizer):
 
     def __init__(self, vocab_file: str, merges_file: str | None = None):
         directory = posixpath.dirname(vocab_file)
-        config = read_tokenizer_config(directory)
+        config = tokenizer_files.read_tokenizer_config(directory)
         self.read_names_and_side(directory)
         self.add_prefix_space = config.get("add_prefix_space")
         values = read_json(vocab_file)
         if vocab_file.endswith(TOKENIZER) or isinstance(values.get("model"), dict):
             values = read_tokenizer_json(vocab_file, "BPE")
             added = read_added_tokens(vocab_file, values["model"]["vocab"])
-            self._check(values, vocab_file)
+            parts = tokenizer_files.components_of(values.get("pre_tokenizer"), "pretokenizers")
+            if [part.get("type") for part in parts] != ["ByteLevel"] or parts[0].get("use_regex") is False:
+                raise ValueError(
+                    f"{vocab_file}: its BPE does not split text as RoBERTa's does, which is byte-level BPE."
+                )
+            if self.add_prefix_space is None:
+                self.add_prefix_space = parts[0].get("add_prefix_space")
             others = (posixpath.join(directory, name) for name in (JSON_VOCAB, MERGES))
             files = {posixpath.basename(path): read_bytes(path) for path in (vocab_file, *others) if is_there(path)}
         else:
             merges_file = merges_file or posixpath.join(directory, MERGES)
             lines = enumerate(read_text_lines(merges_file))
-            merges = [line.split(" ") for number, line in lines if line and (number or not line.startswith(_VERSION))]
-            added = self._added_tokens(vocab_file, values)
+            merges = [line.split(" ") for number, line in lines if line and (number or not line.startswith("#version"))]
+            added = {token.content: token for token in read_added_tokens(vocab_file, values)}
+            for token in special_tokens_of(self):  # which no merge makes, either
+                if token in values and token not in added:
+                    added[token] = AddedToken(values[token], token, lstrip=token == self.mask_token, special=True)
+            added = sorted(added.values(), key=lambda token: token.id)
             values = {"version": "1.0", "model": {"type": "BPE", "vocab": values, "merges": merges}}
             files = {JSON_VOCAB: read_bytes(vocab_file), MERGES: read_bytes(merges_file)}
         self.add_prefix_space = bool(self.add_prefix_space)
@@ -306,26 +286,7 @@ class ByteBpeTokenizer(LibraryTokenizer):
         with naming_file(vocab_file):
             return cls(vocab_file)
 
-    def _check(self, values: dict, path: str) -> None:
-        """Refuses the BPE of other models; takes add_prefix_space from the file unless it is known."""
-        parts = components_of(values.get("pre_tokenizer"), "pretokenizers")
-        if [part.get("type") for part in parts] != ["ByteLevel"] or parts[0].get("use_regex") is False:
-            raise ValueError(f"{path}: its BPE does not split text as RoBERTa's does, which is byte-level BPE.")
-        if self.add_prefix_space is None:
-            self.add_prefix_space = parts[0].get("add_prefix_space", False)
-
-    def _added_tokens(self, vocab_file: str, vocab: Mapping[str, int]) -> list[AddedToken]:
-        """The tokens that no merge makes: those that the files beside a vocab.json name, and those with a role."""
-        added = {token.content: token for token in read_added_tokens(vocab_file, vocab)}
-        for token in special_tokens_of(self):
-            if token in vocab and token not in added:
-                added[token] = AddedToken(vocab[token], token, lstrip=token == self.mask_token, special=True)
-        return sorted(added.values(), key=lambda token: token.id)
-
-    def encode_with_offsets(
-        self, text: str, split_unknown: bool = False, dropped_marks: bool = True
-    ) -> tuple[list[int], list[tuple[int, int]]]:
-        """See `LibraryTokenizer.encode_with_offsets`."""
+    def encode_with_offsets(self, text: str, split_unknown: bool = False, dropped_marks: bool = True) -> WithOffsets:
         ids, offsets = super().encode_with_offsets(text)
         if self.added_tokens and self.add_prefix_space:
             # The library leaves the first character out for the space that it puts behind an added token itself.
@@ -348,8 +309,7 @@ class ByteBpeTokenizer(LibraryTokenizer):
 
     @staticmethod
     def is_continuation(token: str) -> bool:
-        """Whether `token` doesn't begin with a space; the first piece of a text continues nothing, see
-        `continues_word`."""
+        """Whether `token` doesn't begin with a space; `continues_word` knows the first piece of a text."""
         return not token.startswith((WORD_START, "<s>", "</s>", "<unk>", "<mask>", "<pad>"))
 
     @functools.cached_property

@@ -1,14 +1,12 @@
 """SentencePiece with ALBERT's own preprocessing (original: tokenization.py, preprocess_text and encode_pieces).
 
 A text is stripped, runs of whitespace become a space, characters are decomposed (NFKD) and combining marks dropped,
-also in cased models; then it is lower-cased, and the pieces of a unigram model (Kudo 2018) are found by the
-`sentencepiece` library, which normalises further by rules in the model's file. `▁` marks the beginning of a word.
+also in cased models; then it is lower-cased, and the `sentencepiece` library finds the pieces of a unigram model (Kudo
+2018). `▁` marks the beginning of a word.
 
-The original splits a piece that ends in a digit and a comma, `▁2019,`, into the pieces of `2019` and a comma. On Python
-3 the split pieces begin a word even inside one (`9,` becomes `▁9` `,`), where Python 2 would have given `9` `,`; this
-module follows the original as it runs on Python 3. Hugging Face's tokenizer does neither, splits at whitespace first,
-and replaces `` and '' by ": a directory with its tokenizer.json gets its ids, so that models that were fine-tuned with
-them see the same (`HuggingFaceSentencePiece`).
+The original splits a piece that ends in a digit and a comma, `▁2019,`, into the pieces of `2019` and a comma. As on
+Python 3, the split pieces begin a word even inside one: `9,` becomes `▁9` `,`. Hugging Face's tokenizer does neither,
+and replaces `` and '' by ": a directory with its tokenizer.json gets its ids (`HuggingFaceSentencePiece`).
 """
 
 import base64
@@ -23,24 +21,11 @@ import sentencepiece
 
 from bert_tf.system.example_bytes import pack
 from bert_tf.system.text_files import naming_file, read_bytes
+from bert_tf.text import tokenizer_files
 from bert_tf.text.characters import TOKENIZER, TOKENIZER_CONFIG, as_text, is_mark, read_added_tokens
 from bert_tf.text.library_tokenizer import LibraryTokenizer, library_of, read_tokenizer_json
 from bert_tf.text.tokenizer import Tokenizer, special_tokens_of
-from bert_tf.text.tokenizer_files import (
-    MODEL,
-    RELEASED_MODEL,
-    VOCAB,
-    WORD_START,
-    Casing,
-    check_vocab,
-    components_of,
-    convert_by_vocab,
-    find_model,
-    is_there,
-    read_tokenizer_config,
-    read_tokens,
-    vocabulary_bytes,
-)
+from bert_tf.text.tokenizer_files import MODEL, RELEASED_MODEL, VOCAB, WORD_START, Casing, components_of, read_tokens
 
 # Without it, the tokenizer of transformers 5 gives an ALBERT no token types, as if pairs were one text.
 INPUTS = {"model_input_names": ["input_ids", "token_type_ids", "attention_mask"]}
@@ -52,8 +37,6 @@ _INSIDE_A_WORD = frozenset(string.ascii_letters) | _SPECIAL_CHARACTERS
 
 
 class _AlbertRows(Tokenizer):
-    """The base of both tokenizers of ALBERT, whichever library finds the pieces."""
-
     cls_token, sep_token, unk_token, mask_token, pad_token = "[CLS]", "[SEP]", "<unk>", "[MASK]", "<pad>"
     begin_tokens, between_tokens, end_tokens, second_segment = ("[CLS]",), ("[SEP]",), ("[SEP]",), 1
     huggingface_class = "AlbertTokenizer"
@@ -78,12 +61,10 @@ class SentencePieceTokenizer(_AlbertRows):
         tokenizer = SentencePieceTokenizer("30k-clean.model")
         tokenizer.tokenize("Hello world")  # ['▁hello', '▁world']
 
-    Args:
-      model_file: a SentencePiece model with ALBERT's special tokens.
-      do_lower_case: as when the model was trained; all released models are uncased.
+    model_file: a SentencePiece model with ALBERT's special tokens.
+    do_lower_case: as when the model was trained; all released models are uncased.
 
-    Attributes:
-      pieces: token -> id of the model's own pieces, to which `vocab` adds the added tokens.
+    pieces: token -> id of the model's own pieces, to which `vocab` adds the added tokens.
     """
 
     transformers_differs = (
@@ -106,9 +87,8 @@ class SentencePieceTokenizer(_AlbertRows):
         self.pad_id = self.special_id(self.pad_token)
         self._special = frozenset(special_tokens_of(self))
         # The ids of pieces that end in a digit and a comma -> what they are split into, and its ids.
-        self._split_pieces = {
-            index: self._split_comma(piece) for piece, index in self.pieces.items() if _ends_in_digit_comma(piece)
-        }
+        split = {index: piece for piece, index in self.pieces.items() if _ends_in_digit_comma(piece)}
+        self._split_pieces = {index: self._split_comma(piece) for index, piece in split.items()}
         self.split_ids = {
             index: [self.pieces.get(part, self.unk_id) for part in parts] for index, parts in self._split_pieces.items()
         }
@@ -122,14 +102,13 @@ class SentencePieceTokenizer(_AlbertRows):
     @classmethod
     def from_file(cls, vocab_file: str, casing: Casing) -> "SentencePieceTokenizer":
         directory = posixpath.dirname(vocab_file)
-        if read_tokenizer_config(directory).get("keep_accents"):
+        if tokenizer_files.read_tokenizer_config(directory).get("keep_accents"):
             raise ValueError(f"{directory}/{TOKENIZER_CONFIG}: keep_accents needs the {TOKENIZER} of the model.")
         return cls(vocab_file, casing.do_lower_case is not False)  # as all released models, if nothing says it
 
     # --- text to pieces ----------------------------------------------------------------------------------------------
 
     def preprocess(self, text: str | bytes) -> str:
-        """`preprocess_text` in the model's casing."""
         return preprocess_text(text, self.do_lower_case)
 
     def normalize_prepared(self, prepared: str) -> str:
@@ -140,10 +119,9 @@ class SentencePieceTokenizer(_AlbertRows):
         return self.normalize_prepared(self.preprocess(text)).replace(WORD_START, " ").split()
 
     def _tokenize(self, text: str) -> list[str]:
-        pieces = []
-        for piece in self._processor.encode(self.preprocess(text), out_type=str):
-            pieces += self._split_comma(piece) if _ends_in_digit_comma(piece) else [piece]
-        return pieces
+        pieces = self._processor.encode(self.preprocess(text), out_type=str)
+        split = (self._split_comma(piece) if _ends_in_digit_comma(piece) else [piece] for piece in pieces)
+        return [part for parts in split for part in parts]
 
     def _encode(self, text: str) -> list[int]:
         return self._ids_of(self._processor.encode(self.preprocess(text)))
@@ -155,11 +133,11 @@ class SentencePieceTokenizer(_AlbertRows):
         return [self._ids_of(numbers) for numbers in self._processor.encode([self.preprocess(text) for text in texts])]
 
     def convert_tokens_to_ids(self, tokens: Iterable[str]) -> list[int]:
-        """Ids of `tokens`; others get the unknown piece's, as in the original. See `convert_by_vocab`."""
-        return convert_by_vocab(self.vocab, tokens, self.unk_id)
+        """Ids of `tokens`; others get the unknown piece's, as in the original."""
+        return tokenizer_files.convert_by_vocab(self.vocab, tokens, self.unk_id)
 
     def _ids_of(self, numbers: list[int]) -> list[int]:
-        """Ids of pieces by their numbers in the model, with commas behind digits split off."""
+        """Ids of pieces by their numbers in the model, commas behind digits split off."""
         ids = [self._ids[number] for number in numbers]
         if self.split_ids.keys().isdisjoint(ids):
             return ids
@@ -185,8 +163,7 @@ class SentencePieceTokenizer(_AlbertRows):
         return ids, offsets, origins
 
     def _spans(self, prepared: str) -> list[tuple[int, int] | None]:
-        """For each character of which the model makes pieces, the characters of `prepared` that it stands for, None for
-        the beginning of a word."""
+        """For each character of the pieces those of `prepared` that it stands for, None for the beginning of a word."""
         normalized, starts = self._processor.normalize(prepared, with_offsets=True)
         position = int(normalized.startswith(WORD_START))  # stands for nothing: the model begins each text so
         spans = [(0, 0)] * position
@@ -218,7 +195,6 @@ class SentencePieceTokenizer(_AlbertRows):
         return [*parts, (comma, 1)]
 
     def _preprocess_with_origins(self, text: str) -> tuple[str, list[int]]:
-        """`preprocess`, with the character of `text` that each of its characters comes from."""
         text, chars = as_text(text), []
         for number, word in enumerate(re.finditer(r"\S+", text)):
             chars += [(" ", word.start() - 1)] if number else []
@@ -250,9 +226,8 @@ class KoBertTokenizer(SentencePieceTokenizer):
         tokenizer = KoBertTokenizer("vocab.txt")  # with tokenizer_78b3253a26.model beside it
         tokenizer.tokenize("한국어 모델")  # ['▁한국', '어', '▁모델']
 
-    Args:
-      vocab_file: a vocab.txt with a .model beside it, or a .model whose own numbers are the ids.
-      do_lower_case: as when the model was trained; the published ones are cased.
+    vocab_file: a vocab.txt with a .model beside it, or a .model whose own numbers are the ids.
+    do_lower_case: as when the model was trained; the published ones are cased.
     """
 
     cls_token, sep_token, unk_token, mask_token, pad_token = "[CLS]", "[SEP]", "[UNK]", "[MASK]", "[PAD]"
@@ -263,7 +238,7 @@ class KoBertTokenizer(SentencePieceTokenizer):
     def __init__(self, vocab_file: str, do_lower_case: bool = False):
         model_file, self._vocab_file = vocab_file, None
         if not vocab_file.endswith(".model"):
-            self._vocab_file, model_file = vocab_file, find_model(posixpath.dirname(vocab_file))
+            self._vocab_file, model_file = vocab_file, tokenizer_files.find_model(posixpath.dirname(vocab_file))
             if model_file is None:
                 raise ValueError(f"{vocab_file} has pieces of SentencePiece ({WORD_START}), but no .model beside it.")
         super().__init__(model_file, do_lower_case)
@@ -272,7 +247,7 @@ class KoBertTokenizer(SentencePieceTokenizer):
     @classmethod
     def from_file(cls, vocab_file: str, casing: Casing) -> "KoBertTokenizer":
         directory = posixpath.dirname(vocab_file)
-        config = read_tokenizer_config(directory)
+        config = tokenizer_files.read_tokenizer_config(directory)
         for name, value in _ONLY.items():
             if config.get(name, value) not in (value, None):
                 raise ValueError(f"{directory}/{TOKENIZER_CONFIG}: {name} is {config[name]}; it must be {value}.")
@@ -288,10 +263,9 @@ class KoBertTokenizer(SentencePieceTokenizer):
 
     def check_vocabulary(self) -> None:
         if self._vocab_file is not None:
-            check_vocab(self.vocab, self._vocab_file, ())
+            tokenizer_files.check_vocab(self.vocab, self._vocab_file, ())
 
     def preprocess(self, text: str | bytes) -> str:
-        """ALBERT's preprocessing of a text without two quotation marks in a row."""
         return super().preprocess(_TWO_QUOTES.sub('"', as_text(text)))
 
     @staticmethod
@@ -313,11 +287,10 @@ class KoBertTokenizer(SentencePieceTokenizer):
 
     @staticmethod
     def is_continuation(token: str) -> bool:
-        """Whether a piece begins no word, and stands for text."""
         return not token.startswith((WORD_START, "[CLS]", "[SEP]", "[MASK]", "[PAD]", "[UNK]"))
 
     def files(self) -> dict[str, bytes]:
-        vocabulary = {} if self._vocab_file is None else {VOCAB: vocabulary_bytes(self._vocab_file)}
+        vocabulary = {} if self._vocab_file is None else {VOCAB: tokenizer_files.vocabulary_bytes(self._vocab_file)}
         return {**super().files(), **vocabulary}
 
 
@@ -330,9 +303,8 @@ def preprocess_text(text: str | bytes, do_lower_case: bool) -> str:
 
 
 def is_start_piece(piece: str) -> bool:
-    """Whether a piece begins a word for whole-word and n-gram masking (original: _is_start_piece_sp): it begins with ▁
-    or <, is a punctuation mark, or has a character that is neither an ASCII letter nor a punctuation mark. Here `'`,
-    `=`, `>` and `<` are not punctuation marks."""
+    """Whether a piece begins a word for whole-word and n-gram masking (original: _is_start_piece_sp)."""
+    # `'`, `=`, `>` and `<` are not among the special characters.
     return piece.startswith((WORD_START, "<")) or piece in _SPECIAL_CHARACTERS or not _INSIDE_A_WORD.issuperset(piece)
 
 
@@ -344,10 +316,7 @@ def _ends_in_digit_comma(piece: str) -> bool:
 
 
 class HuggingFaceSentencePiece(_AlbertRows, LibraryTokenizer):
-    """ALBERT's tokenizer by the rules of a Hugging Face tokenizer.json, with the ids that `transformers` gives.
-
-    Its `files` have a spiece.model: the one beside it, or else one made of it.
-    """
+    """ALBERT's tokenizer by a tokenizer.json; its `files` have the spiece.model beside it, or one made of it."""
 
     def __init__(self, vocab_file: str):
         directory = posixpath.dirname(vocab_file)
@@ -358,7 +327,7 @@ class HuggingFaceSentencePiece(_AlbertRows, LibraryTokenizer):
         added = read_added_tokens(vocab_file, pieces)
         library = library_of(values, vocab_file, added, self)
         super().__init__(library, vocab_file, {TOKENIZER: read_bytes(vocab_file)}, added)
-        beside = is_there(model_file := posixpath.join(directory, MODEL))
+        beside = tokenizer_files.is_there(model_file := posixpath.join(directory, MODEL))
         if model := read_bytes(model_file) if beside else model_of_tokenizer_json(values, self.pad_id):
             self._files[MODEL] = model
 
@@ -385,11 +354,7 @@ _REPLACED = ({"String": "``"}, {"String": "''"}, {"Regex": " {2,}"})
 def model_of_tokenizer_json(values: Mapping, pad_id: int) -> bytes | None:
     """The model that a tokenizer.json of an ALBERT was made of; None if it has rules that no SentencePiece model has.
 
-    A tokenizer.json doesn't say of which kind a piece is: those with the logarithm 0 of a probability, but for special
-    tokens, are symbols that SentencePiece takes as they are.
-
-    Args:
-      values: the content of the file, whose model is Unigram. pad_id: of its padding token.
+    A piece with the logarithm 0 of a probability, but for special tokens, is a symbol that is taken as it is.
     """
     model = values["model"]
     added = {token["id"]: bool(token.get("special")) for token in values.get("added_tokens") or []}
@@ -404,11 +369,11 @@ def model_of_tokenizer_json(values: Mapping, pad_id: int) -> bytes | None:
     if model.get("unk_id") is None or model.get("byte_fallback") or has_added or not (finds_words and normalizes):
         return None
     special = {index for index, is_special in added.items() if is_special} | {pad_id}
-    pieces = []
+    pieces, score_head = [], pack([8 * 2 + 5])
     for index, (piece, score) in enumerate(model["vocab"]):
         kind = _CONTROL if index in special else _NORMAL if score else _USER_DEFINED
         kind = _UNKNOWN if index == model["unk_id"] else kind
-        pieces.append(_text(1, _text(1, piece.encode()) + _float(2, score) + _number(3, kind)))
+        pieces.append(_text(1, _text(1, piece.encode()) + score_head + struct.pack("<f", score) + _number(3, kind)))
     numbers = {3: _UNIGRAM, 4: len(pieces), 40: model["unk_id"], 41: _NONE, 42: _NONE, 43: pad_id}
     trainer = b"".join(_number(field, number) for field, number in numbers.items())
     # What the model makes of characters, in SentencePiece's own form; empty: it leaves them.
@@ -419,10 +384,6 @@ def model_of_tokenizer_json(values: Mapping, pad_id: int) -> bytes | None:
 
 def _number(field: int, value: int) -> bytes:
     return pack([8 * field, value % (1 << 64)])
-
-
-def _float(field: int, value: float) -> bytes:
-    return pack([8 * field + 5]) + struct.pack("<f", value)
 
 
 def _text(field: int, value: bytes) -> bytes:

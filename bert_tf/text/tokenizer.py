@@ -1,9 +1,8 @@
 """The tokenizer interface that models, tasks, data tools and exports use, whatever the kind of pieces.
 
-A row is a model's input for one text or a pair of texts: their pieces between special tokens. BERT's rows are `[CLS] A
-[SEP]` and `[CLS] A [SEP] B [SEP]`; other families differ in the tokens, in how many there are between the texts, in the
-segment of the second text and in the padding id. These differences are attributes, so that rows are built in one place,
-and inside a graph by the same attributes in `serving.graph_inputs.TextEncoder`.
+A row is a model's input for one text or a pair: their pieces between special tokens. BERT's are `[CLS] A [SEP]` and
+`[CLS] A [SEP] B [SEP]`; how those of other families differ is said by attributes, from which rows are built here, and
+inside a graph in `serving.graph_inputs.TextEncoder`.
 
 Shape legend: B batch, S sequence length, V vocabulary.
 """
@@ -21,21 +20,11 @@ from absl import logging
 from bert_tf.system.checks import check_family, list_of, path_of, target_directory, true_or_false
 from bert_tf.system.storage import write_files
 from bert_tf.system.text_files import read_json_if_there
-from bert_tf.text import transformers_call
-from bert_tf.text.characters import (
-    ADDED_TOKENS,
-    DECODER,
-    SPECIAL_TOKENS_MAP,
-    TOKENIZER,
-    TOKENIZER_CONFIG,
-    AddedToken,
-    AddedTokens,
-    Part,
-    as_text,
-    is_mark,
-)
+from bert_tf.text import characters, transformers_call
+from bert_tf.text.characters import ADDED_TOKENS, SPECIAL_TOKENS_MAP, TOKENIZER, TOKENIZER_CONFIG, AddedTokens
 from bert_tf.text.tokenizer_files import Casing, convert_by_vocab, is_there
 
+WithOffsets = tuple[list[int], list[tuple[int, int]]]  # ids, and the first character of each and the one after its last
 ROLES = ("cls", "sep", "unk", "mask", "pad")  # of special tokens
 _VOCABULARIES = {"vocab.txt", "vocab.json", "merges.txt", "spiece.model", TOKENIZER, ADDED_TOKENS, SPECIAL_TOKENS_MAP}
 
@@ -53,8 +42,7 @@ class Tokenizer(abc.ABC):
 
     A subclass splits text without added tokens: `_tokenize` gives its pieces, `_encode` their ids, `_words` its words,
     `_encode_with_offsets(text, split_unknown)` ids, for each the first character and the one after the last, and the
-    characters that are kept (what is dropped may belong to the piece before it). It joins pieces again (`decode`), says
-    which ones continue a word (`is_continuation`), and sets these attributes:
+    characters that are kept. It joins pieces again, says which ones continue a word, and sets these attributes:
 
     Attributes:
       vocab: token -> id; don't change it. inv_vocab: id -> token.
@@ -77,6 +65,7 @@ class Tokenizer(abc.ABC):
       transformers_differs: which other ids transformers gives by its files; "": none that are known.
       truncation_side: where a text that is too long loses tokens, "right" or "left".
       added_tokens: tokens that are cut out of a text before the rest is tokenized; in `vocab`, too.
+      described_tokens: these, and those with a role that files describe like them.
     """
 
     graph = None  # its form as TensorFlow ops, where an export has made it already
@@ -86,9 +75,9 @@ class Tokenizer(abc.ABC):
     truncation_side = "right"
     takes_strip_accents = answers_by_words = mask_takes_spaces = False
     added_tokens: AddedTokens = AddedTokens()
-    as_text = staticmethod(as_text)  # what a text given as str or bytes is read as
-    trails = staticmethod(is_mark)  # whether a character that is dropped belongs to the piece before it
-    described_tokens: Sequence[AddedToken] = ()  # the added tokens, and those with a role that files describe like them
+    as_text = staticmethod(characters.as_text)  # what a text given as str or bytes is read as
+    trails = staticmethod(characters.is_mark)  # whether a character that is dropped belongs to the piece before it
+    described_tokens: Sequence[characters.AddedToken] = ()
 
     # What `from_pretrained` does with a directory: set by the package, which knows all kinds of tokenizers.
     of_directory: Callable[..., "Tokenizer"]
@@ -110,8 +99,7 @@ class Tokenizer(abc.ABC):
         return not self.do_lower_case
 
     @abc.abstractmethod
-    def _decode(self, ids: Sequence[int]) -> str:
-        """See `decode`."""
+    def _decode(self, ids: Sequence[int]) -> str: ...
 
     def spell(self, token: str) -> str:
         """A piece as people read it."""
@@ -127,7 +115,7 @@ class Tokenizer(abc.ABC):
         """The vocabulary files of a model's directory: name -> content. `from_pretrained` reads them."""
 
     def check_vocabulary(self) -> None:  # noqa: B027
-        """Refuses a vocabulary that would fail later or does not mean what its author thinks."""
+        """Raises if a vocabulary would fail later or does not mean what its author thinks."""
 
     def settings(self) -> dict:
         """The content of tokenizer_config.json beside these files, in Hugging Face's terms."""
@@ -136,15 +124,11 @@ class Tokenizer(abc.ABC):
             settings["truncation_side"] = self.truncation_side
         if self.added_tokens:
             described = map(dataclasses.asdict, self.described_tokens)
-            settings[DECODER] = {str(values.pop("id")): values for values in described}
+            settings[characters.DECODER] = {str(values.pop("id")): values for values in described}
         return settings
 
-    def set_added_tokens(self, added: Sequence[AddedToken], *normalization) -> None:
-        """Adds the tokens to the vocabulary that the files beside it name.
-
-        Args:
-          added: from `read_added_tokens`, those with a role among them. normalization: see `AddedTokens`.
-        """
+    def set_added_tokens(self, added: Sequence[characters.AddedToken], *normalization) -> None:
+        """Adds those of `read_added_tokens` to the vocabulary. normalization: see `AddedTokens`."""
         roles = special_tokens_of(self)
         self.described_tokens = added
         self.added_tokens = AddedTokens([token for token in added if token.content not in roles], *normalization)
@@ -152,8 +136,7 @@ class Tokenizer(abc.ABC):
         self.inv_vocab = {**self.inv_vocab, **{token.id: token.content for token in added}}
 
     def read_names_and_side(self, directory: str) -> None:
-        """Gives the tokens with a role, and those of rows, the names in tokenizer_config.json or
-        special_tokens_map.json; without these they keep the names of the class. Sets the truncation_side."""
+        """Gives the tokens with a role, and those of rows, the names in the directory's files, if any; and the side."""
         names = (TOKENIZER_CONFIG, SPECIAL_TOKENS_MAP, TOKENIZER)
         files = [read_json_if_there(posixpath.join(directory, name)) or {} for name in names]
         truncation = files[2].get("truncation") or {}
@@ -163,9 +146,7 @@ class Tokenizer(abc.ABC):
         self.truncation_side, named, renamed = side, files[:2], {}
         for role in ROLES:
             name = f"{role}_token"
-            tokens = (
-                token.get("content") if isinstance(token := values.get(name), dict) else token for values in named
-            )
+            tokens = (value.get("content") if isinstance(value := of.get(name), dict) else value for of in named)
             if token := next((token for token in tokens if isinstance(token, str)), None):
                 renamed[getattr(self, name)] = token
                 setattr(self, name, token)
@@ -184,7 +165,6 @@ class Tokenizer(abc.ABC):
         return [*self.begin_ids, *ids, *self.end_ids] if add_special_tokens else ids
 
     def _each(self, text: str | bytes, between: Callable[[str], Iterable], of_token: str) -> list:
-        """The results of `between` for the parts between added tokens, and an attribute of these tokens."""
         values = []
         for part in self.added_tokens.parts(self.as_text(text)):
             values += [getattr(part.token, of_token)] if part.token else between(part.text)
@@ -200,9 +180,7 @@ class Tokenizer(abc.ABC):
         left_out = {self.vocab.get(token) for token in special_tokens_of(self)} if skip_special_tokens else ()
         return self._decode([index for index in map(int, ids) if index not in left_out])
 
-    def encode_with_offsets(
-        self, text: str, split_unknown: bool = False, dropped_marks: bool = True
-    ) -> tuple[list[int], list[tuple[int, int]]]:
+    def encode_with_offsets(self, text: str, split_unknown: bool = False, dropped_marks: bool = True) -> WithOffsets:
         """`encode`, and for each id the first character of `text` that it covers and the one after the last.
 
         A mark that is dropped belongs to the character before it. Two pieces may share a character, as a Hangul
@@ -225,10 +203,10 @@ class Tokenizer(abc.ABC):
             offsets += self._offsets_in_text(text, part, spans, kept if dropped_marks else None)
         return ids, offsets
 
-    def _offsets_in_text(self, text: str, part: Part, spans, kept: Iterable[int]) -> Iterator[tuple[int, int]]:
-        """Offsets in a part as those in the whole text, moved over what was dropped and belongs to a piece."""
+    def _offsets_in_text(self, text: str, part, spans, kept: Iterable[int] | None) -> Iterator[tuple[int, int]]:
+        # Moved over what was dropped and belongs to a piece.
         positions = [*part.origins, part.end]
-        is_ascii = kept is None or (text.isascii() and self.trails is is_mark)
+        is_ascii = kept is None or (text.isascii() and self.trails is characters.is_mark)
         kept = () if is_ascii else {positions[position] for position in kept}
         for first, after in spans:
             begin = positions[first]
@@ -291,7 +269,7 @@ class Tokenizer(abc.ABC):
             logging.warning("%s: %s", directory, self.transformers_differs)
 
     def check_casing(self, vocab_file: str, do_lower_case: bool | None, strip_accents: bool | None) -> None:
-        """Refuses flags of these names that a vocabulary file contradicts, or that its kind has no use for."""
+        """Raises if a vocabulary file contradicts flags of these names, or its kind has no use for them."""
         if do_lower_case is not None and do_lower_case == self.cased:
             raise ValueError(f"do_lower_case={do_lower_case} contradicts {vocab_file}. Leave it out.")
         if strip_accents is not None and not self.takes_strip_accents:
@@ -330,11 +308,10 @@ class Tokenizer(abc.ABC):
 
     @property
     def vocab_size(self) -> int:
-        """One more than the largest id; the tokens may be fewer, as some appear twice in published vocabularies."""
+        """One more than the largest id; the tokens may be fewer, as some appear twice."""
         return max(self.inv_vocab, default=-1) + 1
 
     def __len__(self) -> int:
-        """The number of tokens, added ones among them."""
         return len(self.vocab)
 
     def convert_tokens_to_ids(self, tokens: Iterable[str]) -> list[int]:
@@ -352,13 +329,11 @@ class Tokenizer(abc.ABC):
         return [self.encode(text) for text in list_of(texts, "texts", "strings", "encode(text)")]
 
     def encode_words(self, words: Sequence[str]) -> list[list[int]]:
-        """The ids of each word of a text that is given as its words, as they are in the text; nothing stands for the
-        space before an added token."""
+        """The ids of each word of a text that is given as its words, as they are in the text."""
         return self.encode_batch(self.words_in_text(words))
 
     def words_in_text(self, words: Sequence[str]) -> list[str]:
-        """The words, each with what stands before it in a text and belongs to its pieces, unless it begins with that;
-        before an empty word nothing stands."""
+        """The words, each with the space before it in a text if that belongs to its pieces."""
         separator = self.word_separator
 
         def in_text(number: int, word: str) -> str:
@@ -380,12 +355,12 @@ class Tokenizer(abc.ABC):
         return len(self.begin_tokens) + (len(self.between_tokens) if pair else 0) + len(self.end_tokens)
 
     def kept(self, pieces: Sequence, size: int) -> Sequence:
-        """What is left of a text's pieces that are cut to `size` of them."""
+        """The pieces of a text, truncated to `size` of them."""
         return pieces[:size] if self.truncation_side == "right" else pieces[max(len(pieces) - size, 0) :]
 
     @property
     def lost(self) -> str:
-        """Which tokens a text that is too long loses, for messages."""
+        """Which tokens a text loses when it is truncated, for messages."""
         return "last" if self.truncation_side == "right" else "first"
 
     def build_inputs(
@@ -406,14 +381,10 @@ class Tokenizer(abc.ABC):
             room = max_length - self.num_special_tokens(pair=bool(second))
             first_length, second_length = lengths_that_fit(len(first), len(second or ()), room)
             first, second = self.kept(first, first_length), self.kept(second, second_length) if second else None
-        ids = [*self.begin_ids, *first]
-        if not second:
-            ids += self.end_ids
-            return ids, [0] * len(ids)
-        ids += self.between_ids
+        ids = [*self.begin_ids, *first, *(self.between_ids if second else self.end_ids)]
         segments = [0] * len(ids)
-        ids += second
-        ids += self.end_ids
+        if second:
+            ids += [*second, *self.end_ids]
         return ids, segments + [self.second_segment] * (len(ids) - len(segments))
 
     def __call__(
@@ -471,8 +442,7 @@ def special_tokens_of(tokenizer: Tokenizer | type[Tokenizer]) -> list[str]:
 
 
 def lengths_that_fit(first: int, second: int, room: int) -> tuple[int, int]:
-    """How many tokens of each of two texts are kept when the longer one (the second if both are equally long) loses its
-    last token until they have `room` tokens together (original: _truncate_seq_pair)."""
+    """How many tokens of each of two texts are kept if the longer (else the second) loses one until they fit."""
     half = (room + 1) // 2
     kept = min(first, max(room - second, half))
     return kept, min(second, room - kept)

@@ -1,7 +1,4 @@
-"""What a model's directory says about its tokenizer: the vocabulary, whether it is cased, how it splits text.
-
-In the terms of Hugging Face: tokenizer_config.json, tokenizer.json, config.json.
-"""
+"""What a model's directory says about its tokenizer: the vocabulary, whether it is cased, how it splits text."""
 
 import dataclasses
 import posixpath
@@ -10,18 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from absl import logging
 
-from bert_tf.system import storage
+from bert_tf.system import storage, text_files
 from bert_tf.system.messages import some, warn_once
 from bert_tf.system.storage import names_in, paths_beginning_with
-from bert_tf.system.text_files import (
-    exists,
-    is_folder,
-    naming_file,
-    read_bytes,
-    read_json,
-    read_json_if_there,
-    read_text_lines,
-)
 from bert_tf.text.characters import TOKENIZER, TOKENIZER_CONFIG
 
 MASK = "[MASK]"
@@ -32,8 +20,6 @@ WORD_START = "\u2581"  # of SentencePiece: how a space is written
 
 # What sentence-transformers writes before the normalizer of BERT, of a model with do_lower_case.
 _LOWERCASE = {"type": "Lowercase"}
-# By default.
-_CASED_TOKENIZERS = ("BertJapaneseTokenizer", "KoBertTokenizer", "KoBERTTokenizer", "XLNetTokenizer")
 
 # Released models whose directory name implies the casing (original: validate_case_matches_checkpoint): do_lower_case.
 _RELEASED_MODELS = {
@@ -50,9 +36,8 @@ _RELEASED_NAME = re.compile(r"(?:wwm_|bert_)?(un)?cased_L-\d+_H-\d+_A-\d+(?:-\d+
 class Casing:
     """How a model's text is normalised before it is split into pieces.
 
-    Attributes:
-      do_lower_case: None if unknown. strip_accents: None to follow do_lower_case.
-      source: where the casing was found, for messages.
+    do_lower_case: None if unknown. strip_accents: None to follow do_lower_case.
+    source: where the casing was found, for messages.
     """
 
     do_lower_case: bool | None = None
@@ -62,7 +47,7 @@ class Casing:
 
 def first_existing(directory: str, names) -> str | None:
     paths = (posixpath.join(directory, name) for name in names)
-    return next((path for path in paths if exists(path)), None)
+    return next((path for path in paths if text_files.exists(path)), None)
 
 
 def find_model(directory: str) -> str | None:
@@ -77,7 +62,7 @@ def find_model(directory: str) -> str | None:
 
 def directory_of(path: str) -> str:
     """The directory that describes the model whose weights are at `path` (see `open_weights.find_weights`)."""
-    if is_folder(path):
+    if text_files.is_folder(path):
         return path
     directory = posixpath.dirname(path) or "."
     # A SavedModel keeps its weights in a subfolder.
@@ -86,14 +71,14 @@ def directory_of(path: str) -> str:
 
 def is_there(path: str) -> bool:
     """Whether there is a directory, a file, or a checkpoint with this prefix."""
-    return exists(path) or bool(paths_beginning_with(f"{path}."))
+    return text_files.exists(path) or bool(paths_beginning_with(f"{path}."))
 
 
 def named_class(directory: str) -> tuple[str, str]:
     """The tokenizer_class of a directory, without "Fast", and the file that names it; ("", "") if none does."""
     for name in (TOKENIZER_CONFIG, "config.json"):
         path = posixpath.join(directory, name)
-        class_name = (read_json_if_there(path) or {}).get("tokenizer_class")
+        class_name = (text_files.read_json_if_there(path) or {}).get("tokenizer_class")
         if class_name:
             return str(class_name).removesuffix("Fast"), path
     return "", ""
@@ -102,8 +87,8 @@ def named_class(directory: str) -> tuple[str, str]:
 def read_casing(directory: str) -> Casing:
     """A model's casing by tokenizer_config.json, else tokenizer.json, else the directory's name."""
     json_file, path = (posixpath.join(directory, name) for name in (TOKENIZER, TOKENIZER_CONFIG))
-    with naming_file(json_file):
-        normalizers = components_of((read_json_if_there(json_file) or {}).get("normalizer"), "normalizers")
+    with text_files.naming_file(json_file):
+        normalizers = components_of((text_files.read_json_if_there(json_file) or {}).get("normalizer"), "normalizers")
         of_json, lowers_first = _casing_of(normalizers, json_file)
     if of_json and lowers_first:  # which nothing in tokenizer_config.json changes
         return of_json
@@ -113,7 +98,7 @@ def read_casing(directory: str) -> Casing:
     if values.get("do_lower_case") is not None:
         return Casing(values["do_lower_case"], values.get("strip_accents"), path)
     name, source = named_class(directory)
-    if name in _CASED_TOKENIZERS:
+    if name in ("BertJapaneseTokenizer", "KoBertTokenizer", "KoBERTTokenizer", "XLNetTokenizer"):  # by default
         return Casing(False, None, source)
     if of_json:
         return of_json
@@ -124,7 +109,7 @@ def read_casing(directory: str) -> Casing:
 
 
 def _casing_of(normalizers: Sequence[Mapping], path: str) -> tuple[Casing | None, bool]:
-    """The casing of a tokenizer.json's normalizers, and whether they lower-case before BERT's own."""
+    """The casing of normalizers, and whether they lower-case before BERT's own."""
     *before, last = normalizers or [{}]
     if last.get("type") != "BertNormalizer" or not all(part == _LOWERCASE for part in before):
         return None, False
@@ -142,12 +127,10 @@ def _check_kind(values: Mapping, name: str, path: str, kind: type = bool) -> Non
 def resolve_casing(do_lower_case: bool | None, strip_accents: bool | None, *known: Casing) -> Casing:
     """The casing to use: that of the model, which flags may repeat but not contradict.
 
-    Args:
-      do_lower_case, strip_accents: from the flags of these names; None if not given.
-      known: casings of the model's directories; the first known one counts.
+    do_lower_case, strip_accents: from the flags of these names; None if not given.
+    known: casings of the model's directories; the first known one counts.
 
-    Returns:
-      a casing whose do_lower_case is None if nothing says it: then the pieces do (`lowers_by_pieces`).
+    Returns a casing whose do_lower_case is None if nothing says it: then the pieces do (`lowers_by_pieces`).
     """
     stated = next((casing for casing in known if casing.do_lower_case is not None), None)
     if stated is None:
@@ -167,13 +150,8 @@ def resolve_casing(do_lower_case: bool | None, strip_accents: bool | None, *know
 def lowers_by_pieces(vocab_file: str, tokens: Iterable[str]) -> bool:
     """Whether text is lower-cased if no file says so, with a warning: if no piece has a letter A-Z."""
     cased = any(re.search("[A-Z]", token) for token in tokens if not re.fullmatch(r"\[.*\]|<.*>", token))
-    warn_once(
-        ("casing", vocab_file),
-        "%s: no file says whether text is lower-cased; it is%s, as %s of its pieces have capital letters.",
-        vocab_file,
-        " not" if cased else "",
-        "some" if cased else "none",
-    )
+    message = "%s: no file says whether text is lower-cased; it is%s, as %s of its pieces have capital letters."
+    warn_once(("casing", vocab_file), message, vocab_file, *((" not", "some") if cased else ("", "none")))
     return not cased
 
 
@@ -189,38 +167,28 @@ def validate_case_matches_checkpoint(do_lower_case: bool, init_checkpoint: str |
 
 
 def vocabulary_lines(vocab_file: str) -> list[str]:
-    """The lines of a vocab.txt, or the tokens of a tokenizer.json in the order of their ids.
-
-    A byte order mark before the first token is not part of it, unlike in the original.
-    """
+    """The lines of a vocab.txt, without a byte order mark, or the tokens of a tokenizer.json by their ids."""
     if vocab_file.endswith(".json"):
         return list(_load_tokenizer_json(vocab_file))
-    lines = list(read_text_lines(vocab_file))
+    lines = list(text_files.read_text_lines(vocab_file))
     return [line.removeprefix("\ufeff") or line for line in lines[:1]] + lines[1:]
 
 
 def vocabulary_bytes(vocab_file: str) -> bytes:
     """The content of a vocab.txt with this vocabulary: of a vocab.txt its own bytes."""
     if not vocab_file.endswith(".json"):
-        return read_bytes(vocab_file)
+        return text_files.read_bytes(vocab_file)
     return "".join(token + "\n" for token in vocabulary_lines(vocab_file)).encode()
 
 
 def read_tokens(vocab_file: str) -> list[str]:
-    """The token of each id: `vocabulary_lines` without the whitespace around each, as the original reads them.
-
-    What is left of a token that only looks blank (U+2028 in Google's Chinese vocabulary) is the empty string.
-    """
+    """The token of each id: `vocabulary_lines` without the whitespace around each, as the original reads them."""
     lines = vocabulary_lines(vocab_file)
     return lines if vocab_file.endswith(".json") else [line.strip() for line in lines]
 
 
 def convert_by_vocab(vocab: Mapping, items: Iterable, unknown=None) -> list:
-    """Looks up each item in `vocab`.
-
-    Args:
-      unknown: for an item that it lacks; None: there is none.
-    """
+    """Looks up each item in `vocab`. unknown: for an item that it lacks; None: there is none."""
     if isinstance(items, str | bytes):
         raise TypeError(f"tokens or ids must be a list, not {items!r:.80}; a text has encode")
     items = items.numpy() if hasattr(items, "numpy") else items  # a tensor's numbers can't be looked up
@@ -239,12 +207,12 @@ def load_vocab(vocab_file: str) -> dict[str, int]:
 
 
 def _load_tokenizer_json(path: str) -> dict[str, int]:
-    """token -> id of a tokenizer.json, in the order of the ids, with the added tokens that are between the others."""
-    values = read_json(path)
+    """token -> id, in the order of the ids, with the added tokens that are between the others."""
+    values = text_files.read_json(path)
     model = values.get("model")
     if not isinstance(model, dict) or not isinstance(model.get("vocab"), dict) or model.get("type") != "WordPiece":
         raise ValueError(f"{path} is not a tokenizer.json with a WordPiece vocabulary, as BERT needs.")
-    with naming_file(path):
+    with text_files.naming_file(path):
         last = max(model["vocab"].values(), default=-1)
         between = [token for token in values.get("added_tokens") or () if token["id"] <= last]
         vocab = {**model["vocab"], **{token["content"]: token["id"] for token in between}}
@@ -255,15 +223,7 @@ def _load_tokenizer_json(path: str) -> dict[str, int]:
 
 
 def check_vocab(vocab: Mapping[str, int], vocab_file: str, required: Sequence[str] = SPECIAL_TOKENS) -> None:
-    """Refuses a vocabulary that would fail later or does not mean what its author thinks; warns of repeated tokens.
-
-    The scripts call this; `FullTokenizer` does not, since the original reads any file.
-
-    Args:
-      vocab: the result of `load_vocab(vocab_file)`.
-      vocab_file: its path, read again to name lines.
-      required: tokens that it must have.
-    """
+    """Raises if `vocab`, read from `vocab_file`, lacks required tokens or has empty lines; warns of repeated tokens."""
     if missing := [token for token in required if token not in vocab]:
         raise ValueError(f"{vocab_file} lacks {', '.join(missing)}, which a vocabulary of word pieces must have")
     if len(vocab) != max(vocab.values()) + 1 or "" in vocab:
@@ -289,37 +249,30 @@ def _check_lines(vocab_file: str) -> None:
 
 
 def read_tokenizer_config(directory: str) -> dict:
-    return read_json_if_there(posixpath.join(directory, TOKENIZER_CONFIG)) or {}
+    return text_files.read_json_if_there(posixpath.join(directory, TOKENIZER_CONFIG)) or {}
 
 
 def kind_of_model(model: Mapping) -> str:
-    """BPE, Unigram, WordPiece, ...: the type of the model of a tokenizer.json, which old files don't name."""
+    """The type of the model of a tokenizer.json, which old files don't name: BPE, Unigram, WordPiece, ..."""
     unnamed = "BPE" if "merges" in model else "Unigram" if isinstance(model.get("vocab"), list) else "WordPiece"
     return model.get("type") or unnamed
 
 
 def components_of(values: Mapping | None, name: str) -> list[dict]:
-    """The components of a normalizer or pre-tokenizer in a tokenizer.json, whether it is a sequence or a single one.
-
-    Args:
-      name: "normalizers" or "pretokenizers".
-    """
+    """The components of a tokenizer.json's normalizer, say, with these `name`d: "normalizers"; one is its own."""
     if not values:
         return []
     return values.get(name, []) if values.get("type") == "Sequence" else [values]
 
 
 def word_rules(vocab_file: str) -> dict:
-    """How text becomes word pieces, beside the casing: the arguments of `FullTokenizer` of these names.
-
-    tokenizer_config.json comes first, then the tokenizer.json beside the vocabulary.
-    """
+    """The arguments of `FullTokenizer` beside the casing, by tokenizer_config.json, else tokenizer.json."""
     directory = posixpath.dirname(vocab_file)
     config = read_tokenizer_config(directory)
     path = vocab_file if vocab_file.endswith(".json") else posixpath.join(directory, TOKENIZER)
     rules = {}
-    with naming_file(path):
-        if isinstance((values := read_json_if_there(path) or {}).get("model"), dict):
+    with text_files.naming_file(path):
+        if isinstance((values := text_files.read_json_if_there(path) or {}).get("model"), dict):
             rules = _rules_of_json(values, path)
     names = ("tokenize_chinese_chars", "do_basic_tokenize", "never_split", "max_input_chars_per_word")
     rules |= {name: config[name] for name in names if config.get(name) is not None}

@@ -28,7 +28,7 @@ class Encoding(dict):
             raise AttributeError(error.args[0]) from None
 
     def tree_flatten(self) -> tuple:
-        """Children, what else is needed, and the children's names: as Keras takes a dict apart, in their order."""
+        """Children, what else is needed, and the children's names, as Keras takes a dict apart."""
         names = sorted(self)
         return [self[name] for name in names], tuple(self), names
 
@@ -58,10 +58,9 @@ def as_transformers(
 ) -> Encoding:
     """The result of a call with any of the arguments from `truncation` on.
 
-    Returns:
-      dict of int32 [B, S]: `input_ids`, `token_type_ids`, `attention_mask`; on request `offset_mapping` [B, S, 2],
-      for each token the first character of its text (or word) and the one after the last, and `word_ids` [B, S].
-      (0, 0) and -1 stand for special tokens.
+    Returns dict of int32 [B, S]: `input_ids`, `token_type_ids`, `attention_mask`; on request `offset_mapping` [B, S,
+    2], for each token the first character of its text (or word) and the one after the last, and `word_ids` [B, S]. (0,
+    0) and -1 stand for special tokens.
     """
     if unknown:
         advice = "scripts and predictors cut long texts, labels go into a model's call; docs/from-transformers.md"
@@ -144,7 +143,6 @@ def _row(pieces: list[list[tuple]], special: Sequence[Sequence[int]], second_seg
 
 
 def _one_of(meanings: Mapping, name: str, value):
-    """The meaning of an argument's value; refuses unknown values."""
     if isinstance(value, str | bool | None) and value in meanings:
         return meanings[value]
     raise ValueError(f"{name}={value!r} is not one of {', '.join(map(repr, meanings))}")
@@ -166,7 +164,7 @@ def _cut(pieces: list[list], room: int | None, strategy: str | None, kept: Calla
 
 
 def check_lengths(max_length: int | None, padding: str | None, special: int, is_pair: bool) -> None:
-    """Refuses a max_length without room for the special tokens and a token of each text."""
+    """Raises if max_length has no room for the special tokens and a token of each text."""
     if padding == "max_length" and max_length is None:
         raise ValueError('padding="max_length" needs a max_length')
     least = special + 1 + is_pair
@@ -198,12 +196,10 @@ def batches_of(texts, pairs, is_split_into_words: bool = False) -> tuple[list, l
 def padded(columns: Mapping[str, Sequence[Sequence]], fill: Mapping, width: int | None = None) -> dict[str, np.ndarray]:
     """Rows of different lengths as arrays.
 
-    Args:
-      columns: name -> rows, of the same lengths for each name. fill: name -> what pads its rows; others: 0.
-      width: of the arrays; None: the length of the longest row.
+    columns: name -> rows, of the same lengths for each name. fill: name -> what pads its rows; others: 0.
+    width: of the arrays; None: the length of the longest row.
 
-    Returns:
-      name -> int32 [B, S], or [B, S, N] of rows of N numbers.
+    Returns name -> int32 [B, S], or [B, S, N] of rows of N numbers.
     """
     lengths = np.array([len(row) for row in columns["input_ids"]], np.int64)
     mask = np.arange(width or int(lengths.max(initial=1))) < lengths[:, None]
@@ -217,7 +213,7 @@ def padded(columns: Mapping[str, Sequence[Sequence]], fill: Mapping, width: int 
 
 
 def _in_form(columns: dict, fill: Mapping, padding: str | None, max_length: int | None, tensors: str | None) -> dict:
-    """Lists of rows as they are, or arrays or tensors of padded rows."""
+    """Lists of rows, or arrays or tensors of padded rows."""
     if padding is None:
         if tensors is None:
             return columns

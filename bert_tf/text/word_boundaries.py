@@ -38,9 +38,8 @@ class WordBoundaries:
     by a segmenter. "##" has no meaning here: a piece that begins a segment begins a word, and a piece that lies in two
     segments joins them.
 
-    Args:
-      tokenizer: makes the pieces.
-      segmenter: a name in SEGMENTERS; None: whitespace alone.
+    tokenizer: makes the pieces.
+    segmenter: a name in SEGMENTERS; None: whitespace alone.
     """
 
     def __init__(self, tokenizer: FullTokenizer, segmenter: str | None):

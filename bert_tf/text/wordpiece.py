@@ -1,9 +1,7 @@
 """The tokenizer of the original BERT release: the same rules, the same pieces (original: tokenization.py).
 
-Text is cleaned and split into basic tokens (words, punctuation marks, CJK characters), and each basic token is split
-into word pieces of a vocabulary, longest match first. Each rule about characters is written once, as a predicate in
-characters.py. The passes over text are `str.translate` tables that call the predicates once per character, and the
-pieces of each word are cached, so that prose is tokenized at the speed of dictionary lookups, with the same results.
+The rules about characters are those of characters.py. The passes over text are `str.translate` tables that call them
+once per character, and the pieces of each word are cached, so that prose takes a dictionary lookup for each word.
 """
 
 import functools
@@ -16,35 +14,13 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from absl import logging
 
 from bert_tf.system.checks import true_or_false
-from bert_tf.text.characters import (
-    TOKENIZER,
-    clean,
-    convert_to_unicode,
-    read_added_tokens,
-    separate_whitespace,
-    split_punctuation,
-    strip_accent,
-    strip_accent_and_split_punctuation,
-)
+from bert_tf.text import characters, tokenizer_files
 from bert_tf.text.tokenizer import Tokenizer, special_tokens_of
-from bert_tf.text.tokenizer_files import (
-    MASK,
-    VOCAB,
-    Casing,
-    check_vocab,
-    convert_by_vocab,
-    lowers_by_pieces,
-    read_tokens,
-    vocabulary_bytes,
-    word_rules,
-)
 
 # The prefix of every piece of a word but the first.
 CONTINUATION = "##"
 
 _LONGEST_WORD = 200  # in code points
-_CACHED_WORDS = 1 << 18  # about 60 MB when full; the words of 20 MB of novels fit
-_CACHED_WORD_LENGTH = 64  # longer "words" (text without spaces) rarely occur again
 
 
 # ---- rules about one character --------------------------------------------------------------------------------------
@@ -62,7 +38,7 @@ class _CharacterTable(dict):
         return result
 
 
-_WITHOUT_ACCENTS = _CharacterTable(strip_accent)
+_WITHOUT_ACCENTS = _CharacterTable(characters.strip_accent)
 
 
 # ---- the tokenizers -------------------------------------------------------------------------------------------------
@@ -109,26 +85,21 @@ class BasicTokenizer:
         true_or_false(do_lower_case=do_lower_case, strip_accents=strip_accents, do_basic_tokenize=do_basic_tokenize)
         self.do_lower_case = do_lower_case and do_basic_tokenize
         self.strip_accents = do_basic_tokenize and (do_lower_case if strip_accents is None else strip_accents)
-        self.drop_unassigned = drop_unassigned
-        self.tokenize_chinese_chars = tokenize_chinese_chars
-        self.do_basic_tokenize = do_basic_tokenize
-        self.never_split = frozenset(never_split)
-        rule = functools.partial(clean, drop_unassigned=drop_unassigned, separate_cjk=tokenize_chinese_chars)
-        split = strip_accent_and_split_punctuation if self.strip_accents else split_punctuation
+        self.drop_unassigned, self.tokenize_chinese_chars = drop_unassigned, tokenize_chinese_chars
+        self.do_basic_tokenize, self.never_split = do_basic_tokenize, frozenset(never_split)
+        rule = functools.partial(characters.clean, drop_unassigned=drop_unassigned, separate_cjk=tokenize_chinese_chars)
+        split = characters.strip_accent_and_split_punctuation if self.strip_accents else characters.split_punctuation
         if not do_basic_tokenize:
-            rule, split = separate_whitespace, str
+            rule, split = characters.separate_whitespace, str
         self._cleaning, self._splitting = _CharacterTable(rule), _CharacterTable(split)
 
     def tokenize(self, text: str | bytes) -> list[str]:
         """Basic tokens of `text`."""
-        return self.split_cleaned(convert_to_unicode(text).translate(self._cleaning))
+        return self.split_cleaned(characters.convert_to_unicode(text).translate(self._cleaning))
 
     def words(self, text: str | bytes) -> list[str]:
-        """The cleaned words between whitespace; `tokenize` is `split_cleaned` of each of them in turn.
-
-        `split_cleaned` needs the whole word: lower-casing a Greek capital sigma looks at both sides.
-        """
-        return convert_to_unicode(text).translate(self._cleaning).split()
+        """The cleaned words between whitespace; `tokenize` is `split_cleaned` of each of them in turn."""
+        return characters.convert_to_unicode(text).translate(self._cleaning).split()
 
     def split_cleaned(self, cleaned: str) -> list[str]:
         """Basic tokens of one or more of `words(text)`, separated by spaces."""
@@ -162,7 +133,7 @@ class BasicTokenizer:
     def origins(self, text: str) -> list[int]:
         """The character of `text` that each character of `normalize(text)` comes from."""
         chars = self._normalized(self.clean(text))
-        return [position for char, position in chars if not self.strip_accents or strip_accent(char)]
+        return [position for char, position in chars if not self.strip_accents or characters.strip_accent(char)]
 
     def tokenize_with_origins(self, text: str) -> list[tuple[str, list[int]]]:
         """`tokenize`, with the character of `text` that each character of a token comes from."""
@@ -178,7 +149,6 @@ class BasicTokenizer:
         return tokens
 
     def _normalized(self, chars: list[tuple[str, int]]) -> list[tuple[str, int]]:
-        """Cleaned characters, lower-cased and decomposed; accents are still there."""
         if self.do_lower_case:
             lowered = "".join(char for char, _ in chars).lower()  # the whole word: a sigma looks at both sides
             positions = [position for char, position in chars for _ in char.lower()]
@@ -228,19 +198,15 @@ class WordpieceTokenizer:
     ):
         if isinstance(vocab, str):  # in which every part of the string would be a piece
             raise TypeError(f"vocab must be that of a FullTokenizer, or load_vocab(path), not {vocab!r:.80}")
-        self.vocab = vocab
-        self.unk_token = unk_token
-        self.max_input_chars_per_word = max_input_chars_per_word
-        self.never_split = never_split
+        self.vocab, self.unk_token = vocab, unk_token
+        self.max_input_chars_per_word, self.never_split = max_input_chars_per_word, never_split
         # No match is longer than the longest token, so long words don't take quadratic time.
         self._longest = max(map(len, vocab), default=0)
 
     def tokenize(self, text: str | bytes) -> list[str]:
         """Word pieces of `text`, which is only split at whitespace."""
-        pieces = []
-        for word in whitespace_tokenize(convert_to_unicode(text)):
-            pieces.extend(self.cut(word))
-        return pieces
+        words = whitespace_tokenize(characters.convert_to_unicode(text))
+        return [piece for word in words for piece in self.cut(word)]
 
     def cut(self, word: str) -> list[str]:
         """Word pieces of one non-empty word."""
@@ -271,7 +237,7 @@ class WordpieceTokenizer:
         ]
 
     def _longest_pieces(self, word: str, is_whole: bool = False) -> list[str | None]:
-        """The longest piece at each place, None for one character that begins none; is_whole: none after that."""
+        """The longest piece at each position, None for one character that begins none; is_whole: none after that."""
         vocab, pieces, start = self.vocab, [], 0
         while start < len(word):
             prefix = CONTINUATION if start else ""
@@ -296,8 +262,8 @@ class WordCache(dict):
 
     def __missing__(self, word: str) -> tuple:
         result = self.compute(word)
-        if len(word) <= _CACHED_WORD_LENGTH:
-            if len(self) >= _CACHED_WORDS:
+        if len(word) <= 64:  # longer "words" (text without spaces) rarely occur again
+            if len(self) >= 1 << 18:  # about 60 MB; the words of 20 MB of novels fit
                 self.clear()
             self[word] = result
         return result
@@ -306,18 +272,17 @@ class WordCache(dict):
 class WordPieces(Tokenizer):
     """The base of tokenizers whose vocabulary is a list of word pieces, in a vocab.txt, and whose rows are BERT's.
 
-    Args:
-      vocab_file: see `load_vocab`; ValueError if it has texts and no special token.
+    vocab_file: see `load_vocab`; ValueError if it has texts and no special token.
     """
 
-    cls_token, sep_token, unk_token, mask_token, pad_token = "[CLS]", "[SEP]", "[UNK]", MASK, "[PAD]"
+    cls_token, sep_token, unk_token, mask_token, pad_token = "[CLS]", "[SEP]", "[UNK]", tokenizer_files.MASK, "[PAD]"
     pad_id = 0
     begin_tokens, between_tokens, end_tokens, second_segment = ("[CLS]",), ("[SEP]",), ("[SEP]",), 1
-    vocab_name = VOCAB
+    vocab_name = tokenizer_files.VOCAB
 
     def __init__(self, vocab_file: str):
         self.vocab_file = vocab_file = os.fspath(vocab_file)
-        self.inv_vocab = dict(enumerate(read_tokens(vocab_file)))
+        self.inv_vocab = dict(enumerate(tokenizer_files.read_tokens(vocab_file)))
         self.vocab = {token: index for index, token in self.inv_vocab.items()}
         self.read_names_and_side(posixpath.dirname(vocab_file))
         lacks_all = self.vocab.keys().isdisjoint(special := special_tokens_of(self))
@@ -332,11 +297,10 @@ class WordPieces(Tokenizer):
         return token.startswith(CONTINUATION)
 
     def files(self) -> dict[str, bytes]:
-        """vocab.txt: the file that the tokenizer was read from, or its tokens."""
-        return {VOCAB: vocabulary_bytes(self.vocab_file)}
+        return {tokenizer_files.VOCAB: tokenizer_files.vocabulary_bytes(self.vocab_file)}
 
     def check_vocabulary(self) -> None:
-        check_vocab(self.vocab, self.vocab_file, special_tokens_of(self))
+        tokenizer_files.check_vocab(self.vocab, self.vocab_file, special_tokens_of(self))
         if (index := self.vocab[self.pad_token]) != self.pad_id:
             # Only a warning: padding is masked out, so such a model works, and renumbering would break its weights.
             logging.warning(f"{self.vocab_file}: {self.pad_token} has id {index}, but {self.pad_id} pads the rows")
@@ -368,9 +332,9 @@ class FullTokenizer(WordPieces):
     huggingface_class = "BertTokenizer"
     vocab_kind = "word pieces"
     takes_strip_accents = answers_by_words = True
-    vocab_files = (VOCAB, f"assets/{VOCAB}", TOKENIZER)
+    vocab_files = (tokenizer_files.VOCAB, f"assets/{tokenizer_files.VOCAB}", characters.TOKENIZER)
     drop_unassigned = False
-    as_text = staticmethod(convert_to_unicode)
+    as_text = staticmethod(characters.convert_to_unicode)
 
     def __init__(
         self,
@@ -383,24 +347,22 @@ class FullTokenizer(WordPieces):
         **rules: bool,
     ):
         super().__init__(vocab_file)
-        vocab_file = self.vocab_file
         never_split = frozenset(never_split) - {*special_tokens_of(self)}
-        self.basic_tokenizer = BasicTokenizer(
-            do_lower_case, strip_accents, self.drop_unassigned, never_split=never_split, **rules
-        )
-        self.do_lower_case = self.basic_tokenizer.do_lower_case
+        basic = BasicTokenizer(do_lower_case, strip_accents, self.drop_unassigned, never_split=never_split, **rules)
+        self.basic_tokenizer, self.do_lower_case = basic, basic.do_lower_case
         self.wordpiece_tokenizer = WordpieceTokenizer(self.vocab, self.unk_token, max_input_chars_per_word, never_split)
-        added = read_added_tokens(vocab_file, self.vocab)
-        self.set_added_tokens(added, self.basic_tokenizer.normalize, self.basic_tokenizer.origins)
+        added = characters.read_added_tokens(self.vocab_file, self.vocab)
+        self.set_added_tokens(added, basic.normalize, basic.origins)
         self._pieces_of_word = WordCache(self._cut_word)
         self._ids_of_word = WordCache(self._encode_word)
 
     @classmethod
-    def from_file(cls, vocab_file: str, casing: Casing) -> "FullTokenizer":
+    def from_file(cls, vocab_file: str, casing: tokenizer_files.Casing) -> "FullTokenizer":
         """The tokenizer of a vocab.txt or tokenizer.json, with the rules of the files beside it."""
         lowers = casing.do_lower_case
-        lowers = lowers_by_pieces(vocab_file, read_tokens(vocab_file)) if lowers is None else lowers
-        return cls(vocab_file, lowers, casing.strip_accents, **word_rules(vocab_file))
+        if lowers is None:
+            lowers = tokenizer_files.lowers_by_pieces(vocab_file, tokenizer_files.read_tokens(vocab_file))
+        return cls(vocab_file, lowers, casing.strip_accents, **tokenizer_files.word_rules(vocab_file))
 
     def _tokenize(self, text: str) -> list[str]:
         pieces_of_word = self._pieces_of_word
@@ -441,12 +403,12 @@ class FullTokenizer(WordPieces):
         return tuple(piece for token in self.basic_tokenizer.split_cleaned(word) for piece in cut(token))
 
     def _encode_word(self, word: str) -> tuple[int, ...]:
-        return tuple(convert_by_vocab(self.vocab, self._cut_word(word)))
+        return tuple(tokenizer_files.convert_by_vocab(self.vocab, self._cut_word(word)))
 
 
 class ElectraTokenizer(FullTokenizer):
-    """ELECTRA's tokenizer: BERT's, except that characters of every category C* are dropped (unassigned, private use,
-    surrogates), and that strip_accents is only looked at when lower-casing (original: model/tokenization.py)."""
+    """ELECTRA's (original: model/tokenization.py): characters of every category C* are dropped, and strip_accents only
+    matters when lower-casing."""
 
     drop_unassigned = True
 
@@ -455,8 +417,7 @@ class ElectraTokenizer(FullTokenizer):
 
 
 class RobertaWordPieceTokenizer(FullTokenizer):
-    """Word pieces for a RoBERTa, as KLUE's: BERT's rows of one segment, padded with the id of the padding token, which
-    RoBERTa's positions leave out."""
+    """Word pieces for a RoBERTa, as KLUE's: rows of one segment, padded with the padding token."""
 
     second_segment = 0
 

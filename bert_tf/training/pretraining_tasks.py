@@ -16,7 +16,7 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from bert_tf.data import record_index, records
+from bert_tf.data import records
 from bert_tf.data.record_files import features_of
 from bert_tf.data.token_rows import Share
 from bert_tf.models import encoder, objectives, task_models
@@ -84,7 +84,7 @@ def open_all_records(settings: PretrainingSettings, config: BertConfig, config_n
         files = list_files(patterns, f"--{flag}")
         warn_of_missing_shards(files, f"--{flag}")
         with naming_flag(f"--{flag}"):
-            index = record_index.index_records(files, None, verify=settings.verify_records)
+            index = records.index_records(files, None, verify=settings.verify_records)
             features = features_of(index.first_payloads(), *lengths, **limits, no_masked=no_masked)
         return OpenedRecords(flag, index, *features)
 

@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 from helpers.record_files import example_of, write_records
 
-from bert_tf.data import record_files, record_index, records
+from bert_tf.data import record_files, records
 
 
 def masked_example(**changed) -> bytes:
@@ -58,7 +58,7 @@ def test_values_that_can_not_be_are_named(tmp_path, case):
     payloads = [kind(), kind(), kind(**{name: values}), kind()]
     for first in (0, 2):
         offsets = write_records(tmp_path / "a", payloads[2 - first :])
-        index = record_index.index_records([str(tmp_path / "a")], None)
+        index = records.index_records([str(tmp_path / "a")], None)
         record = f"record 2 (at byte {offsets[2]})" if first else "the first record (byte 0)"
         with pytest.raises(record_files.RecordError, match=re.escape(f"{tmp_path}/a: {record} {message}")):
             features, _ = record_files.features_of(index.first_payloads(), 8, 2, vocab_size=100)
@@ -72,7 +72,7 @@ def test_rows_of_electra_are_unmasked_rows(tmp_path):
     names = ("input_ids", "input_mask", "segment_ids")
     lists = (dict(zip(names, (values + padding for values in row), strict=True)) for row, padding in rows)
     write_records(tmp_path / "a", [electra_example(**one) for one in lists])
-    index = record_index.index_records(str(tmp_path / "a"), None)
+    index = records.index_records(str(tmp_path / "a"), None)
     features, pairs = record_files.features_of(index.first_payloads(), 8, 20)
     (batch,) = records.evaluation_batches(index, features, batch_size=4, repeat=False, max_steps=None)
     assert pairs == 1 and set(batch) == {"input_ids", "segment_lengths", "example_weights"}
@@ -84,10 +84,10 @@ def test_features_are_read(tmp_path):
     features = record_files.pretraining_features(8, 2)
     write_records(tmp_path / "a", [b"\xff\xff not an example"])
     with pytest.raises(record_files.RecordError, match="is not a tf.train.Example"):
-        record_index.index_records([str(tmp_path / "a")], features)
+        records.index_records([str(tmp_path / "a")], features)
     write_records(tmp_path / "a", [masked_example()])
     batch = next(iter(records.training_batches(
-        record_index.index_records(str(tmp_path / "a"), features), features, batch_size=2, seed=0)))  # fmt: skip
+        records.index_records(str(tmp_path / "a"), features), features, batch_size=2, seed=0)))  # fmt: skip
     sizes = [8, 8, 8, 2, 2, 2, 1]
     assert {name: tuple(value.shape) for name, value in batch.items()} == {
         name: (2, size) for name, size in zip(record_files.MASKED, sizes, strict=True)

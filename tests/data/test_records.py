@@ -9,7 +9,7 @@ from helpers.record_files import example_of, write_records
 from helpers.slow import exhaustive
 from helpers.tiny import write_pretraining_records
 
-from bert_tf.data import record_files, record_index, records, token_rows
+from bert_tf.data import record_files, records, token_rows
 from bert_tf.data.token_rows import Share
 
 FEATURES = {"number": record_files.Feature(2), "weight": record_files.Feature(1, "float32")}
@@ -22,7 +22,7 @@ def example(number: int, values: int = 2) -> bytes:
 
 @pytest.fixture
 def small_blocks(monkeypatch):
-    monkeypatch.setattr(record_index, "RECORDS_PER_BLOCK", 8)
+    monkeypatch.setattr(records, "RECORDS_PER_BLOCK", 8)
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def numbers(dataset, steps: int | None = None) -> np.ndarray:
 @pytest.mark.parametrize(("window", "batch_size"), [(20, 7), (1000, 250)])
 def test_resumed_run_gets_the_same_batches(three_files, window, batch_size):
     """Starts inside a window, at its border, several epochs later; batches span or contain several epochs."""
-    index = record_index.index_records(three_files, FEATURES)
+    index = records.index_records(three_files, FEATURES)
 
     def batches(start_step):
         return records.training_batches(
@@ -57,7 +57,7 @@ def test_resumed_run_gets_the_same_batches(three_files, window, batch_size):
 
 def test_order_is_fixed_for_all_time(three_files):
     """A new NumPy or TensorFlow must not change it: runs are resumed after an upgrade. Numbers of NumPy 2.4."""
-    index = record_index.index_records(three_files, FEATURES)
+    index = records.index_records(three_files, FEATURES)
     batches = records.training_batches(index, FEATURES, batch_size=10, seed=1234, shuffle_window=40)
     assert numbers(batches, 1)[0].tolist() == [89, 93, 62, 66, 61, 96, 56, 76, 98, 52]
     assert token_rows.permutation(8, seed=-1, epoch=2, stream=3).tolist() == [4, 6, 0, 2, 3, 7, 5, 1]
@@ -66,7 +66,7 @@ def test_order_is_fixed_for_all_time(three_files):
 
 def test_order_matches_a_plain_computation(three_files):
     """The pipeline against lists: blocks permuted, joined into windows, permuted inside."""
-    index = record_index.index_records(three_files, FEATURES)
+    index = records.index_records(three_files, FEATURES)
     starts = np.cumsum(index.num_records) - index.num_records
     expected = []
     for epoch in range(2):
@@ -84,7 +84,7 @@ def test_order_matches_a_plain_computation(three_files):
 
 def test_step_far_away(three_files):
     """Step 10 billion (epoch 2 billion) is found by arithmetic, and its epoch still has each record once."""
-    index = record_index.index_records(three_files, FEATURES)
+    index = records.index_records(three_files, FEATURES)
     batches = records.training_batches(
         index, FEATURES, batch_size=20, seed=9, shuffle_window=30, start_step=10_000_000_000
     )
@@ -103,7 +103,7 @@ def test_a_share_has_its_rows_of_each_batch(three_files, share, start, window):
     def prepare(rows, step, first):
         return {**rows, "step": step, "first": first}
 
-    index = record_index.index_records(three_files, FEATURES)
+    index = records.index_records(three_files, FEATURES)
     settings = {"batch_size": 12, "seed": 5, "start_step": start, "shuffle_window": window, "prepare": prepare}
     whole = numbers(records.training_batches(index, FEATURES, **settings), 20)
     batches = records.training_batches(index, FEATURES, share=share, **settings)
@@ -120,7 +120,7 @@ def test_a_share_has_its_rows_of_each_batch(three_files, share, start, window):
 
 def test_only_the_records_of_a_share_are_parsed(three_files):
     """Those of the other workers are no examples here."""
-    index = record_index.index_records(three_files, FEATURES)
+    index = records.index_records(three_files, FEATURES)
     settings = {"batch_size": 10, "seed": 5, "shuffle_window": 40}
     epoch = numbers(records.training_batches(index, FEATURES, **settings), 10)
     own = {*epoch[:, 5:].ravel().tolist()}
@@ -138,7 +138,7 @@ def test_a_preparation_of_whole_batches_gets_them_whatever_the_share(three_files
         everything = tf.reduce_sum(rows["number"])
         return {**rows, "sum": tf.fill([rows["number"].shape[0]], everything), "first": tf.fill([12], first)}
 
-    index = record_index.index_records(three_files, FEATURES)
+    index = records.index_records(three_files, FEATURES)
     settings = {"batch_size": 12, "seed": 5, "prepare": prepare, "prepares_whole_batches": True}
     whole = list(records.training_batches(index, FEATURES, **settings).take(20))
     batches = records.training_batches(index, FEATURES, share=Share(4, 1, 2), **settings)
@@ -151,7 +151,7 @@ def test_a_preparation_of_whole_batches_gets_them_whatever_the_share(three_files
 
 
 def test_evaluation_fills_the_last_batch_with_zeros(three_files):
-    index = record_index.index_records(three_files, FEATURES)
+    index = records.index_records(three_files, FEATURES)
     batches = records.evaluation_batches(index, FEATURES, batch_size=32, repeat=False, max_steps=None)
     assert batches.element_spec["number"].shape == [32, 2] and len(batches) == 4
     drawn = list(batches)
@@ -166,7 +166,7 @@ def test_evaluation_fills_the_last_batch_with_zeros(three_files):
 
 @pytest.mark.parametrize("batch_size", [8, 230])
 def test_evaluation_repeated_as_the_original(three_files, batch_size):
-    index = record_index.index_records(three_files, FEATURES)
+    index = records.index_records(three_files, FEATURES)
     batches = records.evaluation_batches(index, FEATURES, batch_size=batch_size, repeat=True, max_steps=20)
     assert len(batches) == 20
     np.testing.assert_array_equal(numbers(batches).ravel(), np.arange(20 * batch_size) % 100)
@@ -186,7 +186,7 @@ def test_damage_is_named(tmp_path, small_blocks):
     for number, content in cases:
         path.write_bytes(content)
         with pytest.raises(record_files.RecordError, match=f"bad: record {number} at byte {offsets[number]} is"):
-            record_index.index_records([str(good), str(path)], FEATURES)
+            records.index_records([str(good), str(path)], FEATURES)
 
 
 @pytest.mark.parametrize(("seed", "count"), [(3, 2), *exhaustive((2, 55))])
@@ -196,7 +196,7 @@ def test_a_flipped_bit_is_noticed_or_changes_nothing(tmp_path, small_blocks, see
     content, time, noticed = path.read_bytes(), os.stat(path).st_mtime_ns, 0
 
     def read() -> list[dict]:
-        index = record_index.index_records([str(path)], features)
+        index = records.index_records([str(path)], features)
         with records.explained_errors(index, features):
             batches = [*records.evaluation_batches(index, features, batch_size=4, repeat=False, max_steps=None)]
             trained = records.training_batches(index, features, batch_size=4, seed=0, shuffle_window=8)
@@ -220,7 +220,7 @@ def test_a_flipped_bit_is_noticed_or_changes_nothing(tmp_path, small_blocks, see
 def test_damage_after_indexing_is_named(tmp_path, small_blocks):
     path = tmp_path / "a"
     offsets = write_records(path, [example(number) for number in range(40)])
-    index = record_index.index_records([str(path)], FEATURES)
+    index = records.index_records([str(path)], FEATURES)
     content = bytearray(path.read_bytes())
     content[offsets[19] + 15] ^= 0x01
     for place, changed in ((19, content), (16, content[: index.byte_offset[2]])):

@@ -8,9 +8,9 @@ import pytest
 from helpers.record_files import write_records
 from helpers.tiny import TINY_CONFIG, write_pretraining_records
 
-from bert_tf.data import record_files, record_index, records
+from bert_tf.data import record_files, records
 from bert_tf.data.record_files import RECORDS_PER_BLOCK
-from bert_tf.data.record_index import index_path
+from bert_tf.data.records import index_path
 from bert_tf.models.configuration.config import BertConfig
 from bert_tf.pretraining import record_writer
 from bert_tf.training import pretraining_tasks
@@ -39,7 +39,7 @@ def write(path, frames: list[bytes]) -> str:
     blocks = (frames[start : start + RECORDS_PER_BLOCK] for start in starts)
     pathlib.Path(path).touch()
     written = record_writer.write_blocks(str(path), ((len(block), b"".join(block)) for block in blocks))
-    pathlib.Path(index_path(str(path))).write_bytes(record_index.written_index(written))
+    pathlib.Path(index_path(str(path))).write_bytes(records.written_index(written))
     return str(path)
 
 
@@ -60,9 +60,9 @@ def scanned(monkeypatch) -> list[str]:
 @pytest.mark.parametrize("counts", [(FRAMES, 5, 0), (RECORDS_PER_BLOCK,)])
 def test_as_if_the_files_had_been_read(tmp_path, scanned, frames, counts):
     files = [write(tmp_path / f"{number}.tfrecord", frames[:count]) for number, count in enumerate(counts)]
-    found = record_index.index_records(files, FEATURES)
+    found = records.index_records(files, FEATURES)
     assert scanned == []
-    read = record_index.index_records(files, FEATURES, verify=True)
+    read = records.index_records(files, FEATURES, verify=True)
     assert sorted(scanned) == sorted(map(os.path.basename, files))
     assert found.fingerprint == read.fingerprint and found.file_sizes == read.file_sizes
     np.testing.assert_array_equal(np.stack(found.blocks()), np.stack(read.blocks()))
@@ -74,7 +74,7 @@ def test_as_if_the_files_had_been_read(tmp_path, scanned, frames, counts):
     np.testing.assert_array_equal(*batches)
     os.remove(index_path(files[0]))
     scanned.clear()
-    again = record_index.index_records(files, FEATURES)
+    again = records.index_records(files, FEATURES)
     assert scanned == ["0.tfrecord"] and again.fingerprint == read.fingerprint
 
 
@@ -110,7 +110,7 @@ def test_an_index_that_does_not_fit_is_not_believed(tmp_path, scanned, frames, c
     path = tmp_path / "a.tfrecord"
     write(path, frames)
     change(path, frames)
-    index = record_index.index_records([str(path)], None)
+    index = records.index_records([str(path)], None)
     assert scanned == ["a.tfrecord"] and index.total_records == total
     assert "a.index.npz does not fit" in caplog.text or "can't be read" in caplog.text
 

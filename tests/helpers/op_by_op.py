@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import tensorflow as tf
 
-from bert_tf.text.graphs import graph_of
+from bert_tf.text.graph_wordpiece import graph_of
 
 
 @contextlib.contextmanager

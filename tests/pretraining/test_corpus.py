@@ -11,8 +11,7 @@ from collections import Counter
 import pytest
 
 from bert_tf.pretraining import corpus as pretraining_corpus
-from bert_tf.pretraining.corpus import Corpus
-from bert_tf.pretraining.corpus_formats import TextSettings, sentence_splitter
+from bert_tf.pretraining.corpus import Corpus, TextSettings, sentence_splitter
 from bert_tf.system import text_files
 
 

@@ -11,10 +11,10 @@ from helpers.paths import GOLDEN, ROOT
 from helpers.pretraining_records_read import FEATURES, LETTERS, contents, digest_records, read_records
 from helpers.training_steps import one_device
 
-from bert_tf.data import record_files, record_index
+from bert_tf.data import record_files, records
 from bert_tf.models.configuration.config import BertConfig
 from bert_tf.pretraining import shard
-from bert_tf.pretraining.corpus_formats import TextSettings
+from bert_tf.pretraining.corpus import TextSettings
 from bert_tf.pretraining.create import create_pretraining_data
 from bert_tf.system import numba_compile
 from bert_tf.training.pretraining_settings import PretrainingSettings
@@ -204,7 +204,7 @@ def test_records_with_and_without_words(tmp_path, caplog):
             str(tmp_path / "text.txt"), path, str(tmp_path / "vocab.txt"), masking="dynamic", show_progress=False,
             word_boundaries="spaces" if name == "words" else None, **sizes,
         )  # fmt: skip
-    index = record_index.index_records([*files.values()], None)
+    index = records.index_records([*files.values()], None)
     with pytest.raises(record_files.RecordError, match="words has .* what a word is .*, .*none has .* pairs: a run"):
         record_files.features_of(index.first_payloads(), 32, 6)
     config = BertConfig(len(CHARACTERS))

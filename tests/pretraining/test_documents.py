@@ -2,7 +2,8 @@
 
 import pytest
 
-from bert_tf.pretraining.documents import split_held_out, split_sentences, text_documents, to_text
+from bert_tf.pretraining.documents import split_sentences, to_text
+from demo.sample_text import split_held_out, text_documents
 
 
 @pytest.mark.parametrize(("text", "sentences"), [

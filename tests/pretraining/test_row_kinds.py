@@ -10,8 +10,7 @@ from helpers.paths import GOLDEN, lines_of
 from helpers.pretraining_records_read import read_records
 
 from bert_tf.pretraining import row_kinds
-from bert_tf.pretraining.corpus import Corpus
-from bert_tf.pretraining.corpus_formats import TextSettings
+from bert_tf.pretraining.corpus import Corpus, TextSettings
 from bert_tf.pretraining.create import create_pretraining_data
 from bert_tf.pretraining.instance_kernels import A_BEGIN, A_LENGTH
 from bert_tf.pretraining.instances import InstanceSettings, create_instances, ngram_shares

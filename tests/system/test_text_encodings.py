@@ -7,15 +7,14 @@ from collections import Counter
 import pytest
 
 from bert_tf.data.tables import TableSettings, read_rows
-from bert_tf.pretraining.corpus import Corpus
-from bert_tf.pretraining.corpus_formats import TextSettings
+from bert_tf.pretraining.corpus import Corpus, TextSettings
 from bert_tf.pretraining.documents import all_documents
 from bert_tf.system import text_files
 from bert_tf.system.text_files import read_json, read_text_lines
 from bert_tf.tasks.features.extract import read_lines
 from bert_tf.tasks.ner.data import Layout, read_conll
 from bert_tf.tasks.squad.data import read_squad_examples
-from bert_tf.text.word_counts import count_words
+from bert_tf.text.learn_vocabulary import count_words
 
 KOREAN = "영화가 정말 재미있었어요. 다시 보고 싶습니다!\n배송이 너무 느려요, 별로예요\n대한민국의 수도는 서울이다.\n"
 JAPANESE = "この映画はとても面白かったです。\n東京は日本の首都です。配送が遅い\n"

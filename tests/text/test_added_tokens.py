@@ -16,7 +16,7 @@ from bert_tf.tasks.squad.answers import AnswerTexts
 from bert_tf.tasks.squad.data import Paragraph, SquadExample
 from bert_tf.tasks.squad.windows import WindowSettings, build_windows
 from bert_tf.text.characters import SPLITS, WHITESPACE, is_word_character, split_words
-from bert_tf.text.graphs import NoGraphError, graph_of
+from bert_tf.text.graph_wordpiece import NoGraphError, graph_of
 from bert_tf.text.library_tokenizer import ByteBpeTokenizer
 from bert_tf.text.sentence_piece import HuggingFaceSentencePiece, SentencePieceTokenizer
 from bert_tf.text.wordpiece import FullTokenizer

@@ -4,7 +4,7 @@ import pytest
 from helpers.op_by_op import assert_graph_equal, op_by_op
 from helpers.paths import GOLDEN, lines_of
 
-from bert_tf.text.graphs import graph_of
+from bert_tf.text.graph_wordpiece import graph_of
 from bert_tf.text.wordpiece import ElectraTokenizer, FullTokenizer
 
 ORACLE = GOLDEN / "tokenization" / "electra"

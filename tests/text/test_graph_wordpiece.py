@@ -10,7 +10,7 @@ from helpers.op_by_op import assert_graph_equal, op_by_op
 from helpers.paths import lines_of
 from helpers.slow import slow
 
-from bert_tf.text.graphs import graph_of
+from bert_tf.text.graph_wordpiece import graph_of
 from bert_tf.text.wordpiece import BasicTokenizer, FullTokenizer
 
 MODES = {"uncased": (True, None), "cased": (False, None), "lower": (True, False), "stripped": (False, True)}

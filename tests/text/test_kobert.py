@@ -12,7 +12,7 @@ from transformers.models.bert_japanese.tokenization_bert_japanese import Sentenc
 from bert_tf.models.configuration.config import BertConfig
 from bert_tf.models.files import pretrained, saving
 from bert_tf.models.files.directory import read_model_files
-from bert_tf.text.graphs import NoGraphError, graph_of
+from bert_tf.text.graph_wordpiece import NoGraphError, graph_of
 from bert_tf.text.sentence_piece import KoBertTokenizer
 
 SPECIAL = ("[UNK]", "[PAD]", "[CLS]", "[SEP]", "[MASK]")

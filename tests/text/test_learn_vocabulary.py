@@ -7,8 +7,7 @@ import pytest
 
 from bert_tf.system import storage
 from bert_tf.text import tokenizer_files
-from bert_tf.text.learn_vocabulary import learn_vocabulary
-from bert_tf.text.word_counts import WordCounts
+from bert_tf.text.learn_vocabulary import WordCounts, learn_vocabulary
 from bert_tf.text.wordpiece import FullTokenizer
 
 TEXTS = {

@@ -11,7 +11,7 @@ from helpers.odd_texts import odd_texts
 from helpers.paths import GOLDEN, directory_of, lines_of
 from helpers.slow import slow
 
-from bert_tf.text.graphs import NoGraphError, graph_of
+from bert_tf.text.graph_wordpiece import NoGraphError, graph_of
 from bert_tf.text.sentence_piece import HuggingFaceSentencePiece, SentencePieceTokenizer, is_start_piece
 
 ORACLE = GOLDEN / "tokenization" / "albert"

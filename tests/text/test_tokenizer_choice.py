@@ -17,7 +17,7 @@ from transformers.utils import sentencepiece_model_pb2_new
 from bert_tf.models.files import pretrained, saving
 from bert_tf.models.files.directory import read_model_files
 from bert_tf.text import tokenizer_of_file
-from bert_tf.text.graphs import NoGraphError, graph_of
+from bert_tf.text.graph_wordpiece import NoGraphError, graph_of
 from bert_tf.text.japanese import JapaneseTokenizer
 from bert_tf.text.tokenizer_files import Casing
 from bert_tf.text.wordpiece import ElectraTokenizer, FullTokenizer, RobertaWordPieceTokenizer

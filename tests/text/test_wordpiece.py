@@ -9,7 +9,7 @@ from helpers.paths import GOLDEN, lines_of
 
 from bert_tf.text import characters, tokenizer_files
 from bert_tf.text import wordpiece as text_wordpiece
-from bert_tf.text.graphs import graph_of
+from bert_tf.text.graph_wordpiece import graph_of
 from bert_tf.text.wordpiece import BasicTokenizer, FullTokenizer
 
 VOCAB_FILE = str(GOLDEN / "vocab.txt")

@@ -11,8 +11,8 @@ from bert_tf.system.messages import naming_flag
 from bert_tf.system.storage import write_text_file, written
 from bert_tf.system.text_files import list_files
 from bert_tf.tasks.domain.settings import DomainSettings
+from bert_tf.text.learn_vocabulary import count_words
 from bert_tf.text.tokenizer import Tokenizer
-from bert_tf.text.word_counts import count_words
 from bert_tf.text.wordpiece import FullTokenizer, WordpieceTokenizer
 
 WORDS = "words.txt"  # the new words, in output_dir
