@@ -24,14 +24,14 @@ def main() -> None:
     script = sys.argv[1].removesuffix(".py") if len(sys.argv) > 1 else ""
     if script in _SCRIPTS:
         del sys.argv[1]
-        runpy.run_module(script, run_name="__main__", alter_sys=True)
+        runpy.run_module(f"bert_tf.cli.{script}", run_name="__main__", alter_sys=True)
         return
     if script == "--version":
         print(bert_tf.__version__)
         return
     print("usage: bert-tf SCRIPT --flags; bert-tf SCRIPT --help says more. The scripts:")
     for name in _SCRIPTS:
-        source = pathlib.Path(importlib.util.find_spec(name).origin).read_text(encoding="utf-8")
+        source = pathlib.Path(importlib.util.find_spec(f"bert_tf.cli.{name}").origin).read_text(encoding="utf-8")
         print(f"  {name:24}{re.split('[:.,(]', ast.get_docstring(ast.parse(source)))[0]}")
     sys.exit(0 if script in ("", "-h", "--help") else f"bert-tf: error: there is no script {sys.argv[1]!r}.")
 
