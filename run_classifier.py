@@ -1,7 +1,17 @@
 """For a checkout: the script is bert_tf/cli/run_classifier.py; the names of the original's are here, too."""
 
-from bert_tf.cli.run_classifier import __getattr__, main  # noqa: F401
+from bert_tf.cli.run_classifier import main
 from bert_tf.system import script
+
+
+def __getattr__(name: str):
+    """The names of the original, as in `from run_classifier import InputExample`; a run does not load them."""
+    from bert_tf import run_classifier as names
+
+    if name not in names.__all__:
+        raise AttributeError(f"module 'run_classifier' has no attribute {name!r}")
+    return getattr(names, name)
+
 
 if __name__ == "__main__":
     script.run(main)

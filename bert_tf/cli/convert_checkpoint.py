@@ -111,7 +111,3 @@ def main(_):
         tf.io.gfile.makedirs(os.path.dirname(report_file) or ".")
         storage.write_text_file(report_file, report.text() + "\n")
         logging.info("Wrote the report to %s.", report_file)
-
-
-if __name__ == "__main__":
-    script.run(main)

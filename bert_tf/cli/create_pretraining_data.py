@@ -76,7 +76,3 @@ def next_command(values: dict) -> str:
     given = " ".join(shlex.quote(f"--{name}={value}") for name, value in flags_given.items())
     model = f"--bert_size={size}" if size else "--bert_config_file=..."
     return f"python run_pretraining.py {given} {model} --output_dir=..."
-
-
-if __name__ == "__main__":
-    script.run(main)

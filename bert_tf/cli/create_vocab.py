@@ -173,7 +173,3 @@ def main(_):
     logging.info(
         f"Wrote {' and '.join(contents)}. Next:\n  python create_pretraining_data.py {command} --output_file=..."
     )
-
-
-if __name__ == "__main__":
-    script.run(main)

@@ -106,7 +106,3 @@ def main(_):
         write = export.export_saved_model
         arguments |= {name: getattr(settings, name) for name in _OF_SAVED_MODELS}
     print(write(settings.model_dir, settings.export_dir, **arguments))
-
-
-if __name__ == "__main__":
-    script.run(main)

@@ -26,7 +26,3 @@ def main(_):
     from bert_tf.tasks.features import extract
 
     extract.run(settings)
-
-
-if __name__ == "__main__":
-    script.run(main)

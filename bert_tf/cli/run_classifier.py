@@ -28,15 +28,6 @@ FLAGS = flags.FLAGS
 define_flags(ClassificationSettings, FineTuningSettings, eval_batch_size=8)
 
 
-def __getattr__(name: str):
-    """The names of the original, as in `from run_classifier import InputExample`; a run does not load them."""
-    from bert_tf import run_classifier as names
-
-    if name not in names.__all__:
-        raise AttributeError(f"module 'run_classifier' has no attribute {name!r}")
-    return getattr(names, name)
-
-
 def main(_):
     run, task_settings = checked_settings(ClassificationSettings, FLAGS)
     # TensorFlow is imported here, so that --help and errors in flags or files appear at once.
@@ -45,7 +36,3 @@ def main(_):
     from bert_tf.tasks.script import fine_tune
 
     fine_tune(ClassificationTask(task_settings), run)
-
-
-if __name__ == "__main__":
-    script.run(main)

@@ -50,7 +50,3 @@ def main(_):
     from bert_tf.tasks.script import fine_tune
 
     fine_tune(ClassificationTask(task_settings), run)
-
-
-if __name__ == "__main__":
-    script.run(main)

@@ -31,7 +31,3 @@ def main(_):
 
     print(create_page(adapt(settings)))
     print(f"This report: {settings.output_dir}/domain.md, with domain.json.")
-
-
-if __name__ == "__main__":
-    script.run(main)

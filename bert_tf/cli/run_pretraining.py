@@ -29,7 +29,3 @@ def main(_):
     from bert_tf.training import pretraining_run
 
     pretraining_run.pretrain(settings)
-
-
-if __name__ == "__main__":
-    script.run(main)

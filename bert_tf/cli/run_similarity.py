@@ -49,7 +49,3 @@ def main(_):
     from bert_tf.tasks.similarity.task import SimilarityTask
 
     fine_tune(SimilarityTask(task_settings, Embedder), run)
-
-
-if __name__ == "__main__":
-    script.run(main)

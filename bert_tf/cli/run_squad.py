@@ -28,15 +28,6 @@ _UNUSED = ("eval_batch_size", "classifier_dropout", "new_head")
 define_flags(SquadSettings, FineTuningSettings, without=_UNUSED, max_seq_length=384)
 
 
-def __getattr__(name: str):
-    """The names of the original, as in `from run_squad import RawResult`; a run does not load them."""
-    from bert_tf import run_squad as names
-
-    if name not in names.__all__:
-        raise AttributeError(f"module 'run_squad' has no attribute {name!r}")
-    return getattr(names, name)
-
-
 def main(_):
     run, task_settings = checked_settings(SquadSettings, FLAGS)
     # TensorFlow is imported here, so that --help and errors in flags or files appear at once.
@@ -45,7 +36,3 @@ def main(_):
     from bert_tf.tasks.squad.task import SquadTask
 
     fine_tune(SquadTask(task_settings), run)
-
-
-if __name__ == "__main__":
-    script.run(main)

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from absl import flags, logging
 
 from bert_tf.models.files.directory import check_weights, read_head
-from bert_tf.system import checks, script
+from bert_tf.system import checks
 from bert_tf.system.declare import REQUIRED, define_flags, setting, settings_of
 from bert_tf.system.text_files import encoding_setting
 
@@ -109,7 +109,3 @@ def main(_):
         for _, *values in zip(part, *map(outputs.get, sorted(outputs)), strict=True):
             answer = dict(zip(sorted(outputs), values, strict=True))
             sys.stdout.write(visible(json.dumps(answer, ensure_ascii=False)) + "\n")
-
-
-if __name__ == "__main__":
-    script.run(main)
