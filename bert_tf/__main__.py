@@ -4,10 +4,10 @@ import ast
 import importlib.util
 import pathlib
 import re
-import runpy
 import sys
 
 import bert_tf
+from bert_tf.system import script
 
 _SCRIPTS = (
     "run_classifier", "run_squad", "run_ner", "run_swag", "run_similarity", "run_domain", "extract_features",
@@ -21,19 +21,19 @@ def main() -> None:
 
     --version prints the package's version.
     """
-    script = sys.argv[1].removesuffix(".py") if len(sys.argv) > 1 else ""
-    if script in _SCRIPTS:
-        del sys.argv[1]
-        runpy.run_module(script, run_name="__main__", alter_sys=True)
+    name = sys.argv[1].removesuffix(".py") if len(sys.argv) > 1 else ""
+    if name in _SCRIPTS:
+        sys.argv[:2] = [f"{name}.py"]
+        script.run(importlib.import_module(f"bert_tf.cli.{name}").main)
         return
-    if script == "--version":
+    if name == "--version":
         print(bert_tf.__version__)
         return
     print("usage: bert-tf SCRIPT --flags; bert-tf SCRIPT --help says more. The scripts:")
-    for name in _SCRIPTS:
-        source = pathlib.Path(importlib.util.find_spec(name).origin).read_text(encoding="utf-8")
-        print(f"  {name:24}{re.split('[:.,(]', ast.get_docstring(ast.parse(source)))[0]}")
-    sys.exit(0 if script in ("", "-h", "--help") else f"bert-tf: error: there is no script {sys.argv[1]!r}.")
+    for each in _SCRIPTS:
+        source = pathlib.Path(importlib.util.find_spec(f"bert_tf.cli.{each}").origin).read_text(encoding="utf-8")
+        print(f"  {each:24}{re.split('[:.,(]', ast.get_docstring(ast.parse(source)))[0]}")
+    sys.exit(0 if name in ("", "-h", "--help") else f"bert-tf: error: there is no script {sys.argv[1]!r}.")
 
 
 if __name__ == "__main__":

@@ -67,7 +67,7 @@ def run(main) -> None:
 
     if {"--help", "-help", "--helpshort", "-?", "-h"} & set(sys.argv[1:]) and (text := help_text(flags.FLAGS)):
         with _reader_may_leave():
-            print(f"{sys.modules['__main__'].__doc__}{text}\n--helpfull lists the flags of all packages.")
+            print(f"{sys.modules[main.__module__].__doc__}{text}\n--helpfull lists the flags of all packages.")
         sys.exit(0)
     flags.FLAGS.set_gnu_getopt(True)  # a loose word does not end the flags
     with _reader_may_leave():

@@ -32,7 +32,8 @@ def import_everything() -> None:
     import bert_tf
 
     for module in pkgutil.walk_packages(bert_tf.__path__, "bert_tf."):
-        importlib.import_module(module.name)
+        if not module.name.startswith("bert_tf.cli."):  # each defines the flags of its own process
+            importlib.import_module(module.name)
 
 
 def report_ended(running: dict[int, int]) -> None:
