@@ -22,7 +22,7 @@ from absl import logging
 from tqdm import tqdm
 
 from bert_tf.system.messages import naming_flag, some, visible, without_logging
-from bert_tf.system.storage import COMMIT, HUB, NAME, PAGE, PAGES, PREFIX, WEB, full_name, is_name, names_in
+from bert_tf.system.storage import COMMIT, HUB, NAME, PAGE, PAGES, PREFIX, WEB, full_name, is_name, names_in, sync
 
 # The files of a model that are fetched: what describes it, and the first kind of weights that is there.
 _CONFIGURATION = re.compile(r"([^/]+/)?[\w.-]*config\.json")
@@ -40,6 +40,8 @@ _MOST_DESCRIPTIONS = 200  # files; a model has about ten
 _MOST_PAGES = 100  # of a list of files, 1,000 on each
 _MOST_COMPRESSED = 1 << 18  # bytes of an answer, which could be a thousand times as long
 _ETAG = re.compile(r"(W/)?[\w.:+\"=-]*")
+# Where the cache has a large file, which snapshots link to; its name is its checksum.
+_BLOB = re.compile(r".*/(?:model|dataset)s--[^/]+/blobs/([0-9a-f]{64})")
 
 
 def local(
@@ -138,8 +140,15 @@ def _fetch(repo: dict, listed: Mapping[str, tuple[int, str]], files: Iterable[st
     """The folder of a commit, once these of its files are there, as the hub announced them."""
     from huggingface_hub import constants, snapshot_download
 
-    folder = _folder(repo, "snapshots", repo["revision"].resolved)
-    missing = {file: listed[file] for file in files if not os.path.exists(os.path.join(folder, file))}
+    folder, missing = _folder(repo, "snapshots", repo["revision"].resolved), {}
+    for file in files:
+        path = os.path.join(folder, file)
+        if not os.path.exists(path):
+            missing[file] = listed[file]
+        elif wrong := wrong_checksum(path, listed[file][1]):
+            logging.warning("%s has %s: fetched again.", path, wrong)
+            _remove(path)
+            missing[file] = listed[file]
     if not missing:
         return folder
     if not is_silent:
@@ -164,10 +173,44 @@ def _verify(repo: dict, files: Mapping[str, tuple[int, str]]) -> None:
             raise OSError(f"{path} was a link out of the cache")
     for name, (_, announced) in files.items():
         path = os.path.join(folder, name)
-        if announced and os.path.exists(path) and (arrived := _checksum(path, announced)) != announced:
-            os.remove(os.path.realpath(path))
-            os.remove(path)
-            raise OSError(f"{name} arrived with the checksum {arrived}, the hub announces {announced}")
+        if os.path.exists(path) and (wrong := wrong_checksum(path, announced)):
+            _remove(path)
+            raise OSError(f"{name} arrived with {wrong}")
+
+
+def _remove(path: str) -> None:
+    with contextlib.suppress(OSError):  # a cache that can only be read
+        os.remove(os.path.realpath(path))
+        os.remove(path)
+
+
+def wrong_checksum(path: str, announced: str = "") -> str:
+    """What is wrong with the checksum of a file of the cache; "" if it is as the hub announced, or nothing is known.
+
+    A note beside the file saves the work until the file changes; where none can be written, each process does it.
+    """
+    while os.path.islink(path) and not _BLOB.fullmatch(path):
+        folder, name = os.path.split(os.path.join(os.path.dirname(path), os.readlink(path)))
+        path = os.path.join(os.path.realpath(folder), name)
+    if not announced and (match := _BLOB.fullmatch(path)):
+        announced = match[1]
+    status = os.stat(path)
+    return announced and _wrong_checksum(path, announced, status.st_size, status.st_mtime_ns)
+
+
+@functools.cache
+def _wrong_checksum(path: str, announced: str, size: int, changed: int) -> str:
+    note, sound = f"{path}.verified", f"{announced} {size} {changed}".encode()
+    with contextlib.suppress(OSError), open(note, "rb") as file:
+        if file.read() == sound:
+            return ""
+    if (found := _checksum(path, announced)) != announced:
+        return f"the checksum {found}, the hub announces {announced}"
+    with contextlib.suppress(OSError):
+        sync(path)  # a power cut leaves no note of what it damages
+        with open(note, "wb") as file:
+            file.write(sound)
+    return ""
 
 
 def _checksum(path: str, announced: str) -> str:

@@ -93,7 +93,7 @@ def test_interpreted_and_inner_functions_compile_nothing(monkeypatch, tmp_path):
     assert not inner.doubled.signatures and not inner.wrapped.signatures
     assert inner.wrapped(np.uint64(1 << 63)) == 1
     assert len(inner.doubled.signatures) == len(inner.wrapped.signatures) == 1
-    assert [path.name.partition("-")[0] for path in (tmp_path / "__pycache__").glob("*.nbi")] == ["inner.wrapped"]
+    assert [path.name.partition("-")[0] for path in (tmp_path / "__pycache__").glob("*.nbc")] == ["inner.wrapped"]
 
 
 def test_what_takes_long_is_announced_and_nothing_else(monkeypatch):
