@@ -1,5 +1,4 @@
-"""Models of huggingface.co by their names: owner/name, owner/name@revision, hf://owner/name or the address of its page;
-files of data sets.
+"""Models of huggingface.co by their names, and files of data sets.
 
 `huggingface_hub` fetches them, and is imported when a name is used: its cache, HF_HOME, HF_TOKEN, HF_HUB_OFFLINE and
 HF_ENDPOINT hold here. A name is replaced by the folder in that cache once, where a flag or an argument is read
@@ -83,7 +82,6 @@ def local(
 
 
 def _at_commit(kind: str, name: str, revision: str | None, cache_dir: str | None = None) -> dict:
-    """A "model" or "dataset" at a commit, as arguments of the library's functions."""
     from huggingface_hub import constants
 
     commit = _commit(kind, name, revision, cache_dir)
@@ -140,15 +138,10 @@ def _fetch(repo: dict, listed: Mapping[str, tuple[int, str]], files: Iterable[st
     """The folder of a commit, once these of its files are there, as the hub announced them."""
     from huggingface_hub import constants, snapshot_download
 
-    folder, missing = _folder(repo, "snapshots", repo["revision"].resolved), {}
+    folder, files = _folder(repo, "snapshots", repo["revision"].resolved), [*files]
     for file in files:
-        path = os.path.join(folder, file)
-        if not os.path.exists(path):
-            missing[file] = listed[file]
-        elif wrong := wrong_checksum(path, listed[file][1]):
-            logging.warning("%s has %s: fetched again.", path, wrong)
-            _remove(path)
-            missing[file] = listed[file]
+        _remove_damaged(os.path.join(folder, file), listed[file][1])
+    missing = {file: listed[file] for file in files if not os.path.exists(os.path.join(folder, file))}
     if not missing:
         return folder
     if not is_silent:
@@ -172,29 +165,27 @@ def _verify(repo: dict, files: Mapping[str, tuple[int, str]]) -> None:
             os.remove(path)
             raise OSError(f"{path} was a link out of the cache")
     for name, (_, announced) in files.items():
-        path = os.path.join(folder, name)
-        if os.path.exists(path) and (wrong := wrong_checksum(path, announced)):
-            _remove(path)
+        if wrong := _remove_damaged(os.path.join(folder, name), announced):
             raise OSError(f"{name} arrived with {wrong}")
 
 
-def _remove(path: str) -> None:
-    with contextlib.suppress(OSError):  # a cache that can only be read
-        os.remove(os.path.realpath(path))
-        os.remove(path)
+def _remove_damaged(path: str, announced: str) -> str:
+    wrong = wrong_checksum(path, announced) if os.path.exists(path) else ""
+    if wrong:
+        logging.warning("%s is removed: it has %s.", path, wrong)
+        for one in {os.path.realpath(path), path}:
+            os.remove(one)
+    return wrong
 
 
 def wrong_checksum(path: str, announced: str = "") -> str:
-    """What is wrong with the checksum of a file of the cache; "" if it is as the hub announced, or nothing is known.
-
-    A note beside the file saves the work until the file changes; where none can be written, each process does it.
-    """
+    """What is wrong with a file of the cache; "" if nothing is, or no checksum is known. A note beside it says so until
+    it changes; where none can be written, each process computes the checksum."""
     while os.path.islink(path) and not _BLOB.fullmatch(path):
         folder, name = os.path.split(os.path.join(os.path.dirname(path), os.readlink(path)))
         path = os.path.join(os.path.realpath(folder), name)
-    if not announced and (match := _BLOB.fullmatch(path)):
-        announced = match[1]
-    status = os.stat(path)
+    blob, status = _BLOB.fullmatch(path), os.stat(path)
+    announced = announced or (blob[1] if blob else "")
     return announced and _wrong_checksum(path, announced, status.st_size, status.st_mtime_ns)
 
 
@@ -214,7 +205,6 @@ def _wrong_checksum(path: str, announced: str, size: int, changed: int) -> str:
 
 
 def _checksum(path: str, announced: str) -> str:
-    """The checksum of a file, of the same kind as the announced one."""
     is_git = len(announced) == 40
     digest = hashlib.sha1(b"blob %d\0" % os.path.getsize(path)) if is_git else hashlib.sha256()
     with open(path, "rb") as file:

@@ -31,7 +31,7 @@ _interpreting = contextvars.ContextVar("interpreting", default=False)
 
 @contextlib.contextmanager
 def interpreted(condition: bool = True) -> Iterator[None]:
-    """In this context, if the condition holds, compiled functions run as the Python that they are written in."""
+    """In this context, if the condition holds, compiled functions run as Python."""
     token = _interpreting.set(condition)
     try:
         with np.errstate(over="ignore"):  # as in compiled code
@@ -98,24 +98,21 @@ class _Cache(FunctionCache):
         path, origin = self._place(sig, target_context.codegen())
         try:
             content = path.read_bytes()
-            found, checksum, code = content[:32], content[32:64], content[64:]
-            if len(found) == len(origin) and found != origin:  # of other sources
-                return None
-            if checksum != hashlib.sha256(code).digest():  # damaged code can end the process
-                raise ValueError("it does not match its checksum")
-            target_context.refresh()
-            return self._impl.rebuild(target_context, pickle.loads(code))
+            code = content[64:]
+            if content[:32] in (b"", origin):  # else of other sources
+                if content[32:64] != hashlib.sha256(code).digest():  # damaged code can end the process
+                    raise ValueError("it does not match its checksum")
+                target_context.refresh()
+                return self._impl.rebuild(target_context, pickle.loads(code))
         except FileNotFoundError:
             return None
         except Exception as error:  # a pickle has many ways to fail
             messages.warn_once("damaged loops", "%s is damaged (%s): compiled again.", path, error)
-            return None
 
     def save_overload(self, sig, data):
         if not self._impl.check_cachable(data):
             return
-        path, origin = self._place(sig, data.codegen)
-        code = dumps(self._impl.reduce(data))
+        (path, origin), code = self._place(sig, data.codegen), dumps(self._impl.reduce(data))
         try:
             self._impl.locator.ensure_cache_path()
             with self._cache_file._open_for_write(path) as file:
@@ -126,8 +123,7 @@ class _Cache(FunctionCache):
 
     def _place(self, sig, codegen) -> tuple[pathlib.Path, bytes]:
         """The file for types, and a hash of what the code in it is made of."""
-        key = self._index_key(sig, codegen)
-        folder = pathlib.Path(self._py_func.__code__.co_filename).parent
+        key, folder = self._index_key(sig, codegen), pathlib.Path(self._py_func.__code__.co_filename).parent
         made_of = numba.__version__, self._impl.locator.get_source_stamp(), _checksum(folder), key
         key, origin = (hashlib.sha256(repr(value).encode()) for value in (key, made_of))
         return pathlib.Path(self.cache_path, f"{self._impl.filename_base}.{key.hexdigest()[:16]}.nbc"), origin.digest()
@@ -139,7 +135,6 @@ class _InnerLoop(_Loop):
 
 
 @functools.cache
-def _checksum(folder: pathlib.Path) -> str:
-    """A checksum over all modules of a folder that import this one."""
+def _checksum(folder: pathlib.Path) -> str:  # of all its modules that import this one
     sources = [(path.name, path.read_bytes()) for path in sorted(folder.glob("*.py"))]
     return hashlib.sha256(repr([one for one in sources if __name__.encode() in one[1]]).encode()).hexdigest()

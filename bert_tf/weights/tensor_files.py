@@ -185,11 +185,8 @@ def _open_hdf5(local: str, path: str) -> tuple[Shapes, Reader, bool]:
 
 
 def open_safetensors(path: str) -> tuple[Shapes, dict[str, str], Reader]:
-    """Shapes by name, the header's metadata (and `half_precision`), and a reader, of half precision as float32.
-
-    What this project wrote has checksums, which are compared where a tensor is read: that takes a tenth of a second for
-    BERT-Base, and a large file is still opened at once.
-    """
+    """Shapes by name, the header's metadata (and `half_precision`), and a reader, of half precision as float32, which
+    compares the checksums that `write_safetensors` gives a file."""
     local, folder = _local(path)
     with _opened(local, path) as file:
         shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118 (no mapping)
@@ -197,14 +194,14 @@ def open_safetensors(path: str) -> tuple[Shapes, dict[str, str], Reader]:
         types = {name: file.get_slice(name).get_dtype() for name in shapes}
     if unread := sorted({*types.values()} - _READ):
         raise ValueError(f"{path} has tensors of types that are not read here: {some(unread)}.")
-    checksums = re.findall("." * 8, metadata.pop(_CHECKSUMS, ""))
-    checksums = dict(zip(["", *sorted(shapes)], checksums, strict=False))
+    noted = re.findall("." * 8, metadata.pop(_CHECKSUMS, ""))
+    noted = dict(zip(["", *sorted(shapes)], noted, strict=False))
 
     def check(name: str, content) -> None:
-        if name in checksums and checksums[name] != _crc32c(content):
+        if name in noted and noted[name] != _crc32c(content):
             raise ValueError(
-                f"{path} is damaged: {name or 'its header'} does not match its checksum. Copy it again, or, if a program "
-                f"has changed it, write it without the metadata {_CHECKSUMS!r}."
+                f"{path} is damaged: {name or 'its header'} does not match its checksum. Copy it again; or, if a "
+                f"program has changed it, write it without the metadata {_CHECKSUMS!r}."
             )
 
     check("", _described(shapes, metadata))
@@ -227,9 +224,7 @@ def _described(shapes: Shapes, metadata: Mapping[str, str]) -> bytes:
 
 
 def _crc32c(content: bytes | np.ndarray) -> str:
-    if isinstance(content, np.ndarray):
-        content = content.view()
-        content.flags.writeable = False  # else the library does not take it without a copy
+    content = np.frombuffer(memoryview(content).toreadonly(), np.uint8)  # the library takes such arrays without a copy
     return f"{google_crc32c.value(content):08x}"
 
 
@@ -275,23 +270,17 @@ def write_safetensors(path: str, tensors: Mapping[str, np.ndarray], metadata: Ma
     shapes = tensors.shapes if isinstance(tensors, Weights) else {name: np.shape(tensors[name]) for name in tensors}
     kinds = {name: np.dtype("int64" if name == "global_step" else "float32") for name in shapes}
     names = sorted(shapes, key=lambda name: (-kinds[name].itemsize, name))  # larger types first, for alignment
-    metadata = {name: text for name, text in metadata.items() if name != _CHECKSUMS}
-    sums = dict.fromkeys(["", *sorted(names)], _crc32c(_described(shapes, metadata)))
-    header, end = {"__metadata__": metadata}, 0
+    empty, sums = "0" * 8 * (1 + len(names)), {"": _crc32c(_described(shapes, metadata))}
+    # What was written to a remote file can't be changed: it has none.
+    header, end = {"__metadata__": {**metadata, _CHECKSUMS: "" if is_remote(path) else empty}}, 0
     for name in names:
         start, end = end, end + math.prod(shapes[name]) * kinds[name].itemsize
         header[name] = {"dtype": _CODES[kinds[name].name], "shape": [*shapes[name]], "data_offsets": [start, end]}
-
-    def beginning() -> bytes:
-        if not is_remote(path):  # where what was written can't be changed
-            metadata[_CHECKSUMS] = "".join(sums.values())
-        text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
-        text += b" " * (-len(text) % 8)
-        return len(text).to_bytes(8, "little") + text
-
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % 8)
     with written(path) as temporary:
         with tf.io.gfile.GFile(temporary, "wb") as file:
-            file.write(beginning())
+            file.write(len(text).to_bytes(8, "little") + text)
             for name in names:
                 checksum = google_crc32c.Checksum()
                 for block in blocks(np.asarray(tensors[name]).astype(kinds[name], casting="same_kind", copy=False)):
@@ -300,7 +289,8 @@ def write_safetensors(path: str, tensors: Mapping[str, np.ndarray], metadata: Ma
                 sums[name] = checksum.hexdigest().decode()
         if not is_remote(path):
             with open(temporary, "r+b") as file:
-                file.write(beginning())
+                file.seek(8)
+                file.write(text.replace(empty.encode(), "".join(sums[name] for name in sorted(sums)).encode(), 1))
 
 
 # --- shards ----------------------------------------------------------------------------------------------------------

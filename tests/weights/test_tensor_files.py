@@ -58,7 +58,7 @@ def test_damage_is_found_where_it_is_read(tmp_path, old, new, damaged):
     write_safetensors(str(path), tensors, METADATA | {"alpha": "16"})
     content = path.read_bytes()
     path.write_bytes(content.replace(old or tensors["a/kernel"][1, :1].tobytes(), new, 1))
-    with pytest.raises(ValueError, match=f"ours is damaged: {damaged} does not match its checksum. Copy it again, or"):
+    with pytest.raises(ValueError, match=f"ours is damaged: {damaged} does not match its checksum. Copy it again; or"):
         open_safetensors(str(path))[2]("a/kernel")
     if not old:  # opening reads no tensor, and others are whole
         np.testing.assert_array_equal(open_safetensors(str(path))[2]("b"), tensors["b"])
