@@ -132,12 +132,6 @@ def test_a_damaged_file_is_compiled_again_and_replaced(run, tmp_path, caplog, da
     assert [record.getMessage().startswith(f"{file} is damaged (") for record in caplog.records] == [True]
 
 
-def test_what_is_kept_of_other_sources_is_not_run(run, monkeypatch):
-    assert [run(), run()] == [(3, 0), (3, 1)]
-    monkeypatch.setattr(numba_compile, "_checksum", lambda folder: "other")
-    assert [run(), run()] == [(3, 0), (3, 1)]
-
-
 @pytest.mark.parametrize("is_full", [True, False])
 def test_where_nothing_can_be_written_it_is_compiled_in_memory(run, monkeypatch, tmp_path, is_full):
     def fail(*_):
