@@ -264,7 +264,7 @@ def _opened(local: str, path: str) -> Iterator:
 
 
 def write_safetensors(path: str, tensors: Mapping[str, np.ndarray], metadata: Mapping[str, str]) -> None:
-    """Writes a file, of `Weights` tensor by tensor; the library's writer gives the same bytes, of all at once."""
+    """Writes a file, of `Weights` tensor by tensor; but for checksums, the library's writer gives the same bytes."""
     import tensorflow as tf
 
     shapes = tensors.shapes if isinstance(tensors, Weights) else {name: np.shape(tensors[name]) for name in tensors}
