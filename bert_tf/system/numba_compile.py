@@ -18,7 +18,6 @@ from collections.abc import Callable, Iterator
 
 import numba
 import numpy as np
-from absl import logging
 from numba.core import types
 from numba.core.caching import FunctionCache
 from numba.core.registry import CPUDispatcher
@@ -118,8 +117,7 @@ class _Cache(FunctionCache):
             with self._cache_file._open_for_write(path) as file:
                 file.write(origin + hashlib.sha256(code).digest() + code)
         except OSError as error:
-            if messages.is_first("unkept loops"):
-                logging.info("Compiled loops are not kept for the next start: %s", error)
+            messages.warn_once("unkept loops", "Compiled loops are not kept for the next start: %s.", error)
 
     def _place(self, sig, codegen) -> tuple[pathlib.Path, bytes]:
         """The file for types, and a hash of what the code in it is made of."""
