@@ -1,5 +1,4 @@
-"""Models of huggingface.co by their names: owner/name, owner/name@revision, hf://owner/name or the address of its page;
-files of data sets.
+"""Models of huggingface.co by their names, and files of data sets.
 
 `huggingface_hub` fetches them, and is imported when a name is used: its cache, HF_HOME, HF_TOKEN, HF_HUB_OFFLINE and
 HF_ENDPOINT hold here. A name is replaced by the folder in that cache once, where a flag or an argument is read
@@ -22,7 +21,7 @@ from absl import logging
 from tqdm import tqdm
 
 from bert_tf.system.messages import naming_flag, some, visible, without_logging
-from bert_tf.system.storage import COMMIT, HUB, NAME, PAGE, PAGES, PREFIX, WEB, full_name, is_name, names_in
+from bert_tf.system.storage import COMMIT, HUB, NAME, PAGE, PAGES, PREFIX, WEB, full_name, is_name, names_in, sync
 
 # The files of a model that are fetched: what describes it, and the first kind of weights that is there.
 _CONFIGURATION = re.compile(r"([^/]+/)?[\w.-]*config\.json")
@@ -40,6 +39,8 @@ _MOST_DESCRIPTIONS = 200  # files; a model has about ten
 _MOST_PAGES = 100  # of a list of files, 1,000 on each
 _MOST_COMPRESSED = 1 << 18  # bytes of an answer, which could be a thousand times as long
 _ETAG = re.compile(r"(W/)?[\w.:+\"=-]*")
+# Where the cache has a large file, which snapshots link to; its name is its checksum.
+_BLOB = re.compile(r".*/(?:model|dataset)s--[^/]+/blobs/([0-9a-f]{64})")
 
 
 def local(
@@ -81,7 +82,6 @@ def local(
 
 
 def _at_commit(kind: str, name: str, revision: str | None, cache_dir: str | None = None) -> dict:
-    """A "model" or "dataset" at a commit, as arguments of the library's functions."""
     from huggingface_hub import constants
 
     commit = _commit(kind, name, revision, cache_dir)
@@ -138,7 +138,9 @@ def _fetch(repo: dict, listed: Mapping[str, tuple[int, str]], files: Iterable[st
     """The folder of a commit, once these of its files are there, as the hub announced them."""
     from huggingface_hub import constants, snapshot_download
 
-    folder = _folder(repo, "snapshots", repo["revision"].resolved)
+    folder, files = _folder(repo, "snapshots", repo["revision"].resolved), [*files]
+    for file in files:
+        _remove_damaged(os.path.join(folder, file), listed[file][1])
     missing = {file: listed[file] for file in files if not os.path.exists(os.path.join(folder, file))}
     if not missing:
         return folder
@@ -163,15 +165,46 @@ def _verify(repo: dict, files: Mapping[str, tuple[int, str]]) -> None:
             os.remove(path)
             raise OSError(f"{path} was a link out of the cache")
     for name, (_, announced) in files.items():
-        path = os.path.join(folder, name)
-        if announced and os.path.exists(path) and (arrived := _checksum(path, announced)) != announced:
-            os.remove(os.path.realpath(path))
-            os.remove(path)
-            raise OSError(f"{name} arrived with the checksum {arrived}, the hub announces {announced}")
+        if wrong := _remove_damaged(os.path.join(folder, name), announced):
+            raise OSError(f"{name} arrived with {wrong}")
+
+
+def _remove_damaged(path: str, announced: str) -> str:
+    wrong = wrong_checksum(path, announced) if os.path.exists(path) else ""
+    if wrong:
+        logging.warning("%s is removed: it has %s.", path, wrong)
+        for one in {os.path.realpath(path), path}:
+            os.remove(one)
+    return wrong
+
+
+def wrong_checksum(path: str, announced: str = "") -> str:
+    """What is wrong with a file of the cache; "" if nothing is, or no checksum is known. A note beside it says so until
+    it changes; where none can be written, each process computes the checksum."""
+    while os.path.islink(path) and not _BLOB.fullmatch(path):
+        folder, name = os.path.split(os.path.join(os.path.dirname(path), os.readlink(path)))
+        path = os.path.join(os.path.realpath(folder), name)
+    blob, status = _BLOB.fullmatch(path), os.stat(path)
+    announced = announced or (blob[1] if blob else "")
+    return announced and _wrong_checksum(path, announced, status.st_size, status.st_mtime_ns)
+
+
+@functools.cache
+def _wrong_checksum(path: str, announced: str, size: int, changed: int) -> str:
+    note, sound = f"{path}.verified", f"{announced} {size} {changed}".encode()
+    with contextlib.suppress(OSError), open(note, "rb") as file:
+        if file.read() == sound:
+            return ""
+    if (found := _checksum(path, announced)) != announced:
+        return f"the checksum {found}, the hub announces {announced}"
+    with contextlib.suppress(OSError):
+        sync(path)  # a power cut leaves no note of what it damages
+        with open(note, "wb") as file:
+            file.write(sound)
+    return ""
 
 
 def _checksum(path: str, announced: str) -> str:
-    """The checksum of a file, of the same kind as the announced one."""
     is_git = len(announced) == 40
     digest = hashlib.sha1(b"blob %d\0" % os.path.getsize(path)) if is_git else hashlib.sha256()
     with open(path, "rb") as file:

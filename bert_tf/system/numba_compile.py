@@ -2,8 +2,9 @@
 
 Compilation takes seconds, once; what would take less as plain Python need not be compiled: see `interpreted`.
 
-numba.core is not public: its dispatcher is subclassed here, and nowhere else, since `numba.njit` looks for changes in
-the function's own file only, and compiles for constants. If it moves, `compiled` and `inner` may return its functions.
+numba.core is not public: its dispatcher and cache are subclassed here, and nowhere else, since `numba.njit` looks for
+changes in the function's own file only, compiles for constants, and fails or ends the process where a file of its cache
+is damaged. If they move, `compiled` and `inner` may return its functions.
 """
 
 import contextlib
@@ -11,12 +12,16 @@ import contextvars
 import functools
 import hashlib
 import pathlib
+import pickle
 import time
 from collections.abc import Callable, Iterator
 
+import numba
 import numpy as np
 from numba.core import types
+from numba.core.caching import FunctionCache
 from numba.core.registry import CPUDispatcher
+from numba.core.serialize import dumps
 
 from bert_tf.system import messages
 
@@ -25,7 +30,7 @@ _interpreting = contextvars.ContextVar("interpreting", default=False)
 
 @contextlib.contextmanager
 def interpreted(condition: bool = True) -> Iterator[None]:
-    """In this context, if the condition holds, compiled functions run as the Python that they are written in."""
+    """In this context, if the condition holds, compiled functions run as Python."""
     token = _interpreting.set(condition)
     try:
         with np.errstate(over="ignore"):  # as in compiled code
@@ -38,12 +43,11 @@ def is_interpreting() -> bool:
     return _interpreting.get()
 
 
-def compiled(function: Callable) -> "_CachedLoop":
+def compiled(function: Callable, **options) -> "_CachedLoop":
     """Compiles a function on its first call, and again after any of the compiled modules of its folder has changed."""
-    loop = _CachedLoop(function)
-    loop.enable_caching()
-    file = loop._cache._cache_file
-    file._source_stamp = (file._source_stamp, _checksum(pathlib.Path(function.__code__.co_filename).parent))
+    loop = _CachedLoop(function, **options)
+    with contextlib.suppress(RuntimeError):  # neither its folder nor the user's cache can be written
+        loop._cache = _Cache(function)
     return loop
 
 
@@ -55,7 +59,7 @@ def inner(function: Callable, in_python: Callable | None = None) -> "_InnerLoop"
 
 
 class _Loop(CPUDispatcher):
-    def __init__(self, function: Callable, **options: bool):
+    def __init__(self, function: Callable, **options):
         options = {"nopython": True, "nogil": True, "boundscheck": False, "no_cfunc_wrapper": True, **options}
         super().__init__(py_func=function, targetoptions=options)
 
@@ -74,15 +78,53 @@ class _CachedLoop(_Loop):
 
     def compile(self, signature):
         """Compiles for types, or takes it from the disk; it is logged, once in a process, if that takes long."""
-        package, begun = self.py_func.__module__, time.monotonic()
-        message = (
-            f"Compiling the loops of {package.rpartition('.')[0] or package} for this processor, which is done once: "
-            f"later runs take them from {self._cache.cache_path}."
-        )
+        package, begun, path = self.py_func.__module__, time.monotonic(), self._cache.cache_path
+        once = f", which is done once: later runs take them from {path}" if path else ""
+        message = f"Compiling the loops of {package.rpartition('.')[0] or package} for this processor{once}."
         with contextlib.nullcontext() if _CachedLoop.is_announced else messages.announced(message):
             entry = super().compile(signature)
         _CachedLoop.is_announced |= time.monotonic() - begun > messages.SLOW_SECONDS
         return entry
+
+
+class _Cache(FunctionCache):
+    """Numba's, but with one file for a function and types, which begins with what it is of and with a checksum.
+
+    Numba's own index and code are two files: killed between them, it later runs the code of older sources.
+    """
+
+    def load_overload(self, sig, target_context):
+        path, origin = self._place(sig, target_context.codegen())
+        try:
+            content = path.read_bytes()
+            code = content[64:]
+            if content[:32] in (b"", origin):  # else of other sources
+                if content[32:64] != hashlib.sha256(code).digest():  # damaged code can end the process
+                    raise ValueError("it does not match its checksum")
+                target_context.refresh()
+                return self._impl.rebuild(target_context, pickle.loads(code))
+        except FileNotFoundError:
+            return None
+        except Exception as error:  # a pickle has many ways to fail
+            messages.warn_once("damaged loops", "%s is damaged (%s): compiled again.", path, error)
+
+    def save_overload(self, sig, data):
+        if not self._impl.check_cachable(data):
+            return
+        (path, origin), code = self._place(sig, data.codegen), dumps(self._impl.reduce(data))
+        try:
+            self._impl.locator.ensure_cache_path()
+            with self._cache_file._open_for_write(path) as file:
+                file.write(origin + hashlib.sha256(code).digest() + code)
+        except OSError as error:
+            messages.warn_once("unkept loops", "Compiled loops are not kept for the next start: %s.", error)
+
+    def _place(self, sig, codegen) -> tuple[pathlib.Path, bytes]:
+        """The file for types, and a hash of what the code in it is made of."""
+        key, folder = self._index_key(sig, codegen), pathlib.Path(self._py_func.__code__.co_filename).parent
+        made_of = numba.__version__, self._impl.locator.get_source_stamp(), _checksum(folder), key
+        key, origin = (hashlib.sha256(repr(value).encode()) for value in (key, made_of))
+        return pathlib.Path(self.cache_path, f"{self._impl.filename_base}.{key.hexdigest()[:16]}.nbc"), origin.digest()
 
 
 class _InnerLoop(_Loop):
@@ -91,7 +133,6 @@ class _InnerLoop(_Loop):
 
 
 @functools.cache
-def _checksum(folder: pathlib.Path) -> str:
-    """A checksum over all modules of a folder that import this one."""
+def _checksum(folder: pathlib.Path) -> str:  # of all its modules that import this one
     sources = [(path.name, path.read_bytes()) for path in sorted(folder.glob("*.py"))]
     return hashlib.sha256(repr([one for one in sources if __name__.encode() in one[1]]).encode()).hexdigest()

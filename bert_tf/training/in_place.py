@@ -6,12 +6,13 @@ token of the batch.
 """
 
 import concurrent.futures
+import functools
 from collections.abc import Callable, Sequence
 
-import numba
 import numpy as np
 import tensorflow as tf
 
+from bert_tf.system.numba_compile import compiled
 from bert_tf.system.workers import available_cores
 from bert_tf.training.optimization import AdamWeightDecay
 
@@ -117,13 +118,7 @@ def _address(array: np.ndarray) -> int:
     return array.__array_interface__["data"][0]
 
 
-def _compiled(function):
-    """Compiled by Numba, which divides by 0 as NumPy does, and keeps it for the next process where it may write."""
-    options = {"nogil": True, "error_model": "numpy"}
-    try:
-        return numba.njit(cache=True, **options)(function)
-    except RuntimeError:  # neither beside this file nor in the user's cache folder
-        return numba.njit(**options)(function)
+_compiled = functools.partial(compiled, error_model="numpy")  # which divides by 0 as NumPy does
 
 
 @_compiled

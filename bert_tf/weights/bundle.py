@@ -118,7 +118,6 @@ def _check(masked: int, content: bytes) -> None:
 
 
 def _entries(content: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """Keys and values of a table, in their order."""
     footer = content[-_FOOTER_BYTES:]
     if len(footer) < _FOOTER_BYTES or struct.unpack("<Q", footer[-8:])[0] != _MAGIC:
         raise ValueError("its end is not that of a table")

@@ -18,6 +18,7 @@ import google_crc32c
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
+from bert_tf.system.hub import wrong_checksum
 from bert_tf.system.messages import some
 from bert_tf.system.storage import is_remote, private_folder, written
 from bert_tf.system.text_files import read_json, refuse_pointer
@@ -135,6 +136,7 @@ Reader = Callable[[str], np.ndarray]  # of a tensor by its name
 SHARD_INDEX_SUFFIX = ".index.json"
 
 _CODES = {"float32": "F32", "int64": "I64"}
+_CHECKSUMS = "crc32c"  # in the metadata: of names, shapes and other metadata, then of each tensor, by name
 _READ = {"F64", "F32", "F16", "BF16", "I64", "I32", "I16", "I8", "U8", "BOOL"}  # by NumPy
 
 
@@ -183,7 +185,8 @@ def _open_hdf5(local: str, path: str) -> tuple[Shapes, Reader, bool]:
 
 
 def open_safetensors(path: str) -> tuple[Shapes, dict[str, str], Reader]:
-    """Shapes by name, the header's metadata (and `half_precision`), and a reader, of half precision as float32."""
+    """Shapes by name, the header's metadata (and `half_precision`), and a reader, of half precision as float32, which
+    compares the checksums that `write_safetensors` gives a file."""
     local, folder = _local(path)
     with _opened(local, path) as file:
         shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118 (no mapping)
@@ -191,6 +194,17 @@ def open_safetensors(path: str) -> tuple[Shapes, dict[str, str], Reader]:
         types = {name: file.get_slice(name).get_dtype() for name in shapes}
     if unread := sorted({*types.values()} - _READ):
         raise ValueError(f"{path} has tensors of types that are not read here: {some(unread)}.")
+    noted = re.findall("." * 8, metadata.pop(_CHECKSUMS, ""))
+    noted = dict(zip(["", *sorted(shapes)], noted, strict=False))
+
+    def check(name: str, content) -> None:
+        if name in noted and noted[name] != _crc32c(content):
+            raise ValueError(
+                f"{path} is damaged: {name or 'its header'} does not match its checksum. Copy it again; or, if a "
+                f"program has changed it, write it without the metadata {_CHECKSUMS!r}."
+            )
+
+    check("", _described(shapes, metadata))
     if {"F16", "BF16"} & set(types.values()):
         metadata["half_precision"] = "true"
 
@@ -199,9 +213,19 @@ def open_safetensors(path: str) -> tuple[Shapes, dict[str, str], Reader]:
             return _bfloat16(local, name, shapes[name])
         with _opened(local, path) as file:
             value = file.get_tensor(name)
+        check(name, value)
         return value.astype(np.float32) if types[name] == "F16" else value
 
     return shapes, metadata, read
+
+
+def _described(shapes: Shapes, metadata: Mapping[str, str]) -> bytes:
+    return json.dumps([shapes, dict(metadata)], sort_keys=True).encode()
+
+
+def _crc32c(content: bytes | np.ndarray) -> str:
+    content = np.frombuffer(memoryview(content).toreadonly(), np.uint8)  # the library takes such arrays without a copy
+    return f"{google_crc32c.value(content):08x}"
 
 
 def _bfloat16(local: str, name: str, shape: tuple[int, ...]) -> np.ndarray:
@@ -224,6 +248,8 @@ def _local(path: str) -> tuple[str, tempfile.TemporaryDirectory | None]:
         tf.io.gfile.copy(path, local)
     with open(local, "rb") as file:
         refuse_pointer(path, file.read(99))
+    if wrong := wrong_checksum(local):
+        raise ValueError(f"{path} is damaged: it has {wrong}. Remove it; with the model's name it is fetched again.")
     return local, folder
 
 
@@ -238,23 +264,33 @@ def _opened(local: str, path: str) -> Iterator:
 
 
 def write_safetensors(path: str, tensors: Mapping[str, np.ndarray], metadata: Mapping[str, str]) -> None:
-    """Writes a file, of `Weights` tensor by tensor; the library's writer gives the same bytes, of all at once."""
+    """Writes a file, of `Weights` tensor by tensor; but for checksums, the library's writer gives the same bytes."""
     import tensorflow as tf
 
     shapes = tensors.shapes if isinstance(tensors, Weights) else {name: np.shape(tensors[name]) for name in tensors}
     kinds = {name: np.dtype("int64" if name == "global_step" else "float32") for name in shapes}
     names = sorted(shapes, key=lambda name: (-kinds[name].itemsize, name))  # larger types first, for alignment
-    header, end = {"__metadata__": dict(metadata)}, 0
+    empty, sums = "0" * 8 * (1 + len(names)), {"": _crc32c(_described(shapes, metadata))}
+    # What was written to a remote file can't be changed: it has none.
+    header, end = {"__metadata__": {**metadata, _CHECKSUMS: "" if is_remote(path) else empty}}, 0
     for name in names:
         start, end = end, end + math.prod(shapes[name]) * kinds[name].itemsize
         header[name] = {"dtype": _CODES[kinds[name].name], "shape": [*shapes[name]], "data_offsets": [start, end]}
     text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
     text += b" " * (-len(text) % 8)
-    with written(path) as temporary, tf.io.gfile.GFile(temporary, "wb") as file:
-        file.write(len(text).to_bytes(8, "little") + text)
-        for name in names:
-            for block in blocks(np.asarray(tensors[name]).astype(kinds[name], casting="same_kind", copy=False)):
-                file.write(block.tobytes())
+    with written(path) as temporary:
+        with tf.io.gfile.GFile(temporary, "wb") as file:
+            file.write(len(text).to_bytes(8, "little") + text)
+            for name in names:
+                checksum = google_crc32c.Checksum()
+                for block in blocks(np.asarray(tensors[name]).astype(kinds[name], casting="same_kind", copy=False)):
+                    file.write(content := block.tobytes())
+                    checksum.update(content)
+                sums[name] = checksum.hexdigest().decode()
+        if not is_remote(path):
+            with open(temporary, "r+b") as file:
+                file.seek(8)
+                file.write(text.replace(empty.encode(), "".join(sums[name] for name in sorted(sums)).encode(), 1))
 
 
 # --- shards ----------------------------------------------------------------------------------------------------------

@@ -18,6 +18,7 @@ import bert_tf
 from bert_tf.models.files.directory import read_head
 from bert_tf.models.files.open_weights import HUGGINGFACE
 from bert_tf.system import hub, storage
+from bert_tf.weights.tensor_files import open_tensors
 
 NAME, NEWER = "owner/tiny-bert.1", "0b" * 20
 DESCRIPTION = {
@@ -195,6 +196,78 @@ def test_answers_of_a_mirror_that_must_not_be_taken(server, tmp_path, monkeypatc
     server.put(NAME, tmp_path / "repository", NEWER)
     server.forget()
     assert (pathlib.Path(hub.local(NAME)) / "model.safetensors").read_bytes() == b"{}model.safetensors"
+
+
+def denied(path):
+    raise PermissionError(13, "Permission denied", path)
+
+
+def half_zeros(path) -> None:
+    content = path.read_bytes()
+    path.write_bytes(content[: len(content) // 2].ljust(len(content), b"\0"))
+
+
+@pytest.mark.parametrize("is_offline", [False, True])
+@pytest.mark.parametrize("file", ["model.safetensors", "vocab.txt", "config.json"])
+def test_a_download_whose_verification_was_killed_is_not_trusted(server, monkeypatch, file, is_offline):
+    def killed(*_):
+        raise KeyboardInterrupt
+
+    server.tamper = changed_bytes(f"/{file}")
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(hub, "_verify", lambda repo, files: killed() if file in files or file == "config.json" else None)
+        hub.local(NAME)
+    server.tamper = lambda path, content, headers: (content, headers)
+    server.forget()
+    if is_offline:
+        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+        with pytest.raises(OSError, match=f"^{NAME} is not, with all its files, in the cache.*HF_HUB_OFFLINE is set"):
+            hub.local(NAME)
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    server.forget()
+    content = (pathlib.Path(hub.local(NAME)) / file).read_bytes()
+    assert content == b"{}" + file.encode() * (file != "config.json")
+
+
+def test_files_of_the_cache_are_checked_once_and_when_they_change(server, tmp_path, monkeypatch, caplog):
+    checked = []
+    compute = hub._checksum
+    monkeypatch.setattr(hub, "_checksum", lambda path, kind: checked.append(path) or compute(path, kind))
+
+    def checks_of(action) -> int:
+        checked.clear()
+        hub._wrong_checksum.cache_clear()
+        server.forget()
+        action()
+        return len(checked)
+
+    weights = pathlib.Path(hub.local(NAME)) / "model.safetensors"
+    assert checks_of(lambda: hub.local(NAME)) == 0
+    half_zeros(weights)
+    with pytest.raises(ValueError, match=r"model.safetensors is damaged: it has the checksum [0-9a-f]{64}, the hub "):
+        open_tensors(str(weights))
+    assert checks_of(lambda: hub.local(NAME)) == 2 and weights.read_bytes() == b"{}model.safetensors"
+    assert "model.safetensors is removed: it has the checksum" in caplog.text
+    # A note of another time is not trusted; where none can be written, each process checks.
+    note = weights.resolve().with_name(f"{weights.resolve().name}.verified")
+    note.write_bytes(b"\xff")
+    assert [checks_of(lambda: hub.local(NAME)) for _ in range(2)] == [1, 0]
+    note.unlink()
+    note.mkdir()
+    assert [checks_of(lambda: [hub.local(NAME), hub.wrong_checksum(str(weights))]) for _ in range(2)] == [1, 1]
+    # A damaged file in a cache that can only be read is not used.
+    half_zeros(weights)
+    with monkeypatch.context() as patch, pytest.raises(OSError, match=f"^{NAME} is not, with all its.*PermissionError"):
+        patch.setattr(hub.os, "remove", denied)
+        hub.local(NAME)
+    # Models may share a file, whose name there is another hash.
+    shared, blob = tmp_path / ("f" * 64), weights.parent / os.readlink(weights)
+    blob.rename(shared)
+    blob.symlink_to(shared)
+    weights.rename(tmp_path / "link")
+    (tmp_path / "again").symlink_to(weights)
+    weights.symlink_to(blob)
+    assert hub.wrong_checksum(str(tmp_path / "again")).endswith(f"the hub announces {blob.name}")
 
 
 def test_a_link_out_of_the_cache_is_removed(server, tmp_path):

@@ -1,12 +1,14 @@
 """Data sets on the hub: what is downloaded and told, globs, revisions, without connection, and what does not exist."""
 
+import pathlib
+
 import pytest
 from helpers.hub_server import COMMIT, hub_of
 from helpers.parquet import parquet_of
 
 from bert_tf.data.tables import read_rows
 from bert_tf.pretraining import corpus
-from bert_tf.system import checks, text_files
+from bert_tf.system import checks, hub, text_files
 
 SET = "hf://datasets/owner/name"
 FILES = {
@@ -37,6 +39,11 @@ def test_a_glob_is_one_table(server, caplog):
     assert not any("README" in path or "deep" in path for _, path, _ in server.requests)
     server.forget()
     assert list(read_rows(f"{SET}/nli/train-*.parquet")) == rows and caplog.text.count("Downloading") == 1
+    # A damaged file is fetched again.
+    file = pathlib.Path(hub.matching(f"{SET}/nli/train-*1-of-*.parquet")[f"{SET}/nli/train-00001-of-00002.parquet"])
+    file.write_bytes(file.read_bytes()[:99])
+    server.forget()
+    assert list(read_rows(f"{SET}/nli/train-*.parquet")) == rows and caplog.text.count("Downloading") == 2
 
 
 def test_files_of_text(server):

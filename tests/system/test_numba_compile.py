@@ -1,5 +1,7 @@
-"""What Numba keeps on disk follows the sources."""
+"""What Numba keeps on disk follows the sources, and can be damaged."""
 
+import errno
+import hashlib
 import importlib
 import os
 import subprocess
@@ -7,10 +9,13 @@ import sys
 import threading
 
 import numpy as np
+import pytest
 from helpers.paths import ROOT
 from helpers.warm import HANG_SECONDS
+from numba.core import caching
 
 from bert_tf.system import messages, numba_compile
+from bert_tf.system.numba_compile import compiled
 
 CALLED = """
 from bert_tf.system.numba_compile import compiled
@@ -93,7 +98,50 @@ def test_interpreted_and_inner_functions_compile_nothing(monkeypatch, tmp_path):
     assert not inner.doubled.signatures and not inner.wrapped.signatures
     assert inner.wrapped(np.uint64(1 << 63)) == 1
     assert len(inner.doubled.signatures) == len(inner.wrapped.signatures) == 1
-    assert [path.name.partition("-")[0] for path in (tmp_path / "__pycache__").glob("*.nbi")] == ["inner.wrapped"]
+    assert [path.name.partition("-")[0] for path in (tmp_path / "__pycache__").glob("*.nbc")] == ["inner.wrapped"]
+
+
+@pytest.fixture
+def run(monkeypatch, tmp_path):
+    """Runs a function as a new process would; its result, and how many functions came from the disk."""
+    (tmp_path / "kept.py").write_text(LOOP)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(messages, "_logged_topics", set())
+    monkeypatch.delitem(sys.modules, "kept", raising=False)
+    function = importlib.import_module("kept").advance.py_func
+
+    def once() -> tuple[int, int]:
+        loop = compiled(function)
+        return loop(1, 2), sum(loop.stats.cache_hits.values())
+
+    return once
+
+
+@pytest.mark.parametrize("damage", [
+    lambda content: b"",
+    lambda content: content[: len(content) // 2],
+    lambda content: content[: len(content) // 2] + bytes(len(content) - len(content) // 2),
+    lambda content: content[:999] + bytes([content[999] ^ 1]) + content[1000:],
+    lambda content: content[:32] + hashlib.sha256(b"no pickle").digest() + b"no pickle",
+], ids=["empty", "cut off", "zeros", "a bit", "of another Numba"])  # fmt: skip
+def test_a_damaged_file_is_compiled_again_and_replaced(run, tmp_path, caplog, damage):
+    assert [run(), run()] == [(3, 0), (3, 1)]
+    (file,) = tmp_path.rglob("*.nbc")
+    file.write_bytes(damage(file.read_bytes()))
+    assert [run(), run()] == [(3, 0), (3, 1)]
+    assert [record.getMessage().startswith(f"{file} is damaged (") for record in caplog.records] == [True]
+
+
+@pytest.mark.parametrize("is_full", [True, False])
+def test_where_nothing_can_be_written_it_is_compiled_in_memory(run, monkeypatch, tmp_path, is_full):
+    def fail(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    if is_full:
+        monkeypatch.setattr(caching.IndexDataCacheFile, "_open_for_write", fail)
+    else:  # neither the module's folder nor that of the user
+        monkeypatch.setattr(caching._CacheLocator, "ensure_cache_path", fail)
+    assert [run(), run()] == [(3, 0), (3, 0)] and not [*tmp_path.rglob("*.nbc")]
 
 
 def test_what_takes_long_is_announced_and_nothing_else(monkeypatch):

@@ -112,7 +112,9 @@ def fetch(tmp_path):
     return functools.partial(bert_tf.download, cache_dir=str(tmp_path / "cache"))
 
 
-def test_the_small_models_and_the_first_ones(server, fetch, tmp_path, caplog):
+def test_the_small_models_and_the_first_ones(server, fetch, tmp_path, caplog, monkeypatch):
+    synced = []
+    monkeypatch.setattr(os, "fsync", lambda file: synced.append(os.path.basename(os.readlink(f"/proc/self/fd/{file}"))))
     left = tmp_path / "cache" / "bert_tf_private_of_a_killed_process"
     left.mkdir(parents=True)
     os.utime(left, (0, 0))
@@ -120,6 +122,7 @@ def test_the_small_models_and_the_first_ones(server, fetch, tmp_path, caplog):
     folder = fetch(NAME)
     assert folder == str(tmp_path / "cache" / NAME) and not caplog.records and contents(folder) == FILES
     assert server.requests == [(f"/bert_models/2020_02_20/{NAME}.zip", None)] * 2  # headers, then the file
+    assert {*synced} >= {*FILES}  # before the folder has its name
     # In the archives of the first models, the files are in a folder.
     name = "cased_L-12_H-768_A-12"
     server.archive = zipped({f"{name}/{file}": content for file, content in FILES.items()})

@@ -7,6 +7,7 @@ import tensorflow as tf
 from helpers.training_steps import build, feed, make_batches, one_device, trainer_of
 
 from bert_tf.models.files import initialize
+from bert_tf.system.numba_compile import compiled
 from bert_tf.training import in_place
 from bert_tf.training.optimization import AdamWeightDecay
 
@@ -51,6 +52,7 @@ def test_the_update_is_the_optimizers(options, counts, monkeypatch):
 
 
 def test_moments_that_are_too_small_become_zero():
+    assert isinstance(in_place._move, type(compiled(in_place._move.py_func)))  # its cache may be damaged
     m, v = (np.float32([1e-38, -1e-38, 1e-37, np.nan]) for _ in range(2))
     numbers = np.float32([0.1, 1.0, 1.0, 1e-6, 0.9, 0.1, 0.9, 0.1])  # the third of m stays a normal number
     in_place._move(np.ones(4, np.float32), m, v, np.zeros(4, np.float32), numbers, np.zeros(2, np.float32))

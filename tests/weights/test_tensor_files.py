@@ -44,7 +44,24 @@ def test_the_bytes_are_the_librarys(tmp_path):
     assert (tmp_path / "again").read_bytes() == (tmp_path / "ours").read_bytes()
     save_file(tensors, str(tmp_path / "theirs"), metadata=METADATA)
     (ours, ours_header), (theirs, theirs_header) = map(parts_of, (tmp_path / "ours", tmp_path / "theirs"))
+    assert len(ours_header["__metadata__"].pop("crc32c")) == 8 * (1 + len(tensors))
     assert ours == theirs and ours_header == theirs_header
+
+
+@pytest.mark.parametrize(("old", "new", "damaged"), [
+    (None, bytes(4), "a/kernel"),
+    (b'"alpha":"16"', b'"alpha":"14"', "its header"),
+    (b'"d":{', b'"e":{', "its header"),
+])  # fmt: skip
+def test_damage_is_found_where_it_is_read(tmp_path, old, new, damaged):
+    path, tensors = tmp_path / "ours", random_tensors()
+    write_safetensors(str(path), tensors, METADATA | {"alpha": "16"})
+    content = path.read_bytes()
+    path.write_bytes(content.replace(old or tensors["a/kernel"][1, :1].tobytes(), new, 1))
+    with pytest.raises(ValueError, match=f"ours is damaged: {damaged} does not match its checksum. Copy it again; or"):
+        open_safetensors(str(path))[2]("a/kernel")
+    if not old:  # opening reads no tensor, and others are whole
+        np.testing.assert_array_equal(open_safetensors(str(path))[2]("b"), tensors["b"])
 
 
 def crafted(path, header: dict, content: bytes) -> str:

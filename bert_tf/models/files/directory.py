@@ -139,7 +139,6 @@ def find_config(directory: str) -> str | None:
 
 
 def vocabulary_in(folder: str) -> str:
-    """The vocabulary of a model's directory."""
     if not (vocab_file := read_model_files(folder).vocab_file):
         raise ValueError("the model has no vocabulary that is known here")
     return vocab_file

@@ -167,7 +167,6 @@ def open_weights(path: str, part: str | None = None, *, merge: bool = True) -> W
 
 
 def open_ours(file: str) -> Weights:
-    """Opens a file of the format `BERT_TF`."""
     shapes, _, read = open_safetensors(file)
     return Weights(file, BERT_TF.name, shapes, {name: name for name in shapes}, read)
 
