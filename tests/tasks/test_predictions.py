@@ -6,11 +6,11 @@ from helpers.paths import lines_of
 
 from bert_tf.data.tables import TableSettings
 from bert_tf.tasks.choice import data as choice_data
-from bert_tf.tasks.choice import outputs as choice_outputs
+from bert_tf.tasks.choice import encode as choice_outputs
 from bert_tf.tasks.classification import data, encode
 from bert_tf.tasks.classification.settings import ClassificationSettings
 from bert_tf.tasks.similarity import data as similarity_data
-from bert_tf.tasks.similarity import outputs as similarity_outputs
+from bert_tf.tasks.similarity import encode as similarity_outputs
 
 CSV = '번호,text,label,date\nA-7,"good, ""really""\nvery",pos,1 May\nA-8,bad,,2 May\n'
 JSON_LINES = (

@@ -3,6 +3,7 @@
 Shape legend: n examples, N choices, S sequence length.
 """
 
+import posixpath
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -10,7 +11,10 @@ from absl import logging
 
 from bert_tf.data import token_rows
 from bert_tf.data.token_rows import GroupedRows, flatten
+from bert_tf.models.configuration.head_config import softmax
 from bert_tf.tasks.choice.data import ChoiceExample
+from bert_tf.tasks.classification import encode as classification_encode
+from bert_tf.tasks.classification.data import Task
 from bert_tf.text import shown, watch_unknown
 from bert_tf.text.tokenizer import Tokenizer
 
@@ -85,3 +89,41 @@ def write_records(path: str, rows: GroupedRows, max_seq_length: int, row: str = 
         if label in rows.labels:
             columns[feature] = np.repeat(rows.labels[label], rows.rows_per_example)
     token_rows.write_records(path, rows.rows, max_seq_length, columns)
+
+
+# --- evaluation and predictions ---------------------------------------------------------------------------------------
+
+
+def evaluate(rows: GroupedRows, logits: np.ndarray, batch_size: int) -> dict[str, float]:
+    """eval_accuracy, eval_loss (mean over the examples) and loss (mean over batches), see
+    `classification.encode.evaluate`."""
+    task = Task("multiple choice", tuple(map(str, range(rows.rows_per_example))), None)
+    return classification_encode.evaluate(task, logits, rows.labels["label_ids"], batch_size)
+
+
+def write_confusion_matrix(output_dir: str, rows: GroupedRows, logits: np.ndarray, title: str) -> None:
+    """Writes confusion_matrix.png: the positions of the right choices and of the chosen ones."""
+    from bert_tf.training import plots
+
+    labels, chosen = rows.labels["label_ids"], np.argmax(logits, -1)
+    path = posixpath.join(output_dir, "confusion_matrix.png")
+    plots.plot_confusion_matrix(labels, chosen, list(map(str, range(rows.rows_per_example))), path, title=title)
+
+
+def write_predictions(output_dir: str, examples: Sequence[ChoiceExample], logits: np.ndarray) -> list[str]:
+    """Writes predictions.jsonl (see `outcome.write_predictions`) and test_results.tsv; returns their paths.
+
+    The first has for each example its number `guid`, the number of the chosen one from 0, its text, the probabilities
+    of all choices, and the `label` if there is one. The second has the probabilities, as run_classifier.py writes them.
+    """
+    from bert_tf.tasks.outcome import write_predictions as write  # serving writes none
+
+    probabilities = softmax(np.asarray(logits, np.float32))
+    described = []
+    for example, row in zip(examples, probabilities, strict=True):
+        choice = int(row.argmax())
+        record = {"choice": choice, "text": example.choices[choice], "probabilities": row.tolist()}
+        if example.label is not None:
+            record["label"] = example.label
+        described.append(record)
+    return write(output_dir, "", examples, described, probabilities)

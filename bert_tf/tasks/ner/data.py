@@ -9,16 +9,15 @@ Source: Tjong Kim Sang & De Meulder 2003 (CoNLL-2003).
 
 import dataclasses
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from absl import logging
 
-from bert_tf.data.tables import has_names
+from bert_tf.data.tables import class_name, has_names, quoted, raw_rows
 from bert_tf.system.messages import is_first
 from bert_tf.system.storage import write_text_file
 from bert_tf.system.text_files import UTF_8, read_text_lines
 from bert_tf.tasks.ner import tags as ner_tags
-from bert_tf.tasks.ner.rows import lines_of_rows
 from bert_tf.text.characters import plain_name, trimmed
 
 DOCUMENT_START = "-DOCSTART-"
@@ -96,7 +95,7 @@ def split_of(sentences: Iterable[Sentence], added_tokens: Collection[str] = ()) 
     return "characters_and_spaces" if any(word.isspace() for word in words) else "characters"
 
 
-# --- reading ---------------------------------------------------------------------------------------------------------
+# --- reading -------------------------------------------------------------------------------------------------------
 
 
 def read_conll(path: str, layout: Layout, scheme: str | None = None, has_tags: bool = True) -> ConllFile:
@@ -267,7 +266,7 @@ def _is_tag(tag: str) -> bool:
     return tag == ner_tags.OUTSIDE or (bool(hyphen and type_) and len(letter) == 1 and letter in ner_tags.LETTERS)
 
 
-# --- writing ---------------------------------------------------------------------------------------------------------
+# --- writing -------------------------------------------------------------------------------------------------------
 
 
 def write_conll(path: str, file: ConllFile, predicted: Sequence[Sequence[str]], layout: Layout) -> None:
@@ -294,3 +293,39 @@ def write_conll(path: str, file: ConllFile, predicted: Sequence[Sequence[str]], 
         stripped = line.rstrip(" ") if file.separator == "\t" else line.rstrip(" \t")
         lines.append(line if tag is None else f"{stripped}{file.separator}{tag}")
     write_text_file(path, "".join(line + "\n" for line in lines))
+
+
+# --- rows of lists, as lines ------------------------------------------------------------------------------------------
+
+
+def lines_of_rows(path: str, word_column: int, tag_column: int, encoding: str) -> Iterator[tuple[int, str]]:
+    """(row, line) of a file whose columns are the lists of each row, and a blank line after each row.
+
+    Lists of another length, which are neither the words nor the tags, have "_" where they are too short.
+
+    Args:
+      word_column, tag_column: numbers among the columns of lists, from 0; negative ones count from the end.
+    """
+    names: list[str] = []
+    for number, row in raw_rows(path, None, None, encoding):
+        start = f"{path}, line {number}"
+        lists = {name: cells for name, cells in row.items() if isinstance(cells, list)}
+        for flag, column in {"word_column": word_column, "tag_column": tag_column}.items():
+            if not -len(lists) <= column < len(lists):
+                raise ValueError(f"{start}: no column --{flag}={column}; those of lists are {quoted(lists)}, from 0.")
+        names = names or [*lists]
+        if lists.keys() != {*names}:
+            raise ValueError(f"{start}: the lists are {quoted(lists)}, in the first row {quoted(names)}.")
+        name, tag_name = names[word_column], names[tag_column]
+        if len(words := lists[name]) != len(tags := lists[tag_name]):
+            raise ValueError(f"{start}: {len(words)} words in {name!r}, {len(tags)} tags in {tag_name!r}.")
+        for k in range(len(words)):
+            if isinstance(inner := words[k], list | dict) or isinstance(inner := tags[k], list | dict):
+                raise ValueError(f"{start}: word {k} has {inner!r:.80}, where text is expected.")
+            cells = (lists[each][k] if k < len(lists[each]) else "_" for each in names)
+            cells = ("" if cell is None else cell if isinstance(cell, str) else class_name(cell) for cell in cells)
+            line = "\t".join(re.sub(r"[\t\r\n]", " ", cell) for cell in cells)
+            if not line.strip():  # would end the sentence
+                raise ValueError(f"{start}: word {k} is blank, which only rows with tags may have.")
+            yield number, line
+        yield number, ""

@@ -17,7 +17,7 @@ from bert_tf.system.declare import value_of
 from bert_tf.system.messages import naming_flag
 from bert_tf.system.text_files import exists
 from bert_tf.tasks.choice.encode import log_examples, write_records
-from bert_tf.tasks.similarity import data, encode, mining, outputs
+from bert_tf.tasks.similarity import data, encode
 from bert_tf.tasks.task import LOGGED_EXAMPLES, ExampleSet, FineTuningTask
 from bert_tf.text.tokenizer_files import directory_of
 from bert_tf.training import run_directory
@@ -94,10 +94,10 @@ class SimilarityTask(FineTuningTask):
             )
             tf.io.gfile.makedirs(run.output_dir)
             margin = value_of(settings, "negatives_margin")
-            mining.write_hard_negatives(
+            encode.write_hard_negatives(
                 path, pairs, lambda texts: embedder.encode(texts, normalize=True), settings.mine_hard_negatives, margin
             )
-        return data.read_examples(path, mining.COLUMNS)
+        return data.read_examples(path, encode.MINED_COLUMNS)
 
     def _sentences(self, run, newest: str | None) -> SentenceSettings:
         """How vectors are made: as the flags say, else the directory of the weights."""
@@ -171,11 +171,11 @@ class SimilarityTask(FineTuningTask):
         return list(examples[0].texts)
 
     def score(self, examples, vectors, batch_size):
-        return outputs.evaluate(examples.rows, self._compared(vectors))
+        return encode.evaluate(examples.rows, self._compared(vectors))
 
     def write_predictions(self, output_dir, examples, vectors):
         similarity = self.files.sentences.similarity
-        paths = outputs.write_predictions(output_dir, examples.examples, self._compared(vectors), similarity)
+        paths = encode.write_predictions(output_dir, examples.examples, self._compared(vectors), similarity)
         logging.info("Wrote the %s of %d pairs to %s.", similarity, len(examples.rows), " and ".join(paths))
 
     def _compared(self, vectors):

@@ -14,7 +14,7 @@ from bert_tf.system.declare import value_of
 from bert_tf.system.messages import naming_flag
 from bert_tf.system.storage import write_text_file
 from bert_tf.system.text_files import list_files
-from bert_tf.tasks.squad import answers, data, metrics, outputs, windows
+from bert_tf.tasks.squad import answers, data, outputs, windows
 from bert_tf.tasks.task import LOGGED_EXAMPLES, ExampleSet, FineTuningTask
 from bert_tf.text import shown, tokenizer_files
 from bert_tf.training import run_directory
@@ -42,7 +42,7 @@ class SquadTask(FineTuningTask):
     def load(self, run, files, tokenizer, newest):
         settings = self.settings
         self.files, self.tokenizer = files, tokenizer
-        name = metrics.METRICS[settings.metric][0]
+        name = outputs.METRICS[settings.metric][0]
         self.main_metric = f"eval_best_{name}" if settings.version_2_with_negative else f"eval_{name}"
         self.answering = self._choose_answering(run, newest)
         self.answering.windows.check_room(tokenizer)
