@@ -50,13 +50,8 @@ def encode_examples(
             rows.append(ids)
             starts.append(segments.count(0))
     if truncated:
-        warn(
-            "Longer than max_seq_length=%d tokens, of which the %s are lost: %d of %d choices with their context.",
-            max_seq_length,
-            tokenizer.lost,
-            truncated,
-            len(rows),
-        )
+        message = "Longer than max_seq_length=%d tokens, of which the %s are lost: %d of %d choices with their context."
+        warn(message, max_seq_length, tokenizer.lost, truncated, len(rows))
     ids, offsets = flatten(rows)
     watch_unknown(tokenizer, ids)
     labels = {}

@@ -22,21 +22,15 @@ class ChoiceTask(FineTuningTask):
         settings = self.settings
 
         def read(kind: str) -> ExampleSet:
-            flag = f"--{kind}_file"
+            flag, path = f"--{kind}_file", getattr(settings, f"{kind}_file")
+            options = {"first_label": settings.first_label, "table": settings.of_set(kind)}
             with naming_flag(flag):
-                examples = data.read_examples(
-                    getattr(settings, f"{kind}_file"),
-                    settings.columns,
-                    first_label=settings.first_label,
-                    labels_needed=kind != "test",
-                    table=settings.of_set(kind),
-                )
+                examples = data.read_examples(path, settings.columns, labels_needed=kind != "test", **options)
             rows = encode.encode_examples(examples, tokenizer, run.max_seq_length)
-            logging.info("%s: %d examples of %d choices", flag, len(rows), rows.rows_per_example)
-            if self.train_rows and rows.rows_per_example != self.train_rows.rows_per_example:
-                logging.warning(
-                    "%s has %d choices, --train_file %d.", flag, rows.rows_per_example, self.train_rows.rows_per_example
-                )
+            count, trained = rows.rows_per_example, self.train_rows and self.train_rows.rows_per_example
+            logging.info("%s: %d examples of %d choices", flag, len(rows), count)
+            if trained and count != trained:
+                logging.warning("%s has %d choices, --train_file %d.", flag, count, trained)
             return ExampleSet(kind, rows, examples)
 
         if run.do_train:

@@ -68,7 +68,10 @@ def as_dataset(
     """
     check_tokenizer(tokenizer)
     texts, labels, pairs = _columns_of(texts, labels, pairs)
-    examples = _examples(texts, pairs)
+    if not (texts := list_of_strings(texts, "texts")):
+        raise ValueError("texts is empty")
+    pairs = [None] * len(texts) if pairs is None else list_of_strings(pairs, "pairs")
+    examples = [InputExample(str(number), *parts) for number, parts in enumerate(zip(texts, pairs, strict=True))]
     names = None if label_names is None else list_of_names(label_names, "label_names")
     y = None if labels is None else _label_array(list_of(labels, "labels", "labels"), names)
     if y is not None and len(y) != len(examples):
@@ -110,17 +113,9 @@ def _dataset(
     return dataset.apply(tf.data.experimental.assert_cardinality(count)).prefetch(4)
 
 
-def _examples(texts: Sequence[str], pairs: Sequence[str] | None) -> list[InputExample]:
-    if not (texts := list_of_strings(texts, "texts")):
-        raise ValueError("texts is empty")
-    pairs = [None] * len(texts) if pairs is None else list_of_strings(pairs, "pairs")
-    return [InputExample(str(number), *parts) for number, parts in enumerate(zip(texts, pairs, strict=True))]
-
-
 def _order(
     encoded: EncodedExamples, batch_size: int, widths: Sequence[int], seed: int | None, epoch: int
 ) -> list[np.ndarray]:
-    """The rows of each batch of an epoch."""
     count = len(encoded)
     if seed is None:
         return [np.arange(start, min(start + batch_size, count)) for start in range(0, count, batch_size)]

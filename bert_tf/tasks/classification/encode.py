@@ -80,7 +80,7 @@ class EncodedExamples(TokenRows):
 
 @dataclasses.dataclass(frozen=True)
 class EncodedWindows(WindowRows, EncodedExamples):
-    """`EncodedExamples` of all windows of each text; `truncated`: how many texts lost their ends nevertheless."""
+    """`EncodedExamples` of all windows of each text; `truncated`: how many texts were truncated."""
 
 
 def encode_examples(
@@ -127,15 +127,7 @@ def encode_examples(
     return EncodedExamples(flat, offsets, np.array(starts, np.int32), labels, guids, truncated, pad_id=tokenizer.pad_id)
 
 
-def _encode_windows(
-    examples: Sequence[InputExample],
-    task: Task,
-    tokenizer: Tokenizer,
-    max_seq_length: int,
-    num_processes: int | None,
-    windows: TextWindows,
-    warn: Callable,
-) -> EncodedWindows:
+def _encode_windows(examples, task, tokenizer, max_seq_length: int, num_processes, windows, warn) -> EncodedWindows:
     for example in examples:
         if example.text_b:
             raise ValueError(
@@ -167,7 +159,6 @@ def _encode_windows(
 
 
 def _warn_of_empty(examples: Sequence[InputExample], numbers: Sequence[int], warn: Callable) -> None:
-    """Warns of texts without tokens. numbers: of their examples."""
     if numbers:
         first = examples[min(numbers)]
         line = f", line {first.line} of its file" if first.line else ""
@@ -359,14 +350,9 @@ def report(task: Task, logits: np.ndarray, label_ids: np.ndarray) -> str:
     """Precision, recall, F1 and number of examples of each class, as a table of text."""
     from sklearn.metrics import classification_report
 
-    return classification_report(
-        label_ids,
-        predictions_of(task, logits),
-        labels=list(range(len(task.labels))),
-        target_names=list(task.labels),
-        digits=4,
-        zero_division=0.0,
-    )
+    names = list(task.labels)
+    options = {"labels": list(range(len(names))), "target_names": names, "digits": 4, "zero_division": 0.0}
+    return classification_report(label_ids, predictions_of(task, logits), **options)
 
 
 # --- files -----------------------------------------------------------------------------------------------------------

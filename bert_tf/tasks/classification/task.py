@@ -21,11 +21,7 @@ from bert_tf.training.settings import FineTuningSettings
 
 
 class ClassificationTask(FineTuningTask):
-    """One label an example, several, or a number: GLUE, XNLI, or the user's own data.
-
-    Args:
-      settings: `ClassificationSettings`.
-    """
+    """Single-label, multi-label or regression: GLUE, XNLI, the user's own data. settings: `ClassificationSettings`."""
 
     name = "classification"
     dev_records, test_records = "eval", "predict"
@@ -70,7 +66,6 @@ class ClassificationTask(FineTuningTask):
         self.files, self.main_metric, trained = files, f"eval_{self.task.metrics[0]}", []
 
         def encoded(kind: str, action: str) -> list[ExampleSet]:
-            """The sets of a kind; none where the task has no such set."""
             sets = []
             for name, examples in read(kind).items():
                 logging.info("%s: %d examples", name, len(examples))
@@ -114,15 +109,10 @@ class ClassificationTask(FineTuningTask):
         """The task, and a function that reads its examples: "train", "dev" or "test" -> {name: examples}."""
         settings = self.settings
         if settings.is_custom:
-            labels = settings.labels
             stored = None if run.do_train or settings.regression else self.starting_head
-            if not labels and stored and stored.labels:
-                labels = stored.labels  # predicting needs no train file
-            task = data.custom_task(
-                settings.train_file, settings.dev_file, settings.test_file,
-                text_a=settings.text_a, text_b=settings.text_b, label=settings.label, labels=labels,
-                regression=settings.regression, multi_label=settings.multi_label, table=settings,
-            )  # fmt: skip
+            if not settings.labels and stored and stored.labels:
+                settings = dataclasses.replace(settings, labels=stored.labels)  # predicting needs no train file
+            task = data.custom_task(settings)
         else:
             from bert_tf.tasks.classification import glue
 
@@ -168,11 +158,7 @@ class ClassificationTask(FineTuningTask):
 def _resolved(
     settings: ClassificationSettings, run: FineTuningSettings, newest: str | None
 ) -> tuple[ClassificationSettings, FineTuningSettings]:
-    """The settings of a task and of its run, with what follows from the model that is resumed, used or trained further.
-
-    Args:
-      newest: checkpoint in --output_dir, if any.
-    """
+    """The settings of a task and of its run, with what follows from the model that is resumed, used or trained on."""
     earlier = run_directory.read_settings(run.output_dir) if newest else {}
     then, now = earlier.get("task_name"), settings.task_name
     if earlier and str(then).lower() != now.lower():
@@ -195,10 +181,7 @@ def _resolved(
 def _with_windows(
     settings: ClassificationSettings, run: FineTuningSettings, newest: str | None
 ) -> ClassificationSettings:
-    """The settings with the windows of the model that is resumed, used or trained further, or else as given.
-
-    `long_texts` is "windows" or None afterwards, window_pooling and max_windows are known where it is "windows".
-    """
+    """The settings with the windows of such a model, or else as given; `long_texts` becomes "windows" or None."""
     source = newest or run.init_checkpoint
     head = read_head(tokenizer_files.directory_of(source)) if source else NO_HEAD
     windows = settings.long_texts == "windows" or (settings.long_texts is None and bool(head.window_pooling))

@@ -133,8 +133,6 @@ def read_conll(path: str, layout: Layout, scheme: str | None = None, has_tags: b
 
 
 class _Reader:
-    """Collects the sentences of one file, line by line."""
-
     def __init__(self, path: str, layout: Layout, scheme: str, has_tags: bool):
         self.path, self.layout, self.scheme, self.has_tags = path, layout, scheme, has_tags
         self.sentences: list[Sentence] = []
@@ -261,7 +259,6 @@ class _Reader:
 
 
 def _is_tag(tag: str) -> bool:
-    """Whether a tag belongs to any of the entity schemes."""
     letter, hyphen, type_ = tag.partition("-")
     return tag == ner_tags.OUTSIDE or (bool(hyphen and type_) and len(letter) == 1 and letter in ner_tags.LETTERS)
 

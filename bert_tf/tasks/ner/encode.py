@@ -165,10 +165,7 @@ def character_logits(rows: WordRows, logits: np.ndarray, labels: Sequence[str]) 
 
 
 def _best_spans(spans: Sequence[tuple[int, int]], firsts: np.ndarray) -> np.ndarray:
-    """For each word, by its first piece, the window whose nearer edge is farthest; the earliest on a tie [W].
-
-    Window numbers increase with the words: further right, a later window is better.
-    """
+    """For each word, by its first piece, the window whose nearer edge is farthest; the earliest on a tie [W]."""
     best, score = np.zeros(len(firsts), np.int32), np.full(len(firsts), -1)
     for number, (start, size) in enumerate(spans):
         here = slice(*np.searchsorted(firsts, [start, start + size]))

@@ -120,10 +120,7 @@ def write_confusion_matrix(
     plain: bool,
     title: str,
 ) -> None:
-    """Writes confusion_matrix.png: how often words of each type of entity (or plain tag) were given each type.
-
-    Warns if all words were given the same.
-    """
+    """Writes confusion_matrix.png: how often words of each type of entity (or plain tag) were given each type."""
     from bert_tf.training import plots
 
     def kinds(tags_of_sentences) -> list[str]:
@@ -134,13 +131,8 @@ def write_confusion_matrix(
         logging.warning("All %d words are tagged %r: the model tells none apart.", len(predicted), predicted[0])
     names = sorted({*gold, *predicted}, key=lambda name: (name == ner_tags.OUTSIDE, name))
     number = {name: index for index, name in enumerate(names)}
-    plots.plot_confusion_matrix(
-        [number[name] for name in gold],
-        [number[name] for name in predicted],
-        names,
-        posixpath.join(output_dir, "confusion_matrix.png"),
-        title=title,
-    )
+    numbers = ([number[name] for name in of_words] for of_words in (gold, predicted))
+    plots.plot_confusion_matrix(*numbers, names, posixpath.join(output_dir, "confusion_matrix.png"), title=title)
 
 
 def write_predictions(
@@ -251,7 +243,7 @@ def _counts(gold: Tags, predicted: Tags, entities_of: Callable[[Sequence[str]], 
 
 
 def _scores(counts: Sequence[int]) -> tuple[float, float, float]:
-    """Precision, recall and F1, 0 where nothing is predicted or there."""
+    """Precision, recall and F1."""
     right, predicted, gold = map(int, counts)
     precision, recall = right / predicted if predicted else 0.0, right / gold if gold else 0.0
     return precision, recall, 2 * precision * recall / (precision + recall) if right else 0.0

@@ -80,7 +80,6 @@ class NerSettings:
         return Layout(**{field.name: getattr(self, field.name) for field in dataclasses.fields(Layout)})
 
     def check(self, run: FineTuningSettings) -> None:
-        """Refuses contradictions and missing files."""
         names = ("train_file", "dev_file", "test_file")
         run.check_files(check_input_files, **{name: getattr(self, name) for name in names})
         run.check_dev_set(run.do_eval, ": give --do_eval")

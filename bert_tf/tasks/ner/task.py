@@ -111,11 +111,7 @@ class NerTask(FineTuningTask):
             self.test_sets = [ExampleSet("test", encoded(test.sentences), test)]
 
     def _find_split(self, splits: dict[str, str]) -> None:
-        """Takes the split of the first file, where the model has none; warns of files with another.
-
-        Args:
-          splits: flag -> `data.split_of` its file.
-        """
+        """Takes the split of the first file where the model has none, and warns of others; flag -> `data.split_of`."""
         flag, split = next(iter(splits.items()))
         if self.chooses_split:
             of_pieces = self.tagging.learned_scheme == "iob2" and not self.settings.character_tokens

@@ -37,13 +37,8 @@ def encode_examples(
     texts = [(prompt + text).strip() for example in examples for text in example.texts]
     rows, truncated = token_rows.rows_of_texts(texts, tokenizer, max_seq_length, lower)
     if truncated:
-        logging.warning(
-            "Longer than max_seq_length=%d tokens, of which the %s are lost: %d of %d texts.",
-            max_seq_length,
-            tokenizer.lost,
-            truncated,
-            len(rows),
-        )
+        message = "Longer than max_seq_length=%d tokens, of which the %s are lost: %d of %d texts."
+        logging.warning(message, max_seq_length, tokenizer.lost, truncated, len(rows))
     numbers = {}
     ids = np.array([numbers.setdefault(text, len(numbers)) for text in texts], np.int32)
     labels = {"text_ids": ids.reshape(len(examples), -1)}
@@ -174,10 +169,5 @@ def write_hard_negatives(
         )
     rows = (json.dumps(dict(zip(MINED_COLUMNS.texts, line, strict=True)), ensure_ascii=False) for line in lines)
     write_text_file(path, "".join(row + "\n" for row in rows))
-    logging.info(
-        "Hard negatives: %d of %d pairs have one or more, the others are left out; %d rows in %s, which is trained on.",
-        with_negatives,
-        pairs,
-        len(lines),
-        path,
-    )
+    message = "Hard negatives: %d of %d pairs have one or more, the others are left out; %d rows in %s, which is "
+    logging.info(message + "trained on.", with_negatives, pairs, len(lines), path)

@@ -139,7 +139,6 @@ class SimilaritySettings(TableSettings, FileSettings):
         return size
 
     def check(self, run: FineTuningSettings) -> None:
-        """Refuses contradictions and missing files."""
         run.check_dev_set(run.do_eval, ": give --do_eval")
         self.check_predictions(run.do_predict)
         if bool(self.text_a) != bool(self.text_b):

@@ -45,14 +45,10 @@ class SimilarityTask(FineTuningTask):
         self.files = files
 
         def read(kind: str) -> list[data.SimilarityExample]:
+            options = {"score_range": settings.scores_between, "partners": kind != "test"}
             with naming_flag(f"--{kind}_file"):
-                return data.read_examples(
-                    getattr(settings, f"{kind}_file"),
-                    settings.columns,
-                    score_range=settings.scores_between,
-                    table=settings.of_set(kind),
-                    partners=kind != "test",
-                )
+                path, table = getattr(settings, f"{kind}_file"), settings.of_set(kind)
+                return data.read_examples(path, settings.columns, table=table, **options)
 
         needed = {"train": run.do_train, "dev": run.do_eval, "test": run.do_predict}
         read_sets = {kind: read(kind) for kind, is_needed in needed.items() if is_needed}
@@ -142,15 +138,10 @@ class SimilarityTask(FineTuningTask):
             self.settings = dataclasses.replace(settings, negatives_batch_size=size)
 
     def create_model(self, dtype):
-        settings = self.settings
-        return BertForSimilarity(
-            self.files.config,
-            settings.loss or "ranking",
-            pooling=self.files.sentences.pooling,
-            scale=settings.ranking_scale or RANKING_SCALE,
-            margin=settings.triplet_margin or TRIPLET_MARGIN,
-            dtype=dtype,
-        )
+        settings, pooling = self.settings, self.files.sentences.pooling
+        scale, margin = settings.ranking_scale or RANKING_SCALE, settings.triplet_margin or TRIPLET_MARGIN
+        options = {"pooling": pooling, "scale": scale, "margin": margin, "dtype": dtype}
+        return BertForSimilarity(self.files.config, settings.loss or "ranking", **options)
 
     def training_batches(self, *, batch_size, share, **arguments):
         batches = token_rows.training_batches(self.train_rows, batch_size=batch_size, share=share, **arguments)
@@ -158,11 +149,8 @@ class SimilarityTask(FineTuningTask):
         if not size:
             return batches
         numbers = tf.range(share.part_size(batch_size)) // size
-
-        def numbered(batch):
-            return {**batch, "negatives_batch": numbers}
-
-        return batches.map(tf.autograph.experimental.do_not_convert(numbered))
+        numbered = tf.autograph.experimental.do_not_convert(lambda batch: {**batch, "negatives_batch": numbers})
+        return batches.map(numbered)
 
     def write_records(self, path, rows, max_seq_length):
         write_records(path, rows, max_seq_length, "text")

@@ -95,10 +95,9 @@ class SpanScores:
 
 
 def collect_scores(outputs: Iterable[tuple[np.ndarray, dict]], lengths: np.ndarray) -> SpanScores:
-    """The scores of all windows.
+    """The scores of all windows, from (numbers of windows, a model's outputs) of each batch.
 
-    Args:
-      outputs: (numbers of windows, a model's outputs for them) of each batch. lengths: tokens kept of each window [n].
+    lengths: tokens kept of each window [n].
     """
     scores = SpanScores([None] * len(lengths), [None] * len(lengths))
     for rows, output in outputs:
@@ -208,7 +207,6 @@ def _align(pred_text: str, orig_text: str, token_text: str) -> tuple[slice, str 
 
 
 def _index_with_spaces(text: str, number: int) -> int:
-    """Index in text of its character `number`, spaces not counted."""
     index = number
     while True:  # the spaces before it push it to the right, which may bring in more of them
         further = number + text.count(" ", 0, index + 1)

@@ -105,11 +105,7 @@ def read_articles(path: str, encoding: str = UTF_8) -> list[dict]:
 
 
 def _normalize(question: dict, context, name: str) -> None:
-    """Gives a question a list of answers, whose `answer_start` is a whole number or None; or none if it has null.
-
-    Args:
-      name: of the question, in errors.
-    """
+    """Gives a question a list of answers, whose `answer_start` is a whole number or None; or none if it has null."""
     for key, value in (("question", question["question"]), ("context", context)):
         if not isinstance(value, str):
             raise ValueError(f"{name}: its {key} is {value!r:.80}, not a text.")
@@ -224,7 +220,6 @@ def read_squad_examples(
 
 
 def _log_answers(articles: list[dict], skipped: list[dict], total: int) -> None:
-    """Logs which training questions have several answers, and which are left out."""
     several = sum("guid" in question and len(question.get("answers", ())) > 1 for question in questions_of(articles))
     if several:
         logging.info("Of %d questions %d have several answers: the first one of each is trained on.", total, several)

@@ -40,13 +40,9 @@ SETTINGS_FILE = "question_answering.json"
 def predict_scores(
     predict: Callable, windows: Windows, *, batch_size: int, max_seq_length: int, static_padding: bool
 ) -> SpanScores:
-    """A model's scores of all windows.
+    """A model's scores of all windows; predict: from `step.make_predict_function`.
 
-    Those of the tokens are as many as the window has, and max_seq_length under static_padding, where padding can be
-    among the n-best as in the original.
-
-    Args:
-      predict: from `step.make_predict_function`.
+    Under static_padding there are max_seq_length of each: padding can be among the n-best, as in the original.
     """
     batches = token_rows.evaluation_batches(
         windows, batch_size=batch_size, max_seq_length=max_seq_length, static_padding=static_padding
@@ -74,7 +70,6 @@ class QuestionAnsweringSettings:
 
     @classmethod
     def of(cls, values: Mapping) -> "QuestionAnsweringSettings":
-        """The settings among some values."""
         kinds = (WindowSettings, PredictionSettings)
         named = ([field.name for field in dataclasses.fields(kind) if field.name in values] for kind in kinds)
         return cls(*(kind(**{name: values[name] for name in names}) for kind, names in zip(kinds, named, strict=True)))
@@ -251,12 +246,7 @@ def evaluate(
 
 
 def _evaluate_by_answer(
-    articles: Sequence[dict],
-    predictions: Mapping[str, str],
-    version_2_with_negative: bool,
-    null_odds: Mapping[str, float] | None,
-    best_texts: Mapping[str, str] | None,
-    metric: str,
+    articles, predictions, version_2_with_negative: bool, null_odds, best_texts, metric: str
 ) -> dict[str, float]:
     """`evaluate` by a metric of single answers; the threshold that is found is that of `best_threshold`."""
     questions = {question["id"]: question for question in questions_of(articles)}
@@ -346,7 +336,6 @@ def _between(low: float, high: float) -> float:
 
 
 def _with_answers(articles: Sequence[dict]) -> list[dict]:
-    """A copy in which a question without `answers` has an empty list of them."""
     articles = copy.deepcopy(list(articles))
     for question in questions_of(articles):
         question.setdefault("answers", [])

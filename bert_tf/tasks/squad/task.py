@@ -87,12 +87,9 @@ class SquadTask(FineTuningTask):
             )
         if stored and stored.windows.answer_from != answer_from:
             logging.warning("%s was trained with --answer_from=%s.", source, stored.windows.answer_from)
-        return outputs.QuestionAnsweringSettings(
-            windows.WindowSettings(run.max_seq_length, settings.doc_stride, settings.max_query_length, answer_from),
-            answers.PredictionSettings(
-                settings.n_best_size, settings.max_answer_length, has_null, threshold, answer_from
-            ),
-        )
+        cut = run.max_seq_length, settings.doc_stride, settings.max_query_length, answer_from
+        chosen = settings.n_best_size, settings.max_answer_length, has_null, threshold, answer_from
+        return outputs.QuestionAnsweringSettings(windows.WindowSettings(*cut), answers.PredictionSettings(*chosen))
 
     def _read(self, name: str, is_training: bool) -> data.SquadData:
         settings, flag, patterns = self.settings, f"--{name}", getattr(self.settings, name)
@@ -148,16 +145,8 @@ class SquadTask(FineTuningTask):
             write_text_file(posixpath.join(output_dir, "skipped_questions.jsonl"), lines)
 
     def outputs_of(self, predict, examples, *, batch_size, max_seq_length, static_padding):
-        return outputs.answer(
-            predict,
-            examples.examples,
-            examples.rows,
-            self.tokenizer,
-            self.chosen,
-            batch_size=batch_size,
-            static_padding=static_padding,
-            verbose=self.settings.verbose_logging,
-        )
+        options = {"batch_size": batch_size, "static_padding": static_padding, "verbose": self.settings.verbose_logging}
+        return outputs.answer(predict, examples.examples, examples.rows, self.tokenizer, self.chosen, **options)
 
     def score(self, examples, predictions, batch_size):
         has_null, metric = self.settings.version_2_with_negative, self.settings.metric

@@ -58,7 +58,6 @@ class Windows(TokenRows):
 
     @property
     def unique_ids(self) -> np.ndarray:
-        """The ids of windows, int64 [n], as the original counts them."""
         return FIRST_UNIQUE_ID + np.arange(len(self), dtype=np.int64)
 
     def of_examples(self, order: Sequence[int]) -> "Windows":
@@ -100,7 +99,7 @@ class WindowSettings:
             raise ValueError(f"answer_from={self.answer_from!r} is neither words nor offsets.")
 
     def check_room(self, tokenizer: Tokenizer) -> None:
-        """Refuses windows that are full with a question and the tokenizer's special tokens."""
+        """Raises if windows are full with a question and the tokenizer's special tokens."""
         special = tokenizer.num_special_tokens(pair=True)
         if self.max_seq_length <= self.max_query_length + special:
             raise ValueError(
@@ -113,9 +112,8 @@ class _EncodedParagraph:
     """Pieces of a paragraph's words.
 
     Attributes:
-      ids, piece_words: of each piece. first_pieces: of each word; for a word without pieces, the next word's (words
-        only).
-      starts, ends: characters of each piece (offsets only).
+      ids, piece_words: of each piece. starts, ends: its characters (offsets only).
+      first_pieces: of each word; for a word without pieces, the next word's (words only).
     """
 
     def __init__(self, paragraph: Paragraph, encode: "_WordPieces"):
