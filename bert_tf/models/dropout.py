@@ -164,7 +164,6 @@ def keep_mask(shape, drop: Drop):
 
 
 def _product(sizes):
-    """The product of sizes, static if all of them are."""
     if all(isinstance(size, int) for size in sizes):
         return math.prod(sizes)
     return ops.prod(ops.cast(ops.stack(list(sizes)), "int32"))

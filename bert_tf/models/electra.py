@@ -129,13 +129,11 @@ class ReplacedTokenPretraining(SumObjective):
 
     @staticmethod
     def totals(features: dict) -> dict:
-        """The loss's divisors, from the features of a whole batch: `masked_lm_weight` and `tokens`."""
         weights = MaskedLanguageModelObjective.totals(features)["weight"]
         return {"masked_lm_weight": weights, "tokens": ReplacedTokenObjective.totals(features)["weight"]}
 
     @classmethod
     def sums(cls, outputs: dict, features: dict) -> dict:
-        """Adds up over a batch or a part of one: float32 scalars under `sum_names`."""
         masked = MaskedLanguageModelObjective.sums(outputs["masked_lm_logits"], features)
         weights = MaskedLanguageModelObjective.weights(features)
         sampled = _as_float(ops.equal(outputs["sampled_ids"], ops.cast(features["masked_lm_ids"], "int32")))
@@ -160,7 +158,6 @@ class ReplacedTokenPretraining(SumObjective):
         }
 
     def loss(self, sums: dict, totals: dict):
-        """Both losses by their weights; with a batch's totals, the losses of its parts add up to its loss."""
         masked_lm = sums["masked_lm_loss"] / (totals["masked_lm_weight"] + _EPSILON)
         discriminator = sums["discriminator_loss"] / (totals["tokens"] + _EPSILON)
         return self.generator_weight * masked_lm + self.discriminator_weight * discriminator

@@ -62,7 +62,6 @@ class ObjectiveMetric(MetricsList):
         return self.objective.metrics(self._sums())
 
     def loss(self):
-        """The objective's loss over all batches."""
         return self.objective.loss(self._sums(), self._sums())
 
 
@@ -183,12 +182,10 @@ class TaskModel(NamedInputs, Pretrained, Rebuilt, keras.Model):
 
     @property
     def seed_generator(self):
-        """See `dropout.in_scope`."""
         return self.bert.seed_generator
 
     @property
     def known_inputs(self) -> tuple[str, ...]:
-        """The names that a dict of inputs may have."""
         objective = (*self.objective.label_names, *self.objective.optional_names)
         return tuple(dict.fromkeys((*self.encoder_inputs, *self.further_inputs, *objective)))
 

@@ -129,9 +129,6 @@ class ConfiguredLayer(Rebuilt, keras.layers.Layer):
     def projection(self, units: int, name: str = "dense") -> "Projection":
         return Projection(units, self.config.initializer_range, name=name, dtype=self.dtype_policy)
 
-    def random_weight(self, name: str, shape: tuple, **kwargs) -> keras.Variable:
-        return add_random_weight(self, name, shape, self.config.initializer_range, **kwargs)
-
     def norm(self) -> "LayerNorm":
         return LayerNorm(self.config.layer_norm_eps, name="LayerNorm", dtype=self.dtype_policy)
 
@@ -200,11 +197,12 @@ class Projection(Rebuilt, keras.layers.Layer):
 
             kernel = lora.merged_kernel(kernel, self.lora_a, self.lora_b, self.lora.scale)
             return ops.matmul(rows, ops.cast(kernel, self.compute_dtype))
-        kernel, a, b = (ops.cast(x, self.compute_dtype) for x in (kernel, self.lora_a, self.lora_b))
-        return kept_product(self._adapted, rows, kernel, a, b)
 
-    def _adapted(self, rows, kernel, a, b):
-        return ops.matmul(rows, kernel) + ops.matmul(ops.matmul(rows, a), b) * self.lora.scale
+        def adapted(rows, kernel, a, b):
+            return ops.matmul(rows, kernel) + ops.matmul(ops.matmul(rows, a), b) * self.lora.scale
+
+        factors = (ops.cast(x, self.compute_dtype) for x in (kernel, self.lora_a, self.lora_b))
+        return kept_product(adapted, rows, *factors)
 
 
 class ResidualOutput(ConfiguredLayer):

@@ -181,7 +181,6 @@ class BertForSequenceClassification(ClassifierModel):
 
     @property
     def exported_inputs(self) -> dict[str, int]:
-        """See `Pretrained`."""
         return dict.fromkeys(ROW_INPUTS, 3 if self.windows else 2)
 
     tokens_read = 1
@@ -341,7 +340,6 @@ class BertForPreTraining(TaskModel):
         Returns:
           dict with `masked_lm_logits` [B, P, V] and `next_sentence_logits` [B, 2] (class 1: random next), float32.
           With `pooled_positions` [B, M] among the inputs, `next_sentence_logits` is [B, M, 2].
-
         """
         positions = inputs["masked_lm_positions"]
         encoded = self.encode(inputs, training=training, read_positions=positions)

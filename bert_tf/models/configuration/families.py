@@ -24,9 +24,6 @@ class DistilBertConfig(BertConfig):
     """Sizes and rates of a DistilBERT; the defaults are those of the released models.
 
     The arguments are those of `BertConfig`, without those that this family lacks.
-
-    Raises:
-      ValueError: an invalid value; names the key.
     """
 
     num_hidden_layers: int = 6
@@ -60,9 +57,6 @@ class RobertaConfig(BertConfig):
       max_position_embeddings: rows of the position table: the longest sequence, and pad_token_id + 1 before it.
       pad_token_id: the id that pads rows. Positions count the other tokens, and begin at the row behind pad_token_id.
       masked_lm_act: the activation of the masked-LM head, one of ACTIVATIONS; None: hidden_act.
-
-    Raises:
-      ValueError: an invalid value; names the key.
     """
 
     vocab_size: int = 50265
@@ -93,7 +87,6 @@ class RobertaConfig(BertConfig):
 
     @property
     def first_position(self) -> int:
-        """See `BertConfig`; the row of padding is that of its id."""
         return self.pad_token_id + 1
 
 
@@ -111,9 +104,6 @@ class ElectraConfig(BertConfig):
       embedding_size: width of the embedding tables. If it is not hidden_size, a dense layer follows them. A generator
         has its discriminator's tables, and thus its embedding_size.
       masked_lm_act: the activation of a generator's masked-LM head, one of ACTIVATIONS; None: hidden_act.
-
-    Raises:
-      ValueError: an invalid value; names the key.
     """
 
     hidden_size: int = 256
@@ -151,11 +141,9 @@ class ElectraConfig(BertConfig):
         return _ELECTRA_PRETRAINING if small else dataclasses.replace(_ELECTRA_PRETRAINING, learning_rate=2e-4)
 
     def generator(self, size: float) -> "ElectraConfig":
-        """The configuration of a generator for a discriminator of this one.
+        """The configuration of a generator whose width is this share of the discriminator's.
 
-        Args:
-          size: of its width, as a share of the discriminator's. It has as many layers, and a head for each 64 units of
-            width (the original's pretrain_helpers.py).
+        It has as many layers, and a head for each 64 units of width (the original's pretrain_helpers.py).
         """
         width = round(self.hidden_size * size)
         sizes = {"hidden_size": width, "num_attention_heads": max(1, width // 64), "intermediate_size": 4 * width}
@@ -175,9 +163,6 @@ class AlbertConfig(BertConfig):
       embedding_size: width of the embedding tables. If it is not hidden_size, a dense layer follows them.
       num_hidden_groups: layers in a row that share their weights are a group; 1: all layers do.
       inner_group_num: transformer blocks in each of the num_hidden_layers layers.
-
-    Raises:
-      ValueError: an invalid value; names the key.
     """
 
     hidden_size: int = 4096
@@ -204,9 +189,7 @@ class AlbertConfig(BertConfig):
     )
     looks_up_types = True
     # The defaults of the original's run_pretraining.py, whose LAMB does not correct the moments.
-    pretraining_recipe = Recipe(
-        optimizer="lamb", learning_rate=0.00176, warmup_proportion=0.025, bias_correction=False
-    )  # fmt: skip
+    pretraining_recipe = Recipe(optimizer="lamb", learning_rate=0.00176, warmup_proportion=0.025, bias_correction=False)
     released_vocab_size = 30000
     sizes: ClassVar = {
         f"albert_{name}_{version}": arguments_of_size(*size, embedding_size=128, **dropout)

@@ -54,9 +54,6 @@ class HeadConfig:
       activation: of one output: what sentence-transformers makes of it, "sigmoid", "identity" or the whole name of
         another class; None: not said.
       untrained: variables whose values are random: the model was saved before it was trained.
-
-    Raises:
-      ValueError: no such window_pooling, or a number out of range.
     """
 
     architecture: str | None = None
@@ -98,11 +95,7 @@ class HeadConfig:
 
     @classmethod
     def from_config(cls, values: Mapping, source: str = "config") -> "HeadConfig":
-        """The head in a configuration with KEYS_IN_CONFIG.
-
-        Args:
-          values: keys and values. source: the configuration's name in errors, usually its path.
-        """
+        """The head in a configuration with KEYS_IN_CONFIG. source: its name in errors, usually its path."""
         with naming_file(source):
             names, numbered = values.get("architectures") or [], values.get("id2label") or {}
             by_number = {int(number): str(label) for number, label in numbered.items()}
@@ -112,7 +105,7 @@ class HeadConfig:
             labels = [by_number.get(number, str(number)) for number in range(max(by_number, default=-1) + 1)] or None
             problem_type = values.get("problem_type")
             # Only text classifiers have a problem type.
-            architecture = names[0] if names else "BertForSequenceClassification" if problem_type else None
+            architecture = names[0] if names else CLASSIFIERS[0] if problem_type else None
             if values.get("lstm_on_top"):
                 from bert_tf.system import removed
 

@@ -122,7 +122,6 @@ def read_model_files(path: str, hints: dict | None = None, config_file: str | No
 
 
 def needed_config(files: ModelFiles) -> BertConfig:
-    """The configuration of a model's directory."""
     if files.config is None:
         raise ValueError(
             f"{files.directory or 'The model'} has no bert_config.json or config.json: name one (--bert_config_file)."
@@ -139,7 +138,6 @@ def find_config(directory: str) -> str | None:
 
 
 def vocabulary_in(folder: str) -> str:
-    """The vocabulary of a model's directory."""
     if not (vocab_file := read_model_files(folder).vocab_file):
         raise ValueError("the model has no vocabulary that is known here")
     return vocab_file
@@ -153,11 +151,7 @@ def config_files(config: BertConfig, head: HeadConfig) -> dict[str, str]:
 
 
 def read_head(directory: str, config_file: str | None = None) -> HeadConfig:
-    """The head of a directory's model, from head_config.json or else from the configuration.
-
-    Args:
-      config_file: used instead of the configuration in the directory.
-    """
+    """The head of a directory's model, from head_config.json or else from its configuration, or `config_file`."""
     if path := first_existing(directory, (HEAD_CONFIG,)):
         return HeadConfig.read(path)
     config_file = config_file or find_config(directory)
@@ -215,13 +209,10 @@ def tokenizer_of(files: ModelFiles) -> Tokenizer:
 
 
 def other_ids(vocab_file: str | None, files: ModelFiles) -> str:
-    """What is wrong with a vocabulary that is named instead of the one beside the weights; "" if nothing is.
+    """What is wrong with a vocabulary that takes the place of that beside the weights, in `files`; "" if nothing is.
 
     Tokens may be added at the end, or replace [unused1] and the like; if they replace others, a warning says so.
     A vocabulary that is damaged or of another kind passes: the code that uses it reports that.
-
-    Args:
-      files: those beside the weights.
     """
     beside, default = files.vocab_file, (family_of(files.config) if files.config else BERT).tokenizer_class
     if not (vocab_file and beside) or read_bytes(vocab_file) == read_bytes(beside):
@@ -249,14 +240,14 @@ def other_ids(vocab_file: str | None, files: ModelFiles) -> str:
 
 
 def check_other_vocabulary(vocab_file: str | None, files: ModelFiles) -> None:
-    """Refuses a vocabulary with other ids than the one beside the weights; see `other_ids`."""
+    """Raises if a vocabulary has other ids than the one beside the weights; see `other_ids`."""
     with naming_flag("--vocab_file"):
         if problem := other_ids(vocab_file, files):
             raise ValueError(f"{problem}. Leave --vocab_file out, or remove the other file if that is the wrong one.")
 
 
 def check_weights(path: str | None, flag: str) -> None:
-    """Refuses a local path of weights at which nothing exists, without TensorFlow."""
+    """Raises if nothing exists at a local path of weights; without TensorFlow."""
     if not path or is_remote(path) or os.path.exists(path) or paths_beginning_with(path + "."):
         return
     from bert_tf.system.released_models import hint
@@ -295,9 +286,8 @@ def with_files(weights: Weights, config_file: str | None = None) -> tuple[Weight
     if beside is None:
         files.config.hidden_act = hints.get("hidden_act", files.config.hidden_act)
         assumed = f'{heads} attention heads, hidden_act "{files.config.hidden_act}", and dropout 0.1'
-        _warn_once(
-            f"{files.directory} has no {files.config.file_name}: sizes are those of the weights, with {assumed}."
-        )
+        what = f"{files.directory} has no {files.config.file_name}"
+        _warn_once(f"{what}: sizes are those of the weights, with {assumed}.")
     name = files.config_file or "The configuration inferred from the weights"
     family = family_of_variables(weights.shapes)
     if family.model_type != files.config.model_type and any(map(is_encoder_variable, weights.shapes)):

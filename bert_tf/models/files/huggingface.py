@@ -59,7 +59,6 @@ _WITHOUT_POOLER = ("BertForMaskedLM", "BertForQuestionAnswering", "BertForTokenC
 
 
 def _layout_of(values: Mapping, source: str) -> Layout:
-    """The layout of the family that a config.json names."""
     return LAYOUTS[family_named(values.get("model_type", BertConfig.model_type), source).model_type]
 
 
@@ -91,11 +90,7 @@ def read_config(values: Mapping, source: str) -> BertConfig:
 
 
 def read_head(values: Mapping, source: str, layout: Layout | None = None) -> HeadConfig:
-    """What the keys of a config.json say of the head; LABEL_0, LABEL_1 and so on are not names of labels.
-
-    Args:
-      layout: of the family, if the keys don't say it.
-    """
+    """What the keys of a config.json, of a family's layout, say of the head; LABEL_0 and so on are no names."""
     layout = layout or _layout_of(values, source)
     values, names = dict(values), values.get("architectures")
     if isinstance(names, list) and all(isinstance(name, str) for name in names):
@@ -205,15 +200,7 @@ def open_file(file: str) -> Weights:
     return weights
 
 
-def _translate(
-    file: str,
-    layout: Layout,
-    stated_head: str | None,
-    encoder_prefix: str,
-    shapes: Mapping[str, tuple],
-    plain: Mapping[str, str],
-    read: Callable[[str], np.ndarray],
-) -> Weights:
+def _translate(file: str, layout: Layout, stated_head, encoder_prefix: str, shapes, plain, read: Callable) -> Weights:
     """The file's entries under the original's names."""
     scope = layout.scope + "."
     head_prefix = encoder_prefix.removesuffix(scope)
@@ -248,7 +235,7 @@ def _translate(
         second = second or (name if differs else None)
 
     def read_tied(name: str) -> np.ndarray:
-        """Refuses the bias of an output matrix of its own; models that don't read it never need to know."""
+        """Raises for the bias of an output matrix of its own; models that don't read it never need to know."""
         if second and name == origins.get("cls/predictions/output_bias"):
             raise ValueError(f"{file}: {second} is trained apart from the word table, which is one with it here.")
         return read(name)
@@ -307,14 +294,9 @@ def fitted(weights: Weights, config: BertConfig, head: HeadConfig) -> tuple[Weig
 
 
 def save(path: str, weights: Weights, config: BertConfig, head: HeadConfig) -> dict[str, str]:
-    """Writes a model.safetensors.
+    """Writes a model.safetensors, which has no entries for Adam moments and the step.
 
-    Args:
-      path: the file. weights: Adam moments and the step are left out, since the format has no entries for them.
-      head: says which classifier it is.
-
-    Returns:
-      the original's name -> theirs, of all that was written.
+    Returns the original's name -> theirs, of all that was written.
     """
     layout = dataclasses.replace(LAYOUTS[config.model_type], inner_group_num=config.inner_group_num)
     scope, written = layout.scope + ".", names_there(weights, config, head)

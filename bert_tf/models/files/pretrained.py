@@ -125,16 +125,11 @@ def _labels(id2label: Mapping | None, label2id: Mapping | None) -> list[str] | N
 
 
 def _stored_arguments(head: HeadConfig, path: str, outputs: int | None, sentences: "SentenceSettings | None") -> dict:
-    """The arguments of a model's class that a directory's head gives.
-
-    Args:
-      outputs: number of the model's outputs, if known. sentences: how it makes vectors of texts, if it does.
-    """
+    """The arguments of a model's class that a directory's head gives. outputs: number of them, if known."""
     labels = head.labels
     if labels and outputs not in (None, len(labels)):
-        logging.warning(
-            "%s names %d labels, but the model has %d outputs: names are ignored.", path, len(labels), outputs
-        )
+        message = "%s names %d labels, but the model has %d outputs: names are ignored."
+        logging.warning(message, path, len(labels), outputs)
         labels = None
     values = {**head.to_dict(), "num_labels": outputs or len(labels or ()), "labels": labels}
     values["pooling"] = sentences and sentences.pooling
@@ -172,19 +167,11 @@ def save_pretrained(
         from bert_tf.models.configuration.sentence_settings import SentenceSettings
 
         sentences = dataclasses.replace(sentences or SentenceSettings(directory), pooling=pooling)
-    files = dataclasses.replace(
-        files,
-        config=model.config,
-        head=dataclasses.replace(
-            getattr(model, "head_config", NO_HEAD),
-            pairs=files.head.pairs,
-            activation=files.head.activation,
-            untrained=tuple(initialize.untrained_variables(model)),
-        ),
-        vocab_file=vocab_file or files.vocab_file,
-        casing=casing,
-        sentences=sentences,
-    )
+    known = {"pairs": files.head.pairs, "activation": files.head.activation}
+    known["untrained"] = tuple(initialize.untrained_variables(model))
+    head = dataclasses.replace(getattr(model, "head_config", NO_HEAD), **known)
+    described = {"config": model.config, "head": head, "casing": casing, "sentences": sentences}
+    files = dataclasses.replace(files, **described, vocab_file=vocab_file or files.vocab_file)
     if files.vocab_file and (do_lower_case, strip_accents) != (None, None):
         model_directory.tokenizer_of(files).check_casing(files.vocab_file, do_lower_case, strip_accents)
     saving.write_model(directory, initialize.model_weights(model), files, format=format, overwrite=overwrite)
