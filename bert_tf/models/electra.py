@@ -83,8 +83,7 @@ class ElectraDiscriminator(TaskModel):
         model = ElectraDiscriminator.from_pretrained("electra_small")
         replaced = model({"input_ids": ids}) > 0  # [B, S]
 
-    Args:
-      config: an `ElectraConfig` or its dict. seed: see `BertModel`. dtype: Keras dtype policy.
+    config is an `ElectraConfig` or its dict; seed and dtype are as for `BertModel`.
     """
 
     part = "discriminator"

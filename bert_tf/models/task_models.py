@@ -62,8 +62,7 @@ class BertForMaskedLM(TaskModel):
         model = BertForMaskedLM(BertConfig(vocab_size=30522))
         logits = model({"input_ids": ids, "masked_lm_positions": positions})  # [B, P, V]
 
-    Args:
-      config: of any family, or its dict. seed: see `BertModel`. dtype: Keras dtype policy.
+    config, seed and dtype are as for `BertModel`.
     """
 
     part = "generator"
@@ -87,8 +86,7 @@ class BertForMaskedLM(TaskModel):
 class BertForNextSentencePrediction(TaskModel):
     """Encoder and next-sentence head.
 
-    Args:
-      config: of any family, or its dict. seed: see `BertModel`. dtype: Keras dtype policy.
+    config, seed and dtype are as for `BertModel`.
     """
 
     further_inputs = PRETRAINING_FEATURES
@@ -217,10 +215,9 @@ class BertForTokenClassification(ClassifierModel):
     """Encoder and token classifier, e.g. for named entities.
 
     Args:
-      config: of any family, or its dict. num_labels: C.
+      num_labels: C. labels: the names of the classes in the order of their ids.
       dropout_rate: dropout of the sequence output in training; None: the family's, 0.1 for BERT.
-      seed: see `BertModel`. dtype: Keras dtype policy.
-      labels: the names of the classes in the order of their ids.
+      others: see `BertModel`.
     """
 
     usual_dropout = "token_dropout"
@@ -251,10 +248,7 @@ class BertForTokenClassification(ClassifierModel):
 class BertForMultipleChoice(ClassifierModel):
     """Encoder and a score for each of several choices, one of which is correct.
 
-    Args:
-      config: of any family, or its dict.
-      dropout_rate: dropout before the output layer in training; None: the family's, 0.1 for BERT.
-      seed: see `BertModel`. dtype: Keras dtype policy.
+    dropout_rate: before the output layer in training; None: the family's, 0.1 for BERT. Others: see `BertModel`.
     """
 
     exported_inputs = MappingProxyType(dict.fromkeys(Pretrained.exported_inputs, 3))
@@ -286,8 +280,7 @@ class BertForMultipleChoice(ClassifierModel):
 class BertForQuestionAnswering(TaskModel):
     """Encoder and scores of every token as the answer's first and last token; BERT has no dropout in the head.
 
-    Args:
-      config: of any family, or its dict. seed: see `BertModel`. dtype: Keras dtype policy.
+    config, seed and dtype are as for `BertModel`.
     """
 
     def __init__(self, config, seed: int | None = None, name="question_answering", **kwargs):
@@ -315,8 +308,7 @@ class BertForPreTraining(TaskModel):
         model.compile(optimizer=AdamWeightDecay(1e-4))
         model.fit(dataset)  # of dicts with the seven features of a pre-training record
 
-    Args:
-      config: of any family, or its dict. seed: see `BertModel`. dtype: Keras dtype policy.
+    config, seed and dtype are as for `BertModel`.
     """
 
     part = "generator"

@@ -64,7 +64,6 @@ class TextEncoder:
         return self._dense(parts, [0, 0, 0, self.second_segment, end_segments])
 
     def _special(self, like: tf.RaggedTensor, ids: list[int]) -> tf.RaggedTensor:
-        """The same special tokens in every row."""
         rows = like.nrows(out_type=tf.int64)
         values = tf.tile(tf.constant(ids, tf.int32), [rows])
         return tf.RaggedTensor.from_uniform_row_length(values, len(ids), nrows=rows)

@@ -65,10 +65,7 @@ class ServedModel:
         self.vocab_size, self.mask_id = tokenizer.vocab_size, tokenizer.mask_id
 
     def tracked(self, assets: Sequence[tf.saved_model.Asset] = ()) -> tf.Module:
-        """The objects that a SavedModel of its signatures must keep: TensorFlow's variables, and the assets.
-
-        This object itself is none to save: its Keras model could be loaded with Keras alone.
-        """
+        """The objects that a SavedModel of its signatures must keep: TensorFlow's variables, and the assets."""
         root = tf.Module(name="served")
         root.variables_of_model, root.assets = self._variables, list(assets)
         return root
@@ -80,10 +77,7 @@ class ServedModel:
         return self._model({name: features[name] for name in self.model_inputs()}, training=False)
 
     def freeze(self) -> None:
-        """Turns the variables into constants of one function, which all signatures call.
-
-        So oneDNN reorders weights once, and casts are done once.
-        """
+        """Turns the variables into constants of one function: weights are reordered and cast once."""
         specs, model = self.model_inputs(), self._model
         function = tf.function(lambda **features: model(features, training=False), autograph=False)
         function = function.get_concrete_function(**specs)
@@ -102,7 +96,6 @@ class ServedModel:
         self._variables = []
 
     def signatures(self) -> dict[str, Callable]:
-        """name -> tf.function with an input signature."""
         default = signature(lambda text: self.outputs(self.features_of_texts(text)), strings("text"))
         return {"serving_default": default, **self.id_signatures()}
 
@@ -179,7 +172,6 @@ class ServedClassifier(ServedLogits):
         return dict(FOLDED) if self.folds else super().model_inputs()
 
     def run(self, features):
-        """Logits [B, C] of ids, mask and segments [B, S]."""
         return self._run_folded(unfolded(features)) if self.folds else super().run(features)
 
     def _run_folded(self, folded: Folded):

@@ -46,7 +46,6 @@ class GraphWords(tf.Module):
             self._kinds = CodePointTable(values_of(functools.partial(character_kind, split=split)))
 
     def __call__(self, texts: tf.Tensor) -> Words:
-        """The words of texts, string [B] in UTF-8."""
         # The space completes a character that the end cuts off, and ends a text's last word.
         decoded = tf.strings.unicode_decode(tf.strings.join([texts, " "]), "UTF-8", errors="ignore")
         row_splits, codes = decoded.row_splits, decoded.values

@@ -113,8 +113,6 @@ class ServedQuestionAnswering(ServedModel):
             return _choose(self._window_outputs(outputs, windows, before, pieces), codes, self.settings.predictions)
 
     def _outputs(self, windows: Windows, queries: tf.RaggedTensor, ids: tf.RaggedTensor) -> dict[str, tf.Tensor]:
-        """The model's outputs for all windows by name, see `Outputs`."""
-
         def compute(rows):
             with tf.device(CPU):
                 texts, starts, sizes = (tf.gather(part, rows) for part in windows[1:])
@@ -133,8 +131,7 @@ class ServedQuestionAnswering(ServedModel):
         return dict(zip(_LOGITS, in_batches(compute, lengths, self._window_batch, specs), strict=True))
 
     def _window_outputs(self, outputs: dict[str, tf.Tensor], windows: Windows, before: tf.Tensor, pieces) -> Outputs:
-        """What answers are chosen by. A window shows more of a token's context as `squad.windows` has it: more on both
-        sides, then the longer window, then the earlier one."""
+        """A window shows more context as in `squad.windows`: more on both sides of a token, then the longer window."""
         ids, starts, ends = pieces
         positions = tf.range(self.max_seq_length, dtype=tf.int64)[None, :] - before[:, None]
         size = windows.sizes[:, None]

@@ -158,9 +158,7 @@ def rows_of(items, name: str, kinds: Mapping[str, type], least: int, line: str |
 
 
 class Predictor(Answerer):
-    """Labels and probabilities for texts, from a model directory of any format, or an export.
-
-    Threads may share it.
+    """Labels and probabilities for texts, from a model directory of any format, or an export. Threads may share it.
 
         predictor = Predictor("mrpc_output/best_model")
         predictor(["A text.", ("One text.", "And its pair."), {"text": "One text.", "text_pair": "And its pair."}])

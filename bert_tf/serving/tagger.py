@@ -28,9 +28,7 @@ class _Words(NamedTuple):
 
 
 class Tagger(Answerer):
-    """Tags every word and finds the entities in texts of any length.
-
-    Threads may share it.
+    """Tags every word and finds the entities in texts of any length. Threads may share it.
 
         tagger = Tagger("ner_output/best_model")
         tagger("Ada Brown was born in London.")["entities"]
@@ -135,14 +133,8 @@ class Tagger(Answerer):
             score = float(np.mean(scores[entity.start : entity.end]))
             text = words.text[start:end]
             entities.append({"type": entity.type, "text": text, "start": start, "end": end, "score": score})
-        return {
-            "words": words.words,
-            "tags": tags,
-            "scores": [float(score) for score in scores],
-            "starts": words.starts,
-            "ends": words.ends,
-            "entities": entities,
-        }
+        tagged = {"words": words.words, "tags": tags, "scores": [float(score) for score in scores]}
+        return tagged | {"starts": words.starts, "ends": words.ends, "entities": entities}
 
 
 def _joined(words: Sequence[str]) -> _Words:

@@ -76,18 +76,11 @@ def from_pretrained(
     trained: bool = False,
     **arguments,
 ) -> "keras.Model":
-    """A model with the weights at `path`.
+    """A model of a class with the weights at `path`; see `heads.Pretrained.from_pretrained`.
 
     Args:
-      model_class: BertModel or one of the models with heads.
-      path: a directory, checkpoint prefix or weight file of any of the four formats.
-      config: used instead of the one beside the weights.
-      labels: names of the classes in the order of their ids, saved with the model; for model classes with labels. The
-        outputs of a trained model that knows its labels are put into this order.
-      id2label, label2id: the same, as transformers has it.
-      new_head: begin a new output layer, for other labels, or another number of them, than the model was trained for.
+      id2label, label2id: labels, as transformers has them.
       trained: for those who answer with the model: what the weights lack is an error, and not a warning.
-      arguments: for the class. Those that describe the head have the values in the file as defaults.
     """
     from bert_tf.models.files import initialize
 

@@ -105,19 +105,24 @@ def write_confusion_matrix(output_dir: str, rows: GroupedRows, logits: np.ndarra
     plots.plot_confusion_matrix(labels, chosen, list(map(str, range(rows.rows_per_example))), path, title=title)
 
 
+def describe(example: ChoiceExample, probabilities: np.ndarray) -> dict:
+    """`choice`, the likeliest one's number, its `text`, and all `probabilities` [N]."""
+    choice = int(probabilities.argmax())
+    return {"choice": choice, "text": example.choices[choice], "probabilities": probabilities.tolist()}
+
+
 def write_predictions(output_dir: str, examples: Sequence[ChoiceExample], logits: np.ndarray) -> list[str]:
     """Writes predictions.jsonl (see `outcome.write_predictions`) and test_results.tsv; returns their paths.
 
-    The first has for each example its number `guid`, the number of the chosen one from 0, its text, the probabilities
-    of all choices, and the `label` if there is one. The second has the probabilities, as run_classifier.py writes them.
+    The first has for each example its number `guid`, what `describe` gives, and the `label` if there is one. The second
+    has the probabilities, as run_classifier.py writes them.
     """
     from bert_tf.tasks.outcome import write_predictions as write  # serving writes none
 
     probabilities = softmax(np.asarray(logits, np.float32))
     described = []
     for example, row in zip(examples, probabilities, strict=True):
-        choice = int(row.argmax())
-        record = {"choice": choice, "text": example.choices[choice], "probabilities": row.tolist()}
+        record = describe(example, row)
         if example.label is not None:
             record["label"] = example.label
         described.append(record)

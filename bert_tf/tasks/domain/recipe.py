@@ -84,7 +84,7 @@ class Start:
 
 
 def open_start(settings: DomainSettings) -> Start:
-    """Reads what is beside the weights, and which heads they have; refuses rows that the model does not take."""
+    """Reads what is beside the weights, and which heads they have; raises for rows that the model does not take."""
     path = settings.init_checkpoint
     with naming_flag("--init_checkpoint"):
         weights, files = model_directory.read_model(path)
@@ -183,7 +183,7 @@ class _Job:
         return {"texts": counts, **words}
 
     def make_records(self, texts: Mapping[str, Mapping]) -> dict[str, int]:
-        """The records of all texts; returns how many each has."""
+        """Writes the records of all texts; returns how many each has."""
         tf.io.gfile.makedirs(self.path("records"))
         vocab_file, rows = model_directory.read_model_files(self.start_folder).vocab_file, {}
         options = {"max_seq_length": self.settings.max_seq_length, **self.start.record_settings}
@@ -234,10 +234,7 @@ class _Job:
         return self.do(f"fine_tuning-{name}", vars(task) | vars(run), scores)
 
     def do(self, name: str, settings: Mapping[str, object], step: Callable[[], dict]) -> dict:
-        """The results of a step, which is done unless results/NAME.json has them, beside its `settings`.
-
-        A step that was begun with other settings is refused.
-        """
+        """The results of a step, which is done unless results/NAME.json has them; raises if its settings changed."""
         path, settings = self.path("results", f"{name}.json"), json.loads(json.dumps(settings))
         kept = read_json_if_there(path) or {"settings": settings}
         then = kept["settings"]
@@ -264,7 +261,6 @@ class _Job:
 
 
 def create_page(content: dict) -> str:
-    """domain.json as Markdown."""
     training, counts = content["training"], content["texts"].items()
     passes = training["steps"] * training["train_batch_size"] / training["records"]
     sizes = ([name, f"{of['documents']:,}", f"{of['sentences']:,}", f"{of['bytes'] / 1e6:.2f}"] for name, of in counts)

@@ -44,7 +44,6 @@ class Entries:
 
     @property
     def count(self) -> int:
-        """T, the number of rows."""
         return int(self.offsets[-1])
 
 
@@ -53,12 +52,9 @@ Write = Callable[[range, np.ndarray], None]
 
 @contextlib.contextmanager
 def open_writer(path: str, output_format: str, layers: tuple, hidden_size: int, entries: Entries) -> Iterator[Write]:
-    """A function that adds the values [entries, L, H] of the next lines to a file, which gets its name when all went
-    well.
+    """A function that adds the values [entries, L, H] of the next lines to a file, which gets its name in the end.
 
-    Args:
-      output_format: json, npz or tfrecord.
-      layers: as requested; written with the values.
+    output_format: json, npz or tfrecord. layers: as requested; written with the values.
     """
     with written(path) as temporary:
         if output_format == "json":

@@ -152,16 +152,11 @@ def write_predictions(
     for sentence, of_words, probabilities in zip(file.sentences, tags, best, strict=True):
         record = {"words": sentence.words, "tags": of_words}
         if layout.tag_scheme != "plain":
-            record["entities"] = [
-                {
-                    "type": entity.type,
-                    "start": entity.start,
-                    "end": entity.end,
-                    "text": between.join(sentence.words[entity.start : entity.end]),
-                    "score": round(float(np.mean(probabilities[entity.start : entity.end])), 4),
-                }
-                for entity in ner_tags.entities_of(of_words, layout.tag_scheme)
-            ]
+            record["entities"] = []
+            for type_, start, end in map(dataclasses.astuple, ner_tags.entities_of(of_words, layout.tag_scheme)):
+                text, score = between.join(sentence.words[start:end]), float(np.mean(probabilities[start:end]))
+                entity = {"type": type_, "start": start, "end": end, "text": text, "score": round(score, 4)}
+                record["entities"].append(entity)
         lines.append(json.dumps(record, ensure_ascii=False) + "\n")
     write_text_file(paths[1], "".join(lines))
     return paths
