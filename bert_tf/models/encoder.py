@@ -100,9 +100,8 @@ class BertEncoder(NamedInputs, Rebuilt, keras.Model):
         if config.embedding_size != config.hidden_size:
             deviation = None if config.head_initializer_range is None else config.initializer_range
             self.project = Projection(config.hidden_size, deviation, name="embeddings_project", dtype=dtype)
-        self.blocks = [
-            TransformerBlock(config, name=f"layer_{k}", dtype=dtype) for k in range(1 + max(config.block_order))
-        ]
+        count = 1 + max(config.block_order)
+        self.blocks = [TransformerBlock(config, name=f"layer_{k}", dtype=dtype) for k in range(count)]
         self.pooler = None
         if config.has_pooler:
             self.pooler = Projection(config.hidden_size, config.initializer_range, name="dense", dtype=dtype)

@@ -166,9 +166,7 @@ class TaskModel(NamedInputs, Pretrained, Rebuilt, keras.Model):
         self.config = as_config(config)
         self.seed = seed
         self.objective = objective
-        self.bert = BertEncoder(
-            self.config, dense_embedding_gradient=dense_embedding_gradient, seed=seed, dtype=self.dtype_policy
-        )
+        self.bert = BertEncoder(self.config, dense_embedding_gradient, seed, dtype=self.dtype_policy)
         self.objective_metric = ObjectiveMetric(objective)
 
     encoder_inputs = ENCODER_INPUTS
@@ -413,13 +411,10 @@ class ClassifierModel(TaskModel):
         self.head_config = head
         vars(self.config)["id2label"] = self.id2label
         self.dropout_rate = dropout_rate
-        self.hidden = None
+        config, dtype, self.hidden = self.config, self.dtype_policy, None
         if self.hidden_act:
-            size, deviation = self.config.hidden_size, self.config.initializer_range
-            self.hidden = Projection(size, deviation, name="pre_classifier", dtype=self.dtype_policy)
-        self.head = LinearHead(
-            num_labels, self.config.head_initializer_range, name="classifier", dtype=self.dtype_policy
-        )
+            self.hidden = Projection(config.hidden_size, config.initializer_range, name="pre_classifier", dtype=dtype)
+        self.head = LinearHead(num_labels, config.head_initializer_range, name="classifier", dtype=dtype)
 
     @property
     def hidden_act(self) -> str | None:

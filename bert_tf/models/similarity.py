@@ -102,9 +102,8 @@ class TripletObjective(ClassificationObjective):
 
     @classmethod
     def values(cls, outputs, features: dict) -> tuple:
-        near, far = (
-            ops.sqrt(ops.sum(ops.square(outputs[:, 0] - outputs[:, number]), axis=-1) + _TINY) for number in (1, 2)
-        )
+        squares = (ops.square(outputs[:, 0] - outputs[:, number]) for number in (1, 2))
+        near, far = (ops.sqrt(ops.sum(each, axis=-1) + _TINY) for each in squares)
         return ops.relu(near - far + cls.margin), {"accuracy": ops.cast(near < far, "float32")}
 
 

@@ -202,9 +202,8 @@ class ServedClassifier(ServedLogits):
 
     def signatures(self):
         single = signature(lambda text: self.text_outputs(text), strings("text"))
-        pairs = signature(
-            lambda text, text_pair: self.text_outputs(text, text_pair), strings("text"), strings("text_pair")
-        )
+        both = strings("text"), strings("text_pair")
+        pairs = signature(lambda text, text_pair: self.text_outputs(text, text_pair), *both)
         named = {"serving_default": pairs} if self._text_pairs else {"serving_default": single, "serve_pairs": pairs}
         return {**named, **self.id_signatures()}
 

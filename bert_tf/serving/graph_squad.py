@@ -240,9 +240,7 @@ def _nbest(questions, answers: _Answers, is_extra, count: tf.Tensor, size: int, 
     return answers.at(lists.to_tensor(total, shape=[None, size + lists_null]))
 
 
-def _best_or_none(
-    scored: Outputs, codes, settings: PredictionSettings, nbest: _Answers, probabilities, windows, null
-) -> tuple[_Answers, tf.Tensor, tf.Tensor]:
+def _best_or_none(scored: Outputs, codes, settings, nbest: _Answers, probabilities, windows, null) -> tuple:
     """The best answer of each question, or "no answer" if that is better; its `score` and `null_score`; [B] each.
 
     windows: how many each question has [B]. null: scores of "no answer" [B].

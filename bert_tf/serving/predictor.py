@@ -199,9 +199,8 @@ class Predictor(Answerer):
             self.task = task_of(self.model)
             with naming_flag(self.path):
                 self._gives_probability = self.task.is_regression and self.files.head.gives_probability()
-            self.windows = classification_encode.windows_of_model(
-                self.model.head_config, self.tokenizer, self.max_seq_length
-            )
+            head = self.model.head_config
+            self.windows = classification_encode.windows_of_model(head, self.tokenizer, self.max_seq_length)
             self._pairs = trained_on_pairs(self.path)
         self.labels = list(self.task.labels or ())
 

@@ -83,9 +83,8 @@ def read_config(values: Mapping, source: str) -> BertConfig:
     keys |= {key: values[key] for key in layout.carried if values.get(key) is not None}
     for key in _CLASSIFIER_DROPOUT:
         if values.get(key) not in (None, layout.config_class.classifier_dropout):
-            logging.warning(
-                "%s: %s=%s is not taken over; --classifier_dropout=%s has it.", source, key, values[key], values[key]
-            )
+            message = "%s: %s=%s is not taken over; --classifier_dropout=%s has it."
+            logging.warning(message, source, key, values[key], values[key])
     return layout.config_class.from_dict(keys, source=source)
 
 
@@ -113,9 +112,8 @@ def architecture_of(names, head: HeadConfig) -> str:
         return "BertForQuestionAnswering"
     if REPLACED_TOKEN_HEAD in names:
         return "BertForPreTraining"
-    masked = "cls/predictions/output_bias" in names
     following = "cls/seq_relationship/output_weights" in names
-    if masked:
+    if "cls/predictions/output_bias" in names:
         return "BertForPreTraining" if following else "BertForMaskedLM"
     return "BertForNextSentencePrediction" if following else "BertModel"
 
@@ -321,9 +319,8 @@ def names_there(weights: Weights, config: BertConfig, head: HeadConfig) -> dict[
     names = [name for name in weights.shapes if is_model_variable(name)]
     names = [name for name in names if name.startswith(regular) or name in FIXED_NAMES or name in HIDDEN_LAYER]
     architecture = architecture_of(names, head) if "output_weights" in names else None
-    is_split = (
-        layout.classifier_act == "gelu_erf" and 2 * weights.shapes.get("output_weights", (0,))[0] <= config.hidden_size
-    )
+    outputs = weights.shapes.get("output_weights", (0,))[0]
+    is_split = layout.classifier_act == "gelu_erf" and 2 * outputs <= config.hidden_size
     if architecture in layout.heads and HIDDEN_LAYER[0] not in names and not is_split:
         raise ValueError(
             f"format=huggingface: {weights.path} has a classifier of one layer, transformers' {layout.title} of two."
@@ -334,7 +331,7 @@ def names_there(weights: Weights, config: BertConfig, head: HeadConfig) -> dict[
             f"format=huggingface: transformers has no {layout.title} with the heads of {weights.path}: use bert_tf."
         )
     act = layout.masked_lm_act
-    if act not in (None, config.masked_lm_act or config.activation) and "cls/predictions/output_bias" in names:
+    if masked and act not in (None, config.masked_lm_act or config.activation):
         raise ValueError(
             f'format=huggingface: the masked-LM head of a {layout.title} has hidden_act "{act}" there: use bert_tf, or '
             f"give hidden_act={act}, which changes outputs."

@@ -57,9 +57,8 @@ def encode_examples(
     labels = {}
     if None not in (right := [example.label for example in examples]):
         labels["label_ids"] = np.array(right, np.int32)
-    return GroupedRows(
-        ids, offsets, np.array(starts, np.int32), labels, num_choices, truncated, pad_id=tokenizer.pad_id
-    )
+    starts = np.array(starts, np.int32)
+    return GroupedRows(ids, offsets, starts, labels, num_choices, truncated, pad_id=tokenizer.pad_id)
 
 
 def log_examples(rows: GroupedRows, tokenizer: Tokenizer, count: int = 2, row: str = "choice") -> None:

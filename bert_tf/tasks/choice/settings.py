@@ -45,9 +45,8 @@ class ChoiceSettings(TableSettings, FileSettings):
             raise ValueError(f"--{given} needs --{missing} beside it; without both, the columns are SWAG's.")
         if columns := self.columns:
             flags = {"--context": columns.context, "--question": columns.question, "--label": columns.label}
-            check_different(
-                flags | {f"--choices ({number})": name for number, name in enumerate(columns.choices, start=1)}
-            )
+            choices = {f"--choices ({number})": name for number, name in enumerate(columns.choices, start=1)}
+            check_different(flags | choices)
         for name in ("question", "label"):
             if getattr(self, name) and not self.context:
                 raise ValueError(f"--{name} needs --context and --choices beside it.")

@@ -95,9 +95,7 @@ def _columns_of(table, labels: Sequence | str | None, pairs: Sequence[str] | Non
     return table[names[0]], labels, table[names[1]] if len(names) == 2 else pairs
 
 
-def _dataset(
-    encoded: EncodedExamples, y: np.ndarray | None, batch_size: int, widths: Sequence[int], seed: int | None
-) -> tf.data.Dataset:
+def _dataset(encoded: EncodedExamples, y, batch_size: int, widths, seed: int | None) -> tf.data.Dataset:
     epochs = itertools.count()
 
     def batches() -> Iterator:
@@ -113,9 +111,7 @@ def _dataset(
     return dataset.apply(tf.data.experimental.assert_cardinality(count)).prefetch(4)
 
 
-def _order(
-    encoded: EncodedExamples, batch_size: int, widths: Sequence[int], seed: int | None, epoch: int
-) -> list[np.ndarray]:
+def _order(encoded: EncodedExamples, batch_size: int, widths, seed: int | None, epoch: int) -> list[np.ndarray]:
     count = len(encoded)
     if seed is None:
         return [np.arange(start, min(start + batch_size, count)) for start in range(0, count, batch_size)]

@@ -30,8 +30,24 @@ class ClassificationTask(FineTuningTask):
     takes_pairs = False
 
     def resolve(self, run, newest):
-        self.settings, run = _resolved(self.settings, run, newest)
-        return super().resolve(run, newest)
+        settings, source = self.settings, newest or run.init_checkpoint
+        earlier = run_directory.read_settings(run.output_dir) if newest else {}
+        then, now = earlier.get("task_name"), settings.task_name
+        if earlier and str(then).lower() != now.lower():
+            raise ValueError(
+                f"--output_dir={run.output_dir} holds a run of --task_name={then}, this one is {now}. Choose another "
+                f"directory; to use that run's model, give --init_checkpoint={run.output_dir}."
+            )
+        if not run.do_train and source:
+            settings.check_texts(source)
+        self.settings = settings = _with_windows(settings, run, newest)
+        if settings.long_texts and source and not run.do_train:
+            # With another length it would give other answers than `Predictor` and the exports.
+            length = read_max_length(tokenizer_files.directory_of(source)) or run.max_seq_length
+            if length != run.max_seq_length:
+                logging.info("Windows of %d tokens, as in training; --max_seq_length is not used.", length)
+            run = dataclasses.replace(run, max_seq_length=length)
+        return run
 
     @property
     def other_labels(self):
@@ -155,33 +171,8 @@ class ClassificationTask(FineTuningTask):
         encode.write_predictions(output_dir, examples.suffix, self.task, examples.examples, outputs)
 
 
-def _resolved(
-    settings: ClassificationSettings, run: FineTuningSettings, newest: str | None
-) -> tuple[ClassificationSettings, FineTuningSettings]:
-    """The settings of a task and of its run, with what follows from the model that is resumed, used or trained on."""
-    earlier = run_directory.read_settings(run.output_dir) if newest else {}
-    then, now = earlier.get("task_name"), settings.task_name
-    if earlier and str(then).lower() != now.lower():
-        raise ValueError(
-            f"--output_dir={run.output_dir} holds a run of --task_name={then}, this one is {now}. Choose another "
-            f"directory; to use that run's model, give --init_checkpoint={run.output_dir}."
-        )
-    if not run.do_train and (source := newest or run.init_checkpoint):
-        settings.check_texts(source)
-    settings, source = _with_windows(settings, run, newest), newest or run.init_checkpoint
-    if settings.long_texts and source and not run.do_train:
-        # With another length it would give other answers than `Predictor` and the exports.
-        length = read_max_length(tokenizer_files.directory_of(source)) or run.max_seq_length
-        if length != run.max_seq_length:
-            logging.info("Windows of %d tokens, as in training; --max_seq_length is not used.", length)
-        run = dataclasses.replace(run, max_seq_length=length)
-    return settings, run
-
-
-def _with_windows(
-    settings: ClassificationSettings, run: FineTuningSettings, newest: str | None
-) -> ClassificationSettings:
-    """The settings with the windows of such a model, or else as given; `long_texts` becomes "windows" or None."""
+def _with_windows(settings, run: FineTuningSettings, newest: str | None) -> ClassificationSettings:
+    """The settings with the windows of the model that is resumed, used or trained on; long_texts "windows" or None."""
     source = newest or run.init_checkpoint
     head = read_head(tokenizer_files.directory_of(source)) if source else NO_HEAD
     windows = settings.long_texts == "windows" or (settings.long_texts is None and bool(head.window_pooling))

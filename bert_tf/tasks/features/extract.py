@@ -331,9 +331,8 @@ def run(settings: FeatureSettings) -> None:
         length = ", of length 1" if sentences.normalize else ""
         logging.info("Vectors: %s over the tokens of a line%s.", sentences.pooling, length)
     with naming_flag("--input_file"):
-        text = read_input(
-            settings.input_file, tokenizer, settings.max_seq_length, settings.pooling, sentences, settings.encoding
-        )
+        length, pooling = settings.max_seq_length, settings.pooling
+        text = read_input(settings.input_file, tokenizer, length, pooling, sentences, settings.encoding)
     strategy = distribution.set_up_devices(settings)
     distribution.check_batch_sizes(strategy, settings)
     with drawn_late():

@@ -233,10 +233,8 @@ class _Reader:
         if self.layout.tag_scheme == "plain":
             tags = {tag for sentence in self.sentences for tag in sentence.tags}
             if tags > {ner_tags.OUTSIDE} and all(map(_is_tag, tags)) and is_first("plain"):
-                shown = (self.path, min(tags - {ner_tags.OUTSIDE}))
-                logging.warning(
-                    "%s: its tags, such as %s, mark entities, which --tag_scheme=plain does not score.", *shown
-                )
+                message = "%s: its tags, such as %s, mark entities, which --tag_scheme=plain does not score."
+                logging.warning(message, self.path, min(tags - {ner_tags.OUTSIDE}))
             return
         self.notation = ner_tags.notation_of(tag for sentence in self.sentences for tag in sentence.tags)
         self.sentences = list(map(self._with_learned_tags, self.sentences))

@@ -96,14 +96,13 @@ def score(
     predicted = raw_tags(sentences, logits, labels)
     results = evaluate(gold, predicted, plain=plain)
     if metric == "klue":
-        without_spaces = (
-            [
-                [tag for word, tag in zip(sentence.words, tags, strict=True) if not word.isspace()]
-                for sentence, tags in zip(sentences, every, strict=True)
-            ]
-            for every in (gold, predicted)
-        )
-        results |= klue(*without_spaces, ner_tags.tag_set("iob2", ner_tags.types_of(labels)))
+
+        def without_spaces(every: Tags) -> Tags:
+            words = (zip(sentence.words, tags, strict=True) for sentence, tags in zip(sentences, every, strict=True))
+            return [[tag for word, tag in pairs if not word.isspace()] for pairs in words]
+
+        known = ner_tags.tag_set("iob2", ner_tags.types_of(labels))
+        results |= klue(without_spaces(gold), without_spaces(predicted), known)
     number = {label: index for index, label in enumerate(labels)}
     ids = np.array([number.get(tag, -1) for sentence in sentences for tag in sentence.tags])
     has_id = ids >= 0
@@ -113,12 +112,7 @@ def score(
 
 
 def write_confusion_matrix(
-    output_dir: str,
-    sentences: Sequence[Sentence],
-    logits: np.ndarray,
-    labels: Sequence[str],
-    plain: bool,
-    title: str,
+    output_dir: str, sentences: Sequence[Sentence], logits: np.ndarray, labels: Sequence[str], plain: bool, title: str
 ) -> None:
     """Writes confusion_matrix.png: how often words of each type of entity (or plain tag) were given each type."""
     from bert_tf.training import plots

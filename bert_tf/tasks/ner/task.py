@@ -132,9 +132,8 @@ class NerTask(FineTuningTask):
         flag = f"--{kind}_file"
         paths = list_files(getattr(self.settings, f"{kind}_file"), flag)
         with naming_flag(flag):
-            return [
-                data.read_conll(path, self.settings.layout, self.tagging.learned_scheme, has_tags) for path in paths
-            ]
+            layout, scheme = self.settings.layout, self.tagging.learned_scheme
+            return [data.read_conll(path, layout, scheme, has_tags) for path in paths]
 
     def _tagged_sentences(self, kind: str) -> list[data.Sentence]:
         sentences, documents = [], 0

@@ -103,9 +103,7 @@ def read_examples(
     return examples
 
 
-def _check_judgements(
-    row: Mapping, columns: Columns, judged: dict[str, object], path: str, line: int, is_named: bool
-) -> None:
+def _check_judgements(row: Mapping, columns: Columns, judged: dict, path: str, line: int, is_named: bool) -> None:
     """Raises, or warns if columns are named, where unused labels differ from those of the first row (`judged`)."""
     for name in (name for name in row if name not in columns.texts and name.casefold() in _JUDGEMENTS):
         if row[name] == judged.setdefault(name, row[name]):

@@ -44,9 +44,8 @@ def encode_examples(
     labels = {"text_ids": ids.reshape(len(examples), -1)}
     if examples[0].score is not None:
         labels["scores"] = np.array([example.score for example in examples], np.float32)
-    return GroupedRows(
-        rows.ids, rows.offsets, rows.second_starts, labels, len(examples[0].texts), truncated, pad_id=rows.pad_id
-    )
+    count = len(examples[0].texts)
+    return GroupedRows(rows.ids, rows.offsets, rows.second_starts, labels, count, truncated, pad_id=rows.pad_id)
 
 
 # --- how good vectors are, and what is written of them ----------------------------------------------------------------

@@ -247,9 +247,7 @@ def _warn_of_parts_of_words(articles: list[dict]) -> None:
         logging.warning(message, inside, total, round(100 * inside / total))
 
 
-def _training_example(
-    question: dict, paragraph: Paragraph, version_2: bool, answer_from: str, path: str
-) -> tuple[SquadExample | None, str]:
+def _training_example(question: dict, paragraph: Paragraph, version_2: bool, answer_from: str, path: str) -> tuple:
     """The example, None if its answer is not where it should be; and the text found there."""
     if version_2 and question.get("is_impossible", question.get("answers") == []):
         return SquadExample(question["id"], question["question"], paragraph, "", -1, -1, True), ""

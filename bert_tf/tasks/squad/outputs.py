@@ -22,13 +22,7 @@ from bert_tf.data import token_rows
 from bert_tf.models.configuration.config import BertConfig
 from bert_tf.system.checks import check_extra, whole_number
 from bert_tf.system.text_files import read_json_if_there
-from bert_tf.tasks.squad.answers import (
-    Prediction,
-    PredictionSettings,
-    SpanScores,
-    collect_scores,
-    predict_answers,
-)
+from bert_tf.tasks.squad.answers import Prediction, PredictionSettings, SpanScores, collect_scores, predict_answers
 from bert_tf.tasks.squad.data import SquadData, questions_of
 from bert_tf.tasks.squad.windows import Windows, WindowSettings
 from bert_tf.text import tokenizer_files
@@ -245,15 +239,13 @@ def evaluate(
     return {name: float(value) for name, value in results.items()}
 
 
-def _evaluate_by_answer(
-    articles, predictions, version_2_with_negative: bool, null_odds, best_texts, metric: str
-) -> dict[str, float]:
+def _evaluate_by_answer(articles, predictions, version_2: bool, null_odds, best_texts, metric: str) -> dict[str, float]:
     """`evaluate` by a metric of single answers; the threshold that is found is that of `best_threshold`."""
     questions = {question["id"]: question for question in questions_of(articles)}
     names = ("exact", METRICS[metric][0])
     scores = _scores_of_questions(articles, predictions, metric)
     groups = {"": list(questions)}
-    if version_2_with_negative:
+    if version_2:
         groups["HasAns_"] = [key for key, question in questions.items() if question.get("answers")]
         groups["NoAns_"] = [key for key, question in questions.items() if not question.get("answers")]
     results = {
@@ -263,16 +255,14 @@ def _evaluate_by_answer(
         if keys
     }
     results = {"exact_match": results.pop("exact"), **results}
-    if version_2_with_negative and null_odds is not None and best_texts is not None:
+    if version_2 and null_odds is not None and best_texts is not None:
         for number, name in enumerate(names):
             best = _best_threshold(articles, null_odds, best_texts, metric, number)
             results[f"best_{name}"], results[f"best_{name}_threshold"] = best
     return results
 
 
-def _scores_of_questions(
-    articles: Sequence[dict], texts: Mapping[str, str], metric: str
-) -> dict[str, tuple[float, float]]:
+def _scores_of_questions(articles, texts: Mapping[str, str], metric: str) -> dict[str, tuple[float, float]]:
     """id -> exact match and the metric's other score, from 0 to 1, of each question with a prediction."""
     if metric == "squad":
         from official.nlp.tools import squad_evaluate_v2_0
@@ -303,9 +293,7 @@ def best_threshold(
     return _best_threshold(articles, null_odds, best_texts, metric, 1)[1]
 
 
-def _best_threshold(
-    articles: Sequence[dict], null_odds: Mapping[str, float], best_texts: Mapping[str, str], metric: str, number: int
-) -> tuple[float, float]:
+def _best_threshold(articles, null_odds, best_texts, metric: str, number: int) -> tuple[float, float]:
     """The best score in percent and its threshold. number: 0: of exact match, 1: of the metric's other score."""
     answered, none = (
         {key: scores[number] for key, scores in _scores_of_questions(articles, texts, metric).items()}

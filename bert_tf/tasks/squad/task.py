@@ -82,9 +82,8 @@ class SquadTask(FineTuningTask):
             threshold = stored.predictions.null_score_diff_threshold
             logging.info("null_score_diff_threshold %.4f, from the file beside %s.", threshold, source)
         if stored and has_null and not stored.predictions.version_2_with_negative:
-            logging.warning(
-                "%s was trained without --version_2_with_negative: it never learned to give no answer.", source
-            )
+            message = "%s was trained without --version_2_with_negative: it never learned to give no answer."
+            logging.warning(message, source)
         if stored and stored.windows.answer_from != answer_from:
             logging.warning("%s was trained with --answer_from=%s.", source, stored.windows.answer_from)
         cut = run.max_seq_length, settings.doc_stride, settings.max_query_length, answer_from
@@ -103,12 +102,11 @@ class SquadTask(FineTuningTask):
         return squad
 
     def _cut(self, questions: data.SquadData, name: str, is_training: bool) -> windows.Windows:
-        cut = windows.cached_windows(
-            questions.examples, self.tokenizer, self.answering.windows, is_training, self.cache_dir
-        )
-        logging.info("--%s: %d questions, %d windows", name, len(questions.examples), len(cut))
-        windows.warn_of_cut_questions(questions.examples, self.tokenizer, self.answering.windows)
-        windows.warn_of_gaps(cut, self.answering.windows)
+        examples, settings = questions.examples, self.answering.windows
+        cut = windows.cached_windows(examples, self.tokenizer, settings, is_training, self.cache_dir)
+        logging.info("--%s: %d questions, %d windows", name, len(examples), len(cut))
+        windows.warn_of_cut_questions(examples, self.tokenizer, settings)
+        windows.warn_of_gaps(cut, settings)
         if self.settings.verbose_logging:
             for skipped in questions.skipped:
                 logging.info("Left out: %s", skipped)

@@ -224,14 +224,7 @@ def build_windows(
     return _windows_of(whole, settings.answer_from == "offsets", is_training, tokenizer.pad_id)
 
 
-def _chunk_windows(
-    examples: Sequence[SquadExample],
-    first_example: int,
-    tokenizer: Tokenizer,
-    pieces: _WordPieces,
-    settings: WindowSettings,
-    is_training: bool,
-) -> dict[str, np.ndarray]:
+def _chunk_windows(examples, first_example: int, tokenizer, pieces, settings, is_training: bool) -> dict:
     """The arrays of `Windows` (`lengths` instead of offsets) for some examples; `first_example` is their number."""
     special = tokenizer.num_special_tokens(pair=True)
     after = [-1] * len(tokenizer.end_ids)
