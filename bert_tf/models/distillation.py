@@ -67,9 +67,8 @@ class DistillationObjective:
 
     Outputs: those of a `TaughtModel`. Features, labels and metrics are those of the task, and the metric `soft_loss`.
 
-    Args:
-      objective: one of objectives.py that has `soft_losses`. weight: of the teacher, 0 to 1.
-      temperature: see `objectives.softened_divergence`; a regression has none.
+    objective: one of objectives.py that has `soft_losses`. weight: of the teacher, 0 to 1.
+    temperature: see `objectives.softened_divergence`; a regression has none.
     """
 
     def __init__(self, objective, weight: float, temperature: float):

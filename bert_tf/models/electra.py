@@ -106,8 +106,7 @@ class ReplacedTokenPretraining(SumObjective):
     The metrics are those of the original's evaluation, under its names: `disc_loss` is the mean over the rows of each
     row's mean; `disc_precision` and `disc_recall` are about replaced tokens.
 
-    Attributes:
-      generator_weight, discriminator_weight: factors of the masked-LM loss, and of the loss of the discriminator.
+    generator_weight, discriminator_weight: factors of the masked-LM loss, and of the loss of the discriminator.
     """
 
     generator_weight: float = 1.0

@@ -309,9 +309,8 @@ def reads_few(count: float, length: float) -> bool:
 def layer_flops(config: BertConfig, length: float, read: float | None = None, *, with_attention: bool = True) -> list:
     """Floating-point operations of each layer's matrix products, forward, for one sequence.
 
-    Args:
-      length: tokens of the sequence. read: of how many tokens the last layer's outputs are read; None: of all.
-      with_attention: also of the products of queries, keys and values, which have no weights.
+    length: tokens of the sequence. read: of how many tokens the last layer's outputs are read; None: of all.
+    with_attention: also of the products of queries, keys and values, which have no weights.
     """
     hidden, inner = config.hidden_size, config.intermediate_size
 

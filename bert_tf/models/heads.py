@@ -110,9 +110,8 @@ class Pretrained:
     def save_pretrained(self, directory: str, *, format: str = "bert_tf", **arguments) -> None:
         """Writes weights, configuration, and, if known, vocabulary and casing.
 
-        Args:
-          format: "bert_tf", "tf1" or "huggingface".
-          arguments: see `pretrained.save_pretrained`: vocab_file, do_lower_case, strip_accents, overwrite.
+        format: "bert_tf", "tf1" or "huggingface".
+        arguments: see `pretrained.save_pretrained`: vocab_file, do_lower_case, strip_accents, overwrite.
         """
         from bert_tf.models.files import pretrained
 
@@ -156,9 +155,8 @@ class TaskModel(NamedInputs, Pretrained, Rebuilt, keras.Model):
     Besides the encoder's inputs it accepts the features that its objective reads, so that it can be called with whole
     batches of a dataset.
 
-    Args:
-      objective: a class of objectives.py.
-      config: of any family, or its dict. seed, dense_embedding_gradient: see `BertModel`. dtype: Keras dtype policy.
+    objective: a class of objectives.py.
+    config: of any family, or its dict. seed, dense_embedding_gradient: see `BertModel`. dtype: Keras dtype policy.
     """
 
     def __init__(self, objective, config, seed: int | None, dense_embedding_gradient: bool = False, **kwargs):
@@ -371,8 +369,7 @@ def with_class_weights(objective: type, weights: Sequence[float] | None) -> type
 
     That is the mean of PyTorch's `CrossEntropyLoss(weight)`. The metrics are those without weights.
 
-    Args:
-      objective: of classes of examples [B] or tokens [B, S]. weights: of the C classes; None: the objective itself.
+    objective: of classes of examples [B] or tokens [B, S]. weights: of the C classes; None: the objective itself.
     """
     if weights is None:
         return objective

@@ -47,9 +47,8 @@ def other_names(label_names: Sequence[str] = ()) -> dict[str, str]:
 def named_inputs(inputs, known: Sequence[str], model_name: str = "the model", others: Mapping = OTHER_NAMES) -> dict:
     """A model's inputs as a dict under the original's names.
 
-    Args:
-      inputs: arrays by name, or only the input_ids. None counts as not given.
-      known: the names that the model reads. model_name: for errors. others: see `other_names`.
+    inputs: arrays by name, or only the input_ids. None counts as not given.
+    known: the names that the model reads. model_name: for errors. others: see `other_names`.
     """
     if not isinstance(inputs, Mapping):
         return {"input_ids": inputs}

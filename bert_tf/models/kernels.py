@@ -182,9 +182,8 @@ def bias_activation(x, bias, activation: str = "linear", training: bool = False)
 def residual_norm(x, residual, gamma, beta, drop: Drop | None, epsilon: float, dtype: str, training: bool = False):
     """LayerNorm(residual + dropout(x)) over the last axis, computed in float32.
 
-    Args:
-      x: [X, H]. residual: of the same shape, or None. gamma, beta: float32 [H].
-      epsilon: added to the variance. dtype: of the result.
+    x: [X, H]. residual: of the same shape, or None. gamma, beta: float32 [H].
+    epsilon: added to the variance. dtype: of the result.
     """
     if residual is None or not fuses(training):
         z = dropped(_float32(x), drop)

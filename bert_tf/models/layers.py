@@ -96,8 +96,7 @@ class Rebuilt:
 
     An argument's value is that of the attribute of its name: of the `head_config` of a model, or else of the object.
 
-    Attributes:
-      kept_as: argument -> attribute of the object, where that is another one.
+    kept_as: argument -> attribute of the object, where that is another one.
     """
 
     kept_as: Mapping[str, str] = MappingProxyType({})
@@ -158,8 +157,7 @@ class LayerNorm(Rebuilt, keras.layers.Layer):
 class Projection(Rebuilt, keras.layers.Layer):
     """activation(x W + b) over the last axis, with W stored [in, out].
 
-    Attributes:
-      lora: what is trained beside W and b, see lora.py, or None; to be set before `build`.
+    lora: what is trained beside W and b, see lora.py, or None; to be set before `build`.
     """
 
     def __init__(self, units: int, initializer_range: float | None = 0.02, **kwargs):
@@ -384,10 +382,9 @@ _LOWEST = -1e30
 def sentence_vectors(encoder, inputs: dict, pooling: str, skipped: int = 0, **arguments):
     """float32 [B, H]: a vector for each row.
 
-    Args:
-      encoder: a `BertEncoder`. inputs: input_ids, input_mask and segment_ids [B, S].
-      pooling: see `sentence_settings.SentenceSettings`. skipped: the first tokens of a row that are not read, those of
-        a prompt. arguments: for the encoder's call.
+    encoder: a `BertEncoder`. inputs: input_ids, input_mask and segment_ids [B, S].
+    pooling: see `sentence_settings.SentenceSettings`. skipped: the first tokens of a row that are not read, those of
+    a prompt. arguments: for the encoder's call.
     """
     mask = inputs["input_mask"]
     first = ops.full((ops.shape(mask)[0], 1), skipped, "int32") if pooling == "cls" else None
@@ -413,8 +410,7 @@ def pooled(outputs, mask, pooling: str, skipped: int = 0):
 def finished(vectors, settings, normalize: bool | None = None):
     """Pooled vectors [B, H] after the further steps of a directory: its normalization, then the cut to truncate_dim.
 
-    Args:
-      settings: `SentenceSettings`. normalize: instead of its normalization, True: in the end; False: none.
+    settings: `SentenceSettings`. normalize: instead of its normalization, True: in the end; False: none.
     """
     if settings.normalize and normalize is None:
         vectors = normalized(vectors)

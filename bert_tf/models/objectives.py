@@ -43,8 +43,7 @@ def divide(total, weight):
 def row_weights(features: dict, like, in_metrics: bool = False):
     """[B] float32, ones by default; [B, S] if such `example_weights` are given.
 
-    Args:
-      like: any feature of the batch. in_metrics: examples that are not real count 0.
+    like: any feature of the batch. in_metrics: examples that are not real count 0.
     """
     if "example_weights" in features:
         weights = ops.cast(features["example_weights"], "float32")
@@ -138,10 +137,9 @@ def softened_divergence(logits, targets, temperature: float):
 class SumObjective:
     """The base of all objectives of this module, used as classes.
 
-    Attributes:
-      ratios: of each metric its name, the sum, and the sum of weights by which it is divided.
-      loss_sums: what `sums` has besides.
-      one_class: whether a row's label is its class, so that Keras's class_weight can weight it; not inherited.
+    ratios: of each metric its name, the sum, and the sum of weights by which it is divided.
+    loss_sums: what `sums` has besides.
+    one_class: whether a row's label is its class, so that Keras's class_weight can weight it; not inherited.
     """
 
     ratios: tuple[tuple[str, str, str], ...]

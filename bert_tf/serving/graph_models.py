@@ -154,10 +154,9 @@ class ServedLogits(ServedModel):
 class ServedClassifier(ServedLogits):
     """BertForSequenceClassification: labels and probabilities, or the score of a regression.
 
-    Args:
-      labels: their names, in the order of the ids. problem_type: as in the head configuration.
-      text_pairs: `serving_default` takes `text` and `text_pair`; otherwise `text`, and `serve_pairs` takes both.
-      head: the `HeadConfig` of the model's directory.
+    labels: their names, in the order of the ids. problem_type: as in the head configuration.
+    text_pairs: `serving_default` takes `text` and `text_pair`; otherwise `text`, and `serve_pairs` takes both.
+    head: the `HeadConfig` of the model's directory.
     """
 
     def __init__(self, model, tokenizer, max_seq_length, labels, problem_type, text_pairs=False, head=NO_HEAD):

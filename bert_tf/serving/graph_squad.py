@@ -61,9 +61,8 @@ class ServedQuestionAnswering(ServedModel):
     Answers are always scored by character offsets, whatever the settings say. The only op from outside TensorFlow is
     tensorflow-text's FastWordpieceTokenizeWithOffsets.
 
-    Args:
-      settings: how contexts are cut and answers chosen.
-      window_batch: windows computed together; it limits the memory that long contexts take.
+    settings: how contexts are cut and answers chosen.
+    window_batch: windows computed together; it limits the memory that long contexts take.
     """
 
     def __init__(self, model, tokenizer, settings: QuestionAnsweringSettings, window_batch: int = 32):
@@ -216,9 +215,8 @@ def _nbest(questions, answers: _Answers, is_extra, count: tf.Tensor, size: int, 
 
     "No answer" is behind them if it can be listed and is not among them. Empty places have the score -inf.
 
-    Args:
-      questions: of the answers, int32 [V]. is_extra: which of them are "no answer" itself, bool [V]; it counts even
-        behind a span without characters.
+    questions: of the answers, int32 [V]. is_extra: which of them are "no answer" itself, bool [V]; it counts even
+    behind a span without characters.
     """
     total = tf.size(questions)
     order = tf.argsort(-answers.scores, stable=True)

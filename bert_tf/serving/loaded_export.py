@@ -66,9 +66,8 @@ class OnnxModel:
     An ONNX file is no program: its operators compute, and touch no files. But its tensors may be parts of other files,
     or of this process's memory; such a file raises, see `check_self_contained`.
 
-    Attributes:
-      task: a name of `tasks.table.TASKS`. labels, num_labels, problem_type, head_config: as those of the Keras model.
-      description: the content of export.json.
+    task: a name of `tasks.table.TASKS`. labels, num_labels, problem_type, head_config: as those of the Keras model.
+    description: the content of export.json.
     """
 
     def __init__(self, directory: str):

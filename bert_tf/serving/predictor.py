@@ -141,8 +141,7 @@ def rows_of(items, name: str, kinds: Mapping[str, type], least: int, line: str |
     """The parts by name of each item: a tuple or list of them, a dict as pipelines of transformers take it, or, if one
     is enough, a string.
 
-    Args:
-      name, line: see `list_of`. kinds: a part's name -> its type. least: number of parts.
+    name, line: see `list_of`. kinds: a part's name -> its type. least: number of parts.
     """
     forms = f"({', '.join(kinds)}), as tuples or dicts with these names"
     forms, names, rows = f"strings or {forms}" if least == 1 else forms, list(kinds), []

@@ -53,10 +53,9 @@ class RobertaConfig(BertConfig):
 
     The arguments are those of `BertConfig` but attention, and:
 
-    Args:
-      max_position_embeddings: rows of the position table: the longest sequence, and pad_token_id + 1 before it.
-      pad_token_id: the id that pads rows. Positions count the other tokens, and begin at the row behind pad_token_id.
-      masked_lm_act: the activation of the masked-LM head, one of ACTIVATIONS; None: hidden_act.
+    max_position_embeddings: rows of the position table: the longest sequence, and pad_token_id + 1 before it.
+    pad_token_id: the id that pads rows. Positions count the other tokens, and begin at the row behind pad_token_id.
+    masked_lm_act: the activation of the masked-LM head, one of ACTIVATIONS; None: hidden_act.
     """
 
     vocab_size: int = 50265
@@ -100,10 +99,9 @@ class ElectraConfig(BertConfig):
 
     The arguments are those of `BertConfig` but attention, and:
 
-    Args:
-      embedding_size: width of the embedding tables. If it is not hidden_size, a dense layer follows them. A generator
-        has its discriminator's tables, and thus its embedding_size.
-      masked_lm_act: the activation of a generator's masked-LM head, one of ACTIVATIONS; None: hidden_act.
+    embedding_size: width of the embedding tables. If it is not hidden_size, a dense layer follows them. A generator
+    has its discriminator's tables, and thus its embedding_size.
+    masked_lm_act: the activation of a generator's masked-LM head, one of ACTIVATIONS; None: hidden_act.
     """
 
     hidden_size: int = 256
@@ -159,10 +157,9 @@ class AlbertConfig(BertConfig):
 
     The arguments are those of `BertConfig` but attention, and:
 
-    Args:
-      embedding_size: width of the embedding tables. If it is not hidden_size, a dense layer follows them.
-      num_hidden_groups: layers in a row that share their weights are a group; 1: all layers do.
-      inner_group_num: transformer blocks in each of the num_hidden_layers layers.
+    embedding_size: width of the embedding tables. If it is not hidden_size, a dense layer follows them.
+    num_hidden_groups: layers in a row that share their weights are a group; 1: all layers do.
+    inner_group_num: transformer blocks in each of the num_hidden_layers layers.
     """
 
     hidden_size: int = 4096
@@ -274,9 +271,8 @@ def config_of_size(size: str, vocab_size: int | None = None) -> BertConfig:
 
         config = config_of_size("albert_base_v2", vocab_size=30000)
 
-    Args:
-      size: a name; of BERT, L-<layers>_H-<hidden size> may have its usual _A-<heads>.
-      vocab_size: None: that of the family's released models.
+    size: a name; of BERT, L-<layers>_H-<hidden size> may have its usual _A-<heads>.
+    vocab_size: None: that of the family's released models.
     """
     kinds = [family.config_class for family in FAMILIES]
     for kind in kinds:

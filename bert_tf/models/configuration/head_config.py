@@ -258,8 +258,7 @@ def fitted(
 ) -> tuple[Weights, HeadConfig]:
     """Weights and head for a model: the outputs in the order of its labels, or without an output layer.
 
-    Args:
-      head: that of the weights. arguments: for the model's class: num_labels, labels.
+    head: that of the weights. arguments: for the model's class: num_labels, labels.
     """
     kind, labels, names = model_class.__name__, arguments.get("labels"), list(arguments.get("labels") or ())
     known = head.labels

@@ -67,8 +67,7 @@ def config_of_shapes(
 ) -> BertConfig:
     """The configuration of a model whose variables have these shapes.
 
-    Args:
-      path: of the weights. like: of the same family; gives what shapes don't show. None: its class's defaults.
+    path: of the weights. like: of the same family; gives what shapes don't show. None: its class's defaults.
     """
     config_class = next(BertConfig.classes[scope] for scope in BertConfig.classes if word_table(scope) in shapes)
     scope = config_class.model_type

@@ -105,9 +105,8 @@ class ModelFiles:
 def read_model_files(path: str, hints: dict | None = None, config_file: str | None = None) -> ModelFiles:
     """Reads the files beside the weights at `path`.
 
-    Args:
-      hints: `Weights.hints`, used for the casing if no file has it.
-      config_file: a configuration to read instead. The head is read from there, or else from beside the weights.
+    hints: `Weights.hints`, used for the casing if no file has it.
+    config_file: a configuration to read instead. The head is read from there, or else from beside the weights.
     """
     directory = directory_of(path)
     head = read_head(posixpath.dirname(config_file), config_file) if config_file else NO_HEAD
@@ -323,8 +322,7 @@ def describe(
 
     Whatever is not given is read from the directory of the weights.
 
-    Args:
-      weights: of --init_checkpoint, or those that a run goes on from; None: it begins with random ones.
+    weights: of --init_checkpoint, or those that a run goes on from; None: it begins with random ones.
     """
     files = ModelFiles("")
     if weights is not None:

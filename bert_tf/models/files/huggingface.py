@@ -268,8 +268,7 @@ def fitted(weights: Weights, config: BertConfig, head: HeadConfig) -> tuple[Weig
     A pooler that the class doesn't have is left out. A classifier of one layer becomes two where it has two: since
     gelu(x) - gelu(-x) = x, the hidden layer has its scores and their negatives, the output layer takes the difference.
 
-    Args:
-      weights: of the model, which `names_there` accepts.
+    weights: of the model, which `names_there` accepts.
     """
     layout, architecture, lines = LAYOUTS[config.model_type], architecture_of(weights.shapes, head), []
     class_name = layout.class_prefix + architecture.removeprefix(_CLASSES)

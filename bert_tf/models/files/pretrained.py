@@ -78,9 +78,8 @@ def from_pretrained(
 ) -> "keras.Model":
     """A model of a class with the weights at `path`; see `heads.Pretrained.from_pretrained`.
 
-    Args:
-      id2label, label2id: labels, as transformers has them.
-      trained: for those who answer with the model: what the weights lack is an error, and not a warning.
+    id2label, label2id: labels, as transformers has them.
+    trained: for those who answer with the model: what the weights lack is an error, and not a warning.
     """
     from bert_tf.models.files import initialize
 
@@ -141,10 +140,9 @@ def save_pretrained(
 ) -> None:
     """Writes a complete model directory: weights, configuration, head, vocabulary, casing, and a card (README.md).
 
-    Args:
-      directory: created if needed. format: one of `open_weights.FORMATS`.
-      vocab_file, do_lower_case, strip_accents: by default those of the model that `from_pretrained` read.
-      overwrite: replace existing files; a README.md that is not a card of ours stays in any case.
+    directory: created if needed. format: one of `open_weights.FORMATS`.
+    vocab_file, do_lower_case, strip_accents: by default those of the model that `from_pretrained` read.
+    overwrite: replace existing files; a README.md that is not a card of ours stays in any case.
     """
     from bert_tf.models.files import initialize, saving
 

@@ -24,9 +24,8 @@ def encode_examples(
 ) -> GroupedRows:
     """Token rows of examples with the same number of choices.
 
-    Args:
-      max_seq_length: a longer row loses the last tokens of context, or of question and choice, whichever is longer.
-      warn: logs a message and its arguments.
+    max_seq_length: a longer row loses the last tokens of context, or of question and choice, whichever is longer.
+    warn: logs a message and its arguments.
     """
     special = tokenizer.num_special_tokens(pair=True)
     if max_seq_length < special + 2:

@@ -31,9 +31,8 @@ _TEXTS_PER_CHUNK = 20_000
 class TextWindows:
     """How the windows of a text lie.
 
-    Attributes:
-      stride: tokens of the text from the start of a window to that of the next.
-      most: windows of a text; what comes after them is lost.
+    stride: tokens of the text from the start of a window to that of the next.
+    most: windows of a text; what comes after them is lost.
     """
 
     stride: int
@@ -65,8 +64,7 @@ class EncodedExamples(TokenRows):
     """Token rows of examples; `labels` holds `label_ids`, where there are labels: int32 [n]; float32 [n] for a
     regression, float32 [n, C] where several labels may hold.
 
-    Attributes:
-      guids: [n]. truncated: how many examples were longer than max_seq_length.
+    guids: [n]. truncated: how many examples were longer than max_seq_length.
     """
 
     guids: list[str]
@@ -263,8 +261,7 @@ METRICS = {
 def with_best_metric(task: Task, best: str | None, weighted: bool) -> Task:
     """The task, with the metric that chooses its best model first.
 
-    Args:
-      best: --best_metric, with or without "eval_". weighted: whether classes have weights in the loss.
+    best: --best_metric, with or without "eval_". weighted: whether classes have weights in the loss.
     """
     metrics = ["accuracy", "macro_f1", "matthews"] + ["f1"] * (len(task.labels or ()) == 2)
     if task.is_regression:

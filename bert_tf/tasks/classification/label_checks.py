@@ -114,8 +114,7 @@ def parse_class_weights(text: str) -> dict[str, float]:
 def class_weights(text: str, labels: Sequence[str], label_ids: np.ndarray) -> list[float]:
     """The weights of the classes, which are logged.
 
-    Args:
-      text: --class_weights. labels: the names of the classes. label_ids: the class of all that is trained on, from 0.
+    text: --class_weights. labels: the names of the classes. label_ids: the class of all that is trained on, from 0.
     """
     weights_by_label = parse_class_weights(text)
     if unknown := [label for label in weights_by_label if label not in labels]:

@@ -27,8 +27,7 @@ _CUSTOM = (
 class ClassificationSettings(TableSettings, FileSettings):
     """A task of classification or regression, and which model learns it. Of the model, None means: as it was trained.
 
-    Attributes:
-      labels: None: those of the training set.
+    labels: None: those of the training set.
     """
 
     task_name: str | None = setting(

@@ -49,9 +49,8 @@ _STARTS = {"released": "the released weights", "domain": "the domain's model"}
 class Start:
     """The released weights.
 
-    Attributes:
-      has_head: whether they have the head that is trained, without which there is nothing to evaluate before.
-      predicts_order: whether they have learned which segment follows another. notes: what a reader of losses must know.
+    has_head: whether they have the head that is trained, without which there is nothing to evaluate before.
+    predicts_order: whether they have learned which segment follows another. notes: what a reader of losses must know.
     """
 
     config: BertConfig

@@ -58,10 +58,9 @@ _BATCHES_FOR_FUSED = 200
 class EncodedLine:
     """Tokens of a line: [CLS] a [SEP], or [CLS] a [SEP] b [SEP].
 
-    Attributes:
-      ids: of the tokens. second_start: position of b; the number of tokens where there is none.
-      words, sizes: names of [CLS], the words and [SEP], and of how many tokens each consists; empty without a pooling
-        of words.
+    ids: of the tokens. second_start: position of b; the number of tokens where there is none.
+    words, sizes: names of [CLS], the words and [SEP], and of how many tokens each consists; empty without a pooling
+    of words.
     """
 
     ids: list[int]
@@ -111,9 +110,8 @@ def encode_line(line: str, tokenizer: Tokenizer, max_seq_length: int, pooling: s
 class EncodedText:
     """The tokens of all lines of a file, and what the features are of: tokens, words, or lines.
 
-    Attributes:
-      rows: the tokens of each line. truncated: lines that were cut.
-      entries: what the rows of features are of. starts: int64 [T + 1], the first token of each in `rows.ids`.
+    rows: the tokens of each line. truncated: lines that were cut.
+    entries: what the rows of features are of. starts: int64 [T + 1], the first token of each in `rows.ids`.
     """
 
     rows: TokenRows

@@ -31,10 +31,9 @@ _WRITTEN_OTHERWISE = re.compile(rb"\b0\.0000\d+|[\d.]+e\d+")
 class Entries:
     """What the rows of values are of: word pieces, words, or lines.
 
-    Attributes:
-      offsets: int64 [lines + 1]: entries of each line.
-      names: of the entries from one number up to another. longest_name: its characters.
-      ids: int32 [T], the word pieces' in the vocabulary; None for others.
+    offsets: int64 [lines + 1]: entries of each line.
+    names: of the entries from one number up to another. longest_name: its characters.
+    ids: int32 [T], the word pieces' in the vocabulary; None for others.
     """
 
     offsets: np.ndarray

@@ -26,8 +26,7 @@ _FORMAT_BY_ENDING = {".json": "json", ".jsonl": "json", ".npz": "npz", ".tfrecor
 class FeatureSettings(ComputationSettings, DeviceSettings, ModelSettings):
     """Features of which text, by which model.
 
-    Attributes:
-      layers: None: the last four, as in the original, or of vectors of lines the last one.
+    layers: None: the last four, as in the original, or of vectors of lines the last one.
     """
 
     input_file: str = setting(

@@ -58,9 +58,8 @@ class Layout:
 class Sentence:
     """The words of a sentence and their tags in the scheme that a model learns; None without tags.
 
-    Attributes:
-      lines: the line number of each word, from 1. document: number of the sentence's document, from 0.
-      path: of its file. raw_tags: as the file has them, where they broke the scheme and `tags` are repaired.
+    lines: the line number of each word, from 1. document: number of the sentence's document, from 0.
+    path: of its file. raw_tags: as the file has them, where they broke the scheme and `tags` are repaired.
     """
 
     words: list[str]
@@ -75,8 +74,7 @@ class Sentence:
 class ConllFile:
     """A file as it was read: its lines as they are, without byte order marks, and the sentences in them.
 
-    Attributes:
-      separator: the string between two columns, "\\t" or " ". notation: of its tags. no_words: lines left out.
+    separator: the string between two columns, "\\t" or " ". notation: of its tags. no_words: lines left out.
     """
 
     path: str
@@ -101,9 +99,8 @@ def split_of(sentences: Iterable[Sentence], added_tokens: Collection[str] = ()) 
 def read_conll(path: str, layout: Layout, scheme: str | None = None, has_tags: bool = True) -> ConllFile:
     """Reads a file in CoNLL style; what is wrong with it is a ValueError that names file and line.
 
-    Args:
-      scheme: of the sentences' tags: iob2, bioes or plain; by default `learned_scheme(layout.tag_scheme)`.
-      has_tags: False: the file has no column of tags. A file that has only one column has none anyway.
+    scheme: of the sentences' tags: iob2, bioes or plain; by default `learned_scheme(layout.tag_scheme)`.
+    has_tags: False: the file has no column of tags. A file that has only one column has none anyway.
     """
     reader = _Reader(path, layout, scheme or ner_tags.learned_scheme(layout.tag_scheme), has_tags)
     if has_names(path):
@@ -270,8 +267,7 @@ def write_conll(path: str, file: ConllFile, predicted: Sequence[Sequence[str]], 
     conlleval reads this form: the predicted tag follows the gold tag, if that is in the last column. Blank lines and
     comments stay; -DOCSTART- gets the tag O.
 
-    Args:
-      predicted: the tags of each sentence, in the scheme of the file; they are written in its spelling.
+    predicted: the tags of each sentence, in the scheme of the file; they are written in its spelling.
     """
     spell = str if layout.tag_scheme == "plain" else file.notation.write
     tag_at = {
@@ -298,8 +294,7 @@ def lines_of_rows(path: str, word_column: int, tag_column: int, encoding: str) -
 
     Lists of another length, which are neither the words nor the tags, have "_" where they are too short.
 
-    Args:
-      word_column, tag_column: numbers among the columns of lists, from 0; negative ones count from the end.
+    word_column, tag_column: numbers among the columns of lists, from 0; negative ones count from the end.
     """
     names: list[str] = []
     for number, row in raw_rows(path, None, None, encoding):

@@ -43,8 +43,7 @@ def predict_logits(predict: Callable, rows: WordRows, *, batch_size: int, **padd
 def word_logits(rows: WordRows, outputs: Iterable[tuple[np.ndarray, np.ndarray]]) -> np.ndarray:
     """Logits [W, C] of all words of all sentences in their order.
 
-    Args:
-      outputs: (row numbers, their logits [B, S, C]) of batches that together have every row once.
+    outputs: (row numbers, their logits [B, S, C]) of batches that together have every row once.
     """
     order = np.argsort(rows.word_rows, kind="stable")
     bounds = np.searchsorted(rows.word_rows[order], np.arange(len(rows) + 1))
@@ -88,8 +87,7 @@ def score(
     Tags are scored as they are in the file and as they are predicted, also broken ones. A tag that the model does not
     know counts as wrong; the loss leaves it out.
 
-    Args:
-      metric: "klue" adds the scores of `klue`.
+    metric: "klue" adds the scores of `klue`.
     """
     plain = settings.learned_scheme == "plain"
     gold = [sentence.raw_tags or sentence.tags for sentence in sentences]
@@ -166,8 +164,7 @@ _AVERAGES = ("micro avg", "macro avg", "weighted avg")
 def evaluate(gold: Tags, predicted: Tags, *, plain: bool = False) -> dict[str, float]:
     """Scores from 0 to 1: precision, recall, f1 of entities (type and both ends right), and accuracy of words.
 
-    Args:
-      gold, predicted: tags of any scheme, also broken ones. plain: they form no entities; only accuracy is computed.
+    gold, predicted: tags of any scheme, also broken ones. plain: they form no entities; only accuracy is computed.
     """
     right = [tag == other for tags in zip(gold, predicted, strict=True) for tag, other in zip(*tags, strict=True)]
     accuracy = {"accuracy": float(np.mean(right)) if right else 0.0}
@@ -182,9 +179,8 @@ def klue(gold: Tags, predicted: Tags, labels: Sequence[str]) -> dict[str, float]
 
     As in KLUE-baseline (klue_baseline/metrics/functional.py), except that [CLS] and [SEP] don't count.
 
-    Args:
-      gold, predicted: tags of characters without spaces, as they are: an entity is what is strictly IOB2.
-      labels: the tags that there are; one that neither occurs nor is predicted counts as 1.
+    gold, predicted: tags of characters without spaces, as they are: an entity is what is strictly IOB2.
+    labels: the tags that there are; one that neither occurs nor is predicted counts as 1.
     """
     from sklearn.metrics import f1_score
 

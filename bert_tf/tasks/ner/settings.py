@@ -12,11 +12,7 @@ from bert_tf.training.settings import FineTuningSettings
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class NerSettings:
-    """Files of words and tags, and which model learns them.
-
-    Attributes:
-      document_context: None: as a trained model has it.
-    """
+    """Files of words and tags, and which model learns them. document_context: None: as a trained model has it."""
 
     train_file: str | None = setting(
         None, "Words and tags to train on; files separated by commas, or a glob.", heading="Your files"

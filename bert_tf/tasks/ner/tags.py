@@ -29,9 +29,8 @@ _OUTSIDE = ("O", "o", "-", "_")
 class Notation:
     """The spelling of one file.
 
-    Attributes:
-      letter_last: PER-B instead of B-PER. separator: "-" or "_". lower: the letters are b, i and so on.
-      outside: the tag of words outside of entities.
+    letter_last: PER-B instead of B-PER. separator: "-" or "_". lower: the letters are b, i and so on.
+    outside: the tag of words outside of entities.
     """
 
     letter_last: bool = False

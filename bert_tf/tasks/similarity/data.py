@@ -36,8 +36,7 @@ class SimilarityExample:
 class Columns:
     """The columns of a file: names, or, for a file without header, numbers from 0 as text; None: there is none.
 
-    Attributes:
-      text_a, text_b: the texts. negative: the text that does not belong to the first. score: a number.
+    text_a, text_b: the texts. negative: the text that does not belong to the first. score: a number.
     """
 
     text_a: str

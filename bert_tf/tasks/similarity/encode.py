@@ -29,9 +29,8 @@ def encode_examples(
 
     Labels: text_ids int32 [n, N], equal numbers for equal texts; scores float32 [n], where examples have them.
 
-    Args:
-      max_seq_length: longer texts lose their last tokens.
-      lower: see `sentence_settings.SentenceSettings`. prompt: what is put before every text.
+    max_seq_length: longer texts lose their last tokens.
+    lower: see `sentence_settings.SentenceSettings`. prompt: what is put before every text.
     """
     token_rows.check_room(tokenizer, max_seq_length)
     texts = [(prompt + text).strip() for example in examples for text in example.texts]
@@ -140,8 +139,7 @@ def write_hard_negatives(
     Of the partners of all pairs, the negatives of a text are the `count` nearest to it that are neither its own nor it
     itself, and whose cosine with it is less than that of its own (of several the farthest), by `margin` of that.
 
-    Args:
-      vectors_of: texts -> float32 [n, H], of length 1.
+    vectors_of: texts -> float32 [n, H], of length 1.
     """
     partners: dict[str, dict[str, None]] = {}
     for example in examples:

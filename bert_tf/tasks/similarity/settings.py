@@ -121,9 +121,8 @@ class SimilaritySettings(TableSettings, FileSettings):
     ) -> int | None:
         """The number of examples whose texts are negatives of each other in a run; None with another loss than ranking.
 
-        Args:
-          texts: of an example. num_replicas: over which a batch is divided. begun: the number in the run that is
-            resumed.
+        texts: of an example. num_replicas: over which a batch is divided. begun: the number in the run that is
+        resumed.
         """
         if loss != "ranking":
             return None

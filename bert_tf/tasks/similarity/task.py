@@ -26,9 +26,8 @@ from bert_tf.training import run_directory
 class SimilarityTask(FineTuningTask):
     """Vectors of texts that are alike are near.
 
-    Args:
-      settings: `SimilaritySettings`.
-      embedder_class: `Embedder`, which --mine_hard_negatives needs.
+    settings: `SimilaritySettings`.
+    embedder_class: `Embedder`, which --mine_hard_negatives needs.
     """
 
     name = "encoder"

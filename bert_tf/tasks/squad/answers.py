@@ -30,8 +30,7 @@ _WINDOWS_AT_ONCE = 2048
 class SpanScores:
     """The scores of each token as the first and as the last of an answer; those of [CLS] mean "no answer".
 
-    Attributes:
-      starts, ends: for each window float32 [S]; S is at least the window's length.
+    starts, ends: for each window float32 [S]; S is at least the window's length.
     """
 
     starts: Sequence[np.ndarray]
@@ -128,8 +127,7 @@ def _flags(flat: np.ndarray, windows: Windows, rows: slice, width: int) -> np.nd
 class Answer:
     """One entry of an n-best list.
 
-    Attributes:
-      start, end: its characters in the context; by words, other spaces than in the text may be between.
+    start, end: its characters in the context; by words, other spaces than in the text may be between.
     """
 
     text: str
@@ -149,10 +147,9 @@ class Answer:
 class Prediction:
     """What is predicted for one question.
 
-    Attributes:
-      text: the answer, "" for none. nbest: candidates, best first, with their probabilities.
-      best: the best answer that is not "none"; None if there is none.
-      null_odds: score of "none" minus score of `best`; None where every question has an answer.
+    text: the answer, "" for none. nbest: candidates, best first, with their probabilities.
+    best: the best answer that is not "none"; None if there is none.
+    null_odds: score of "none" minus score of `best`; None where every question has an answer.
     """
 
     text: str
@@ -165,9 +162,8 @@ class Prediction:
 class PredictionSettings:
     """How answers are chosen; names and defaults are those of the original's flags.
 
-    Attributes:
-      answer_from: "words": the original's way, by the words of the context and an alignment of texts; "offsets": the
-        characters that the tokens cover. null_score_diff_threshold: predict "none" if null_odds is greater.
+    answer_from: "words": the original's way, by the words of the context and an alignment of texts; "offsets": the
+    characters that the tokens cover. null_score_diff_threshold: predict "none" if null_odds is greater.
     """
 
     n_best_size: int = 20
@@ -263,8 +259,7 @@ def predict_answers(
     Where the original crashes, this continues: if no candidate but "none" is among the n-best, the best span outside
     of them counts; if there is no span at all (an empty context), the answer is "" with odds of 1000000 in version 2.
 
-    Args:
-      scores: of the windows. verbose: see `AnswerTexts`.
+    scores: of the windows. verbose: see `AnswerTexts`.
     """
     texts = AnswerTexts(examples, windows, tokenizer, settings.answer_from, verbose)
     spans, logits = scores.candidates(windows, settings.n_best_size, settings.max_answer_length)

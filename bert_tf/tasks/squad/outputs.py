@@ -173,8 +173,7 @@ def korquad_scores(gold: str, predicted: str) -> tuple[float, float]:
 def klue_scores(gold: str, predicted: str) -> tuple[float, float]:
     """Exact match, and what KLUE calls ROUGE-W: F1 by the longest run of characters in common, from 0 to 1.
 
-    Args:
-      gold: "" where there is no answer.
+    gold: "" where there is no answer.
     """
     gold_text, text = (_normalized(answer, _KLUE_MARKS) for answer in (gold, predicted))
     exact = float(gold_text == text)
@@ -287,8 +286,7 @@ def best_threshold(
     the next odds, or beyond the last ones: rounding, which on another device or in another batch changes the last
     digits of the odds, decides on no question. Of equally good thresholds it is the lowest, as in the script.
 
-    Args:
-      articles, null_odds, best_texts, metric: see `evaluate`.
+    articles, null_odds, best_texts, metric: see `evaluate`.
     """
     return _best_threshold(articles, null_odds, best_texts, metric, 1)[1]
 

@@ -111,9 +111,8 @@ class WindowSettings:
 class _EncodedParagraph:
     """Pieces of a paragraph's words.
 
-    Attributes:
-      ids, piece_words: of each piece. starts, ends: its characters (offsets only).
-      first_pieces: of each word; for a word without pieces, the next word's (words only).
+    ids, piece_words: of each piece. starts, ends: its characters (offsets only).
+    first_pieces: of each word; for a word without pieces, the next word's (words only).
     """
 
     def __init__(self, paragraph: Paragraph, encode: "_WordPieces"):
@@ -197,9 +196,8 @@ def build_windows(
 ) -> Windows:
     """Windows of all examples in their order; an empty context has none.
 
-    Args:
-      is_training: add the labels.
-      num_processes: for large data; by default one for each core.
+    is_training: add the labels.
+    num_processes: for large data; by default one for each core.
     """
     num_processes = num_processes or os.cpu_count() or 1
     characters, previous = 0, None
