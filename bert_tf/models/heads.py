@@ -339,13 +339,9 @@ class MaskedLanguageModelHead(ConfiguredLayer):
         )
 
     def call(self, sequence_output, embedding_table, positions=None, training=False):
-        """Scores the masked positions, or all of them.
+        """float32 logits [B, P, V] of the masked positions, or of all.
 
-        Args:
-          sequence_output: [B, S, H]. embedding_table: [V, E], tied. positions: [B, P], or None for all.
-
-        Returns:
-          logits [B, P, V] (P = S without positions), float32.
+        sequence_output: [B, S, H]. embedding_table: [V, E], tied. positions: [B, P], or None for all: P is S.
         """
         x = sequence_output if positions is None else gather_positions(sequence_output, positions)
         x = self.transform(x, training=training)  # [B, P, E]
@@ -415,7 +411,6 @@ class ClassifierModel(TaskModel):
 
     @property
     def hidden_act(self) -> str | None:
-        """The activation of the hidden layer; None: there is no hidden layer."""
         return None
 
     @property

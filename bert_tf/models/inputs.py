@@ -324,9 +324,8 @@ def require(name: str, values, allowed, expected: str, size=None, advice: str = 
       size: an integer or a scalar tensor. advice: what to do.
       weights: of a shape that broadcasts to theirs: where it is 0, everything is allowed.
 
-    Returns:
-      The values (in a graph of TensorFlow what reads these is not computed before the check); and `poison(allowed)`, to
-      be added to what is computed of them.
+    Returns the values (in a graph of TensorFlow what reads these is not computed before the check), and
+    `poison(allowed)`, to be added to what is computed of them.
     """
     if weights is not None:
         allowed = ops.logical_or(allowed, ops.equal(weights, 0.0))

@@ -93,7 +93,6 @@ def fuses(training: bool) -> bool:
 
 
 def fused_enabled() -> bool:
-    """Whether training uses the fused TensorFlow forms."""
     return _switches["fused"] and not _on_tpu()
 
 

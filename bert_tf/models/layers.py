@@ -393,10 +393,7 @@ def sentence_vectors(encoder, inputs: dict, pooling: str, skipped: int = 0, **ar
 
 
 def pooled(outputs, mask, pooling: str, skipped: int = 0):
-    """[B, H] of the outputs [B, S, H] for tokens and their mask [B, S]; of "cls" only the first output is read.
-
-    skipped: the first tokens that are not read.
-    """
+    """[B, H] of outputs [B, S, H] and their mask [B, S] without the first `skipped`; of "cls" only the first counts."""
     if pooling == "cls":
         return outputs[:, skipped]
     if skipped:
@@ -442,12 +439,7 @@ class WindowPooling(Rebuilt, keras.layers.Layer):
             self.scores = self.add_weight(name="scores", shape=input_shape[-1:], initializer="zeros", **precise)
 
     def call(self, x, mask):
-        """Combines the windows in float32.
-
-        x: [B, S, H]. mask: [B, S], 0 for windows that a text does not have, which have no influence.
-
-        Returns [B, H] in the dtype of x.
-        """
+        """[B, H] of x [B, S, H], computed in float32. mask: [B, S], 0 for windows that a text does not have."""
         values = ops.cast(x, "float32")
         if self.kind == "attention":
             scores = ops.where(ops.cast(mask, "bool"), ops.sum(values * self.scores, axis=-1), _LOWEST)  # [B, S]

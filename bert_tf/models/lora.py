@@ -34,7 +34,6 @@ class Lora:
 
     @property
     def scale(self) -> float:
-        """The factor by which A B is multiplied."""
         return self.alpha / self.rank
 
 

@@ -78,7 +78,6 @@ def _prediction_weights(features: dict):
 
 
 def _size(logits):
-    """The size of the last axis."""
     return logits.shape[-1] or ops.shape(logits)[-1]
 
 

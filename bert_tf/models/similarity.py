@@ -166,11 +166,7 @@ class BertForSimilarity(TaskModel):
         return 1 if self.pooling == "cls" else None
 
     def call(self, inputs, training=False):
-        """inputs: input_ids, input_mask and segment_ids as for `BertModel`, with an axis of texts: [B, N, S].
-
-        Returns:
-          float32 vectors [B, N, H], not normalized.
-        """
+        """float32 vectors [B, N, H], not normalized, of input_ids, input_mask and segment_ids [B, N, S]."""
         rows, texts = flat_rows(inputs)
         rows.setdefault("input_mask", ops.ones_like(rows["input_ids"]))
         with several_rows(texts):

@@ -73,11 +73,7 @@ class BertForMaskedLM(TaskModel):
         self.head = MaskedLanguageModelHead(self.config, name="cls_predictions", dtype=self.dtype_policy)
 
     def call(self, inputs, training=False):
-        """inputs: as for `BertModel`, and optionally `masked_lm_positions` [B, P].
-
-        Returns:
-          float32 logits [B, P, V] at those positions; without positions, [B, S, V].
-        """
+        """inputs: as for `BertModel`, and optionally `masked_lm_positions` [B, P]. Returns float32 [B, P or S, V]."""
         positions = inputs.get("masked_lm_positions")
         encoded = self.encode(inputs, training=training, read_positions=positions)
         return self.head(encoded["sequence_output"], self.bert.get_embedding_table(), training=training)
@@ -196,14 +192,10 @@ class BertForSequenceClassification(ClassifierModel):
         return self.windows(ops.reshape(x, (-1, count, self.config.hidden_size)), ops.reshape(mask, (-1, count)))
 
     def call(self, inputs, training=False):
-        """Classifies texts.
+        """float32 logits [B, C] of inputs as for `BertModel`.
 
-        Args:
-          inputs: as for `BertModel`; with window_pooling input_ids, input_mask and segment_ids with an axis of windows,
-            [B, W, S]. A window whose mask is all zeros does not count.
-
-        Returns:
-          float32 logits [B, C].
+        With window_pooling input_ids, input_mask and segment_ids have an axis of windows, [B, W, S]. A window whose
+        mask is all zeros does not count.
         """
         return self.classify(inputs, training)
 
@@ -267,11 +259,7 @@ class BertForMultipleChoice(ClassifierModel):
         return self.config.choice_act or self.config.classifier_act
 
     def call(self, inputs, training=False):
-        """inputs: input_ids, input_mask and segment_ids as for `BertModel`, with an axis of choices: [B, N, S].
-
-        Returns:
-          float32 logits [B, N].
-        """
+        """float32 logits [B, N] of input_ids, input_mask and segment_ids with an axis of choices: [B, N, S]."""
         rows, choices = flat_rows(inputs)
         with several_rows(choices):
             return ops.reshape(self.classify(rows, training), (-1, choices))

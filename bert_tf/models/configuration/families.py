@@ -236,7 +236,6 @@ class Family:
 
     @property
     def formats(self) -> tuple[str, ...]:
-        """The weight formats that models of the family can be written in."""
         return ("bert_tf", "tf1", "huggingface") if self.has_tf1 else ("bert_tf", "huggingface")
 
 
@@ -250,7 +249,6 @@ FAMILIES = (BERT, DISTILBERT, ROBERTA, ELECTRA, ALBERT)
 
 
 def family_named(model_type: str, source: str = "config") -> Family:
-    """The family with a `model_type` of config.json."""
     check_model_type(model_type, source)
     return next(family for family in FAMILIES if family.model_type == model_type)
 

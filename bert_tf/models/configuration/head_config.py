@@ -119,7 +119,6 @@ class HeadConfig:
         return {name: value for name, value in values.items() if value is not None and value != ()}
 
     def to_json(self) -> str:
-        """The content of a head_config.json."""
         return json.dumps(self.to_dict(), indent=2, sort_keys=True, ensure_ascii=False) + "\n"
 
     @property

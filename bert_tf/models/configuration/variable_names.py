@@ -36,7 +36,6 @@ def is_adapter(name: str) -> bool:
 
 
 def has_adapters(model) -> bool:
-    """Whether a Keras model is trained with LoRA."""
     return any(is_adapter(variable.path) for variable in model.weights)
 
 
@@ -47,12 +46,10 @@ def other_slots(names: Collection[str]) -> list[str]:
 
 
 def word_table(scope: str) -> str:
-    """The table that grows with the vocabulary."""
     return f"{scope}/embeddings/word_embeddings"
 
 
 def pooler(scope: str) -> str:
-    """The scope of the pooler's dense layer."""
     return f"{scope}/pooler/dense"
 
 

@@ -129,7 +129,6 @@ def needed_config(files: ModelFiles) -> BertConfig:
 
 
 def find_config(directory: str) -> str | None:
-    """The configuration file of a model's directory; None if there is none."""
     names = [name for name in _CONFIG_CLASSES if first_existing(directory, (name,))]
     if len(names) > 1:
         raise ValueError(f"{directory} has {' and '.join(names)}: remove the one that is not the model's.")
@@ -186,7 +185,6 @@ def read_config(path: str) -> BertConfig:
 
 
 def _is_huggingface(path: str, values: dict) -> bool:
-    """Whether a configuration is not in this project's form."""
     name = posixpath.basename(path)
     return name == HUGGINGFACE_CONFIG or ("model_type" in values and name not in _CONFIG_CLASSES)
 

@@ -60,7 +60,6 @@ class Layout:
 
     @property
     def title(self) -> str:
-        """The family's name in texts."""
         return self.config_class.title
 
     @property
@@ -70,7 +69,6 @@ class Layout:
 
     @property
     def scope(self) -> str:
-        """The prefix of the encoder's names."""
         return self.config_class.model_type
 
     def renamed(self, name: str) -> str:

@@ -88,8 +88,7 @@ def write_records(path: str, rows: GroupedRows, max_seq_length: int, row: str = 
 
 
 def evaluate(rows: GroupedRows, logits: np.ndarray, batch_size: int) -> dict[str, float]:
-    """eval_accuracy, eval_loss (mean over the examples) and loss (mean over batches), see
-    `classification.encode.evaluate`."""
+    """eval_accuracy, eval_loss (mean over examples) and loss (over batches), see `classification.encode.evaluate`."""
     task = Task("multiple choice", tuple(map(str, range(rows.rows_per_example))), None)
     return classification_encode.evaluate(task, logits, rows.labels["label_ids"], batch_size)
 

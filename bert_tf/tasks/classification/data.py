@@ -80,7 +80,6 @@ class Split:
 
     @property
     def columns(self) -> tuple[Column | None, ...]:
-        """The columns of texts and labels."""
         return self.text_a, self.text_b, *(self.label if isinstance(self.label, tuple) else (self.label,))
 
 
@@ -120,7 +119,6 @@ class Task:
 
     @property
     def problem_type(self) -> str:
-        """As `HeadConfig` has it."""
         if self.is_regression:
             return "regression"
         return "multi_label_classification" if self.multi_label else "single_label_classification"

@@ -72,7 +72,6 @@ class EncodedExamples(TokenRows):
 
     @property
     def label_ids(self) -> np.ndarray | None:
-        """The labels; None without."""
         return self.labels.get("label_ids")
 
 
@@ -200,8 +199,7 @@ def _encode_texts(texts: list[str], tokenizer: Tokenizer, num_processes: int | N
 
 
 def write_records(path: str, encoded: EncodedExamples, max_seq_length: int) -> None:
-    """Writes the TFRecord file that the original's script writes (train.tf_record and the like), complete or not at
-    all.
+    """Writes the TFRecord file that the original's script writes (train.tf_record and the like).
 
     Features: those of `token_rows.write_records`, and label_ids, is_real_example, int64 scalars; the label of a
     regression is a float, that of examples without label 0. Of windows, each is a record, an example's one after the

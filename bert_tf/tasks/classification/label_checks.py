@@ -72,7 +72,6 @@ def warn_of_known_texts(train: Sequence, dev: Sequence) -> None:
 
 
 def is_number(text: str) -> bool:
-    """Whether a label is a finite number."""
     try:
         return math.isfinite(float(text))
     except ValueError:

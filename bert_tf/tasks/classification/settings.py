@@ -90,7 +90,6 @@ class ClassificationSettings(TableSettings, FileSettings):
 
     @property
     def is_custom(self) -> bool:
-        """Whether the data is in the user's own files."""
         return (self.task_name or "").lower() == "custom"
 
     def check(self, run: FineTuningSettings) -> None:

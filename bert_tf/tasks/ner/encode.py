@@ -199,8 +199,7 @@ def training_batches(rows: WordRows, **arguments):
 
 
 def write_records(path: str, rows: WordRows, max_seq_length: int) -> None:
-    """Writes a TFRecord file as `token_rows.write_records`, with label_ids and label_mask int64 [S], zeros where a
-    token has no label."""
+    """`token_rows.write_records` with label_ids and label_mask int64 [S], zeros where a token has no label."""
     columns = {}
     if "label_ids" in rows.labels:
         table = rows.labels["label_ids"]

@@ -228,7 +228,6 @@ def _counts(gold: Tags, predicted: Tags, entities_of: Callable[[Sequence[str]], 
 
 
 def _scores(counts: Sequence[int]) -> tuple[float, float, float]:
-    """Precision, recall and F1."""
     right, predicted, gold = map(int, counts)
     precision, recall = right / predicted if predicted else 0.0, right / gold if gold else 0.0
     return precision, recall, 2 * precision * recall / (precision + recall) if right else 0.0

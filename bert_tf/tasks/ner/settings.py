@@ -72,7 +72,6 @@ class NerSettings:
 
     @property
     def layout(self) -> Layout:
-        """How files are read."""
         return Layout(**{field.name: getattr(self, field.name) for field in dataclasses.fields(Layout)})
 
     def check(self, run: FineTuningSettings) -> None:

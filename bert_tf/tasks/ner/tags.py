@@ -117,7 +117,6 @@ def tag_set(scheme: str, types: Iterable[str]) -> list[str]:
 
 
 def types_of(tags: Iterable[str]) -> set[str]:
-    """The types of entities in some tags."""
     return {tag.partition("-")[2] for tag in tags if tag != OUTSIDE}
 
 
@@ -227,7 +226,6 @@ class TaggingSettings:
 
     @classmethod
     def read(cls, directory: str) -> "TaggingSettings | None":
-        """The settings in a model's directory; None if there are none."""
         path = posixpath.join(directory, SETTINGS_FILE)
         values = read_json_if_there(path)
         if values is None:

@@ -62,14 +62,10 @@ def products_of(vectors: np.ndarray, other: int = 1) -> np.ndarray:
 def retrieval(vectors: np.ndarray, text_ids: np.ndarray) -> dict[str, float]:
     """Each first text searches its partners among the second and third texts of all examples.
 
-    Args:
-      vectors: [n, N, H]. text_ids: [n, N], equal numbers for equal texts; a text counts once, and may have several
-        partners.
+    vectors: [n, N, H]. text_ids: [n, N], equal numbers for equal texts: each counts once, and can have partners.
 
-    Returns:
-      By trec_eval's definitions (the library pytrec_eval), the mean over the different first texts: eval_accuracy_1, 5
-      and 10, whether a partner is among the first k found; eval_mrr_10, of the rank of the first partner; and
-      eval_ndcg_10.
+    Returns by trec_eval's definitions the mean over the different first texts: eval_accuracy_1, 5 and 10, whether a
+    partner is among the first k found; eval_mrr_10, of the rank of the first partner; and eval_ndcg_10.
     """
     import pytrec_eval
 

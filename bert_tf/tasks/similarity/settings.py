@@ -96,7 +96,6 @@ class SimilaritySettings(TableSettings, FileSettings):
 
     @property
     def scores_between(self) -> tuple[float, float]:
-        """The lowest and the highest score."""
         return _parse_range(self.score_range)
 
     def loss_of(self, texts: int, has_scores: bool) -> str:

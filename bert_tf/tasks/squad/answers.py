@@ -37,11 +37,9 @@ class SpanScores:
     ends: Sequence[np.ndarray]
 
     def candidates(self, windows: Windows, n_best_size: int, max_answer_length: int) -> tuple[np.ndarray, np.ndarray]:
-        """The spans from the best starts to the best ends of each window that can be answers.
+        """The spans from the best starts to the best ends of each window that can be answers, and their logits [.., 2].
 
-        Returns:
-          rows (window, start, end), as in the original by window, rank of the start, rank of the end; their logits
-          [.., 2].
+        Rows (window, start, end) are, as in the original, by window, rank of the start, rank of the end.
         """
         chunks = list(self._candidates(windows, n_best_size, max_answer_length))
         spans = np.concatenate(chunks) if chunks else np.zeros((0, 3), np.int64)
@@ -139,7 +137,6 @@ class Answer:
 
     @property
     def score(self) -> float:
-        """Sum of both logits."""
         return self.start_logit + self.end_logit
 
 

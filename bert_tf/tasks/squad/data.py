@@ -30,7 +30,6 @@ class Paragraph:
 
     @classmethod
     def from_context(cls, context: str) -> "Paragraph":
-        """Splits a context into words."""
         matches = list(_WORD.finditer(context))
         return cls(context, [match.group() for match in matches], [match.start() for match in matches])
 

@@ -58,7 +58,6 @@ class QuestionAnsweringSettings:
 
     @classmethod
     def read(cls, directory: str) -> "QuestionAnsweringSettings | None":
-        """The settings in a directory; None if there are none."""
         values = read_json_if_there(posixpath.join(directory, SETTINGS_FILE))
         return None if values is None else cls.of(values)
 
@@ -141,9 +140,6 @@ def answer_settings(path: str, config: BertConfig, **settings) -> QuestionAnswer
     if values["max_seq_length"] > limit:
         raise ValueError(f"max_seq_length={values['max_seq_length']} is more than max_position_embeddings={limit}.")
     return QuestionAnsweringSettings.of(values)
-
-
-# --- metrics ----------------------------------------------------------------------------------------------------------
 
 
 # --- answers in Korean, counted by characters, not by words ---------------------------------------------------------

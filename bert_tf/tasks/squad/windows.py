@@ -378,10 +378,9 @@ def _content_hash(examples, tokenizer: Tokenizer, settings: WindowSettings, is_t
 
 
 def write_records(path: str, windows: Windows, max_seq_length: int) -> None:
-    """Writes train.tf_record or eval.tf_record as the original does, complete or not at all.
+    """Writes train.tf_record or eval.tf_record as the original does.
 
-    Features: those of `token_rows.write_records`, unique_ids; in training start_positions, end_positions,
-      is_impossible.
+    Features: those of `token_rows.write_records`, unique_ids; to train start_positions, end_positions, is_impossible.
     """
     columns = {"unique_ids": windows.unique_ids, **windows.labels}
     if windows.labels:
