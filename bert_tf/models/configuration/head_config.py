@@ -111,7 +111,12 @@ class HeadConfig:
 
                 raise ValueError(f"{source}: {removed.HEADS['lstm_on_top']}")
             kept = {name: values[name] for name in ("pairs", "untrained") if values.get(name) is not None}
-            return cls(architecture, labels, problem_type, activation=_activation_in(values), **kept)
+            described = values.get("sentence_transformers")
+            activation = described.get("activation_fn") if isinstance(described, Mapping) else None
+            activation = activation or values.get("sbert_ce_default_activation_function")
+            short = activation.rpartition(".")[2].lower() if isinstance(activation, str) else None
+            activation = short if short in (None, "identity", "sigmoid") else activation
+            return cls(architecture, labels, problem_type, activation=activation, **kept)
 
     def to_dict(self) -> dict:
         """The attributes that are not at their defaults; empty if there are none."""
@@ -132,14 +137,6 @@ class HeadConfig:
         if self.activation not in (None, "identity", "sigmoid"):
             raise ValueError(f"its output is meant through {self.activation!r:.80}; known are sigmoid and identity")
         return self.activation == "sigmoid"
-
-
-def _activation_in(config: Mapping) -> str | None:
-    described = config.get("sentence_transformers")
-    name = described.get("activation_fn") if isinstance(described, Mapping) else None
-    name = name or config.get("sbert_ce_default_activation_function")
-    short = name.rpartition(".")[2].lower() if isinstance(name, str) else None
-    return short if short in (None, "identity", "sigmoid") else name
 
 
 NO_HEAD = HeadConfig()  # nothing is known about the head

@@ -35,16 +35,9 @@ from bert_tf.weights.tensor_files import (
     write_safetensors,
 )
 
-_ACTIVATIONS_IN = {
-    "gelu": "gelu_erf",
-    "gelu_python": "gelu_erf",
-    "gelu_new": "gelu",
-    "gelu_pytorch_tanh": "gelu",
-    "gelu_fast": "gelu",
-    "relu": "relu",
-    "tanh": "tanh",
-    "linear": "linear",
-}
+_ACTIVATIONS_IN = dict.fromkeys(("gelu", "gelu_python"), "gelu_erf")
+_ACTIVATIONS_IN |= dict.fromkeys(("gelu_new", "gelu_pytorch_tanh", "gelu_fast"), "gelu")
+_ACTIVATIONS_IN |= {name: name for name in ("relu", "tanh", "linear")}
 _ACTIVATIONS_OUT = {"gelu": "gelu_new", "gelu_erf": "gelu", "relu": "relu", "tanh": "tanh", "linear": "linear"}
 
 # Their keys for dropout before a classifier's output layer in training, which no configuration here has.

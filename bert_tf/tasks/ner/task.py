@@ -88,16 +88,12 @@ class NerTask(FineTuningTask):
                 if data.split_of(sentences) == "words":
                     raise ValueError(f"--metric=klue scores characters: {flag} must have a character a line.")
 
+        options = {"doc_stride": settings.doc_stride, "document_context": self.tagging.document_context}
+        options["of_pieces"] = self.tagging.split == PIECES
+
         def encoded(sentences: list, with_labels: bool = False) -> encode.WordRows:
-            return encode.encode_sentences(
-                sentences,
-                tokenizer,
-                run.max_seq_length,
-                doc_stride=settings.doc_stride,
-                label_ids={label: number for number, label in enumerate(self.labels)} if with_labels else None,
-                document_context=self.tagging.document_context,
-                of_pieces=self.tagging.split == PIECES,
-            )
+            ids = {label: number for number, label in enumerate(self.labels)} if with_labels else None
+            return encode.encode_sentences(sentences, tokenizer, run.max_seq_length, label_ids=ids, **options)
 
         if run.do_train:
             self.train_rows = encoded(train, with_labels=True)

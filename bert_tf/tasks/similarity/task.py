@@ -81,12 +81,8 @@ class SimilarityTask(FineTuningTask):
         """Pairs with mined negatives. A run that goes on takes those of its beginning."""
         settings, path = self.settings, posixpath.join(run.output_dir, "hard_negatives.jsonl")
         if is_new or not exists(path):
-            embedder = self.embedder_class(
-                run.init_checkpoint,
-                pooling=self.files.sentences.pooling,
-                max_seq_length=run.max_seq_length,
-                batch_size=run.predict_batch_size,
-            )
+            options = {"pooling": self.files.sentences.pooling, "batch_size": run.predict_batch_size}
+            embedder = self.embedder_class(run.init_checkpoint, max_seq_length=run.max_seq_length, **options)
             tf.io.gfile.makedirs(run.output_dir)
             margin = value_of(settings, "negatives_margin")
             encode.write_hard_negatives(
