@@ -41,19 +41,16 @@ def as_dataset(
         data = bert_tf.as_dataset(table.text, table.label, tokenizer=tokenizer, label_names=model.labels, seed=1)
         model.compile(optimizer=bert_tf.create_optimizer("adamw", 2e-5, 3 * len(data), num_warmup_steps=len(data) // 3))
         model.fit(data, epochs=3)
-        model.save_pretrained("reviews_model")
-
-    After it, `bert_tf.Predictor("reviews_model")("A lovely film.")` gives a label and probabilities.
+        model.save_pretrained("reviews_model")  # bert_tf.Predictor("reviews_model") opens it
 
     Args:
       texts: strings: a list, an array, a column of a table; or a table of one or two such columns.
       labels: one for each text, or their column's name. With label_names names, or lists of names, or of 0 and 1 for
         each name, where several may hold; without, class numbers from 0, or floats for a regression. None: no labels.
       pairs: the second text of each, "" for none.
-      tokenizer: that of the model.
+      tokenizer: that of the model. batch_size: texts a batch; the last batch may be short.
       label_names: the names in the order of the classes, as `model.labels` has them; `fit` compares both, also of what
         take, shuffle and so on make of the dataset.
-      batch_size: texts a batch; the last batch may be short.
       max_length: tokens of a text or pair, special tokens included; what is longer loses its last tokens, and how many
         texts do is logged. A batch is padded to its longest text, rounded up to one of `token_rows.padded_lengths`.
       seed: shuffle the texts with this seed, differently in each epoch. None keeps their order, as `predict` needs.
