@@ -30,7 +30,8 @@ def as_dataset(
 ) -> tf.data.Dataset:
     """A tf.data.Dataset of texts for a model's `fit`, `evaluate` and `predict`.
 
-    A CSV file with the columns text and label, fine-tuned in ten lines:
+    A CSV file with the columns text and label, fine-tuned in ten lines, after which
+    `bert_tf.Predictor("reviews_model")("A lovely film.")` gives a label and probabilities:
 
         import pandas
         import bert_tf
@@ -41,7 +42,7 @@ def as_dataset(
         data = bert_tf.as_dataset(table.text, table.label, tokenizer=tokenizer, label_names=model.labels, seed=1)
         model.compile(optimizer=bert_tf.create_optimizer("adamw", 2e-5, 3 * len(data), num_warmup_steps=len(data) // 3))
         model.fit(data, epochs=3)
-        model.save_pretrained("reviews_model")  # bert_tf.Predictor("reviews_model") opens it
+        model.save_pretrained("reviews_model")
 
     Args:
       texts: strings: a list, an array, a column of a table; or a table of one or two such columns.
@@ -49,8 +50,7 @@ def as_dataset(
         each name, where several may hold; without, class numbers from 0, or floats for a regression. None: no labels.
       pairs: the second text of each, "" for none.
       tokenizer: that of the model. batch_size: texts a batch; the last batch may be short.
-      label_names: the names in the order of the classes, as `model.labels` has them; `fit` compares both, also of what
-        take, shuffle and so on make of the dataset.
+      label_names: in the order of the classes, as `model.labels`; `fit` compares both, also after take or shuffle.
       max_length: tokens of a text or pair, special tokens included; what is longer loses its last tokens, and how many
         texts do is logged. A batch is padded to its longest text, rounded up to one of `token_rows.padded_lengths`.
       seed: shuffle the texts with this seed, differently in each epoch. None keeps their order, as `predict` needs.
