@@ -14,7 +14,6 @@ from absl import logging
 from bert_tf.models.configuration import head_config
 from bert_tf.models.configuration.config import BertConfig, check_vocab_size
 from bert_tf.models.configuration.families import family_of, family_of_variables
-from bert_tf.models.configuration.head_config import NO_HEAD, HeadConfig
 from bert_tf.models.configuration.variable_names import HIDDEN_LAYER
 from bert_tf.models.files import card, open_weights
 from bert_tf.models.files import directory as model_directory
@@ -26,7 +25,6 @@ from bert_tf.text.tokenizer import Tokenizer
 if TYPE_CHECKING:
     import keras
 
-    from bert_tf.models.configuration.sentence_settings import SentenceSettings
 
 _FILES_ATTRIBUTE = "_pretrained_files"
 
@@ -95,15 +93,21 @@ def from_pretrained(
         labels = list_of_names(labels, "labels")
         arguments = {"num_labels": len(labels), **arguments, "labels": labels}
     weights, head = head_config.fitted(weights, files.head, path, model_class, new_head, arguments)
-    outputs = weights.shapes.get(head_config.OUTPUT_LAYER, (None,))[0]
+    outputs = arguments.get("num_labels") or weights.shapes.get(head_config.OUTPUT_LAYER, (None,))[0]
     if HIDDEN_LAYER[0] in weights.shapes and not (config.classifier_act or head.hidden_act):
         head = dataclasses.replace(head, hidden_act="gelu_erf")
+    if (known := head.labels) and outputs not in (None, len(known)):
+        message = "%s names %d labels, but the model has %d outputs: names are ignored."
+        logging.warning(message, path, len(known), outputs)
+        known = None
+    stored = {**head.to_dict(), "num_labels": outputs or len(known or ()), "labels": known}
     if "pooling" in taken:
         from bert_tf.models.configuration.sentence_settings import read_settings  # few models have them
 
         files.sentences = read_settings(files.directory)
-    stored = _stored_arguments(head, path, arguments.get("num_labels") or outputs, files.sentences)
-    model = model_class(config, **{**{name: stored[name] for name in stored.keys() & taken.keys()}, **arguments})
+        stored["pooling"] = files.sentences.pooling
+    stored = {name: value for name, value in stored.items() if value and name in taken}
+    model = model_class(config, **{**stored, **arguments})
     initialize.initialize_model(model, weights, depth=4, complete=trained, untrained=head.untrained)
     beginning = card.beginning_of(path, weights, with_checksum=False)
     setattr(model, _FILES_ATTRIBUTE, dataclasses.replace(files, head=head, card=card.CardFacts(beginning)))
@@ -114,18 +118,6 @@ def _labels(id2label: Mapping | None, label2id: Mapping | None) -> list[str] | N
     if id2label:
         return [id2label[number] for number in sorted(id2label, key=int)]
     return sorted(label2id, key=label2id.get) if label2id else None
-
-
-def _stored_arguments(head: HeadConfig, path: str, outputs: int | None, sentences: "SentenceSettings | None") -> dict:
-    """The arguments of a model's class that a directory's head gives. outputs: number of them, if known."""
-    labels = head.labels
-    if labels and outputs not in (None, len(labels)):
-        message = "%s names %d labels, but the model has %d outputs: names are ignored."
-        logging.warning(message, path, len(labels), outputs)
-        labels = None
-    values = {**head.to_dict(), "num_labels": outputs or len(labels or ()), "labels": labels}
-    values["pooling"] = sentences and sentences.pooling
-    return {name: value for name, value in values.items() if value}
 
 
 def save_pretrained(
@@ -160,7 +152,7 @@ def save_pretrained(
         sentences = dataclasses.replace(sentences or SentenceSettings(directory), pooling=pooling)
     known = {"pairs": files.head.pairs, "activation": files.head.activation}
     known["untrained"] = tuple(initialize.untrained_variables(model))
-    head = dataclasses.replace(getattr(model, "head_config", NO_HEAD), **known)
+    head = dataclasses.replace(getattr(model, "head_config", head_config.NO_HEAD), **known)
     described = {"config": model.config, "head": head, "casing": casing, "sentences": sentences}
     files = dataclasses.replace(files, **described, vocab_file=vocab_file or files.vocab_file)
     if files.vocab_file and (do_lower_case, strip_accents) != (None, None):
