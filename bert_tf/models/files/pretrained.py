@@ -25,7 +25,6 @@ from bert_tf.text.tokenizer import Tokenizer
 if TYPE_CHECKING:
     import keras
 
-
 _FILES_ATTRIBUTE = "_pretrained_files"
 
 
