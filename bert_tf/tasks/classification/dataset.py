@@ -30,8 +30,7 @@ def as_dataset(
 ) -> tf.data.Dataset:
     """A tf.data.Dataset of texts for a model's `fit`, `evaluate` and `predict`.
 
-    A CSV file with the columns text and label, fine-tuned in ten lines, after which
-    `bert_tf.Predictor("reviews_model")("A lovely film.")` gives a label and probabilities:
+    A CSV file with the columns text and label, fine-tuned in ten lines:
 
         import pandas
         import bert_tf
@@ -44,6 +43,8 @@ def as_dataset(
         model.fit(data, epochs=3)
         model.save_pretrained("reviews_model")
 
+    After it, `bert_tf.Predictor("reviews_model")("A lovely film.")` gives a label and probabilities.
+
     Args:
       texts: strings: a list, an array, a column of a table; or a table of one or two such columns.
       labels: one for each text, or their column's name. With label_names names, or lists of names, or of 0 and 1 for
@@ -51,8 +52,7 @@ def as_dataset(
       pairs: the second text of each, "" for none.
       tokenizer: that of the model. batch_size: texts a batch; the last batch may be short.
       label_names: in the order of the classes, as `model.labels`; `fit` compares both, also after take or shuffle.
-      max_length: tokens of a text or pair, special tokens included; what is longer loses its last tokens, and how many
-        texts do is logged. A batch is padded to its longest text, rounded up to one of `token_rows.padded_lengths`.
+      max_length: tokens of a text or pair, special ones included; longer ones lose their last; how many is logged.
       seed: shuffle the texts with this seed, differently in each epoch. None keeps their order, as `predict` needs.
 
     Returns:
