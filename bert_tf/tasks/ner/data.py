@@ -38,7 +38,7 @@ class Layout:
       word_column, tag_column: from 0; negative ones count from the end.
       tag_scheme: one of SCHEMES.
       comment_prefix: lines that begin so are not words; "" for none.
-      repair_tags: read a tag that breaks the scheme as conlleval does, instead of refusing the file.
+      repair_tags: read a tag that breaks the scheme as conlleval does, instead of raising.
       encoding: see `text_files.TextFile`.
     """
 
