@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from bert_tf.data.token_rows import flatten
-from bert_tf.tasks.squad import answers, data, scores, windows
+from bert_tf.tasks.squad import answers, data, windows
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.text.wordpiece import BasicTokenizer, join_pieces
 
@@ -189,7 +189,7 @@ def write_predictions(
         n_best_size, max_answer_length, version_2_with_negative, null_score_diff_threshold
     )
     predictions = answers.predict_answers(
-        all_examples, _windows_of(features, tokens), scores.SpanScores(starts, ends), tokens, settings
+        all_examples, _windows_of(features, tokens), answers.SpanScores(starts, ends), tokens, settings
     )
     files = output_prediction_file, output_nbest_file, output_null_log_odds_file
     answers.write_prediction_files([example.qas_id for example in all_examples], list(predictions), *files)

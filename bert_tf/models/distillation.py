@@ -36,7 +36,7 @@ class TaughtModel:
     The teacher runs as in inference: without dropout, and without a gradient. It is not among the variables, so that
     optimizers and checkpoints see the student only.
 
-    student: the model to train. teacher: it gets the features that it knows.
+    The teacher gets the features that it knows.
     """
 
     def __init__(self, student: keras.Model, teacher: keras.Model):
@@ -67,9 +67,8 @@ class DistillationObjective:
 
     Outputs: those of a `TaughtModel`. Features, labels and metrics are those of the task, and the metric `soft_loss`.
 
-    Args:
-      objective: one of objectives.py that has `soft_losses`. weight: of the teacher, 0 to 1.
-      temperature: see `objectives.softened_divergence`; a regression has none.
+    objective: one of objectives.py that has `soft_losses`. weight: of the teacher, 0 to 1.
+    temperature: see `objectives.softened_divergence`; a regression has none.
     """
 
     def __init__(self, objective, weight: float, temperature: float):
@@ -79,13 +78,11 @@ class DistillationObjective:
         self.sum_names = (*objective.sum_names, "soft_loss_sum")
 
     def sums(self, outputs: dict, features: dict) -> dict:
-        """Adds up over a batch or a part of one: float32 scalars under `sum_names`."""
         losses = self.objective.soft_losses(outputs["student"], outputs["teacher"], self.temperature)
         soft = ops.sum(self.objective.weights(features) * losses)
         return {**self.objective.sums(outputs["student"], features), "soft_loss_sum": soft}
 
     def loss(self, sums: dict, totals: dict):
-        """A mean over the batch; with a batch's totals, the losses of its parts add up to its loss."""
         soft = self.objective.loss({**sums, "loss_sum": sums["soft_loss_sum"]}, totals)
         return (1.0 - self.weight) * self.objective.loss(sums, totals) + self.weight * soft
 
@@ -133,12 +130,10 @@ class LanguageDistillation:
         return (MaskedLanguageModelObjective.weights if self.restrict_ce_to_mask else _token_weights)(features)
 
     def totals(self, features: dict) -> dict:
-        """The loss's divisors, from the features of a whole batch: `masked_lm_weight` and `tokens`."""
         weights = MaskedLanguageModelObjective.weights(features)
         return {"masked_lm_weight": ops.sum(weights), "tokens": ops.sum(_token_weights(features))}
 
     def sums(self, outputs: dict, features: dict) -> dict:
-        """Adds up over a batch or a part of one: float32 scalars under `sum_names`."""
         masked = MaskedLanguageModelObjective.sums(outputs["masked_lm_logits"], features)
         distance = ops.zeros(())
         if self.alpha_cos:
@@ -160,7 +155,6 @@ class LanguageDistillation:
         return "masked_lm_weight" if self.restrict_ce_to_mask else "tokens"
 
     def loss(self, sums: dict, totals: dict):
-        """The losses by their weights; with a batch's totals, the losses of its parts add up to its loss."""
         soft = divide(sums["soft_loss"], totals[self._compared])
         masked = self.alpha_mlm * sums["masked_lm_loss"]
         cosine = self.alpha_cos * sums["cosine_distance"]

@@ -29,9 +29,8 @@ _GOLDEN_RATIO = 0x9E3779B9  # its multiples, modulo 2^32, are far apart
 class Drop:
     """Dropout at one place, in one step.
 
-    Attributes:
-      rate: probability of a zero, in (0, 1).
-      key: int32 [3]: two words for step and place, and the row of the whole batch at which this part of it begins.
+    rate: probability of a zero, in (0, 1).
+    key: int32 [3]: two words for step and place, and the row of the whole batch at which this part of it begins.
     """
 
     rate: float
@@ -68,9 +67,8 @@ def dropout_scope(seed, first_row=0) -> _Within:
 
     Open it within the function that is traced: a seed from outside of it is a constant of its graph.
 
-    Args:
-      seed: int32 [2]: the seed of the run, and the step.
-      first_row: where in the whole batch the rows begin that the model is called on.
+    seed: int32 [2]: the seed of the run, and the step.
+    first_row: where in the whole batch the rows begin that the model is called on.
     """
     row = ops.reshape(ops.cast(first_row, "int32"), (1,))
     return _Within(_Scope(ops.concatenate([ops.convert_to_tensor(seed, "int32"), row])))
@@ -164,7 +162,6 @@ def keep_mask(shape, drop: Drop):
 
 
 def _product(sizes):
-    """The product of sizes, static if all of them are."""
     if all(isinstance(size, int) for size in sizes):
         return math.prod(sizes)
     return ops.prod(ops.cast(ops.stack(list(sizes)), "int32"))
@@ -179,10 +176,9 @@ def _mix(value, shift, multiplier):
 def random_bits(seed, starts, size):
     """Uniform uint32 [..., size] for rows of a tensor whose last axis has `size` elements: a counter-based hash.
 
-    Args:
-      seed: int32 [2 or more], or with as many leading axes as there are rows, which broadcast; two words of it are
-        read.
-      starts: int32 [...], the number of each row's first element, counted over the whole tensor.
+    seed: int32 [2 or more], or with as many leading axes as there are rows, which broadcast; two words of it are
+    read.
+    starts: int32 [...], the number of each row's first element, counted over the whole tensor.
     """
     seed = ops.cast(seed, "uint32")
     # Two keys, before and between the rounds: with one, the masks of two seeds would be shifted copies of each other.

@@ -83,8 +83,7 @@ class ElectraDiscriminator(TaskModel):
         model = ElectraDiscriminator.from_pretrained("electra_small")
         replaced = model({"input_ids": ids}) > 0  # [B, S]
 
-    Args:
-      config: an `ElectraConfig` or its dict. seed: see `BertModel`. dtype: Keras dtype policy.
+    config is an `ElectraConfig` or its dict; seed and dtype are as for `BertModel`.
     """
 
     part = "discriminator"
@@ -107,8 +106,7 @@ class ReplacedTokenPretraining(SumObjective):
     The metrics are those of the original's evaluation, under its names: `disc_loss` is the mean over the rows of each
     row's mean; `disc_precision` and `disc_recall` are about replaced tokens.
 
-    Attributes:
-      generator_weight, discriminator_weight: factors of the masked-LM loss, and of the loss of the discriminator.
+    generator_weight, discriminator_weight: factors of the masked-LM loss, and of the loss of the discriminator.
     """
 
     generator_weight: float = 1.0
@@ -129,13 +127,11 @@ class ReplacedTokenPretraining(SumObjective):
 
     @staticmethod
     def totals(features: dict) -> dict:
-        """The loss's divisors, from the features of a whole batch: `masked_lm_weight` and `tokens`."""
         weights = MaskedLanguageModelObjective.totals(features)["weight"]
         return {"masked_lm_weight": weights, "tokens": ReplacedTokenObjective.totals(features)["weight"]}
 
     @classmethod
     def sums(cls, outputs: dict, features: dict) -> dict:
-        """Adds up over a batch or a part of one: float32 scalars under `sum_names`."""
         masked = MaskedLanguageModelObjective.sums(outputs["masked_lm_logits"], features)
         weights = MaskedLanguageModelObjective.weights(features)
         sampled = _as_float(ops.equal(outputs["sampled_ids"], ops.cast(features["masked_lm_ids"], "int32")))
@@ -160,7 +156,6 @@ class ReplacedTokenPretraining(SumObjective):
         }
 
     def loss(self, sums: dict, totals: dict):
-        """Both losses by their weights; with a batch's totals, the losses of its parts add up to its loss."""
         masked_lm = sums["masked_lm_loss"] / (totals["masked_lm_weight"] + _EPSILON)
         discriminator = sums["discriminator_loss"] / (totals["tokens"] + _EPSILON)
         return self.generator_weight * masked_lm + self.discriminator_weight * discriminator

@@ -19,6 +19,7 @@ from bert_tf.models.layers import (
     Projection,
     Rebuilt,
     TransformerBlock,
+    add_random_weight,
     attention_bias,
     gather_positions,
 )
@@ -41,7 +42,8 @@ class Embeddings(ConfiguredLayer):
 
         # The tables stay in float32: to look up a few rows, a cast would go over the whole table.
         def table(name, rows):
-            return self.random_weight(name, (rows, config.embedding_size), autocast=False, dtype="float32")
+            shape, precise = (rows, config.embedding_size), {"autocast": False, "dtype": "float32"}
+            return add_random_weight(self, name, shape, config.initializer_range, **precise)
 
         self.word_embeddings = table("word_embeddings", config.vocab_size)
         if config.type_vocab_size:
@@ -79,19 +81,7 @@ class Embeddings(ConfiguredLayer):
 class BertEncoder(NamedInputs, Rebuilt, keras.Model):
     """The encoder of BERT or of a descendant as a part of other models; on its own, use `BertModel`.
 
-    Args:
-      config: a configuration of any family (or its dict).
-      dense_embedding_gradient: see `kernels.embedding_lookup`.
-      seed: seed of dropout outside of a `dropout_scope` (Keras `fit`).
-      embeddings: the embeddings of another encoder, which both share; None: its own.
-      dtype: Keras dtype policy, e.g. "mixed_bfloat16".
-
-    Example:
-
-        config = BertConfig(vocab_size=100, hidden_size=32, num_hidden_layers=2, num_attention_heads=2)
-        encoder = BertEncoder(config)
-        outputs = encoder({"input_ids": np.array([[1, 5, 7, 2]])})
-        outputs["sequence_output"].shape  # (1, 4, 32)
+    Its arguments, and embeddings: those of another encoder, which both share; None: its own.
     """
 
     def __init__(
@@ -110,9 +100,8 @@ class BertEncoder(NamedInputs, Rebuilt, keras.Model):
         if config.embedding_size != config.hidden_size:
             deviation = None if config.head_initializer_range is None else config.initializer_range
             self.project = Projection(config.hidden_size, deviation, name="embeddings_project", dtype=dtype)
-        self.blocks = [
-            TransformerBlock(config, name=f"layer_{k}", dtype=dtype) for k in range(1 + max(config.block_order))
-        ]
+        count = 1 + max(config.block_order)
+        self.blocks = [TransformerBlock(config, name=f"layer_{k}", dtype=dtype) for k in range(count)]
         self.pooler = None
         if config.has_pooler:
             self.pooler = Projection(config.hidden_size, config.initializer_range, name="dense", dtype=dtype)
@@ -132,11 +121,8 @@ class BertEncoder(NamedInputs, Rebuilt, keras.Model):
     def add_lora(self, rank: int, alpha: float, train_pooler: bool = False) -> None:
         """Trains adapters of the layers' projections in place of the encoder's variables; see lora.py. Before `build`.
 
-        Layers that share a block share its adapters.
-
-        Args:
-          train_pooler: also trains the pooler, for a head that reads it. In other families this layer is in the head,
-            and in many a released model nobody has trained it, so that hardly anything would pass through it.
+        train_pooler: also trains the pooler, for a head that reads it: in many a released model nobody has trained it,
+        so that hardly anything would pass through it.
         """
         from bert_tf.models import lora
 
@@ -323,9 +309,8 @@ def reads_few(count: float, length: float) -> bool:
 def layer_flops(config: BertConfig, length: float, read: float | None = None, *, with_attention: bool = True) -> list:
     """Floating-point operations of each layer's matrix products, forward, for one sequence.
 
-    Args:
-      length: tokens of the sequence. read: of how many tokens the last layer's outputs are read; None: of all.
-      with_attention: also of the products of queries, keys and values, which have no weights.
+    length: tokens of the sequence. read: of how many tokens the last layer's outputs are read; None: of all.
+    with_attention: also of the products of queries, keys and values, which have no weights.
     """
     hidden, inner = config.hidden_size, config.intermediate_size
 

@@ -62,7 +62,6 @@ class ObjectiveMetric(MetricsList):
         return self.objective.metrics(self._sums())
 
     def loss(self):
-        """The objective's loss over all batches."""
         return self.objective.loss(self._sums(), self._sums())
 
 
@@ -111,9 +110,8 @@ class Pretrained:
     def save_pretrained(self, directory: str, *, format: str = "bert_tf", **arguments) -> None:
         """Writes weights, configuration, and, if known, vocabulary and casing.
 
-        Args:
-          format: "bert_tf", "tf1" or "huggingface".
-          arguments: see `pretrained.save_pretrained`: vocab_file, do_lower_case, strip_accents, overwrite.
+        format: "bert_tf", "tf1" or "huggingface".
+        arguments: see `pretrained.save_pretrained`: vocab_file, do_lower_case, strip_accents, overwrite.
         """
         from bert_tf.models.files import pretrained
 
@@ -157,9 +155,8 @@ class TaskModel(NamedInputs, Pretrained, Rebuilt, keras.Model):
     Besides the encoder's inputs it accepts the features that its objective reads, so that it can be called with whole
     batches of a dataset.
 
-    Args:
-      objective: a class of objectives.py.
-      config: of any family, or its dict. seed, dense_embedding_gradient: see `BertModel`. dtype: Keras dtype policy.
+    objective: a class of objectives.py.
+    config: of any family, or its dict. seed, dense_embedding_gradient: see `BertModel`. dtype: Keras dtype policy.
     """
 
     def __init__(self, objective, config, seed: int | None, dense_embedding_gradient: bool = False, **kwargs):
@@ -167,9 +164,7 @@ class TaskModel(NamedInputs, Pretrained, Rebuilt, keras.Model):
         self.config = as_config(config)
         self.seed = seed
         self.objective = objective
-        self.bert = BertEncoder(
-            self.config, dense_embedding_gradient=dense_embedding_gradient, seed=seed, dtype=self.dtype_policy
-        )
+        self.bert = BertEncoder(self.config, dense_embedding_gradient, seed, dtype=self.dtype_policy)
         self.objective_metric = ObjectiveMetric(objective)
 
     encoder_inputs = ENCODER_INPUTS
@@ -183,12 +178,10 @@ class TaskModel(NamedInputs, Pretrained, Rebuilt, keras.Model):
 
     @property
     def seed_generator(self):
-        """See `dropout.in_scope`."""
         return self.bert.seed_generator
 
     @property
     def known_inputs(self) -> tuple[str, ...]:
-        """The names that a dict of inputs may have."""
         objective = (*self.objective.label_names, *self.objective.optional_names)
         return tuple(dict.fromkeys((*self.encoder_inputs, *self.further_inputs, *objective)))
 
@@ -346,13 +339,9 @@ class MaskedLanguageModelHead(ConfiguredLayer):
         )
 
     def call(self, sequence_output, embedding_table, positions=None, training=False):
-        """Scores the masked positions, or all of them.
+        """float32 logits [B, P, V] of the masked positions, or of all.
 
-        Args:
-          sequence_output: [B, S, H]. embedding_table: [V, E], tied. positions: [B, P], or None for all.
-
-        Returns:
-          logits [B, P, V] (P = S without positions), float32.
+        sequence_output: [B, S, H]. embedding_table: [V, E], tied. positions: [B, P], or None for all: P is S.
         """
         x = sequence_output if positions is None else gather_positions(sequence_output, positions)
         x = self.transform(x, training=training)  # [B, P, E]
@@ -376,8 +365,7 @@ def with_class_weights(objective: type, weights: Sequence[float] | None) -> type
 
     That is the mean of PyTorch's `CrossEntropyLoss(weight)`. The metrics are those without weights.
 
-    Args:
-      objective: of classes of examples [B] or tokens [B, S]. weights: of the C classes; None: the objective itself.
+    objective: of classes of examples [B] or tokens [B, S]. weights: of the C classes; None: the objective itself.
     """
     if weights is None:
         return objective
@@ -416,17 +404,13 @@ class ClassifierModel(TaskModel):
         self.head_config = head
         vars(self.config)["id2label"] = self.id2label
         self.dropout_rate = dropout_rate
-        self.hidden = None
+        config, dtype, self.hidden = self.config, self.dtype_policy, None
         if self.hidden_act:
-            size, deviation = self.config.hidden_size, self.config.initializer_range
-            self.hidden = Projection(size, deviation, name="pre_classifier", dtype=self.dtype_policy)
-        self.head = LinearHead(
-            num_labels, self.config.head_initializer_range, name="classifier", dtype=self.dtype_policy
-        )
+            self.hidden = Projection(config.hidden_size, config.initializer_range, name="pre_classifier", dtype=dtype)
+        self.head = LinearHead(num_labels, config.head_initializer_range, name="classifier", dtype=dtype)
 
     @property
     def hidden_act(self) -> str | None:
-        """The activation of the hidden layer; None: there is no hidden layer."""
         return None
 
     @property

@@ -1,8 +1,8 @@
 """The inputs of a model: their names, and checks that ids, positions and labels are in range.
 
-Hugging Face's names are accepted, too, and unknown names are refused. A value out of range is an error that names the
-input, the value and the range. Otherwise it would mean something else without a word: a lookup takes the first or the
-last row of its table, and a label that is not a class costs nothing.
+Hugging Face's names are accepted, too; unknown names raise. A value out of range is an error that names the input, the
+value and the range. Otherwise it would silently mean something else: a lookup takes the first or the last row of its
+table, and a label that is not a class costs nothing.
 
 * Outside of graphs, on every backend: a ValueError.
 * In a graph of TensorFlow (the training loop, `fit`, an exported model): the operation `Assert`, whose error is an
@@ -47,9 +47,8 @@ def other_names(label_names: Sequence[str] = ()) -> dict[str, str]:
 def named_inputs(inputs, known: Sequence[str], model_name: str = "the model", others: Mapping = OTHER_NAMES) -> dict:
     """A model's inputs as a dict under the original's names.
 
-    Args:
-      inputs: arrays by name, or only the input_ids. None counts as not given.
-      known: the names that the model reads. model_name: for errors. others: see `other_names`.
+    inputs: arrays by name, or only the input_ids. None counts as not given.
+    known: the names that the model reads. model_name: for errors. others: see `other_names`.
     """
     if not isinstance(inputs, Mapping):
         return {"input_ids": inputs}
@@ -91,9 +90,8 @@ def features_with_labels(objective, x, y=None, sample_weight=None) -> dict:
       sample_weight: [B] or None; multiplied into `example_weights`.
     """
     names = objective.label_names
-    features = (
-        {other_names(names).get(name, name): value for name, value in x.items()} if isinstance(x, Mapping) else {}
-    )
+    others, given = other_names(names), x if isinstance(x, Mapping) else {}
+    features = {others.get(name, name): value for name, value in given.items()}
     if isinstance(y, dict):
         features |= y
     elif y is not None:
@@ -125,7 +123,7 @@ def as_array(value):
 
 
 def check_shapes(inputs: Mapping) -> None:
-    """Refuses inputs of tokens that would be broadcast to another meaning, and masks of more than 0 and 1."""
+    """Raises for inputs of tokens that would be broadcast to another meaning, and masks of more than 0 and 1."""
     rows, mask = known_shape(inputs["input_ids"]), inputs.get("input_mask")
     if isinstance(mask, np.ndarray) and not np.isin(mask, (0, 1)).all():
         raise ValueError("input_mask must be 1 for tokens and 0 for padding.")
@@ -201,9 +199,9 @@ def _arrays(value, one_for_each_label: bool):
 
 
 def _check_label_names(model, data) -> None:
-    """Refuses a dataset of `as_dataset`, or one made of it, whose class numbers mean other labels than the model's.
+    """Raises if class numbers of a dataset made by `as_dataset` mean other labels than the model's.
 
-    If a function was mapped over it, which may have changed the numbers, it is warned of.
+    If a function was mapped over it, which may have changed the numbers, it only warns.
     """
     count = getattr(model, "num_labels", None)
     of_model = getattr(getattr(model, "head_config", None), "labels", None)
@@ -221,10 +219,7 @@ def _check_label_names(model, data) -> None:
 
 
 def _label_names(data, is_mapped: bool = False) -> Iterator[tuple[list[str], bool]]:
-    """The label_names of datasets of `as_dataset` that one is made of; whether a function was mapped over them since.
-
-    What take, shuffle, map and so on make lacks the attributes of its source, but refers to it.
-    """
+    """The label_names of datasets of `as_dataset` that `data` is made of; whether a function was mapped over them."""
     if names := getattr(data, "label_names", None):
         yield names, is_mapped
         return
@@ -277,8 +272,6 @@ if keras.backend.backend() == "tensorflow":
 
 
 class _Predicted(np.ndarray):
-    """What `predict` gives."""
-
     @property
     def logits(self) -> np.ndarray:
         return self.view(np.ndarray)
@@ -331,9 +324,8 @@ def require(name: str, values, allowed, expected: str, size=None, advice: str = 
       size: an integer or a scalar tensor. advice: what to do.
       weights: of a shape that broadcasts to theirs: where it is 0, everything is allowed.
 
-    Returns:
-      The values (in a graph of TensorFlow what reads these is not computed before the check); and `poison(allowed)`, to
-      be added to what is computed of them.
+    Returns the values (in a graph of TensorFlow what reads these is not computed before the check), and
+    `poison(allowed)`, to be added to what is computed of them.
     """
     if weights is not None:
         allowed = ops.logical_or(allowed, ops.equal(weights, 0.0))
@@ -411,7 +403,7 @@ def _asserted(name: str, values, allowed, expected: str, size, advice: str):
 
 
 def _is_computed(tensor) -> bool:
-    """Whether a tensor has values already, as it has not while a backend traces."""
+    """Whether a tensor has values already: while a backend traces, it has none."""
     backend = keras.backend.backend()
     if keras.backend.is_keras_tensor(tensor):
         return False

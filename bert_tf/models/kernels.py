@@ -93,7 +93,6 @@ def fuses(training: bool) -> bool:
 
 
 def fused_enabled() -> bool:
-    """Whether training uses the fused TensorFlow forms."""
     return _switches["fused"] and not _on_tpu()
 
 
@@ -133,28 +132,19 @@ def _gelu_tanh_slope(x):
     return 0.5 * (1.0 + t) + 0.5 * x * (1.0 - t * t) * math.sqrt(2.0 / math.pi) * (1.0 + 3 * 0.044715 * x * x)
 
 
-def _gelu_erf(x):
-    return 0.5 * x * (1.0 + ops.erf(x * math.sqrt(0.5)))
-
-
 def _gelu_erf_slope(x):
     return 0.5 * (1.0 + ops.erf(x * math.sqrt(0.5))) + x * ops.exp(-0.5 * x * x) * (1.0 / math.sqrt(2.0 * math.pi))
 
 
 # Activations by the names of bert_config.json. "gelu" is the tanh form (original: modeling.py, gelu, since 2019-02);
 # "gelu_erf" is the exact form, which Hugging Face calls "gelu".
-ACTIVATIONS = {"gelu": _gelu_tanh, "gelu_erf": _gelu_erf, "relu": ops.relu, "tanh": ops.tanh, "linear": lambda x: x}
+ACTIVATIONS = {"gelu": _gelu_tanh, "gelu_erf": lambda x: 0.5 * x * (1.0 + ops.erf(x * math.sqrt(0.5)))}
+ACTIVATIONS |= {"relu": ops.relu, "tanh": ops.tanh, "linear": lambda x: x}
 _SLOPES = {"gelu": _gelu_tanh_slope, "gelu_erf": _gelu_erf_slope}
 
 
 def _add_bias(x, bias):
     return _float32(x) + _float32(bias)
-
-
-def _residual_norm(x, residual, gamma, beta, drop, epsilon, dtype):
-    z = dropped(_float32(x), drop)
-    normalized, _ = _normalized(z if residual is None else z + _float32(residual), epsilon)
-    return ops.cast(normalized * gamma + beta, dtype)
 
 
 def _normalized(x, epsilon):
@@ -191,12 +181,13 @@ def bias_activation(x, bias, activation: str = "linear", training: bool = False)
 def residual_norm(x, residual, gamma, beta, drop: Drop | None, epsilon: float, dtype: str, training: bool = False):
     """LayerNorm(residual + dropout(x)) over the last axis, computed in float32.
 
-    Args:
-      x: [X, H]. residual: of the same shape, or None. gamma, beta: float32 [H].
-      epsilon: added to the variance. dtype: of the result.
+    x: [X, H]. residual: of the same shape, or None. gamma, beta: float32 [H].
+    epsilon: added to the variance. dtype: of the result.
     """
     if residual is None or not fuses(training):
-        return _residual_norm(x, residual, gamma, beta, drop, epsilon, dtype)
+        z = dropped(_float32(x), drop)
+        normalized, _ = _normalized(z if residual is None else z + _float32(residual), epsilon)
+        return ops.cast(normalized * gamma + beta, dtype)
     rate, key = (drop.rate, drop.key) if drop else (0.0, ops.zeros((3,), "int32"))
     return _fused_norm(rate, epsilon, dtype)(*_tensors(x, residual, gamma, beta, key))
 

@@ -96,8 +96,7 @@ class Rebuilt:
 
     An argument's value is that of the attribute of its name: of the `head_config` of a model, or else of the object.
 
-    Attributes:
-      kept_as: argument -> attribute of the object, where that is another one.
+    kept_as: argument -> attribute of the object, where that is another one.
     """
 
     kept_as: Mapping[str, str] = MappingProxyType({})
@@ -129,9 +128,6 @@ class ConfiguredLayer(Rebuilt, keras.layers.Layer):
     def projection(self, units: int, name: str = "dense") -> "Projection":
         return Projection(units, self.config.initializer_range, name=name, dtype=self.dtype_policy)
 
-    def random_weight(self, name: str, shape: tuple, **kwargs) -> keras.Variable:
-        return add_random_weight(self, name, shape, self.config.initializer_range, **kwargs)
-
     def norm(self) -> "LayerNorm":
         return LayerNorm(self.config.layer_norm_eps, name="LayerNorm", dtype=self.dtype_policy)
 
@@ -161,8 +157,7 @@ class LayerNorm(Rebuilt, keras.layers.Layer):
 class Projection(Rebuilt, keras.layers.Layer):
     """activation(x W + b) over the last axis, with W stored [in, out].
 
-    Attributes:
-      lora: what is trained beside W and b, see lora.py, or None; to be set before `build`.
+    lora: what is trained beside W and b, see lora.py, or None; to be set before `build`.
     """
 
     def __init__(self, units: int, initializer_range: float | None = 0.02, **kwargs):
@@ -200,11 +195,12 @@ class Projection(Rebuilt, keras.layers.Layer):
 
             kernel = lora.merged_kernel(kernel, self.lora_a, self.lora_b, self.lora.scale)
             return ops.matmul(rows, ops.cast(kernel, self.compute_dtype))
-        kernel, a, b = (ops.cast(x, self.compute_dtype) for x in (kernel, self.lora_a, self.lora_b))
-        return kept_product(self._adapted, rows, kernel, a, b)
 
-    def _adapted(self, rows, kernel, a, b):
-        return ops.matmul(rows, kernel) + ops.matmul(ops.matmul(rows, a), b) * self.lora.scale
+        def adapted(rows, kernel, a, b):
+            return ops.matmul(rows, kernel) + ops.matmul(ops.matmul(rows, a), b) * self.lora.scale
+
+        factors = (ops.cast(x, self.compute_dtype) for x in (kernel, self.lora_a, self.lora_b))
+        return kept_product(adapted, rows, *factors)
 
 
 class ResidualOutput(ConfiguredLayer):
@@ -386,10 +382,9 @@ _LOWEST = -1e30
 def sentence_vectors(encoder, inputs: dict, pooling: str, skipped: int = 0, **arguments):
     """float32 [B, H]: a vector for each row.
 
-    Args:
-      encoder: a `BertEncoder`. inputs: input_ids, input_mask and segment_ids [B, S].
-      pooling: see `sentence_settings.SentenceSettings`. skipped: the first tokens of a row that are not read, those of
-        a prompt. arguments: for the encoder's call.
+    encoder: a `BertEncoder`. inputs: input_ids, input_mask and segment_ids [B, S].
+    pooling: see `sentence_settings.SentenceSettings`. skipped: the first tokens of a row that are not read, those of
+    a prompt. arguments: for the encoder's call.
     """
     mask = inputs["input_mask"]
     first = ops.full((ops.shape(mask)[0], 1), skipped, "int32") if pooling == "cls" else None
@@ -398,10 +393,7 @@ def sentence_vectors(encoder, inputs: dict, pooling: str, skipped: int = 0, **ar
 
 
 def pooled(outputs, mask, pooling: str, skipped: int = 0):
-    """[B, H] of the outputs [B, S, H] for tokens and their mask [B, S]; of "cls" only the first output is read.
-
-    skipped: the first tokens that are not read.
-    """
+    """[B, H] of outputs [B, S, H] and their mask [B, S] without the first `skipped`; of "cls" only the first counts."""
     if pooling == "cls":
         return outputs[:, skipped]
     if skipped:
@@ -415,8 +407,7 @@ def pooled(outputs, mask, pooling: str, skipped: int = 0):
 def finished(vectors, settings, normalize: bool | None = None):
     """Pooled vectors [B, H] after the further steps of a directory: its normalization, then the cut to truncate_dim.
 
-    Args:
-      settings: `SentenceSettings`. normalize: instead of its normalization, True: in the end; False: none.
+    settings: `SentenceSettings`. normalize: instead of its normalization, True: in the end; False: none.
     """
     if settings.normalize and normalize is None:
         vectors = normalized(vectors)
@@ -448,12 +439,7 @@ class WindowPooling(Rebuilt, keras.layers.Layer):
             self.scores = self.add_weight(name="scores", shape=input_shape[-1:], initializer="zeros", **precise)
 
     def call(self, x, mask):
-        """Combines the windows in float32.
-
-        x: [B, S, H]. mask: [B, S], 0 for windows that a text does not have, which have no influence.
-
-        Returns [B, H] in the dtype of x.
-        """
+        """[B, H] of x [B, S, H], computed in float32. mask: [B, S], 0 for windows that a text does not have."""
         values = ops.cast(x, "float32")
         if self.kind == "attention":
             scores = ops.where(ops.cast(mask, "bool"), ops.sum(values * self.scores, axis=-1), _LOWEST)  # [B, S]

@@ -24,9 +24,8 @@ from bert_tf.weights.tensor_files import Weights, base_name
 class Lora:
     """How an encoder is adapted.
 
-    Attributes:
-      rank: of the adapters. alpha: is divided by the rank, so that a learning rate suits several ranks.
-      train_pooler: whether the pooler is trained itself, as a part of the head.
+    rank: of the adapters. alpha: is divided by the rank, so that a learning rate suits several ranks.
+    train_pooler: whether the pooler is trained itself, as a part of the head.
     """
 
     rank: int
@@ -35,7 +34,6 @@ class Lora:
 
     @property
     def scale(self) -> float:
-        """The factor by which A B is multiplied."""
         return self.alpha / self.rank
 
 

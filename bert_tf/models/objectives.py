@@ -43,8 +43,7 @@ def divide(total, weight):
 def row_weights(features: dict, like, in_metrics: bool = False):
     """[B] float32, ones by default; [B, S] if such `example_weights` are given.
 
-    Args:
-      like: any feature of the batch. in_metrics: examples that are not real count 0.
+    like: any feature of the batch. in_metrics: examples that are not real count 0.
     """
     if "example_weights" in features:
         weights = ops.cast(features["example_weights"], "float32")
@@ -58,19 +57,11 @@ def row_weights(features: dict, like, in_metrics: bool = False):
 
 
 def _equal(first, other):
-    """1.0 where two integer tensors are equal, else 0.0."""
     return ops.cast(ops.equal(ops.cast(first, "int32"), ops.cast(other, "int32")), "float32")
 
 
 def require_zero_or_one(name: str, labels, weights):
-    """Refuses labels other than 0 and 1 where their weight is not 0; see `inputs.require`.
-
-    Args:
-      name: the feature. labels: numbers. weights: of a shape that broadcasts to theirs.
-
-    Returns:
-      The labels in float32; NaN for what is refused.
-    """
+    """The labels of a feature in float32; `inputs.require`s 0 or 1 where their weight is not 0."""
     labels = ops.cast(labels, "float32")
     allowed = ops.logical_or(ops.equal(labels, 0.0), ops.equal(labels, 1.0))
     labels, wrong = require(name, labels, allowed, "0 or 1", weights=weights)
@@ -87,7 +78,6 @@ def _prediction_weights(features: dict):
 
 
 def _size(logits):
-    """The size of the last axis."""
     return logits.shape[-1] or ops.shape(logits)[-1]
 
 
@@ -97,11 +87,7 @@ def _size(logits):
 def cross_entropy(logits, labels):
     """Negative log-likelihood of each label, in float32.
 
-    Args:
-      logits: [..., C]. labels: integers [...]; one outside [0, C) gives loss 0 (the original's all-zero one-hot row).
-
-    Returns:
-      [...] float32.
+    logits: [..., C]. labels: integers [...]; one outside [0, C) gives loss 0 (the original's all-zero one-hot row).
     """
     logits = ops.cast(logits, "float32")
     labels = ops.cast(labels, "int32")
@@ -119,10 +105,9 @@ _POSITION, _TOKEN = ("a place in the row, from 0 to", ""), ("a token of the voca
 def _known_classes(name: str, logits, labels, weights, kind: tuple[str, str]) -> tuple:
     """`cross_entropy`, and 1.0 where the label has the largest logit, [...] float32.
 
-    Labels outside [0, C) are refused where their weight is not 0 (see `inputs.require`), and have the loss NaN.
+    Labels outside [0, C) raise where their weight is not 0 (see `inputs.require`), and have the loss NaN.
 
-    Args:
-      name: the feature. logits: [..., C]. labels, weights: [...]. kind: one of the above.
+    name: the feature. logits: [..., C]. labels, weights: [...]. kind: one of the above.
     """
     labels, size = ops.convert_to_tensor(labels), _size(logits)
     labels, wrong = require(name, labels, below(labels, size), kind[0], size, kind[1], weights)
@@ -137,11 +122,8 @@ def sigmoid_cross_entropy(logits, labels):
 def softened_divergence(logits, targets, temperature: float):
     """KL(softmax(targets / T) || softmax(logits / T)) T^2 over the last axis, in float32 (Hinton et al. 2015).
 
-    Args:
-      logits, targets: [..., C] of a student and its teacher. temperature: T.
-
-    Returns:
-      [...] float32. Without the factor, the gradient would be smaller by T^2 than that of the labels.
+    logits, targets: [..., C] of a student and its teacher. temperature: T; without the factor, the gradient would be
+    smaller by T^2 than that of the labels.
     """
     logits, targets = (ops.cast(x, "float32") / temperature for x in (logits, targets))
     goal = ops.log_softmax(targets)
@@ -154,10 +136,9 @@ def softened_divergence(logits, targets, temperature: float):
 class SumObjective:
     """The base of all objectives of this module, used as classes.
 
-    Attributes:
-      ratios: of each metric its name, the sum, and the sum of weights by which it is divided.
-      loss_sums: what `sums` has besides.
-      one_class: whether a row's label is its class, so that Keras's class_weight can weight it; not inherited.
+    ratios: of each metric its name, the sum, and the sum of weights by which it is divided.
+    loss_sums: what `sums` has besides.
+    one_class: whether a row's label is its class, so that Keras's class_weight can weight it; not inherited.
     """
 
     ratios: tuple[tuple[str, str, str], ...]
@@ -224,12 +205,10 @@ class ClassificationObjective(SumObjective):
 
     @classmethod
     def totals(cls, features: dict) -> dict:
-        """The loss's divisor, from the features of a whole batch: `weight`."""
         return {"weight": ops.sum(cls.weights(features))}
 
     @classmethod
     def sums(cls, outputs, features: dict) -> dict:
-        """Adds up over a batch or a part of one: float32 scalars under `sum_names`."""
         losses, measures = cls.values(outputs, features)
         counted = cls.weights(features, in_metrics=True)
         return {
@@ -430,7 +409,6 @@ class PretrainingObjective(SumObjective):
 
     @classmethod
     def totals(cls, features: dict) -> dict:
-        """The loss's divisors, from the features of a whole batch: `masked_lm_weight` and `examples` (pairs)."""
         weights = ops.cast(features["masked_lm_weights"], "float32")
         return {"masked_lm_weight": ops.sum(weights), "examples": ops.sum(cls._pair_weights(features))}
 
@@ -445,7 +423,6 @@ class PretrainingObjective(SumObjective):
 
     @classmethod
     def sums(cls, outputs: dict, features: dict) -> dict:
-        """Adds up over a batch or a part of one: float32 scalars under `sum_names`."""
         weights = _prediction_weights(features)
         ids = ops.cast(features["masked_lm_ids"], "int32")
         losses, right = _known_classes("masked_lm_ids", outputs["masked_lm_logits"], ids, weights, _TOKEN)

@@ -102,9 +102,8 @@ class TripletObjective(ClassificationObjective):
 
     @classmethod
     def values(cls, outputs, features: dict) -> tuple:
-        near, far = (
-            ops.sqrt(ops.sum(ops.square(outputs[:, 0] - outputs[:, number]), axis=-1) + _TINY) for number in (1, 2)
-        )
+        squares = (ops.square(outputs[:, 0] - outputs[:, number]) for number in (1, 2))
+        near, far = (ops.sqrt(ops.sum(each, axis=-1) + _TINY) for each in squares)
         return ops.relu(near - far + cls.margin), {"accuracy": ops.cast(near < far, "float32")}
 
 
@@ -112,11 +111,7 @@ LOSSES = {"cosine": CosineObjective, "ranking": RankingObjective, "triplet": Tri
 
 
 def similarity_objective(loss: str, scale: float = RANKING_SCALE, margin: float = TRIPLET_MARGIN) -> type:
-    """The objective of a loss.
-
-    Args:
-      loss: one of LOSSES. scale, margin: of "ranking" and "triplet".
-    """
+    """The objective of one of LOSSES. scale, margin: of "ranking" and "triplet"."""
     checks.number(scale, "scale")
     checks.number(margin, "margin")
     return type(LOSSES[loss].__name__, (LOSSES[loss],), {"scale": scale, "margin": margin})
@@ -171,11 +166,7 @@ class BertForSimilarity(TaskModel):
         return 1 if self.pooling == "cls" else None
 
     def call(self, inputs, training=False):
-        """inputs: input_ids, input_mask and segment_ids as for `BertModel`, with an axis of texts: [B, N, S].
-
-        Returns:
-          float32 vectors [B, N, H], not normalized.
-        """
+        """float32 vectors [B, N, H], not normalized, of input_ids, input_mask and segment_ids [B, N, S]."""
         rows, texts = flat_rows(inputs)
         rows.setdefault("input_mask", ops.ones_like(rows["input_ids"]))
         with several_rows(texts):

@@ -62,8 +62,7 @@ class BertForMaskedLM(TaskModel):
         model = BertForMaskedLM(BertConfig(vocab_size=30522))
         logits = model({"input_ids": ids, "masked_lm_positions": positions})  # [B, P, V]
 
-    Args:
-      config: of any family, or its dict. seed: see `BertModel`. dtype: Keras dtype policy.
+    config, seed and dtype are as for `BertModel`.
     """
 
     part = "generator"
@@ -74,11 +73,7 @@ class BertForMaskedLM(TaskModel):
         self.head = MaskedLanguageModelHead(self.config, name="cls_predictions", dtype=self.dtype_policy)
 
     def call(self, inputs, training=False):
-        """inputs: as for `BertModel`, and optionally `masked_lm_positions` [B, P].
-
-        Returns:
-          float32 logits [B, P, V] at those positions; without positions, [B, S, V].
-        """
+        """inputs: as for `BertModel`, and optionally `masked_lm_positions` [B, P]. Returns float32 [B, P or S, V]."""
         positions = inputs.get("masked_lm_positions")
         encoded = self.encode(inputs, training=training, read_positions=positions)
         return self.head(encoded["sequence_output"], self.bert.get_embedding_table(), training=training)
@@ -87,8 +82,7 @@ class BertForMaskedLM(TaskModel):
 class BertForNextSentencePrediction(TaskModel):
     """Encoder and next-sentence head.
 
-    Args:
-      config: of any family, or its dict. seed: see `BertModel`. dtype: Keras dtype policy.
+    config, seed and dtype are as for `BertModel`.
     """
 
     further_inputs = PRETRAINING_FEATURES
@@ -181,7 +175,6 @@ class BertForSequenceClassification(ClassifierModel):
 
     @property
     def exported_inputs(self) -> dict[str, int]:
-        """See `Pretrained`."""
         return dict.fromkeys(ROW_INPUTS, 3 if self.windows else 2)
 
     tokens_read = 1
@@ -199,14 +192,10 @@ class BertForSequenceClassification(ClassifierModel):
         return self.windows(ops.reshape(x, (-1, count, self.config.hidden_size)), ops.reshape(mask, (-1, count)))
 
     def call(self, inputs, training=False):
-        """Classifies texts.
+        """float32 logits [B, C] of inputs as for `BertModel`.
 
-        Args:
-          inputs: as for `BertModel`; with window_pooling input_ids, input_mask and segment_ids with an axis of windows,
-            [B, W, S]. A window whose mask is all zeros does not count.
-
-        Returns:
-          float32 logits [B, C].
+        With window_pooling input_ids, input_mask and segment_ids have an axis of windows, [B, W, S]. A window whose
+        mask is all zeros does not count.
         """
         return self.classify(inputs, training)
 
@@ -218,10 +207,9 @@ class BertForTokenClassification(ClassifierModel):
     """Encoder and token classifier, e.g. for named entities.
 
     Args:
-      config: of any family, or its dict. num_labels: C.
+      num_labels: C. labels: the names of the classes in the order of their ids.
       dropout_rate: dropout of the sequence output in training; None: the family's, 0.1 for BERT.
-      seed: see `BertModel`. dtype: Keras dtype policy.
-      labels: the names of the classes in the order of their ids.
+      others: see `BertModel`.
     """
 
     usual_dropout = "token_dropout"
@@ -252,10 +240,7 @@ class BertForTokenClassification(ClassifierModel):
 class BertForMultipleChoice(ClassifierModel):
     """Encoder and a score for each of several choices, one of which is correct.
 
-    Args:
-      config: of any family, or its dict.
-      dropout_rate: dropout before the output layer in training; None: the family's, 0.1 for BERT.
-      seed: see `BertModel`. dtype: Keras dtype policy.
+    dropout_rate: before the output layer in training; None: the family's, 0.1 for BERT. Others: see `BertModel`.
     """
 
     exported_inputs = MappingProxyType(dict.fromkeys(Pretrained.exported_inputs, 3))
@@ -274,11 +259,7 @@ class BertForMultipleChoice(ClassifierModel):
         return self.config.choice_act or self.config.classifier_act
 
     def call(self, inputs, training=False):
-        """inputs: input_ids, input_mask and segment_ids as for `BertModel`, with an axis of choices: [B, N, S].
-
-        Returns:
-          float32 logits [B, N].
-        """
+        """float32 logits [B, N] of input_ids, input_mask and segment_ids with an axis of choices: [B, N, S]."""
         rows, choices = flat_rows(inputs)
         with several_rows(choices):
             return ops.reshape(self.classify(rows, training), (-1, choices))
@@ -287,8 +268,7 @@ class BertForMultipleChoice(ClassifierModel):
 class BertForQuestionAnswering(TaskModel):
     """Encoder and scores of every token as the answer's first and last token; BERT has no dropout in the head.
 
-    Args:
-      config: of any family, or its dict. seed: see `BertModel`. dtype: Keras dtype policy.
+    config, seed and dtype are as for `BertModel`.
     """
 
     def __init__(self, config, seed: int | None = None, name="question_answering", **kwargs):
@@ -316,8 +296,7 @@ class BertForPreTraining(TaskModel):
         model.compile(optimizer=AdamWeightDecay(1e-4))
         model.fit(dataset)  # of dicts with the seven features of a pre-training record
 
-    Args:
-      config: of any family, or its dict. seed: see `BertModel`. dtype: Keras dtype policy.
+    config, seed and dtype are as for `BertModel`.
     """
 
     part = "generator"
@@ -341,7 +320,6 @@ class BertForPreTraining(TaskModel):
         Returns:
           dict with `masked_lm_logits` [B, P, V] and `next_sentence_logits` [B, 2] (class 1: random next), float32.
           With `pooled_positions` [B, M] among the inputs, `next_sentence_logits` is [B, M, 2].
-
         """
         positions = inputs["masked_lm_positions"]
         encoded = self.encode(inputs, training=training, read_positions=positions)

@@ -9,13 +9,11 @@ from bert_tf.models.task_models import BertForMultipleChoice
 from bert_tf.serving.predictor import Answerer, rows_of
 from bert_tf.system.checks import list_of_strings
 from bert_tf.tasks.choice.data import ChoiceExample
-from bert_tf.tasks.choice.encode import encode_examples
+from bert_tf.tasks.choice.encode import describe, encode_examples
 
 
 class ChoicePredictor(Answerer):
-    """Picks the choice that fits a context best.
-
-    Threads may share it.
+    """Picks the choice that fits a context best. Threads may share it.
 
         predictor = ChoicePredictor("swag_output/best_model")
         predictor("She opens the door.", ["She walks in.", "It rains."])
@@ -61,16 +59,10 @@ class ChoicePredictor(Answerer):
         for count in sorted({len(example.choices) for example in examples}):
             chosen = [example for example in examples if len(example.choices) == count]
             for example, row in zip(chosen, self._probabilities(chosen, count), strict=True):
-                best = int(row.argmax())
-                described[int(example.guid)] = {
-                    "choice": best,
-                    "text": example.choices[best],
-                    "probabilities": [float(value) for value in row],
-                }
+                described[int(example.guid)] = describe(example, row)
         return described
 
     def __call__(self, context: str, choices: Sequence[str], question: str = "") -> dict:
-        """The best choice for one question."""
         return self.predict([(context, choices, question)])[0]
 
     def _probabilities(self, examples: list[ChoiceExample], count: int) -> np.ndarray:
@@ -79,7 +71,6 @@ class ChoicePredictor(Answerer):
             rows = encode_examples(examples, self.tokenizer, self.max_seq_length, self.warn)
             return softmax(self.computed(rows, count))
         lengths = [len(example.context) + max(map(len, example.choices)) for example in examples]
-        columns = {
-            name: [getattr(example, name) for example in examples] for name in ("context", "question", "choices")
-        }
+        names = ("context", "question", "choices")
+        columns = {name: [getattr(example, name) for example in examples] for name in names}
         return np.array([row["probabilities"] for row in self.exported("serving_default", lengths, columns)])

@@ -33,13 +33,13 @@ class _Encoder(BertModel):
 
 
 class Embedder(Answerer):
-    """One vector for each text, from a model directory of any format, or of sentence-transformers, or an export.
-
-    Threads may share it.
+    """One vector for each text, from a model directory of any format, of sentence-transformers, or an export.
 
         embedder = Embedder("all-MiniLM-L6-v2")
         vectors = embedder.encode(["A man eats food.", "A man eats bread.", "The sky is blue."], normalize=True)
         vectors @ vectors.T  # float32 [3, 3]: the cosine of each pair
+
+    Threads may share it.
 
     Args:
       path: a directory of sentence-transformers (modules.json), which says how vectors are made; any other model

@@ -41,7 +41,7 @@ from bert_tf.system.storage import (
 )
 from bert_tf.tasks import table
 from bert_tf.tasks.classification.data import task_of
-from bert_tf.tasks.ner import tagging
+from bert_tf.tasks.ner import tags as tagging
 from bert_tf.tasks.ner.tags import standard_tags
 from bert_tf.tasks.squad.outputs import answer_settings
 from bert_tf.tasks.table import TASKS

@@ -65,7 +65,6 @@ def fill_mask(
 
 
 def _fill_batch(model, tokenizer: Tokenizer, features: dict[str, np.ndarray], top_k: int) -> list:
-    """The guesses for each row of input_ids, input_mask and segment_ids [B, S]."""
     masks = [np.flatnonzero(ids == tokenizer.mask_id) for ids in features["input_ids"]]
     positions = np.zeros((len(masks), max(map(len, masks))), np.int32)  # [B, P]
     for row, masks_of_row in enumerate(masks):

@@ -22,10 +22,9 @@ CPU = "CPU:0"  # for strings and the many small ops around them
 class TextEncoder:
     """Encodes texts, or pairs of them, as rows `[CLS] A [SEP]` or `[CLS] A [SEP] B [SEP]`.
 
-    Args:
-      max_seq_length: longer rows lose their last tokens (their first by truncation_side), in pairs those of the longer
-        part first, as in the original.
-      split_unknown: see `graph_of`.
+    max_seq_length: longer rows lose their last tokens (their first by truncation_side), in pairs those of the longer
+    part first, as in the original.
+    split_unknown: see `graph_of`.
     """
 
     def __init__(self, tokenizer: Tokenizer, max_seq_length: int, split_unknown: bool = False):
@@ -64,7 +63,6 @@ class TextEncoder:
         return self._dense(parts, [0, 0, 0, self.second_segment, end_segments])
 
     def _special(self, like: tf.RaggedTensor, ids: list[int]) -> tf.RaggedTensor:
-        """The same special tokens in every row."""
         rows = like.nrows(out_type=tf.int64)
         values = tf.tile(tf.constant(ids, tf.int32), [rows])
         return tf.RaggedTensor.from_uniform_row_length(values, len(ids), nrows=rows)
@@ -212,9 +210,8 @@ def unfolded(features: dict[str, tf.Tensor]) -> Folded:
 class Windows(NamedTuple):
     """Windows, in the order of their texts, int64 each.
 
-    Attributes:
-      counts: of each text [B]. texts: whose a window is [W]. starts: its first token, counted in the text [W]. sizes:
-        how many tokens it has [W].
+    counts: of each text [B]. texts: whose a window is [W]. starts: its first token, counted in the text [W]. sizes:
+    how many tokens it has [W].
     """
 
     counts: tf.Tensor
@@ -226,9 +223,8 @@ class Windows(NamedTuple):
 def cut(lengths: tf.Tensor, room, stride, least: int = 0) -> Windows:
     """The windows of texts with these lengths, int64 [B].
 
-    Args:
-      room: the most tokens of a window. stride: from the start of one to the next. Both for all texts, or int64 [B].
-      least: windows of a text without tokens.
+    room: the most tokens of a window. stride: from the start of one to the next. Both for all texts, or int64 [B].
+    least: windows of a text without tokens.
     """
     room, stride = (tf.broadcast_to(tf.cast(size, tf.int64), tf.shape(lengths)) for size in (room, stride))
     counts = tf.where(lengths > 0, 1 + (tf.maximum(lengths - room, 0) + stride - 1) // stride, least)
@@ -241,9 +237,8 @@ def cut(lengths: tf.Tensor, room, stride, least: int = 0) -> Windows:
 def most_context(context: tf.Tensor, inside: tf.Tensor, tokens: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
     """bool [W, S]: whether no other window shows more context of a token; of equal windows the earliest.
 
-    Args:
-      context: how much each shows [W, S]. inside: where there is a token, bool [W, S].
-      tokens: which it is, int64 [W, S], of all `count`.
+    context: how much each shows [W, S]. inside: where there is a token, bool [W, S].
+    tokens: which it is, int64 [W, S], of all `count`.
     """
     most = tf.math.unsorted_segment_max(context, tf.where(inside, tokens, -1), count)
     best = tf.logical_and(inside, tf.equal(context, tf.gather(most, tokens)))
@@ -259,9 +254,8 @@ def in_batches(
 
     Windows of similar length are together, for less padding.
 
-    Args:
-      compute: numbers of windows, int32 [R] -> tensors [R, ...]. lengths: of all windows [W].
-      specs: of each tensor for one window.
+    compute: numbers of windows, int32 [R] -> tensors [R, ...]. lengths: of all windows [W].
+    specs: of each tensor for one window.
     """
     with tf.device(CPU):
         order = tf.argsort(-lengths, stable=True)

@@ -65,10 +65,7 @@ class ServedModel:
         self.vocab_size, self.mask_id = tokenizer.vocab_size, tokenizer.mask_id
 
     def tracked(self, assets: Sequence[tf.saved_model.Asset] = ()) -> tf.Module:
-        """The objects that a SavedModel of its signatures must keep: TensorFlow's variables, and the assets.
-
-        This object itself is none to save: its Keras model could be loaded with Keras alone.
-        """
+        """The objects that a SavedModel of its signatures must keep: TensorFlow's variables, and the assets."""
         root = tf.Module(name="served")
         root.variables_of_model, root.assets = self._variables, list(assets)
         return root
@@ -80,10 +77,7 @@ class ServedModel:
         return self._model({name: features[name] for name in self.model_inputs()}, training=False)
 
     def freeze(self) -> None:
-        """Turns the variables into constants of one function, which all signatures call.
-
-        So oneDNN reorders weights once, and casts are done once.
-        """
+        """Turns the variables into constants of one function: weights are reordered and cast once."""
         specs, model = self.model_inputs(), self._model
         function = tf.function(lambda **features: model(features, training=False), autograph=False)
         function = function.get_concrete_function(**specs)
@@ -102,7 +96,6 @@ class ServedModel:
         self._variables = []
 
     def signatures(self) -> dict[str, Callable]:
-        """name -> tf.function with an input signature."""
         default = signature(lambda text: self.outputs(self.features_of_texts(text)), strings("text"))
         return {"serving_default": default, **self.id_signatures()}
 
@@ -161,10 +154,9 @@ class ServedLogits(ServedModel):
 class ServedClassifier(ServedLogits):
     """BertForSequenceClassification: labels and probabilities, or the score of a regression.
 
-    Args:
-      labels: their names, in the order of the ids. problem_type: as in the head configuration.
-      text_pairs: `serving_default` takes `text` and `text_pair`; otherwise `text`, and `serve_pairs` takes both.
-      head: the `HeadConfig` of the model's directory.
+    labels: their names, in the order of the ids. problem_type: as in the head configuration.
+    text_pairs: `serving_default` takes `text` and `text_pair`; otherwise `text`, and `serve_pairs` takes both.
+    head: the `HeadConfig` of the model's directory.
     """
 
     def __init__(self, model, tokenizer, max_seq_length, labels, problem_type, text_pairs=False, head=NO_HEAD):
@@ -179,7 +171,6 @@ class ServedClassifier(ServedLogits):
         return dict(FOLDED) if self.folds else super().model_inputs()
 
     def run(self, features):
-        """Logits [B, C] of ids, mask and segments [B, S]."""
         return self._run_folded(unfolded(features)) if self.folds else super().run(features)
 
     def _run_folded(self, folded: Folded):
@@ -210,9 +201,8 @@ class ServedClassifier(ServedLogits):
 
     def signatures(self):
         single = signature(lambda text: self.text_outputs(text), strings("text"))
-        pairs = signature(
-            lambda text, text_pair: self.text_outputs(text, text_pair), strings("text"), strings("text_pair")
-        )
+        both = strings("text"), strings("text_pair")
+        pairs = signature(lambda text, text_pair: self.text_outputs(text, text_pair), *both)
         named = {"serving_default": pairs} if self._text_pairs else {"serving_default": single, "serve_pairs": pairs}
         return {**named, **self.id_signatures()}
 

@@ -24,9 +24,8 @@ from bert_tf.text.graph_characters import CodePointTable, values_of
 class Words(NamedTuple):
     """Words of texts.
 
-    Attributes:
-      texts: string [W]. splits: int64 [B+1], the first word of each text.
-      starts, ends: int32 [W], the first character of the text and the one after the last.
+    texts: string [W]. splits: int64 [B+1], the first word of each text.
+    starts, ends: int32 [W], the first character of the text and the one after the last.
     """
 
     texts: tf.Tensor
@@ -46,7 +45,6 @@ class GraphWords(tf.Module):
             self._kinds = CodePointTable(values_of(functools.partial(character_kind, split=split)))
 
     def __call__(self, texts: tf.Tensor) -> Words:
-        """The words of texts, string [B] in UTF-8."""
         # The space completes a character that the end cuts off, and ends a text's last word.
         decoded = tf.strings.unicode_decode(tf.strings.join([texts, " "]), "UTF-8", errors="ignore")
         row_splits, codes = decoded.row_splits, decoded.values
@@ -84,9 +82,8 @@ class ServedTagger(ServedLogits):
     float32 (probability of the likeliest tag), all [B, N], padded with "" and 0; `serving_default` also `starts`,
     `ends` int32, characters, padded with -1.
 
-    Args:
-      labels: the tags in the order of their ids. scheme: "iob2", "bioes" or "plain": which tags may follow each other.
-      split: of `text.characters.SPLITS`.
+    labels: the tags in the order of their ids. scheme: "iob2", "bioes" or "plain": which tags may follow each other.
+    split: of `text.characters.SPLITS`.
     """
 
     def __init__(self, model, tokenizer, max_seq_length, labels, scheme, split="words"):

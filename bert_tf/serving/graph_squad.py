@@ -13,9 +13,8 @@ import tensorflow as tf
 
 from bert_tf.serving.graph_inputs import CPU, Windows, cut, equally_many, in_batches, most_context, slices_of
 from bert_tf.serving.graph_models import ServedModel, signature, strings
-from bert_tf.tasks.squad.answers import PredictionSettings
+from bert_tf.tasks.squad.answers import NO_NULL_SCORE, PredictionSettings
 from bert_tf.tasks.squad.outputs import QuestionAnsweringSettings
-from bert_tf.tasks.squad.scores import NO_NULL_SCORE
 
 _LOWEST = -float("inf")
 _LOGITS = ("start_logits", "end_logits")
@@ -62,9 +61,8 @@ class ServedQuestionAnswering(ServedModel):
     Answers are always scored by character offsets, whatever the settings say. The only op from outside TensorFlow is
     tensorflow-text's FastWordpieceTokenizeWithOffsets.
 
-    Args:
-      settings: how contexts are cut and answers chosen.
-      window_batch: windows computed together; it limits the memory that long contexts take.
+    settings: how contexts are cut and answers chosen.
+    window_batch: windows computed together; it limits the memory that long contexts take.
     """
 
     def __init__(self, model, tokenizer, settings: QuestionAnsweringSettings, window_batch: int = 32):
@@ -114,8 +112,6 @@ class ServedQuestionAnswering(ServedModel):
             return _choose(self._window_outputs(outputs, windows, before, pieces), codes, self.settings.predictions)
 
     def _outputs(self, windows: Windows, queries: tf.RaggedTensor, ids: tf.RaggedTensor) -> dict[str, tf.Tensor]:
-        """The model's outputs for all windows by name, see `Outputs`."""
-
         def compute(rows):
             with tf.device(CPU):
                 texts, starts, sizes = (tf.gather(part, rows) for part in windows[1:])
@@ -134,8 +130,7 @@ class ServedQuestionAnswering(ServedModel):
         return dict(zip(_LOGITS, in_batches(compute, lengths, self._window_batch, specs), strict=True))
 
     def _window_outputs(self, outputs: dict[str, tf.Tensor], windows: Windows, before: tf.Tensor, pieces) -> Outputs:
-        """What answers are chosen by. A window shows more of a token's context as `squad.windows` has it: more on both
-        sides, then the longer window, then the earlier one."""
+        """A window shows more context as in `squad.windows`: more on both sides of a token, then the longer window."""
         ids, starts, ends = pieces
         positions = tf.range(self.max_seq_length, dtype=tf.int64)[None, :] - before[:, None]
         size = windows.sizes[:, None]
@@ -220,9 +215,8 @@ def _nbest(questions, answers: _Answers, is_extra, count: tf.Tensor, size: int, 
 
     "No answer" is behind them if it can be listed and is not among them. Empty places have the score -inf.
 
-    Args:
-      questions: of the answers, int32 [V]. is_extra: which of them are "no answer" itself, bool [V]; it counts even
-        behind a span without characters.
+    questions: of the answers, int32 [V]. is_extra: which of them are "no answer" itself, bool [V]; it counts even
+    behind a span without characters.
     """
     total = tf.size(questions)
     order = tf.argsort(-answers.scores, stable=True)
@@ -244,9 +238,7 @@ def _nbest(questions, answers: _Answers, is_extra, count: tf.Tensor, size: int, 
     return answers.at(lists.to_tensor(total, shape=[None, size + lists_null]))
 
 
-def _best_or_none(
-    scored: Outputs, codes, settings: PredictionSettings, nbest: _Answers, probabilities, windows, null
-) -> tuple[_Answers, tf.Tensor, tf.Tensor]:
+def _best_or_none(scored: Outputs, codes, settings, nbest: _Answers, probabilities, windows, null) -> tuple:
     """The best answer of each question, or "no answer" if that is better; its `score` and `null_score`; [B] each.
 
     windows: how many each question has [B]. null: scores of "no answer" [B].

@@ -40,7 +40,6 @@ class Export:
         self.signatures = self._loaded.signatures
 
     def __call__(self, signature: str, **columns: list[str]) -> dict[str, np.ndarray]:
-        """The outputs of a signature for lists of strings."""
         inputs = {name: tf.constant(values, tf.string) for name, values in columns.items()}
         return {name: value.numpy() for name, value in self.signatures[signature](**inputs).items()}
 
@@ -65,11 +64,10 @@ class OnnxModel:
     """The model in the directory of an ONNX export. Threads may share it.
 
     An ONNX file is no program: its operators compute, and touch no files. But its tensors may be parts of other files,
-    or of this process's memory; such a file is refused, see `check_self_contained`.
+    or of this process's memory; such a file raises, see `check_self_contained`.
 
-    Attributes:
-      task: a name of `tasks.table.TASKS`. labels, num_labels, problem_type, head_config: as those of the Keras model.
-      description: the content of export.json.
+    task: a name of `tasks.table.TASKS`. labels, num_labels, problem_type, head_config: as those of the Keras model.
+    description: the content of export.json.
     """
 
     def __init__(self, directory: str):
@@ -89,10 +87,7 @@ class OnnxModel:
         self._outputs = [entry.name for entry in self._session.get_outputs()]
 
     def run(self, features: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """All outputs.
-
-        features: input_ids, input_mask and segment_ids, integers [B, S]; for multiple choice [B, N, S].
-        """
+        """All outputs for input_ids, input_mask and segment_ids, integers [B, S]; for multiple choice [B, N, S]."""
         inputs = {name: np.asarray(features[name], np.int32) for name in self._inputs}
         for name, values in inputs.items():
             if values.min(initial=0) < 0:
@@ -101,13 +96,12 @@ class OnnxModel:
 
     def __call__(self, features: Mapping[str, np.ndarray], training: bool = False):
         """What the Keras model returns: logits, or a dict of outputs."""
-        del training  # there is none
         outputs = self.run(features)
         return outputs.get("logits", outputs)
 
 
 def check_self_contained(content: bytes, path: str) -> None:
-    """Refuses an ONNX file with tensors elsewhere: of graphs, their branches and loops, functions and training."""
+    """Raises if an ONNX file has tensors elsewhere: of graphs, their branches and loops, functions and training."""
     import onnx
 
     for part in messages_in(onnx.ModelProto.FromString(content)):

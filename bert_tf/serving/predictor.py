@@ -141,8 +141,7 @@ def rows_of(items, name: str, kinds: Mapping[str, type], least: int, line: str |
     """The parts by name of each item: a tuple or list of them, a dict as pipelines of transformers take it, or, if one
     is enough, a string.
 
-    Args:
-      name, line: see `list_of`. kinds: a part's name -> its type. least: number of parts.
+    name, line: see `list_of`. kinds: a part's name -> its type. least: number of parts.
     """
     forms = f"({', '.join(kinds)}), as tuples or dicts with these names"
     forms, names, rows = f"strings or {forms}" if least == 1 else forms, list(kinds), []
@@ -158,9 +157,7 @@ def rows_of(items, name: str, kinds: Mapping[str, type], least: int, line: str |
 
 
 class Predictor(Answerer):
-    """Labels and probabilities for texts, from a model directory of any format, or an export.
-
-    Threads may share it.
+    """Labels and probabilities for texts, from a model directory of any format, or an export. Threads may share it.
 
         predictor = Predictor("mrpc_output/best_model")
         predictor(["A text.", ("One text.", "And its pair."), {"text": "One text.", "text_pair": "And its pair."}])
@@ -201,9 +198,8 @@ class Predictor(Answerer):
             self.task = task_of(self.model)
             with naming_flag(self.path):
                 self._gives_probability = self.task.is_regression and self.files.head.gives_probability()
-            self.windows = classification_encode.windows_of_model(
-                self.model.head_config, self.tokenizer, self.max_seq_length
-            )
+            head = self.model.head_config
+            self.windows = classification_encode.windows_of_model(head, self.tokenizer, self.max_seq_length)
             self._pairs = trained_on_pairs(self.path)
         self.labels = list(self.task.labels or ())
 

@@ -4,10 +4,9 @@ from collections.abc import Mapping, Sequence
 
 from bert_tf.models.task_models import BertForQuestionAnswering
 from bert_tf.serving.predictor import Answerer, rows_of
-from bert_tf.tasks.squad.answers import Prediction, predict_answers
+from bert_tf.tasks.squad.answers import Prediction, collect_scores, predict_answers
 from bert_tf.tasks.squad.data import Paragraph, SquadExample
 from bert_tf.tasks.squad.outputs import answer_settings
-from bert_tf.tasks.squad.scores import collect_scores
 from bert_tf.tasks.squad.windows import build_windows, warn_of_cut_questions, warn_of_gaps
 
 _WITHOUT_TEXT = (
@@ -68,10 +67,10 @@ class QuestionAnswerer(Answerer):
             rows = self.exported("serving_default", list(map(len, contexts)), columns)
             return [_describe_outputs(row) for row in rows]
         paragraphs = {}
-        examples = [
-            SquadExample(str(number), question, paragraphs.setdefault(context, Paragraph.from_context(context)))
-            for number, (question, context) in enumerate(questions)
-        ]
+        examples = []
+        for question, context in questions:
+            paragraph = paragraphs.setdefault(context, Paragraph.from_context(context))
+            examples.append(SquadExample(str(len(examples)), question, paragraph))
         warn_of_cut_questions(examples, self.tokenizer, self.windows, self.warn)
         windows = build_windows(examples, self.tokenizer, self.windows, False, num_processes=1)
         warn_of_gaps(windows, self.windows)
@@ -87,10 +86,7 @@ class QuestionAnswerer(Answerer):
 def _describe(prediction: Prediction) -> dict:
     # The best answer may be outside the n-best list, if "no answer" was better than all of it.
     answers = [*prediction.nbest, *([prediction.best] if prediction.best else [])]
-    entries = [
-        {"text": answer.text, "score": answer.probability, "start": answer.start, "end": answer.end}
-        for answer in answers
-    ]
+    entries = [{"text": row.text, "score": row.probability, "start": row.start, "end": row.end} for row in answers]
     nbest = entries[: len(prediction.nbest)]
     nothing = {"text": "", "score": 0.0, "start": None, "end": None}
     chosen = next((entry for entry in entries if entry["text"] == prediction.text), nothing)

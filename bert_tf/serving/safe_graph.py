@@ -35,7 +35,7 @@ from tensorflow.core.protobuf import config_pb2, meta_graph_pb2
 # --- ops --------------------------------------------------------------------------------------------------------------
 # The ops that exports use, and the first version of TensorFlow Serving that has each.
 #
-# An op that is not listed here is refused, so that an op new in Keras's or TensorFlow's graphs is noticed when a model
+# An op that is not listed here is rejected, so that an op new in Keras's or TensorFlow's graphs is noticed when a model
 # is exported, not when a server fails to load it. Before adding a name, note: TensorFlow Serving X.Y has the ops of
 # TensorFlow X.Y and all of tensorflow_text X.Y, and no others. And an export of unknown origin may use every op
 # that is listed, so none may touch a file, a socket, another process or Python.
@@ -114,7 +114,6 @@ def foreign_parts(graph: meta_graph_pb2.MetaGraphDef) -> dict[str, list[str]]:
 
 
 def _foreign(graph: meta_graph_pb2.MetaGraphDef) -> Iterator[tuple[str, str]]:
-    """(kind, name) of each foreign part."""
     library = graph.graph_def.library
     names = {function.signature.name for function in library.function}
     # The nodes by which a server saves and restores weights, and the functions that these call.
@@ -176,10 +175,7 @@ def _foreign_files(function: function_pb2.FunctionDef) -> Iterator[tuple[str, st
 
 
 def _foreign_in_node(node: node_def_pb2.NodeDef, ops, callable) -> Iterator[tuple[str, str]]:
-    """
-    Args:
-      ops: that the node may have. callable: the names of functions that it may name.
-    """
+    """ops: that the node may have. callable: the names of functions that it may name."""
     if node.op not in ops:
         yield "ops", node.op
     if not _DEVICE.fullmatch(node.device):

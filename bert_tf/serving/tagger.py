@@ -12,7 +12,6 @@ from bert_tf.system.checks import list_of, list_of_strings
 from bert_tf.tasks.ner import data as ner_data
 from bert_tf.tasks.ner import encode as ner_encode
 from bert_tf.tasks.ner import outputs as ner_outputs
-from bert_tf.tasks.ner import tagging
 from bert_tf.tasks.ner import tags as ner_tags
 from bert_tf.tasks.ner.tags import standard_tags
 from bert_tf.text import tokenizer_files
@@ -29,9 +28,7 @@ class _Words(NamedTuple):
 
 
 class Tagger(Answerer):
-    """Tags every word and finds the entities in texts of any length.
-
-    Threads may share it.
+    """Tags every word and finds the entities in texts of any length. Threads may share it.
 
         tagger = Tagger("ner_output/best_model")
         tagger("Ada Brown was born in London.")["entities"]
@@ -59,10 +56,10 @@ class Tagger(Answerer):
         self.max_seq_length = self.length(max_seq_length)
         if self.export:
             self.labels = standard_tags(self.export.description["labels"])
-            self.scheme = tagging.scheme_of(self.labels)
+            self.scheme = ner_tags.scheme_of(self.labels)
             return
         self.labels = standard_tags(self.files.head.labels)
-        settings = tagging.TaggingSettings.of_model(tokenizer_files.directory_of(self.path), self.labels)
+        settings = ner_tags.TaggingSettings.of_model(tokenizer_files.directory_of(self.path), self.labels)
         self.scheme, self._settings = settings.learned_scheme, settings
 
     def predict(self, texts: Sequence[str | Sequence[str]]) -> list[dict]:
@@ -100,7 +97,7 @@ class Tagger(Answerer):
         sentences = [ner_data.Sentence(words.words, None, [], number) for number, words in enumerate(cut)]
         tags, scores = [[] for _ in cut], np.zeros(0, np.float32)
         if any(words.words for words in cut):
-            of_pieces = self._settings.split == tagging.PIECES
+            of_pieces = self._settings.split == ner_tags.PIECES
             rows = ner_encode.encode_sentences(sentences, self.tokenizer, self.max_seq_length, of_pieces=of_pieces)
             logits = ner_outputs.word_logits(rows, self.outputs(rows))
             logits = ner_encode.character_logits(rows, logits, self.labels)
@@ -136,14 +133,8 @@ class Tagger(Answerer):
             score = float(np.mean(scores[entity.start : entity.end]))
             text = words.text[start:end]
             entities.append({"type": entity.type, "text": text, "start": start, "end": end, "score": score})
-        return {
-            "words": words.words,
-            "tags": tags,
-            "scores": [float(score) for score in scores],
-            "starts": words.starts,
-            "ends": words.ends,
-            "entities": entities,
-        }
+        tagged = {"words": words.words, "tags": tags, "scores": [float(score) for score in scores]}
+        return tagged | {"starts": words.starts, "ends": words.ends, "entities": entities}
 
 
 def _joined(words: Sequence[str]) -> _Words:

@@ -101,11 +101,7 @@ class TextIndex:
         return hits
 
     def check_model(self, embedder, name: str = "the index") -> None:
-        """Refuses an embedder of another model, pooling or length than the vectors were made by; once for each.
-
-        Raises:
-          ValueError: begins with the name of the index.
-        """
+        """Raises if the vectors were made by another model, pooling or length. name: of the index."""
         if self._embedder is embedder:
             return
         first, normalize = self.vectors[:1], normalize_for(self.similarity)
@@ -118,7 +114,7 @@ class TextIndex:
         self._embedder = embedder
 
     def save(self, directory: str) -> None:
-        """Writes the index to a folder, which is made if needed. If this is interrupted, `load` refuses the folder.
+        """Writes the index to a folder, which is made if needed. If this is interrupted, `load` raises.
 
         Raises:
           ValueError: it has no texts. OSError: see `checks.target_directory`.

@@ -14,8 +14,8 @@ from bert_tf.serving.predictor import Predictor
 from bert_tf.serving.tagger import Tagger
 from bert_tf.tasks.ner import encode as ner_encode
 from bert_tf.tasks.ner import outputs as ner_outputs
-from bert_tf.tasks.ner import tagging
 from bert_tf.tasks.ner import tags as ner_tags
+from bert_tf.tasks.ner import tags as tagging
 from bert_tf.tasks.ner.data import Sentence
 from bert_tf.text.wordpiece import FullTokenizer
 

@@ -204,11 +204,7 @@ def labels_in(script: str, own, name: str) -> list:
     if script == "run_similarity.py":
         examples = similarity.read_examples(file, own.columns, score_range=own.scores_between)
         return [5 * one.score for one in examples]
-    if own.is_custom:
-        declared = {name: getattr(own, name) for name in ("text_a", "text_b", "label", "labels", "regression")}
-        task = classification.custom_task(own.train_file, own.dev_file, None, **declared, table=own)
-    else:
-        task = glue.find_task(own.task_name, own.language)
+    task = classification.custom_task(own) if own.is_custom else glue.find_task(own.task_name, own.language)
     split = task.train if name == "train" else task.dev["dev"]
     return [one.label for one in classification.read_examples(task, split, own.data_dir or "")]
 

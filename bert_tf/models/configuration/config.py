@@ -335,10 +335,10 @@ BertConfig.classes[BertConfig.model_type] = BertConfig
 
 
 def check_vocab_size(config: BertConfig, lines: int, vocab_file: str, config_file: str, is_new: bool = False) -> None:
-    """Refuses a vocabulary that does not match the model's embedding table.
+    """Raises if a vocabulary does not match the model's embedding table.
 
-    One with fewer lines usually belongs to another model. It is accepted with a warning if the table is just rounded
-    up, as often done for speed: vocab_size is a multiple of 8 and fewer than 128 rows are unused.
+    Fewer lines are accepted, with a warning, if the table is just rounded up, as often done for speed: vocab_size is a
+    multiple of 8 and fewer than 128 rows are unused.
 
     lines: one more than the largest id. is_new: there are no weights of this size yet.
     """

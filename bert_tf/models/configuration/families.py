@@ -24,9 +24,6 @@ class DistilBertConfig(BertConfig):
     """Sizes and rates of a DistilBERT; the defaults are those of the released models.
 
     The arguments are those of `BertConfig`, without those that this family lacks.
-
-    Raises:
-      ValueError: an invalid value; names the key.
     """
 
     num_hidden_layers: int = 6
@@ -56,13 +53,9 @@ class RobertaConfig(BertConfig):
 
     The arguments are those of `BertConfig` but attention, and:
 
-    Args:
-      max_position_embeddings: rows of the position table: the longest sequence, and pad_token_id + 1 before it.
-      pad_token_id: the id that pads rows. Positions count the other tokens, and begin at the row behind pad_token_id.
-      masked_lm_act: the activation of the masked-LM head, one of ACTIVATIONS; None: hidden_act.
-
-    Raises:
-      ValueError: an invalid value; names the key.
+    max_position_embeddings: rows of the position table: the longest sequence, and pad_token_id + 1 before it.
+    pad_token_id: the id that pads rows. Positions count the other tokens, and begin at the row behind pad_token_id.
+    masked_lm_act: the activation of the masked-LM head, one of ACTIVATIONS; None: hidden_act.
     """
 
     vocab_size: int = 50265
@@ -93,7 +86,6 @@ class RobertaConfig(BertConfig):
 
     @property
     def first_position(self) -> int:
-        """See `BertConfig`; the row of padding is that of its id."""
         return self.pad_token_id + 1
 
 
@@ -107,13 +99,9 @@ class ElectraConfig(BertConfig):
 
     The arguments are those of `BertConfig` but attention, and:
 
-    Args:
-      embedding_size: width of the embedding tables. If it is not hidden_size, a dense layer follows them. A generator
-        has its discriminator's tables, and thus its embedding_size.
-      masked_lm_act: the activation of a generator's masked-LM head, one of ACTIVATIONS; None: hidden_act.
-
-    Raises:
-      ValueError: an invalid value; names the key.
+    embedding_size: width of the embedding tables. If it is not hidden_size, a dense layer follows them. A generator
+    has its discriminator's tables, and thus its embedding_size.
+    masked_lm_act: the activation of a generator's masked-LM head, one of ACTIVATIONS; None: hidden_act.
     """
 
     hidden_size: int = 256
@@ -151,11 +139,9 @@ class ElectraConfig(BertConfig):
         return _ELECTRA_PRETRAINING if small else dataclasses.replace(_ELECTRA_PRETRAINING, learning_rate=2e-4)
 
     def generator(self, size: float) -> "ElectraConfig":
-        """The configuration of a generator for a discriminator of this one.
+        """The configuration of a generator whose width is this share of the discriminator's.
 
-        Args:
-          size: of its width, as a share of the discriminator's. It has as many layers, and a head for each 64 units of
-            width (the original's pretrain_helpers.py).
+        It has as many layers, and a head for each 64 units of width (the original's pretrain_helpers.py).
         """
         width = round(self.hidden_size * size)
         sizes = {"hidden_size": width, "num_attention_heads": max(1, width // 64), "intermediate_size": 4 * width}
@@ -171,13 +157,9 @@ class AlbertConfig(BertConfig):
 
     The arguments are those of `BertConfig` but attention, and:
 
-    Args:
-      embedding_size: width of the embedding tables. If it is not hidden_size, a dense layer follows them.
-      num_hidden_groups: layers in a row that share their weights are a group; 1: all layers do.
-      inner_group_num: transformer blocks in each of the num_hidden_layers layers.
-
-    Raises:
-      ValueError: an invalid value; names the key.
+    embedding_size: width of the embedding tables. If it is not hidden_size, a dense layer follows them.
+    num_hidden_groups: layers in a row that share their weights are a group; 1: all layers do.
+    inner_group_num: transformer blocks in each of the num_hidden_layers layers.
     """
 
     hidden_size: int = 4096
@@ -204,9 +186,7 @@ class AlbertConfig(BertConfig):
     )
     looks_up_types = True
     # The defaults of the original's run_pretraining.py, whose LAMB does not correct the moments.
-    pretraining_recipe = Recipe(
-        optimizer="lamb", learning_rate=0.00176, warmup_proportion=0.025, bias_correction=False
-    )  # fmt: skip
+    pretraining_recipe = Recipe(optimizer="lamb", learning_rate=0.00176, warmup_proportion=0.025, bias_correction=False)
     released_vocab_size = 30000
     sizes: ClassVar = {
         f"albert_{name}_{version}": arguments_of_size(*size, embedding_size=128, **dropout)
@@ -256,7 +236,6 @@ class Family:
 
     @property
     def formats(self) -> tuple[str, ...]:
-        """The weight formats that models of the family can be written in."""
         return ("bert_tf", "tf1", "huggingface") if self.has_tf1 else ("bert_tf", "huggingface")
 
 
@@ -270,7 +249,6 @@ FAMILIES = (BERT, DISTILBERT, ROBERTA, ELECTRA, ALBERT)
 
 
 def family_named(model_type: str, source: str = "config") -> Family:
-    """The family with a `model_type` of config.json."""
     check_model_type(model_type, source)
     return next(family for family in FAMILIES if family.model_type == model_type)
 
@@ -291,9 +269,8 @@ def config_of_size(size: str, vocab_size: int | None = None) -> BertConfig:
 
         config = config_of_size("albert_base_v2", vocab_size=30000)
 
-    Args:
-      size: a name; of BERT, L-<layers>_H-<hidden size> may have its usual _A-<heads>.
-      vocab_size: None: that of the family's released models.
+    size: a name; of BERT, L-<layers>_H-<hidden size> may have its usual _A-<heads>.
+    vocab_size: None: that of the family's released models.
     """
     kinds = [family.config_class for family in FAMILIES]
     for kind in kinds:

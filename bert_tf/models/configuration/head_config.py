@@ -54,9 +54,6 @@ class HeadConfig:
       activation: of one output: what sentence-transformers makes of it, "sigmoid", "identity" or the whole name of
         another class; None: not said.
       untrained: variables whose values are random: the model was saved before it was trained.
-
-    Raises:
-      ValueError: no such window_pooling, or a number out of range.
     """
 
     architecture: str | None = None
@@ -98,11 +95,7 @@ class HeadConfig:
 
     @classmethod
     def from_config(cls, values: Mapping, source: str = "config") -> "HeadConfig":
-        """The head in a configuration with KEYS_IN_CONFIG.
-
-        Args:
-          values: keys and values. source: the configuration's name in errors, usually its path.
-        """
+        """The head in a configuration with KEYS_IN_CONFIG. source: its name in errors, usually its path."""
         with naming_file(source):
             names, numbered = values.get("architectures") or [], values.get("id2label") or {}
             by_number = {int(number): str(label) for number, label in numbered.items()}
@@ -112,13 +105,18 @@ class HeadConfig:
             labels = [by_number.get(number, str(number)) for number in range(max(by_number, default=-1) + 1)] or None
             problem_type = values.get("problem_type")
             # Only text classifiers have a problem type.
-            architecture = names[0] if names else "BertForSequenceClassification" if problem_type else None
+            architecture = names[0] if names else CLASSIFIERS[0] if problem_type else None
             if values.get("lstm_on_top"):
                 from bert_tf.system import removed
 
                 raise ValueError(f"{source}: {removed.HEADS['lstm_on_top']}")
             kept = {name: values[name] for name in ("pairs", "untrained") if values.get(name) is not None}
-            return cls(architecture, labels, problem_type, activation=_activation_in(values), **kept)
+            described = values.get("sentence_transformers")
+            activation = described.get("activation_fn") if isinstance(described, Mapping) else None
+            activation = activation or values.get("sbert_ce_default_activation_function")
+            short = activation.rpartition(".")[2].lower() if isinstance(activation, str) else None
+            activation = short if short in (None, "identity", "sigmoid") else activation
+            return cls(architecture, labels, problem_type, activation=activation, **kept)
 
     def to_dict(self) -> dict:
         """The attributes that are not at their defaults; empty if there are none."""
@@ -126,7 +124,6 @@ class HeadConfig:
         return {name: value for name, value in values.items() if value is not None and value != ()}
 
     def to_json(self) -> str:
-        """The content of a head_config.json."""
         return json.dumps(self.to_dict(), indent=2, sort_keys=True, ensure_ascii=False) + "\n"
 
     @property
@@ -140,14 +137,6 @@ class HeadConfig:
         if self.activation not in (None, "identity", "sigmoid"):
             raise ValueError(f"its output is meant through {self.activation!r:.80}; known are sigmoid and identity")
         return self.activation == "sigmoid"
-
-
-def _activation_in(config: Mapping) -> str | None:
-    described = config.get("sentence_transformers")
-    name = described.get("activation_fn") if isinstance(described, Mapping) else None
-    name = name or config.get("sbert_ce_default_activation_function")
-    short = name.rpartition(".")[2].lower() if isinstance(name, str) else None
-    return short if short in (None, "identity", "sigmoid") else name
 
 
 NO_HEAD = HeadConfig()  # nothing is known about the head
@@ -265,8 +254,7 @@ def fitted(
 ) -> tuple[Weights, HeadConfig]:
     """Weights and head for a model: the outputs in the order of its labels, or without an output layer.
 
-    Args:
-      head: that of the weights. arguments: for the model's class: num_labels, labels.
+    head: that of the weights. arguments: for the model's class: num_labels, labels.
     """
     kind, labels, names = model_class.__name__, arguments.get("labels"), list(arguments.get("labels") or ())
     known = head.labels

@@ -61,7 +61,6 @@ class SentenceSettings:
         return self.max_seq_length and min(self.max_seq_length, config.max_length)
 
     def size_for(self, config: BertConfig) -> int:
-        """How many numbers a vector has."""
         return min(self.truncate_dim or config.hidden_size, config.hidden_size)
 
     def prompt(self, name: str | None = None) -> str:
@@ -103,13 +102,9 @@ def read_settings(directory: str) -> SentenceSettings:
                     f"{path}: {step!r:.200} is not the next of {', '.join(_STEPS)} in a folder below this one"
                 )
             folders[name] = posixpath.join(directory, folder) if folder else directory
+        places = (folders[_ENCODER], _ENCODER_SETTINGS), (folders[_POOLING], _POOLING_SETTINGS)
         encoder, pooling, prompting = (
-            read_json_if_there(posixpath.join(folder, file)) or {}
-            for folder, file in (
-                (folders[_ENCODER], _ENCODER_SETTINGS),
-                (folders[_POOLING], _POOLING_SETTINGS),
-                (directory, SENTENCES_CONFIG),
-            )
+            read_json_if_there(posixpath.join(*place)) or {} for place in (*places, (directory, SENTENCES_CONFIG))
         )
         kinds = pooling.get("pooling_mode")
         if kinds is None:
@@ -124,19 +119,10 @@ def read_settings(directory: str) -> SentenceSettings:
         if (truncate_dim := prompting.get("truncate_dim")) is not None:
             with naming_flag(posixpath.join(directory, SENTENCES_CONFIG)):
                 whole_number(truncate_dim, "truncate_dim")
-        return SentenceSettings(
-            folders[_ENCODER],
-            kinds[0],
-            _NORMALIZATION in folders,
-            encoder.get("max_seq_length"),
-            encoder.get("do_lower_case", False),
-            True,
-            prompts,
-            default,
-            pooling.get("include_prompt", True),
-            prompting.get("similarity_fn_name") or "cosine",
-            truncate_dim,
-        )
+        how = kinds[0], _NORMALIZATION in folders, encoder.get("max_seq_length"), encoder.get("do_lower_case", False)
+        similarity = prompting.get("similarity_fn_name") or "cosine"
+        further = True, prompts, default, pooling.get("include_prompt", True), similarity, truncate_dim
+        return SentenceSettings(folders[_ENCODER], *how, *further)
 
 
 def settings_files(settings: SentenceSettings, hidden_size: int) -> dict[str, str]:
@@ -149,8 +135,8 @@ def settings_files(settings: SentenceSettings, hidden_size: int) -> dict[str, st
         {"idx": number, "name": str(number), "path": path, "type": f"{package}.{name}"}
         for number, (name, path) in enumerate(steps)
     ]
-    pooling = {"word_embedding_dimension": hidden_size}
-    pooling |= {key: kind == settings.pooling for key, kind in _KEYS.items()}
+    kinds = {key: kind == settings.pooling for key, kind in _KEYS.items()}
+    pooling = {"word_embedding_dimension": hidden_size, **kinds}
     if not settings.include_prompt:
         pooling["include_prompt"] = False
     encoder = {"max_seq_length": settings.max_seq_length, "do_lower_case": settings.lower}

@@ -36,7 +36,6 @@ def is_adapter(name: str) -> bool:
 
 
 def has_adapters(model) -> bool:
-    """Whether a Keras model is trained with LoRA."""
     return any(is_adapter(variable.path) for variable in model.weights)
 
 
@@ -47,12 +46,10 @@ def other_slots(names: Collection[str]) -> list[str]:
 
 
 def word_table(scope: str) -> str:
-    """The table that grows with the vocabulary."""
     return f"{scope}/embeddings/word_embeddings"
 
 
 def pooler(scope: str) -> str:
-    """The scope of the pooler's dense layer."""
     return f"{scope}/pooler/dense"
 
 
@@ -67,10 +64,7 @@ def config_of_shapes(
 ) -> BertConfig:
     """The configuration of a model whose variables have these shapes.
 
-    Args:
-      path: of the weights.
-      like: of the same family; gives the values that shapes don't show. None: its class's defaults.
-
+    path: of the weights. like: of the same family; gives what shapes don't show. None: its class's defaults.
     """
     config_class = next(BertConfig.classes[scope] for scope in BertConfig.classes if word_table(scope) in shapes)
     scope = config_class.model_type
@@ -131,11 +125,7 @@ def expected_shapes(config: BertConfig) -> dict[str, tuple[int, ...]]:
 
 
 def all_names(config_class: type[BertConfig], is_there: Callable[[str], bool]) -> list[str]:
-    """The names of all variables that a pre-trained model of a family may have, for as many blocks as are there.
-
-    Args:
-      is_there: whether a name is.
-    """
+    """The names of all variables that a pre-trained model of a family may have, for as many blocks as `is_there`."""
     key = f"{config_class.model_type}/encoder/layer_%d/attention/self/key/kernel"
     blocks = next(number for number in itertools.count() if not is_there(key % number))
     sizes = dict.fromkeys(BertConfig.keys(), 1)
@@ -145,10 +135,9 @@ def all_names(config_class: type[BertConfig], is_there: Callable[[str], bool]) -
 
 
 def check_depth(weights: Weights, config: BertConfig, config_name: str, of_weights: bool = False) -> None:
-    """Refuses a configuration of more layers than the weights have, which would stay random; warns of one of fewer.
+    """Raises if a configuration has more layers than the weights, which would stay random; warns of one of fewer.
 
-    Args:
-      of_weights: the configuration is that of the weights, so that one of fewer layers is a mistake, too.
+    of_weights: the configuration is that of the weights, so that one of fewer layers is a mistake, too.
     """
     blocks, wanted = num_blocks_of(weights.shapes), config.num_hidden_layers
     if config.block_order != list(range(wanted)):  # layers share blocks, whose number is not that of the layers
@@ -164,7 +153,6 @@ def check_depth(weights: Weights, config: BertConfig, config_name: str, of_weigh
 
 
 def check_shapes(weights: Weights, config: BertConfig, config_name: str) -> None:
-    """Refuses a configuration that doesn't fit the weights."""
     check_depth(weights, config, config_name, of_weights=True)
     expected = expected_shapes(config)
     encoder, head = f"{config.model_type}/", pooler(config.model_type)  # a model without a pooler can still be used
@@ -279,10 +267,7 @@ def _open_electra(weights: Weights) -> Weights:
 
 
 def weights_of_both(weights: Weights) -> Weights:
-    """The weights of generator and discriminator together, under ELECTRA's names, from `with_our_names`'s result.
-
-    Weights of one of the two stay without the other's variables.
-    """
+    """The weights of generator and discriminator, or one of them, under ELECTRA's names, from `with_our_names`."""
     if BOTH in weights.parts:
         return weights.parts[BOTH]
     names = _electra_names({base_name(name) for name in weights if is_model_variable(base_name(name))})

@@ -171,11 +171,7 @@ def card_of(weights: Weights, files: ModelFiles, format: str = "bert_tf") -> str
 
 
 def converted(text: str, format: str, lines: Collection[str]) -> str:
-    """A card of ours for the same model in another format.
-
-    Args:
-      text: the card. lines: what was changed on the way.
-    """
+    """The text of a card of ours for the same model in another format. lines: what was changed on the way."""
     library, their_use = _for_others(format, _front_of(text, "").get("pipeline_tag"))
     text = re.sub("^library_name: .*$", f"library_name: {library}", _THEIR_USE.sub("", text), count=1, flags=re.M)
     changes = "\n".join(f"- {line}" for line in lines)

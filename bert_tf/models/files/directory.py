@@ -105,9 +105,8 @@ class ModelFiles:
 def read_model_files(path: str, hints: dict | None = None, config_file: str | None = None) -> ModelFiles:
     """Reads the files beside the weights at `path`.
 
-    Args:
-      hints: `Weights.hints`, used for the casing if no file has it.
-      config_file: a configuration to read instead. The head is read from there, or else from beside the weights.
+    hints: `Weights.hints`, used for the casing if no file has it.
+    config_file: a configuration to read instead. The head is read from there, or else from beside the weights.
     """
     directory = directory_of(path)
     head = read_head(posixpath.dirname(config_file), config_file) if config_file else NO_HEAD
@@ -122,7 +121,6 @@ def read_model_files(path: str, hints: dict | None = None, config_file: str | No
 
 
 def needed_config(files: ModelFiles) -> BertConfig:
-    """The configuration of a model's directory."""
     if files.config is None:
         raise ValueError(
             f"{files.directory or 'The model'} has no bert_config.json or config.json: name one (--bert_config_file)."
@@ -131,7 +129,6 @@ def needed_config(files: ModelFiles) -> BertConfig:
 
 
 def find_config(directory: str) -> str | None:
-    """The configuration file of a model's directory; None if there is none."""
     names = [name for name in _CONFIG_CLASSES if first_existing(directory, (name,))]
     if len(names) > 1:
         raise ValueError(f"{directory} has {' and '.join(names)}: remove the one that is not the model's.")
@@ -152,11 +149,7 @@ def config_files(config: BertConfig, head: HeadConfig) -> dict[str, str]:
 
 
 def read_head(directory: str, config_file: str | None = None) -> HeadConfig:
-    """The head of a directory's model, from head_config.json or else from the configuration.
-
-    Args:
-      config_file: used instead of the configuration in the directory.
-    """
+    """The head of a directory's model, from head_config.json or else from its configuration, or `config_file`."""
     if path := first_existing(directory, (HEAD_CONFIG,)):
         return HeadConfig.read(path)
     config_file = config_file or find_config(directory)
@@ -192,7 +185,6 @@ def read_config(path: str) -> BertConfig:
 
 
 def _is_huggingface(path: str, values: dict) -> bool:
-    """Whether a configuration is not in this project's form."""
     name = posixpath.basename(path)
     return name == HUGGINGFACE_CONFIG or ("model_type" in values and name not in _CONFIG_CLASSES)
 
@@ -214,13 +206,10 @@ def tokenizer_of(files: ModelFiles) -> Tokenizer:
 
 
 def other_ids(vocab_file: str | None, files: ModelFiles) -> str:
-    """What is wrong with a vocabulary that is named instead of the one beside the weights; "" if nothing is.
+    """What is wrong with a vocabulary that takes the place of that beside the weights, in `files`; "" if nothing is.
 
     Tokens may be added at the end, or replace [unused1] and the like; if they replace others, a warning says so.
     A vocabulary that is damaged or of another kind passes: the code that uses it reports that.
-
-    Args:
-      files: those beside the weights.
     """
     beside, default = files.vocab_file, (family_of(files.config) if files.config else BERT).tokenizer_class
     if not (vocab_file and beside) or read_bytes(vocab_file) == read_bytes(beside):
@@ -248,14 +237,14 @@ def other_ids(vocab_file: str | None, files: ModelFiles) -> str:
 
 
 def check_other_vocabulary(vocab_file: str | None, files: ModelFiles) -> None:
-    """Refuses a vocabulary with other ids than the one beside the weights; see `other_ids`."""
+    """Raises if a vocabulary has other ids than the one beside the weights; see `other_ids`."""
     with naming_flag("--vocab_file"):
         if problem := other_ids(vocab_file, files):
             raise ValueError(f"{problem}. Leave --vocab_file out, or remove the other file if that is the wrong one.")
 
 
 def check_weights(path: str | None, flag: str) -> None:
-    """Refuses a local path of weights at which nothing exists, without TensorFlow."""
+    """Raises if nothing exists at a local path of weights; without TensorFlow."""
     if not path or is_remote(path) or os.path.exists(path) or paths_beginning_with(path + "."):
         return
     from bert_tf.system.released_models import hint
@@ -294,9 +283,8 @@ def with_files(weights: Weights, config_file: str | None = None) -> tuple[Weight
     if beside is None:
         files.config.hidden_act = hints.get("hidden_act", files.config.hidden_act)
         assumed = f'{heads} attention heads, hidden_act "{files.config.hidden_act}", and dropout 0.1'
-        _warn_once(
-            f"{files.directory} has no {files.config.file_name}: sizes are those of the weights, with {assumed}."
-        )
+        what = f"{files.directory} has no {files.config.file_name}"
+        _warn_once(f"{what}: sizes are those of the weights, with {assumed}.")
     name = files.config_file or "The configuration inferred from the weights"
     family = family_of_variables(weights.shapes)
     if family.model_type != files.config.model_type and any(map(is_encoder_variable, weights.shapes)):
@@ -332,8 +320,7 @@ def describe(
 
     Whatever is not given is read from the directory of the weights.
 
-    Args:
-      weights: of --init_checkpoint, or those that a run goes on from; None: it begins with random ones.
+    weights: of --init_checkpoint, or those that a run goes on from; None: it begins with random ones.
     """
     files = ModelFiles("")
     if weights is not None:

@@ -35,16 +35,9 @@ from bert_tf.weights.tensor_files import (
     write_safetensors,
 )
 
-_ACTIVATIONS_IN = {
-    "gelu": "gelu_erf",
-    "gelu_python": "gelu_erf",
-    "gelu_new": "gelu",
-    "gelu_pytorch_tanh": "gelu",
-    "gelu_fast": "gelu",
-    "relu": "relu",
-    "tanh": "tanh",
-    "linear": "linear",
-}
+_ACTIVATIONS_IN = dict.fromkeys(("gelu", "gelu_python"), "gelu_erf")
+_ACTIVATIONS_IN |= dict.fromkeys(("gelu_new", "gelu_pytorch_tanh", "gelu_fast"), "gelu")
+_ACTIVATIONS_IN |= {name: name for name in ("relu", "tanh", "linear")}
 _ACTIVATIONS_OUT = {"gelu": "gelu_new", "gelu_erf": "gelu", "relu": "relu", "tanh": "tanh", "linear": "linear"}
 
 # Their keys for dropout before a classifier's output layer in training, which no configuration here has.
@@ -59,7 +52,6 @@ _WITHOUT_POOLER = ("BertForMaskedLM", "BertForQuestionAnswering", "BertForTokenC
 
 
 def _layout_of(values: Mapping, source: str) -> Layout:
-    """The layout of the family that a config.json names."""
     return LAYOUTS[family_named(values.get("model_type", BertConfig.model_type), source).model_type]
 
 
@@ -84,18 +76,13 @@ def read_config(values: Mapping, source: str) -> BertConfig:
     keys |= {key: values[key] for key in layout.carried if values.get(key) is not None}
     for key in _CLASSIFIER_DROPOUT:
         if values.get(key) not in (None, layout.config_class.classifier_dropout):
-            logging.warning(
-                "%s: %s=%s is not taken over; --classifier_dropout=%s has it.", source, key, values[key], values[key]
-            )
+            message = "%s: %s=%s is not taken over; --classifier_dropout=%s has it."
+            logging.warning(message, source, key, values[key], values[key])
     return layout.config_class.from_dict(keys, source=source)
 
 
 def read_head(values: Mapping, source: str, layout: Layout | None = None) -> HeadConfig:
-    """What the keys of a config.json say of the head; LABEL_0, LABEL_1 and so on are not names of labels.
-
-    Args:
-      layout: of the family, if the keys don't say it.
-    """
+    """What the keys of a config.json, of a family's layout, say of the head; LABEL_0 and so on are no names."""
     layout = layout or _layout_of(values, source)
     values, names = dict(values), values.get("architectures")
     if isinstance(names, list) and all(isinstance(name, str) for name in names):
@@ -118,9 +105,8 @@ def architecture_of(names, head: HeadConfig) -> str:
         return "BertForQuestionAnswering"
     if REPLACED_TOKEN_HEAD in names:
         return "BertForPreTraining"
-    masked = "cls/predictions/output_bias" in names
     following = "cls/seq_relationship/output_weights" in names
-    if masked:
+    if "cls/predictions/output_bias" in names:
         return "BertForPreTraining" if following else "BertForMaskedLM"
     return "BertForNextSentencePrediction" if following else "BertModel"
 
@@ -205,15 +191,7 @@ def open_file(file: str) -> Weights:
     return weights
 
 
-def _translate(
-    file: str,
-    layout: Layout,
-    stated_head: str | None,
-    encoder_prefix: str,
-    shapes: Mapping[str, tuple],
-    plain: Mapping[str, str],
-    read: Callable[[str], np.ndarray],
-) -> Weights:
+def _translate(file: str, layout: Layout, stated_head, encoder_prefix: str, shapes, plain, read: Callable) -> Weights:
     """The file's entries under the original's names."""
     scope = layout.scope + "."
     head_prefix = encoder_prefix.removesuffix(scope)
@@ -248,7 +226,7 @@ def _translate(
         second = second or (name if differs else None)
 
     def read_tied(name: str) -> np.ndarray:
-        """Refuses the bias of an output matrix of its own; models that don't read it never need to know."""
+        """Raises for the bias of an output matrix of its own; models that don't read it never need to know."""
         if second and name == origins.get("cls/predictions/output_bias"):
             raise ValueError(f"{file}: {second} is trained apart from the word table, which is one with it here.")
         return read(name)
@@ -283,8 +261,7 @@ def fitted(weights: Weights, config: BertConfig, head: HeadConfig) -> tuple[Weig
     A pooler that the class doesn't have is left out. A classifier of one layer becomes two where it has two: since
     gelu(x) - gelu(-x) = x, the hidden layer has its scores and their negatives, the output layer takes the difference.
 
-    Args:
-      weights: of the model, which `names_there` accepts.
+    weights: of the model, which `names_there` accepts.
     """
     layout, architecture, lines = LAYOUTS[config.model_type], architecture_of(weights.shapes, head), []
     class_name = layout.class_prefix + architecture.removeprefix(_CLASSES)
@@ -307,14 +284,9 @@ def fitted(weights: Weights, config: BertConfig, head: HeadConfig) -> tuple[Weig
 
 
 def save(path: str, weights: Weights, config: BertConfig, head: HeadConfig) -> dict[str, str]:
-    """Writes a model.safetensors.
+    """Writes a model.safetensors, which has no entries for Adam moments and the step.
 
-    Args:
-      path: the file. weights: Adam moments and the step are left out, since the format has no entries for them.
-      head: says which classifier it is.
-
-    Returns:
-      the original's name -> theirs, of all that was written.
+    Returns the original's name -> theirs, of all that was written.
     """
     layout = dataclasses.replace(LAYOUTS[config.model_type], inner_group_num=config.inner_group_num)
     scope, written = layout.scope + ".", names_there(weights, config, head)
@@ -339,9 +311,8 @@ def names_there(weights: Weights, config: BertConfig, head: HeadConfig) -> dict[
     names = [name for name in weights.shapes if is_model_variable(name)]
     names = [name for name in names if name.startswith(regular) or name in FIXED_NAMES or name in HIDDEN_LAYER]
     architecture = architecture_of(names, head) if "output_weights" in names else None
-    is_split = (
-        layout.classifier_act == "gelu_erf" and 2 * weights.shapes.get("output_weights", (0,))[0] <= config.hidden_size
-    )
+    outputs = weights.shapes.get("output_weights", (0,))[0]
+    is_split = layout.classifier_act == "gelu_erf" and 2 * outputs <= config.hidden_size
     if architecture in layout.heads and HIDDEN_LAYER[0] not in names and not is_split:
         raise ValueError(
             f"format=huggingface: {weights.path} has a classifier of one layer, transformers' {layout.title} of two."
@@ -352,7 +323,7 @@ def names_there(weights: Weights, config: BertConfig, head: HeadConfig) -> dict[
             f"format=huggingface: transformers has no {layout.title} with the heads of {weights.path}: use bert_tf."
         )
     act = layout.masked_lm_act
-    if act not in (None, config.masked_lm_act or config.activation) and "cls/predictions/output_bias" in names:
+    if masked and act not in (None, config.masked_lm_act or config.activation):
         raise ValueError(
             f'format=huggingface: the masked-LM head of a {layout.title} has hidden_act "{act}" there: use bert_tf, or '
             f"give hidden_act={act}, which changes outputs."

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 
 from bert_tf.models.configuration.config import BertConfig
 from bert_tf.models.configuration.families import AlbertConfig, DistilBertConfig, ElectraConfig, RobertaConfig
+from bert_tf.models.configuration.variable_names import HIDDEN_LAYER
 
 FIXED_NAMES = {
     "cls/predictions/output_bias": "cls.predictions.bias",
@@ -60,7 +61,6 @@ class Layout:
 
     @property
     def title(self) -> str:
-        """The family's name in texts."""
         return self.config_class.title
 
     @property
@@ -70,7 +70,6 @@ class Layout:
 
     @property
     def scope(self) -> str:
-        """The prefix of the encoder's names."""
         return self.config_class.model_type
 
     def renamed(self, name: str) -> str:
@@ -129,12 +128,8 @@ _SUMMARY = {"summary_type": "first", "summary_use_proj": True, "summary_activati
 
 def _classifier(hidden: str, output: str) -> dict[str, str]:
     """Variables of a classifier with a hidden layer -> Hugging Face's names; its two layers are called so there."""
-    return {
-        "pre_classifier/kernel": f"{hidden}.weight",
-        "pre_classifier/bias": f"{hidden}.bias",
-        "output_weights": f"{output}.weight",
-        "output_bias": f"{output}.bias",
-    }
+    names = (f"{layer}.{part}" for layer in (hidden, output) for part in ("weight", "bias"))
+    return dict(zip((*HIDDEN_LAYER, "output_weights", "output_bias"), names, strict=True))
 
 
 _BERT = Layout(

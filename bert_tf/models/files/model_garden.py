@@ -214,7 +214,6 @@ def _scope(variables: list[_Variable], is_part: bool) -> str:
 
 
 def _find_variables(variables: list[_Variable], path: str, scope: str) -> dict[str, str]:
-    """The key of each of the original's variables."""
     keys: dict[str, str] = {}
     strays = []
     for variable in variables:
@@ -237,12 +236,7 @@ def _find_variables(variables: list[_Variable], path: str, scope: str) -> dict[s
 
 
 def _original_name(full_name: str, edges: set[str], scope: str) -> str | None:
-    """The original's name of a variable.
-
-    Args:
-      full_name: e.g. "bert_encoder_v2/transformer/layer_0/output/kernel".
-      edges: names of the edges that lead to it. scope: the encoder's.
-    """
+    """The original's name of, say, bert_encoder_v2/transformer/layer_0/output/kernel. edges: those that lead to it."""
     edge = next((edge for edge in _EDGES_TO_HEADS if edge in edges), None)
     above, _, leaf = full_name.rpartition("/")
     if edge and edge.startswith("discriminator_"):

@@ -14,7 +14,6 @@ from absl import logging
 from bert_tf.models.configuration import head_config
 from bert_tf.models.configuration.config import BertConfig, check_vocab_size
 from bert_tf.models.configuration.families import family_of, family_of_variables
-from bert_tf.models.configuration.head_config import NO_HEAD, HeadConfig
 from bert_tf.models.configuration.variable_names import HIDDEN_LAYER
 from bert_tf.models.files import card, open_weights
 from bert_tf.models.files import directory as model_directory
@@ -25,8 +24,6 @@ from bert_tf.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     import keras
-
-    from bert_tf.models.configuration.sentence_settings import SentenceSettings
 
 _FILES_ATTRIBUTE = "_pretrained_files"
 
@@ -76,18 +73,10 @@ def from_pretrained(
     trained: bool = False,
     **arguments,
 ) -> "keras.Model":
-    """A model with the weights at `path`.
+    """A model of a class with the weights at `path`; see `heads.Pretrained.from_pretrained`.
 
-    Args:
-      model_class: BertModel or one of the models with heads.
-      path: a directory, checkpoint prefix or weight file of any of the four formats.
-      config: used instead of the one beside the weights.
-      labels: names of the classes in the order of their ids, saved with the model; for model classes with labels. The
-        outputs of a trained model that knows its labels are put into this order.
-      id2label, label2id: the same, as transformers has it.
-      new_head: begin a new output layer, for other labels, or another number of them, than the model was trained for.
-      trained: for those who answer with the model: what the weights lack is an error, and not a warning.
-      arguments: for the class. Those that describe the head have the values in the file as defaults.
+    id2label, label2id: labels, as transformers has them.
+    trained: for those who answer with the model: what the weights lack is an error, and not a warning.
     """
     from bert_tf.models.files import initialize
 
@@ -103,15 +92,21 @@ def from_pretrained(
         labels = list_of_names(labels, "labels")
         arguments = {"num_labels": len(labels), **arguments, "labels": labels}
     weights, head = head_config.fitted(weights, files.head, path, model_class, new_head, arguments)
-    outputs = weights.shapes.get(head_config.OUTPUT_LAYER, (None,))[0]
+    outputs = arguments.get("num_labels") or weights.shapes.get(head_config.OUTPUT_LAYER, (None,))[0]
     if HIDDEN_LAYER[0] in weights.shapes and not (config.classifier_act or head.hidden_act):
         head = dataclasses.replace(head, hidden_act="gelu_erf")
+    if (known := head.labels) and outputs not in (None, len(known)):
+        message = "%s names %d labels, but the model has %d outputs: names are ignored."
+        logging.warning(message, path, len(known), outputs)
+        known = None
+    stored = {**head.to_dict(), "num_labels": outputs or len(known or ()), "labels": known}
     if "pooling" in taken:
         from bert_tf.models.configuration.sentence_settings import read_settings  # few models have them
 
         files.sentences = read_settings(files.directory)
-    stored = _stored_arguments(head, path, arguments.get("num_labels") or outputs, files.sentences)
-    model = model_class(config, **{**{name: stored[name] for name in stored.keys() & taken.keys()}, **arguments})
+        stored["pooling"] = files.sentences.pooling
+    stored = {name: value for name, value in stored.items() if value and name in taken}
+    model = model_class(config, **{**stored, **arguments})
     initialize.initialize_model(model, weights, depth=4, complete=trained, untrained=head.untrained)
     beginning = card.beginning_of(path, weights, with_checksum=False)
     setattr(model, _FILES_ATTRIBUTE, dataclasses.replace(files, head=head, card=card.CardFacts(beginning)))
@@ -122,23 +117,6 @@ def _labels(id2label: Mapping | None, label2id: Mapping | None) -> list[str] | N
     if id2label:
         return [id2label[number] for number in sorted(id2label, key=int)]
     return sorted(label2id, key=label2id.get) if label2id else None
-
-
-def _stored_arguments(head: HeadConfig, path: str, outputs: int | None, sentences: "SentenceSettings | None") -> dict:
-    """The arguments of a model's class that a directory's head gives.
-
-    Args:
-      outputs: number of the model's outputs, if known. sentences: how it makes vectors of texts, if it does.
-    """
-    labels = head.labels
-    if labels and outputs not in (None, len(labels)):
-        logging.warning(
-            "%s names %d labels, but the model has %d outputs: names are ignored.", path, len(labels), outputs
-        )
-        labels = None
-    values = {**head.to_dict(), "num_labels": outputs or len(labels or ()), "labels": labels}
-    values["pooling"] = sentences and sentences.pooling
-    return {name: value for name, value in values.items() if value}
 
 
 def save_pretrained(
@@ -153,10 +131,9 @@ def save_pretrained(
 ) -> None:
     """Writes a complete model directory: weights, configuration, head, vocabulary, casing, and a card (README.md).
 
-    Args:
-      directory: created if needed. format: one of `open_weights.FORMATS`.
-      vocab_file, do_lower_case, strip_accents: by default those of the model that `from_pretrained` read.
-      overwrite: replace existing files; a README.md that is not a card of ours stays in any case.
+    directory: created if needed. format: one of `open_weights.FORMATS`.
+    vocab_file, do_lower_case, strip_accents: by default those of the model that `from_pretrained` read.
+    overwrite: replace existing files; a README.md that is not a card of ours stays in any case.
     """
     from bert_tf.models.files import initialize, saving
 
@@ -172,19 +149,11 @@ def save_pretrained(
         from bert_tf.models.configuration.sentence_settings import SentenceSettings
 
         sentences = dataclasses.replace(sentences or SentenceSettings(directory), pooling=pooling)
-    files = dataclasses.replace(
-        files,
-        config=model.config,
-        head=dataclasses.replace(
-            getattr(model, "head_config", NO_HEAD),
-            pairs=files.head.pairs,
-            activation=files.head.activation,
-            untrained=tuple(initialize.untrained_variables(model)),
-        ),
-        vocab_file=vocab_file or files.vocab_file,
-        casing=casing,
-        sentences=sentences,
-    )
+    known = {"pairs": files.head.pairs, "activation": files.head.activation}
+    known["untrained"] = tuple(initialize.untrained_variables(model))
+    head = dataclasses.replace(getattr(model, "head_config", head_config.NO_HEAD), **known)
+    described = {"config": model.config, "head": head, "casing": casing, "sentences": sentences}
+    files = dataclasses.replace(files, **described, vocab_file=vocab_file or files.vocab_file)
     if files.vocab_file and (do_lower_case, strip_accents) != (None, None):
         model_directory.tokenizer_of(files).check_casing(files.vocab_file, do_lower_case, strip_accents)
     saving.write_model(directory, initialize.model_weights(model), files, format=format, overwrite=overwrite)

@@ -5,7 +5,7 @@ Paper: Devlin et al. 2019, section 4.4; SWAG: Zellers et al. 2018.
 
 import dataclasses
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from absl import logging
 
@@ -80,31 +80,21 @@ def read_examples(
       labels_needed: False: the file may have none, or in every row "", -1 or null.
       table: how the file is read.
     """
-    return all_examples(path, examples_of(path, columns, first_label, labels_needed, table))
-
-
-def examples_of(
-    path: str, columns: Columns | None, first_label: str, labels_needed: bool, table: TableSettings
-) -> Iterator[ChoiceExample]:
-    """The examples one by one; arguments as of `read_examples`."""
-    first, rights = None, []
-    names = columns.header_names(labels_needed) if columns else []
+    names, examples = columns.header_names(labels_needed) if columns else [], []
     for number, (line, row, source) in enumerate(named_rows(path, names, table)):
         columns = columns or _known_layout(list(row), path, labels_needed)
         example = _example(row, columns, first_label, number, path, line)
         if labels_needed and example.label is None:
             field_of(row, columns.label, path, line)  # raises if the whole column is missing
             raise ValueError(f"{path}, line {line}: there is no label.")
-        first = first or example
-        if len(example.choices) != len(first.choices):
-            raise ValueError(
-                f"{path}, line {line}: {len(example.choices)} choices, but the first row has {len(first.choices)}."
-            )
-        rights.append(example.label)
-        yield dataclasses.replace(example, source=source)
-    is_odd = first and (1 - 1 / len(first.choices)) ** len(rights) < _CHANCE and 0 not in rights
+        examples.append(dataclasses.replace(example, source=source))
+        if (count := len(example.choices)) != (first_count := len(examples[0].choices)):
+            raise ValueError(f"{path}, line {line}: {count} choices, but the first row has {first_count}.")
+    rights = [example.label for example in all_examples(path, examples)]
+    is_odd = (1 - 1 / len(examples[0].choices)) ** len(rights) < _CHANCE and 0 not in rights
     if is_odd and labels_needed and first_label == "0":
         logging.warning("%s: no row has the label 0, the first choice; with labels from 1, give --first_label=1.", path)
+    return examples
 
 
 def _known_layout(names: Sequence[str], path: str, labels_needed: bool) -> Columns:

@@ -3,6 +3,7 @@
 Shape legend: n examples, N choices, S sequence length.
 """
 
+import posixpath
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -10,7 +11,10 @@ from absl import logging
 
 from bert_tf.data import token_rows
 from bert_tf.data.token_rows import GroupedRows, flatten
+from bert_tf.models.configuration.head_config import softmax
 from bert_tf.tasks.choice.data import ChoiceExample
+from bert_tf.tasks.classification import encode as classification_encode
+from bert_tf.tasks.classification.data import Task
 from bert_tf.text import shown, watch_unknown
 from bert_tf.text.tokenizer import Tokenizer
 
@@ -20,9 +24,8 @@ def encode_examples(
 ) -> GroupedRows:
     """Token rows of examples with the same number of choices.
 
-    Args:
-      max_seq_length: a longer row loses the last tokens of context, or of question and choice, whichever is longer.
-      warn: logs a message and its arguments.
+    max_seq_length: a longer row loses the last tokens of context, or of question and choice, whichever is longer.
+    warn: logs a message and its arguments.
     """
     special = tokenizer.num_special_tokens(pair=True)
     if max_seq_length < special + 2:
@@ -46,21 +49,15 @@ def encode_examples(
             rows.append(ids)
             starts.append(segments.count(0))
     if truncated:
-        warn(
-            "Longer than max_seq_length=%d tokens, of which the %s are lost: %d of %d choices with their context.",
-            max_seq_length,
-            tokenizer.lost,
-            truncated,
-            len(rows),
-        )
+        message = "Longer than max_seq_length=%d tokens, of which the %s are lost: %d of %d choices with their context."
+        warn(message, max_seq_length, tokenizer.lost, truncated, len(rows))
     ids, offsets = flatten(rows)
     watch_unknown(tokenizer, ids)
     labels = {}
     if None not in (right := [example.label for example in examples]):
         labels["label_ids"] = np.array(right, np.int32)
-    return GroupedRows(
-        ids, offsets, np.array(starts, np.int32), labels, num_choices, truncated, pad_id=tokenizer.pad_id
-    )
+    starts = np.array(starts, np.int32)
+    return GroupedRows(ids, offsets, starts, labels, num_choices, truncated, pad_id=tokenizer.pad_id)
 
 
 def log_examples(rows: GroupedRows, tokenizer: Tokenizer, count: int = 2, row: str = "choice") -> None:
@@ -85,3 +82,45 @@ def write_records(path: str, rows: GroupedRows, max_seq_length: int, row: str = 
         if label in rows.labels:
             columns[feature] = np.repeat(rows.labels[label], rows.rows_per_example)
     token_rows.write_records(path, rows.rows, max_seq_length, columns)
+
+
+# --- evaluation and predictions ---------------------------------------------------------------------------------------
+
+
+def evaluate(rows: GroupedRows, logits: np.ndarray, batch_size: int) -> dict[str, float]:
+    """eval_accuracy, eval_loss (mean over examples) and loss (over batches), see `classification.encode.evaluate`."""
+    task = Task("multiple choice", tuple(map(str, range(rows.rows_per_example))), None)
+    return classification_encode.evaluate(task, logits, rows.labels["label_ids"], batch_size)
+
+
+def write_confusion_matrix(output_dir: str, rows: GroupedRows, logits: np.ndarray, title: str) -> None:
+    """Writes confusion_matrix.png: the positions of the right choices and of the chosen ones."""
+    from bert_tf.training import plots
+
+    labels, chosen = rows.labels["label_ids"], np.argmax(logits, -1)
+    path = posixpath.join(output_dir, "confusion_matrix.png")
+    plots.plot_confusion_matrix(labels, chosen, list(map(str, range(rows.rows_per_example))), path, title=title)
+
+
+def describe(example: ChoiceExample, probabilities: np.ndarray) -> dict:
+    """`choice`, the likeliest one's number, its `text`, and all `probabilities` [N]."""
+    choice = int(probabilities.argmax())
+    return {"choice": choice, "text": example.choices[choice], "probabilities": probabilities.tolist()}
+
+
+def write_predictions(output_dir: str, examples: Sequence[ChoiceExample], logits: np.ndarray) -> list[str]:
+    """Writes predictions.jsonl (see `outcome.write_predictions`) and test_results.tsv; returns their paths.
+
+    The first has for each example its number `guid`, what `describe` gives, and the `label` if there is one. The second
+    has the probabilities, as run_classifier.py writes them.
+    """
+    from bert_tf.tasks.outcome import write_predictions as write  # serving writes none
+
+    probabilities = softmax(np.asarray(logits, np.float32))
+    described = []
+    for example, row in zip(examples, probabilities, strict=True):
+        record = describe(example, row)
+        if example.label is not None:
+            record["label"] = example.label
+        described.append(record)
+    return write(output_dir, "", examples, described, probabilities)

@@ -38,7 +38,6 @@ class ChoiceSettings(TableSettings, FileSettings):
         return Columns(context, question or None, tuple(map(plain_name, self.choices)), label or "label")
 
     def check(self, run: FineTuningSettings) -> None:
-        """Refuses contradictions and missing files."""
         run.check_dev_set(run.do_eval, ": give --do_eval")
         self.check_predictions(run.do_predict)
         if bool(self.context) != bool(self.choices):
@@ -46,9 +45,8 @@ class ChoiceSettings(TableSettings, FileSettings):
             raise ValueError(f"--{given} needs --{missing} beside it; without both, the columns are SWAG's.")
         if columns := self.columns:
             flags = {"--context": columns.context, "--question": columns.question, "--label": columns.label}
-            check_different(
-                flags | {f"--choices ({number})": name for number, name in enumerate(columns.choices, start=1)}
-            )
+            choices = {f"--choices ({number})": name for number, name in enumerate(columns.choices, start=1)}
+            check_different(flags | choices)
         for name in ("question", "label"):
             if getattr(self, name) and not self.context:
                 raise ValueError(f"--{name} needs --context and --choices beside it.")

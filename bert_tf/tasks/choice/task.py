@@ -5,7 +5,7 @@ from absl import logging
 from bert_tf.models import task_models
 from bert_tf.models.configuration.head_config import HeadConfig
 from bert_tf.system.messages import naming_flag
-from bert_tf.tasks.choice import data, encode, outputs
+from bert_tf.tasks.choice import data, encode
 from bert_tf.tasks.table import TASKS
 from bert_tf.tasks.task import LOGGED_EXAMPLES, ExampleSet, FineTuningTask
 
@@ -22,21 +22,15 @@ class ChoiceTask(FineTuningTask):
         settings = self.settings
 
         def read(kind: str) -> ExampleSet:
-            flag = f"--{kind}_file"
+            flag, path = f"--{kind}_file", getattr(settings, f"{kind}_file")
+            options = {"first_label": settings.first_label, "table": settings.of_set(kind)}
             with naming_flag(flag):
-                examples = data.read_examples(
-                    getattr(settings, f"{kind}_file"),
-                    settings.columns,
-                    first_label=settings.first_label,
-                    labels_needed=kind != "test",
-                    table=settings.of_set(kind),
-                )
+                examples = data.read_examples(path, settings.columns, labels_needed=kind != "test", **options)
             rows = encode.encode_examples(examples, tokenizer, run.max_seq_length)
-            logging.info("%s: %d examples of %d choices", flag, len(rows), rows.rows_per_example)
-            if self.train_rows and rows.rows_per_example != self.train_rows.rows_per_example:
-                logging.warning(
-                    "%s has %d choices, --train_file %d.", flag, rows.rows_per_example, self.train_rows.rows_per_example
-                )
+            count, trained = rows.rows_per_example, self.train_rows and self.train_rows.rows_per_example
+            logging.info("%s: %d examples of %d choices", flag, len(rows), count)
+            if trained and count != trained:
+                logging.warning("%s has %d choices, --train_file %d.", flag, count, trained)
             return ExampleSet(kind, rows, examples)
 
         if run.do_train:
@@ -51,15 +45,15 @@ class ChoiceTask(FineTuningTask):
         return task_models.BertForMultipleChoice(self.files.config, dtype=dtype)
 
     def score(self, examples, logits, batch_size):
-        return outputs.evaluate(examples.rows, logits, batch_size)
+        return encode.evaluate(examples.rows, logits, batch_size)
 
     def texts_of(self, examples):
         return [examples[0].context, *examples[0].choices]
 
     def write_analysis(self, output_dir, examples, logits, results):
         title = self.title_of("Place of the right choice, dev set", output_dir, results)
-        outputs.write_confusion_matrix(output_dir, examples.rows, logits, title)
+        encode.write_confusion_matrix(output_dir, examples.rows, logits, title)
 
     def write_predictions(self, output_dir, examples, logits):
-        paths = outputs.write_predictions(output_dir, examples.examples, logits)
+        paths = encode.write_predictions(output_dir, examples.examples, logits)
         logging.info("Wrote the choices in %d examples to %s.", len(examples.rows), " and ".join(paths))

@@ -13,7 +13,6 @@ from absl import logging
 
 from bert_tf.data.tables import (
     INTEGER,
-    USUAL_TABLE,
     Column,
     TableSettings,
     all_examples,
@@ -81,7 +80,6 @@ class Split:
 
     @property
     def columns(self) -> tuple[Column | None, ...]:
-        """The columns of texts and labels."""
         return self.text_a, self.text_b, *(self.label if isinstance(self.label, tuple) else (self.label,))
 
 
@@ -121,7 +119,6 @@ class Task:
 
     @property
     def problem_type(self) -> str:
-        """As `HeadConfig` has it."""
         if self.is_regression:
             return "regression"
         return "multi_label_classification" if self.multi_label else "single_label_classification"
@@ -220,10 +217,9 @@ _MARKS = {"0": False, "false": False, "1": True, "true": True}
 
 
 def read_labels(values: Sequence, task: Task, place: Callable[[int], str]) -> tuple[list, Sequence[str]]:
-    """The labels of a column, in the form that the task uses, and `_marked_labels`.
+    """The labels of a column of `plain_label`s, in the form that the task uses, and `_marked_labels`.
 
-    Args:
-      values: `plain_label`s. place: names the place of a value, by its number, in errors.
+    place: names the place of a value, by its number, in errors.
     """
     marked = () if task.is_regression else _marked_labels(values, task)
     labels = []
@@ -310,82 +306,47 @@ def _known_label(value, task: Task) -> str:
 # --- the user's own files --------------------------------------------------------------------------------------------
 
 
-def custom_split(
-    file: str | None,
-    set_name: str,
-    text_a: str,
-    text_b: str | None,
-    label: str | None,
-    table: TableSettings = USUAL_TABLE,
-    several: bool = False,
-) -> Split | None:
-    """One of the user's own files, None for none; columns by name, or all by number.
-
-    Args:
-      several: whether label may be several columns, with commas between them.
-    """
-
-    def column(name: str | None) -> Column | None:
-        name = None if name is None else plain_name(name)
-        return int(name) if name is not None and INTEGER.fullmatch(name) else name
-
-    labels = label.split(",") if several and label else [label]
-    columns = [*map(column, (text_a, text_b, *labels))]
-    by_name = not all(isinstance(column, int | None) for column in columns)
-    if by_name and any(isinstance(column, int) for column in columns):
-        raise ValueError("--text_a, --text_b and --label: give all columns by name, or all by number.")
-    if not file:
-        return None
-    file = file.replace("{", "{{").replace("}", "}}")
-    of_labels = tuple(columns[2:]) if len(labels) > 1 else columns[2]
-    return Split(file, *columns[:2], of_labels, set_name, by_name, table=table.of_set(set_name))
-
-
-def declared_task(
-    train_file: str | None,
-    dev_file: str | None,
-    test_file: str | None,
-    *,
-    text_a: str,
-    text_b: str | None = None,
-    label: str | None = None,
-    labels: Sequence[str] | None = None,
-    regression: bool = False,
-    multi_label: bool = False,
-    table: TableSettings = USUAL_TABLE,
-) -> Task:
+def declared_task(own) -> Task:
     """A task on the user's own files: TSV, CSV or JSON lines, by the end of their names. No file is read.
 
-    Args:
-      text_a, text_b, label: columns, by name (the files then have a header) or by number from 0 (they then have none).
-      labels: in the order of their ids, found in any case; None: the task has none yet, see `custom_task`.
-      table: how the files are read.
+    own: `ClassificationSettings`, with columns by name (the files then have a header) or by number from 0 (they then
+    have none), and labels in the order of their ids, found in any case; None: see `custom_task`.
     """
-    checks.check_different({"--text_a": text_a, "--text_b": text_b, "--label": label})
-    if regression and (multi_label or labels):
+    checks.check_different({f"--{name}": getattr(own, name) for name in ("text_a", "text_b", "label")})
+    if own.regression and (own.multi_label or own.labels):
         raise ValueError("--regression has no classes: leave --multi_label and --labels out.")
-    train, dev, test = (
-        custom_split(file, set_name, text_a, text_b, None if set_name == "test" else label, table, multi_label)
-        for file, set_name in ((train_file, "train"), (dev_file, "dev"), (test_file, "test"))
-    )
-    columns = label.split(",") if multi_label and label and "," in label else []
-    labels = labels or columns
-    several = ("micro_f1", "macro_f1") if multi_label else ("accuracy", "macro_f1")
+    names = own.label.split(",") if own.multi_label and own.label else [own.label]
+    columns = [name and plain_name(name) for name in (own.text_a, own.text_b, *names)]
+    columns = [int(name) if name and INTEGER.fullmatch(name) else name for name in columns]
+    has_header = not all(isinstance(column, int | None) for column in columns)
+    if has_header and any(isinstance(column, int) for column in columns):
+        raise ValueError("--text_a, --text_b and --label: give all columns by name, or all by number.")
+
+    def split(set_name: str) -> Split | None:
+        if not (file := getattr(own, f"{set_name}_file")):
+            return None
+        file, label = file.replace("{", "{{").replace("}", "}}"), tuple(columns[2:]) if len(names) > 1 else columns[2]
+        label = None if set_name == "test" else label
+        return Split(file, *columns[:2], label, set_name, has_header, table=own.of_set(set_name))
+
+    train, dev, test = map(split, ("train", "dev", "test"))
+    labels = own.labels or (names if len(names) > 1 else ())
+    several = ("micro_f1", "macro_f1") if own.multi_label else ("accuracy", "macro_f1")
     return Task(
         name="custom",
-        labels=None if regression else tuple(map(plain_name, labels or ())),
+        labels=None if own.regression else tuple(map(plain_name, labels)),
         any_case=bool(labels),
         train=train,
         dev={"dev": dev} if dev else {},
         test={"test": test} if test else {},
-        metrics=("pearson", "spearman") if regression else several,
-        multi_label=multi_label,
+        metrics=("pearson", "spearman") if own.regression else several,
+        multi_label=own.multi_label,
     )
 
 
-def custom_task(train_file: str | None, dev_file: str | None, test_file: str | None, **declared) -> Task:
+def custom_task(own) -> Task:
     """`declared_task`; its labels are by default those found in the training file, numbers by size, others by name."""
-    task = declared_task(train_file, dev_file, test_file, **declared)
+    task, train_file = declared_task(own), own.train_file
     if task.is_regression or task.labels:
         return task
     if task.train is None:
@@ -398,10 +359,8 @@ def custom_task(train_file: str | None, dev_file: str | None, test_file: str | N
     labels = {label for row in examples for label in (row.label if task.multi_label else (row.label,))} | {*marked}
     ordered = sorted(labels, key=int if all(map(INTEGER.fullmatch, labels)) else None)
     if len(ordered) < (1 if task.multi_label else 2):
-        raise ValueError(
-            f"--train_file: {train_file}: {len(ordered)} classes in the column {declared['label']!r}: there is nothing "
-            "to learn."
-        )
+        found = f"{len(ordered)} classes in the column {own.label!r}"
+        raise ValueError(f"--train_file: {train_file}: {found}: there is nothing to learn.")
     logging.info("%d classes in %s: %s", len(ordered), train_file, ", ".join(ordered[:20]))
     return dataclasses.replace(task, labels=tuple(ordered), marks=bool(marked))
 

@@ -50,12 +50,9 @@ def as_dataset(
       labels: one for each text, or their column's name. With label_names names, or lists of names, or of 0 and 1 for
         each name, where several may hold; without, class numbers from 0, or floats for a regression. None: no labels.
       pairs: the second text of each, "" for none.
-      tokenizer: that of the model.
-      label_names: the names in the order of the classes, as `model.labels` has them; `fit` compares both, also of what
-        take, shuffle and so on make of the dataset.
-      batch_size: texts a batch; the last batch may be short.
-      max_length: tokens of a text or pair, special tokens included; what is longer loses its last tokens, and how many
-        texts do is logged. A batch is padded to its longest text, rounded up to one of `token_rows.padded_lengths`.
+      tokenizer: that of the model. batch_size: texts a batch; the last batch may be short.
+      label_names: in the order of the classes, as `model.labels`; `fit` compares both, also after take or shuffle.
+      max_length: tokens of a text or pair, special ones included; longer ones lose their last; how many is logged.
       seed: shuffle the texts with this seed, differently in each epoch. None keeps their order, as `predict` needs.
 
     Returns:
@@ -68,7 +65,10 @@ def as_dataset(
     """
     check_tokenizer(tokenizer)
     texts, labels, pairs = _columns_of(texts, labels, pairs)
-    examples = _examples(texts, pairs)
+    if not (texts := list_of_strings(texts, "texts")):
+        raise ValueError("texts is empty")
+    pairs = [None] * len(texts) if pairs is None else list_of_strings(pairs, "pairs")
+    examples = [InputExample(str(number), *parts) for number, parts in enumerate(zip(texts, pairs, strict=True))]
     names = None if label_names is None else list_of_names(label_names, "label_names")
     y = None if labels is None else _label_array(list_of(labels, "labels", "labels"), names)
     if y is not None and len(y) != len(examples):
@@ -92,9 +92,7 @@ def _columns_of(table, labels: Sequence | str | None, pairs: Sequence[str] | Non
     return table[names[0]], labels, table[names[1]] if len(names) == 2 else pairs
 
 
-def _dataset(
-    encoded: EncodedExamples, y: np.ndarray | None, batch_size: int, widths: Sequence[int], seed: int | None
-) -> tf.data.Dataset:
+def _dataset(encoded: EncodedExamples, y, batch_size: int, widths, seed: int | None) -> tf.data.Dataset:
     epochs = itertools.count()
 
     def batches() -> Iterator:
@@ -110,17 +108,7 @@ def _dataset(
     return dataset.apply(tf.data.experimental.assert_cardinality(count)).prefetch(4)
 
 
-def _examples(texts: Sequence[str], pairs: Sequence[str] | None) -> list[InputExample]:
-    if not (texts := list_of_strings(texts, "texts")):
-        raise ValueError("texts is empty")
-    pairs = [None] * len(texts) if pairs is None else list_of_strings(pairs, "pairs")
-    return [InputExample(str(number), *parts) for number, parts in enumerate(zip(texts, pairs, strict=True))]
-
-
-def _order(
-    encoded: EncodedExamples, batch_size: int, widths: Sequence[int], seed: int | None, epoch: int
-) -> list[np.ndarray]:
-    """The rows of each batch of an epoch."""
+def _order(encoded: EncodedExamples, batch_size: int, widths, seed: int | None, epoch: int) -> list[np.ndarray]:
     count = len(encoded)
     if seed is None:
         return [np.arange(start, min(start + batch_size, count)) for start in range(0, count, batch_size)]

@@ -31,9 +31,8 @@ _TEXTS_PER_CHUNK = 20_000
 class TextWindows:
     """How the windows of a text lie.
 
-    Attributes:
-      stride: tokens of the text from the start of a window to that of the next.
-      most: windows of a text; what comes after them is lost.
+    stride: tokens of the text from the start of a window to that of the next.
+    most: windows of a text; what comes after them is lost.
     """
 
     stride: int
@@ -65,8 +64,7 @@ class EncodedExamples(TokenRows):
     """Token rows of examples; `labels` holds `label_ids`, where there are labels: int32 [n]; float32 [n] for a
     regression, float32 [n, C] where several labels may hold.
 
-    Attributes:
-      guids: [n]. truncated: how many examples were longer than max_seq_length.
+    guids: [n]. truncated: how many examples were longer than max_seq_length.
     """
 
     guids: list[str]
@@ -74,13 +72,12 @@ class EncodedExamples(TokenRows):
 
     @property
     def label_ids(self) -> np.ndarray | None:
-        """The labels; None without."""
         return self.labels.get("label_ids")
 
 
 @dataclasses.dataclass(frozen=True)
 class EncodedWindows(WindowRows, EncodedExamples):
-    """`EncodedExamples` of all windows of each text; `truncated`: how many texts lost their ends nevertheless."""
+    """`EncodedExamples` of all windows of each text; `truncated`: how many texts were truncated."""
 
 
 def encode_examples(
@@ -127,15 +124,7 @@ def encode_examples(
     return EncodedExamples(flat, offsets, np.array(starts, np.int32), labels, guids, truncated, pad_id=tokenizer.pad_id)
 
 
-def _encode_windows(
-    examples: Sequence[InputExample],
-    task: Task,
-    tokenizer: Tokenizer,
-    max_seq_length: int,
-    num_processes: int | None,
-    windows: TextWindows,
-    warn: Callable,
-) -> EncodedWindows:
+def _encode_windows(examples, task, tokenizer, max_seq_length: int, num_processes, windows, warn) -> EncodedWindows:
     for example in examples:
         if example.text_b:
             raise ValueError(
@@ -167,7 +156,6 @@ def _encode_windows(
 
 
 def _warn_of_empty(examples: Sequence[InputExample], numbers: Sequence[int], warn: Callable) -> None:
-    """Warns of texts without tokens. numbers: of their examples."""
     if numbers:
         first = examples[min(numbers)]
         line = f", line {first.line} of its file" if first.line else ""
@@ -211,8 +199,7 @@ def _encode_texts(texts: list[str], tokenizer: Tokenizer, num_processes: int | N
 
 
 def write_records(path: str, encoded: EncodedExamples, max_seq_length: int) -> None:
-    """Writes the TFRecord file that the original's script writes (train.tf_record and the like), complete or not at
-    all.
+    """Writes the TFRecord file that the original's script writes (train.tf_record and the like).
 
     Features: those of `token_rows.write_records`, and label_ids, is_real_example, int64 scalars; the label of a
     regression is a float, that of examples without label 0. Of windows, each is a record, an example's one after the
@@ -272,8 +259,7 @@ METRICS = {
 def with_best_metric(task: Task, best: str | None, weighted: bool) -> Task:
     """The task, with the metric that chooses its best model first.
 
-    Args:
-      best: --best_metric, with or without "eval_". weighted: whether classes have weights in the loss.
+    best: --best_metric, with or without "eval_". weighted: whether classes have weights in the loss.
     """
     metrics = ["accuracy", "macro_f1", "matthews"] + ["f1"] * (len(task.labels or ()) == 2)
     if task.is_regression:
@@ -359,14 +345,9 @@ def report(task: Task, logits: np.ndarray, label_ids: np.ndarray) -> str:
     """Precision, recall, F1 and number of examples of each class, as a table of text."""
     from sklearn.metrics import classification_report
 
-    return classification_report(
-        label_ids,
-        predictions_of(task, logits),
-        labels=list(range(len(task.labels))),
-        target_names=list(task.labels),
-        digits=4,
-        zero_division=0.0,
-    )
+    names = list(task.labels)
+    options = {"labels": list(range(len(names))), "target_names": names, "digits": 4, "zero_division": 0.0}
+    return classification_report(label_ids, predictions_of(task, logits), **options)
 
 
 # --- files -----------------------------------------------------------------------------------------------------------

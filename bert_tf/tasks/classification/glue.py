@@ -19,23 +19,18 @@ def _mnli(file: str, set_name: str, label: int | None = -1) -> Split:
     return Split(file, 8, 9, label, set_name, guid=0, header_names=names)
 
 
-def _pairs(
-    label_names: tuple, columns: tuple[int, int], names: tuple[str, str], task: str, **further: tuple[str, ...]
-) -> Task:
-    """A task with an index, two texts and a label, and a test file without label."""
-    first, second = columns
-    header = dict(zip(columns, names, strict=True))
-    return Task(
-        task,
-        label_names,
-        Split("train.tsv", first, second, second + 1, "train", header_names=header),
-        {"dev": Split("dev.tsv", first, second, second + 1, "dev", header_names=header)},
-        {"test": Split("test.tsv", first, second, None, "test", header_names=header)},
-        **further,
-    )
+def _pairs(label_names: tuple, columns: tuple, names: tuple, task: str, label: int | None = None, **further) -> Task:
+    """A task with two texts and a label, usually behind them, and a test file without label."""
+    label, header = columns[1] + 1 if label is None else label, dict(zip(columns, names, strict=True))
+
+    def split(name: str, label: int | None) -> Split:
+        return Split(f"{name}.tsv", *columns, label, name, header_names=header)
+
+    sets = split("train", label), {"dev": split("dev", label)}, {"test": split("test", None)}
+    return Task(task, label_names, *sets, **further)
 
 
-_MRPC_NAMES = {3: "#1 String", 4: "#2 String"}
+_MRPC = {"metrics": ("accuracy", "f1"), "other_names": ("not_equivalent", "equivalent")}
 _QQP_NAMES = {3: "question1", 4: "question2"}
 _SENTENCES = ("sentence1", "sentence2")
 _XNLI_NAMES = {0: "language", 6: "sentence1", 7: "sentence2"}
@@ -58,15 +53,7 @@ TASKS = {
         {"test": Split("test.tsv", 1, None, None, "test", header_names={1: "sentence"})},
         other_names=("negative", "positive"),
     ),
-    "mrpc": Task(
-        "mrpc",
-        BINARY_LABELS,
-        Split("train.tsv", 3, 4, 0, "train", header_names=_MRPC_NAMES),
-        {"dev": Split("dev.tsv", 3, 4, 0, "dev", header_names=_MRPC_NAMES)},
-        {"test": Split("test.tsv", 3, 4, None, "test", header_names=_MRPC_NAMES)},
-        ("accuracy", "f1"),
-        other_names=("not_equivalent", "equivalent"),
-    ),
+    "mrpc": _pairs(BINARY_LABELS, (3, 4), ("#1 String", "#2 String"), "mrpc", 0, **_MRPC),
     "sts-b": _pairs(None, (7, 8), _SENTENCES, "sts-b", metrics=("pearson", "spearman")),
     "qqp": Task(
         "qqp",

@@ -19,10 +19,9 @@ _MANY_KNOWN = 0.01  # of the rows of a dev set; short texts are often the same b
 
 
 def check_training_labels(path: str, examples: Sequence, by_number: bool) -> None:
-    """Refuses, or warns about, labels of a training file that are probably not classes.
+    """Raises for, or warns about, labels of a training file that are probably not classes.
 
-    Args:
-      examples: `InputExample`s in the order of the file. by_number: its columns are given by number, without header.
+    examples: `InputExample`s in the order of the file. by_number: its columns are given by number, without header.
     """
     label_sets = [row.label if isinstance(row.label, tuple) else (row.label,) for row in examples]
     labels = [label for label_set in label_sets for label in label_set]
@@ -63,11 +62,7 @@ def _check_first_row(path: str, first, counts: collections.Counter) -> None:
 
 
 def warn_of_known_texts(train: Sequence, dev: Sequence) -> None:
-    """Warns if a dev set shares texts with the training set; `is_trained_on` of the task handles the same set.
-
-    Args:
-      train, dev: `InputExample`s.
-    """
+    """Warns if `InputExample`s of a dev set share texts with others; `is_trained_on` of the task handles equal sets."""
     trained, others = ([hash((row.text_a, row.text_b)) for row in rows] for rows in (train, dev))
     known = set(trained)
     shared = sum(text in known for text in others)
@@ -77,7 +72,6 @@ def warn_of_known_texts(train: Sequence, dev: Sequence) -> None:
 
 
 def is_number(text: str) -> bool:
-    """Whether a label is a finite number."""
     try:
         return math.isfinite(float(text))
     except ValueError:
@@ -119,8 +113,7 @@ def parse_class_weights(text: str) -> dict[str, float]:
 def class_weights(text: str, labels: Sequence[str], label_ids: np.ndarray) -> list[float]:
     """The weights of the classes, which are logged.
 
-    Args:
-      text: --class_weights. labels: the names of the classes. label_ids: the class of all that is trained on, from 0.
+    text: --class_weights. labels: the names of the classes. label_ids: the class of all that is trained on, from 0.
     """
     weights_by_label = parse_class_weights(text)
     if unknown := [label for label in weights_by_label if label not in labels]:

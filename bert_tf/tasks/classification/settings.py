@@ -1,7 +1,6 @@
 """The settings of run_classifier.py beyond those that all fine-tuning scripts share; checked without TensorFlow."""
 
 import dataclasses
-from collections.abc import Mapping
 
 from absl import logging
 
@@ -28,8 +27,7 @@ _CUSTOM = (
 class ClassificationSettings(TableSettings, FileSettings):
     """A task of classification or regression, and which model learns it. Of the model, None means: as it was trained.
 
-    Attributes:
-      labels: None: those of the training set.
+    labels: None: those of the training set.
     """
 
     task_name: str | None = setting(
@@ -92,11 +90,9 @@ class ClassificationSettings(TableSettings, FileSettings):
 
     @property
     def is_custom(self) -> bool:
-        """Whether the data is in the user's own files."""
         return (self.task_name or "").lower() == "custom"
 
     def check(self, run: FineTuningSettings) -> None:
-        """Refuses contradictions and missing files."""
         self.check_predictions(run.do_predict)
         if not self.task_name:
             raise ValueError("Which task? Give --task_name.")
@@ -106,11 +102,7 @@ class ClassificationSettings(TableSettings, FileSettings):
             self._check_glue(run)
 
     def check_texts(self, source: str) -> None:
-        """Compares the columns with those that a model was trained on, where its run.json tells them.
-
-        Args:
-          source: the weights that are used.
-        """
+        """Compares the columns with those that the weights at `source` were trained on, where run.json tells them."""
         pairs = trained_on_pairs(source) if self.is_custom else None
         if pairs not in (None, bool(self.text_b)):
             was, now = ("two texts", "one") if pairs else ("one text", "two")
@@ -130,14 +122,7 @@ class ClassificationSettings(TableSettings, FileSettings):
         needed = {"train": run.do_train, "dev": run.do_train or run.do_eval, "test": run.do_predict}
         for kind, is_needed in needed.items():
             check_file(getattr(self, f"{kind}_file") if is_needed else None, f"--{kind}_file")
-        self.declared_task()
-
-    def declared_task(self) -> data.Task:
-        """The task of the user's own files, with the labels that are given; see `data.declared_task`."""
-        return data.declared_task(
-            self.train_file, self.dev_file, self.test_file, text_a=self.text_a, text_b=self.text_b, label=self.label,
-            labels=self.labels, regression=self.regression, multi_label=self.multi_label, table=self,
-        )  # fmt: skip
+        data.declared_task(self)
 
     def _check_glue(self, run: FineTuningSettings) -> None:
         task = _glue_task(self.task_name, self.language)
@@ -146,8 +131,8 @@ class ClassificationSettings(TableSettings, FileSettings):
                 raise ValueError(f"--{name} is for --task_name=custom; --task_name={self.task_name} has its own files.")
         if not self.data_dir:
             raise ValueError(f"--task_name={self.task_name} needs --data_dir, the folder with its files.")
-        splits = {"do_train": task.train, "do_eval": _main(task.dev), "do_predict": _main(task.test)}
-        for action, split in splits.items():
+        dev, test = (next(iter(splits.values()), None) for splits in (task.dev, task.test))
+        for action, split in {"do_train": task.train, "do_eval": dev, "do_predict": test}.items():
             if getattr(run, action) and split and not is_remote(self.data_dir):
                 check_file(data.split_path(task, split, self.data_dir), "--data_dir")
 
@@ -170,7 +155,3 @@ def _glue_task(name: str, language: str = "") -> data.Task:
     from bert_tf.tasks.classification import glue  # files of your own don't need it
 
     return glue.find_task(name, language)
-
-
-def _main(splits: Mapping[str, data.Split]) -> data.Split | None:
-    return next(iter(splits.values()), None)

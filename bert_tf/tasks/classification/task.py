@@ -21,11 +21,7 @@ from bert_tf.training.settings import FineTuningSettings
 
 
 class ClassificationTask(FineTuningTask):
-    """One label an example, several, or a number: GLUE, XNLI, or the user's own data.
-
-    Args:
-      settings: `ClassificationSettings`.
-    """
+    """Single-label, multi-label or regression: GLUE, XNLI, the user's own data. settings: `ClassificationSettings`."""
 
     name = "classification"
     dev_records, test_records = "eval", "predict"
@@ -34,8 +30,24 @@ class ClassificationTask(FineTuningTask):
     takes_pairs = False
 
     def resolve(self, run, newest):
-        self.settings, run = _resolved(self.settings, run, newest)
-        return super().resolve(run, newest)
+        settings, source = self.settings, newest or run.init_checkpoint
+        earlier = run_directory.read_settings(run.output_dir) if newest else {}
+        then, now = earlier.get("task_name"), settings.task_name
+        if earlier and str(then).lower() != now.lower():
+            raise ValueError(
+                f"--output_dir={run.output_dir} holds a run of --task_name={then}, this one is {now}. Choose another "
+                f"directory; to use that run's model, give --init_checkpoint={run.output_dir}."
+            )
+        if not run.do_train and source:
+            settings.check_texts(source)
+        self.settings = settings = _with_windows(settings, run, newest)
+        if settings.long_texts and source and not run.do_train:
+            # With another length it would give other answers than `Predictor` and the exports.
+            length = read_max_length(tokenizer_files.directory_of(source)) or run.max_seq_length
+            if length != run.max_seq_length:
+                logging.info("Windows of %d tokens, as in training; --max_seq_length is not used.", length)
+            run = dataclasses.replace(run, max_seq_length=length)
+        return run
 
     @property
     def other_labels(self):
@@ -70,7 +82,6 @@ class ClassificationTask(FineTuningTask):
         self.files, self.main_metric, trained = files, f"eval_{self.task.metrics[0]}", []
 
         def encoded(kind: str, action: str) -> list[ExampleSet]:
-            """The sets of a kind; none where the task has no such set."""
             sets = []
             for name, examples in read(kind).items():
                 logging.info("%s: %d examples", name, len(examples))
@@ -114,15 +125,10 @@ class ClassificationTask(FineTuningTask):
         """The task, and a function that reads its examples: "train", "dev" or "test" -> {name: examples}."""
         settings = self.settings
         if settings.is_custom:
-            labels = settings.labels
             stored = None if run.do_train or settings.regression else self.starting_head
-            if not labels and stored and stored.labels:
-                labels = stored.labels  # predicting needs no train file
-            task = data.custom_task(
-                settings.train_file, settings.dev_file, settings.test_file,
-                text_a=settings.text_a, text_b=settings.text_b, label=settings.label, labels=labels,
-                regression=settings.regression, multi_label=settings.multi_label, table=settings,
-            )  # fmt: skip
+            if not settings.labels and stored and stored.labels:
+                settings = dataclasses.replace(settings, labels=stored.labels)  # predicting needs no train file
+            task = data.custom_task(settings)
         else:
             from bert_tf.tasks.classification import glue
 
@@ -165,40 +171,8 @@ class ClassificationTask(FineTuningTask):
         encode.write_predictions(output_dir, examples.suffix, self.task, examples.examples, outputs)
 
 
-def _resolved(
-    settings: ClassificationSettings, run: FineTuningSettings, newest: str | None
-) -> tuple[ClassificationSettings, FineTuningSettings]:
-    """The settings of a task and of its run, with what follows from the model that is resumed, used or trained further.
-
-    Args:
-      newest: checkpoint in --output_dir, if any.
-    """
-    earlier = run_directory.read_settings(run.output_dir) if newest else {}
-    then, now = earlier.get("task_name"), settings.task_name
-    if earlier and str(then).lower() != now.lower():
-        raise ValueError(
-            f"--output_dir={run.output_dir} holds a run of --task_name={then}, this one is {now}. Choose another "
-            f"directory; to use that run's model, give --init_checkpoint={run.output_dir}."
-        )
-    if not run.do_train and (source := newest or run.init_checkpoint):
-        settings.check_texts(source)
-    settings, source = _with_windows(settings, run, newest), newest or run.init_checkpoint
-    if settings.long_texts and source and not run.do_train:
-        # With another length it would give other answers than `Predictor` and the exports.
-        length = read_max_length(tokenizer_files.directory_of(source)) or run.max_seq_length
-        if length != run.max_seq_length:
-            logging.info("Windows of %d tokens, as in training; --max_seq_length is not used.", length)
-        run = dataclasses.replace(run, max_seq_length=length)
-    return settings, run
-
-
-def _with_windows(
-    settings: ClassificationSettings, run: FineTuningSettings, newest: str | None
-) -> ClassificationSettings:
-    """The settings with the windows of the model that is resumed, used or trained further, or else as given.
-
-    `long_texts` is "windows" or None afterwards, window_pooling and max_windows are known where it is "windows".
-    """
+def _with_windows(settings, run: FineTuningSettings, newest: str | None) -> ClassificationSettings:
+    """The settings with the windows of the model that is resumed, used or trained on; long_texts "windows" or None."""
     source = newest or run.init_checkpoint
     head = read_head(tokenizer_files.directory_of(source)) if source else NO_HEAD
     windows = settings.long_texts == "windows" or (settings.long_texts is None and bool(head.window_pooling))

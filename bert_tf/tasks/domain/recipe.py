@@ -6,7 +6,7 @@ import json
 import math
 import posixpath
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import keras
 import tensorflow as tf
@@ -19,16 +19,18 @@ from bert_tf.models.configuration.variable_names import REPLACED_TOKEN_HEAD
 from bert_tf.models.files import directory as model_directory
 from bert_tf.models.files import open_weights
 from bert_tf.pretraining.create import create_pretraining_data
+from bert_tf.pretraining.documents import Document, all_documents, marked_held_out, to_text
 from bert_tf.system import storage
 from bert_tf.system.declare import with_models
 from bert_tf.system.messages import naming_flag
-from bert_tf.system.storage import names_in, write_text_file
-from bert_tf.system.text_files import read_json_if_there
+from bert_tf.system.storage import names_in, write_text_file, written
+from bert_tf.system.text_files import list_files, read_json_if_there
 from bert_tf.tasks.classification.task import ClassificationTask
 from bert_tf.tasks.domain.settings import DomainSettings
-from bert_tf.tasks.domain.texts import WORDS, files_of, make_texts, make_words, text_path
 from bert_tf.tasks.script import fine_tune
+from bert_tf.text.learn_vocabulary import count_words
 from bert_tf.text.tokenizer import Tokenizer
+from bert_tf.text.wordpiece import FullTokenizer, WordpieceTokenizer
 from bert_tf.training import run_directory
 from bert_tf.training.pretraining_run import pretrain
 from bert_tf.training.pretraining_settings import PretrainingSettings
@@ -40,16 +42,15 @@ _TEXTS = {"heldout": "the domain", "other": "the other text"}
 _STARTS = {"released": "the released weights", "domain": "the domain's model"}
 
 
-# --- the released weights, and how their family is trained ------------------------------------------------------------
+# --- the released weights, and how their family is trained ----------------------------------------------------------
 
 
 @dataclasses.dataclass(frozen=True)
 class Start:
     """The released weights.
 
-    Attributes:
-      has_head: whether they have the head that is trained, without which there is nothing to evaluate before.
-      predicts_order: whether they have learned which segment follows another. notes: what a reader of losses must know.
+    has_head: whether they have the head that is trained, without which there is nothing to evaluate before.
+    predicts_order: whether they have learned which segment follows another. notes: what a reader of losses must know.
     """
 
     config: BertConfig
@@ -82,7 +83,7 @@ class Start:
 
 
 def open_start(settings: DomainSettings) -> Start:
-    """Reads what is beside the weights, and which heads they have; refuses rows that the model does not take."""
+    """Reads what is beside the weights, and which heads they have; raises for rows that the model does not take."""
     path = settings.init_checkpoint
     with naming_flag("--init_checkpoint"):
         weights, files = model_directory.read_model(path)
@@ -115,7 +116,7 @@ def open_start(settings: DomainSettings) -> Start:
     return Start(config, model_directory.tokenizer_of(files), has_head, predicts_order, tuple(notes))
 
 
-# --- the steps --------------------------------------------------------------------------------------------------------
+# --- the steps ------------------------------------------------------------------------------------------------------
 
 
 def adapt(settings: DomainSettings) -> dict:
@@ -181,7 +182,7 @@ class _Job:
         return {"texts": counts, **words}
 
     def make_records(self, texts: Mapping[str, Mapping]) -> dict[str, int]:
-        """The records of all texts; returns how many each has."""
+        """Writes the records of all texts; returns how many each has."""
         tf.io.gfile.makedirs(self.path("records"))
         vocab_file, rows = model_directory.read_model_files(self.start_folder).vocab_file, {}
         options = {"max_seq_length": self.settings.max_seq_length, **self.start.record_settings}
@@ -232,10 +233,7 @@ class _Job:
         return self.do(f"fine_tuning-{name}", vars(task) | vars(run), scores)
 
     def do(self, name: str, settings: Mapping[str, object], step: Callable[[], dict]) -> dict:
-        """The results of a step, which is done unless results/NAME.json has them, beside its `settings`.
-
-        A step that was begun with other settings is refused.
-        """
+        """The results of a step, which is done unless results/NAME.json has them; raises if its settings changed."""
         path, settings = self.path("results", f"{name}.json"), json.loads(json.dumps(settings))
         kept = read_json_if_there(path) or {"settings": settings}
         then = kept["settings"]
@@ -258,11 +256,10 @@ class _Job:
         return kept["results"]
 
 
-# --- the report: domain.json as Markdown ------------------------------------------------------------------------------
+# --- the report: domain.json as Markdown ----------------------------------------------------------------------------
 
 
 def create_page(content: dict) -> str:
-    """domain.json as Markdown."""
     training, counts = content["training"], content["texts"].items()
     passes = training["steps"] * training["train_batch_size"] / training["records"]
     sizes = ([name, f"{of['documents']:,}", f"{of['sentences']:,}", f"{of['bytes'] / 1e6:.2f}"] for name, of in counts)
@@ -334,3 +331,109 @@ def _losses(losses: Mapping[str, Mapping[str, Mapping]], notes: Sequence[str]) -
 def _spread(values: Sequence[float]) -> str:
     mean = f"{sum(values) / len(values):.4f}"
     return f"{mean} ({min(values):.4f} to {max(values):.4f})" if len(values) > 1 else mean
+
+
+# --- texts and new words ----------------------------------------------------------------------------------------------
+
+
+WORDS = "words.txt"  # the new words, in output_dir
+_HELD_OUT_EVERY = 20
+_LEAST_COUNT = 5  # a word that is hardly there can't be learned
+_LONGEST_WORD = 60  # characters; longer ones are not words
+
+
+def text_path(settings: DomainSettings, name: str) -> str:
+    """Where the text "train", "heldout" or "other" is."""
+    return posixpath.join(settings.output_dir, "text", f"{name}.txt")
+
+
+def files_of(settings: DomainSettings) -> dict[str, list[tuple[str, int]]]:
+    """flag -> (path, bytes) of each file that it names."""
+    patterns = {name: getattr(settings, name) for name in ("input_file", "heldout_file", "other_text")}
+    return {
+        name: [(path, tf.io.gfile.stat(path).length) for path in list_files(files, f"--{name}")] if files else []
+        for name, files in patterns.items()
+    }
+
+
+def make_texts(settings: DomainSettings) -> dict[str, dict[str, int]]:
+    """Writes text/train.txt, heldout.txt and, of --other_text, other.txt.
+
+    Returns name -> `documents`, `sentences` and `bytes`.
+    """
+    tf.io.gfile.makedirs(posixpath.join(settings.output_dir, "text"))
+    flags = {"train": "input_file", "heldout": "heldout_file" if settings.heldout_file else "input_file"}
+    flags |= {"other": "other_text"} if settings.other_text else {}
+    counts = {}
+    for name, flag in flags.items():
+        counts[name] = of = {"documents": 0, "sentences": 0, "bytes": 0}
+        with written(text_path(settings, name)) as temporary, tf.io.gfile.GFile(temporary, "wb") as file:
+            for document in _documents(settings, name, flag):
+                content = to_text([document]).encode()
+                file.write(content)
+                of["documents"] += 1
+                of["sentences"] += len(document)
+                of["bytes"] += len(content)
+        if not of["documents"]:
+            raise ValueError(f"--{flag}={getattr(settings, flag)}: there is no text in it.")
+    logging.info("Texts: %s", counts)
+    return counts
+
+
+def _documents(settings: DomainSettings, name: str, flag: str) -> Iterator[Document]:
+    """The documents of a flag's files that belong to the text of this name."""
+    documents = all_documents(list_files(getattr(settings, flag), f"--{flag}"), encoding=settings.encoding)
+    if name == "other" or settings.heldout_file:
+        yield from documents
+    else:
+        with naming_flag("--input_file, without --heldout_file"):
+            for document, is_held_out in marked_held_out(documents, _HELD_OUT_EVERY):
+                if is_held_out == (name == "heldout"):
+                    yield document
+
+
+def make_words(settings: DomainSettings, tokenizer: Tokenizer, title: str) -> dict:
+    """Writes the words to add to words.txt, if there are any. title: of the model's family.
+
+    Returns `new_words`, see `find_new_words`, and `pieces_per_word` of the training text, `before` and `after`.
+    """
+    words, pieces = [], {"before": None, "after": None}
+    if settings.new_words and not isinstance(tokenizer, FullTokenizer):
+        logging.info("No new words: %s has no word pieces, to which words could be added.", title)
+    elif settings.new_words:
+        counts = count_words([text_path(settings, "train")], tokenizer.basic_tokenizer.tokenize).counts
+        words = find_new_words(counts, tokenizer, settings.new_words)
+        added = [new["word"] for new in words]
+        pieces = {"before": pieces_per_word(counts, tokenizer), "after": pieces_per_word(counts, tokenizer, added)}
+        if words:
+            write_text_file(posixpath.join(settings.output_dir, WORDS), "".join(word + "\n" for word in added))
+    return {"new_words": words, "pieces_per_word": pieces}
+
+
+def find_new_words(counts: Mapping[str, int], tokenizer: FullTokenizer, most: int) -> list[dict]:
+    """The words whose addition shortens the text most, by count x (pieces - 1), the best first.
+
+    Left out are words that are in the text less than 5 times, and what has no letter in it. A word that is unknown as a
+    whole counts as two pieces.
+
+    counts: of the tokenizer's basic tokens (`tokenizer.basic_tokenizer.tokenize`). most: as many at most.
+
+    Returns `word`, `count` and `pieces`, what it has been cut into so far.
+    """
+    cut, unknown = tokenizer.wordpiece_tokenizer.cut, tokenizer.unk_token
+    ranked = []
+    for word, count in counts.items():
+        if count < _LEAST_COUNT or len(word) > _LONGEST_WORD or not any(map(str.isalpha, word)):
+            continue
+        pieces = list(cut(word))
+        gain = count if pieces == [unknown] else count * (len(pieces) - 1)
+        # A token that does not come out of the tokenizer as it went in would never be used.
+        if gain and tokenizer.basic_tokenizer.tokenize(word) == [word]:
+            ranked.append((-gain, word, {"word": word, "count": count, "pieces": pieces}))
+    return [new for _, _, new in sorted(ranked, key=lambda entry: entry[:2])[:most]]
+
+
+def pieces_per_word(counts: Mapping[str, int], tokenizer: FullTokenizer, added: Sequence[str] = ()) -> float:
+    """The mean number of pieces of a word of the text, with some words added to the vocabulary."""
+    cut = WordpieceTokenizer({**tokenizer.vocab, **dict.fromkeys(added, -1)}).cut
+    return sum(count * len(cut(word)) for word, count in counts.items()) / sum(counts.values())

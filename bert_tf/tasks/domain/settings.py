@@ -88,7 +88,6 @@ class DomainSettings:
     )
 
     def check(self) -> None:
-        """Refuses values out of range, files that do not exist, and flags that nothing would use."""
         checks.check_extra("pretraining", "run_domain.py")
         check_values(self)
         files = {

@@ -58,10 +58,9 @@ _BATCHES_FOR_FUSED = 200
 class EncodedLine:
     """Tokens of a line: [CLS] a [SEP], or [CLS] a [SEP] b [SEP].
 
-    Attributes:
-      ids: of the tokens. second_start: position of b; the number of tokens where there is none.
-      words, sizes: names of [CLS], the words and [SEP], and of how many tokens each consists; empty without a pooling
-        of words.
+    ids: of the tokens. second_start: position of b; the number of tokens where there is none.
+    words, sizes: names of [CLS], the words and [SEP], and of how many tokens each consists; empty without a pooling
+    of words.
     """
 
     ids: list[int]
@@ -72,9 +71,7 @@ class EncodedLine:
 
 
 def read_lines(path: str, encoding: str = UTF_8) -> Iterator[str]:
-    """The lines of a text file, which may be compressed (.gz)."""
-    for line in read_text_lines(path, encoding=encoding, is_gzip=gzip_of(path)[0]):
-        yield line.lstrip("\ufeff")
+    return (line.lstrip("\ufeff") for line in read_text_lines(path, encoding=encoding, is_gzip=gzip_of(path)[0]))
 
 
 def encode_line(line: str, tokenizer: Tokenizer, max_seq_length: int, pooling: str = "none") -> EncodedLine:
@@ -113,9 +110,8 @@ def encode_line(line: str, tokenizer: Tokenizer, max_seq_length: int, pooling: s
 class EncodedText:
     """The tokens of all lines of a file, and what the features are of: tokens, words, or lines.
 
-    Attributes:
-      rows: the tokens of each line. truncated: lines that were cut.
-      entries: what the rows of features are of. starts: int64 [T + 1], the first token of each in `rows.ids`.
+    rows: the tokens of each line. truncated: lines that were cut.
+    entries: what the rows of features are of. starts: int64 [T + 1], the first token of each in `rows.ids`.
     """
 
     rows: TokenRows
@@ -125,7 +121,6 @@ class EncodedText:
 
     @classmethod
     def of_lines(cls, lines: Iterable[EncodedLine], tokenizer: Tokenizer, pooling: str = "none") -> "EncodedText":
-        """The text of these lines, which are read once."""
         ids, lengths, seconds = array.array("i"), array.array("q", [0]), array.array("i")
         words, sizes, counts = [], array.array("q", [0]), array.array("q", [0])
         truncated = 0
@@ -242,13 +237,9 @@ def _line_ranges(offsets: np.ndarray, batch_size: int, most_tokens: int) -> Iter
 
 
 def pool(values: np.ndarray, starts: np.ndarray, pooling: str) -> np.ndarray:
-    """One row of values for each word: its first token's, or mean or maximum over its tokens.
+    """[T, L, H]: of each word its first token's values, or mean or maximum over its tokens; "none": each is a word.
 
-    Args:
-      values: [tokens, L, H]. starts: [T + 1], the first token of each word, and the number of tokens.
-      pooling: "first", "mean" or "max"; "none": each token is a word.
-
-    Returns [T, L, H].
+    values: [tokens, L, H]. starts: [T + 1], the first token of each word, and the number of tokens.
     """
     if pooling == "none":
         return values
@@ -260,10 +251,7 @@ def pool(values: np.ndarray, starts: np.ndarray, pooling: str) -> np.ndarray:
 
 
 def pool_lines(values: np.ndarray, starts: np.ndarray, sentences: SentenceSettings, tokenizer: Tokenizer) -> np.ndarray:
-    """One row of values for each line, as `sentences` say.
-
-    values: [tokens, L, H]. starts: [n + 1], the first token of each line, and the number of tokens. Returns [n, L, H].
-    """
+    """[n, L, H]: one row of values for each of n lines, as `sentences` say; arguments as for `pool`."""
     skipped = sentences.skipped(sentences.prompt(), tokenizer)
     if skipped:
         kept = np.arange(len(values)) - np.repeat(starts[:-1], np.diff(starts)) >= skipped
@@ -341,9 +329,8 @@ def run(settings: FeatureSettings) -> None:
         length = ", of length 1" if sentences.normalize else ""
         logging.info("Vectors: %s over the tokens of a line%s.", sentences.pooling, length)
     with naming_flag("--input_file"):
-        text = read_input(
-            settings.input_file, tokenizer, settings.max_seq_length, settings.pooling, sentences, settings.encoding
-        )
+        length, pooling = settings.max_seq_length, settings.pooling
+        text = read_input(settings.input_file, tokenizer, length, pooling, sentences, settings.encoding)
     strategy = distribution.set_up_devices(settings)
     distribution.check_batch_sizes(strategy, settings)
     with drawn_late():

@@ -31,10 +31,9 @@ _WRITTEN_OTHERWISE = re.compile(rb"\b0\.0000\d+|[\d.]+e\d+")
 class Entries:
     """What the rows of values are of: word pieces, words, or lines.
 
-    Attributes:
-      offsets: int64 [lines + 1]: entries of each line.
-      names: of the entries from one number up to another. longest_name: its characters.
-      ids: int32 [T], the word pieces' in the vocabulary; None for others.
+    offsets: int64 [lines + 1]: entries of each line.
+    names: of the entries from one number up to another. longest_name: its characters.
+    ids: int32 [T], the word pieces' in the vocabulary; None for others.
     """
 
     offsets: np.ndarray
@@ -44,7 +43,6 @@ class Entries:
 
     @property
     def count(self) -> int:
-        """T, the number of rows."""
         return int(self.offsets[-1])
 
 
@@ -53,12 +51,9 @@ Write = Callable[[range, np.ndarray], None]
 
 @contextlib.contextmanager
 def open_writer(path: str, output_format: str, layers: tuple, hidden_size: int, entries: Entries) -> Iterator[Write]:
-    """A function that adds the values [entries, L, H] of the next lines to a file, which gets its name when all went
-    well.
+    """A function that adds the values [entries, L, H] of the next lines to a file, which gets its name in the end.
 
-    Args:
-      output_format: json, npz or tfrecord.
-      layers: as requested; written with the values.
+    output_format: json, npz or tfrecord. layers: as requested; written with the values.
     """
     with written(path) as temporary:
         if output_format == "json":

@@ -26,8 +26,7 @@ _FORMAT_BY_ENDING = {".json": "json", ".jsonl": "json", ".npz": "npz", ".tfrecor
 class FeatureSettings(ComputationSettings, DeviceSettings, ModelSettings):
     """Features of which text, by which model.
 
-    Attributes:
-      layers: None: the last four, as in the original, or of vectors of lines the last one.
+    layers: None: the last four, as in the original, or of vectors of lines the last one.
     """
 
     input_file: str = setting(
@@ -88,7 +87,6 @@ class FeatureSettings(ComputationSettings, DeviceSettings, ModelSettings):
     )
 
     def check(self) -> None:
-        """Refuses contradictions, a text that is not there, and an output that can't be written."""
         check_values(self)
         if self.strategy == "multi_worker_mirrored":
             raise ValueError(
@@ -126,7 +124,6 @@ def describe_model(settings: FeatureSettings) -> tuple[Weights, ModelFiles, Toke
 
 
 def parse_layers(text: str, num_hidden_layers: int) -> tuple[int, ...]:
-    """The layers of --layers: numbers with commas between them, -1 the last one, 0 the first."""
     layers = tuple(map(int, text.split(",")))
     for layer in layers:
         if not -num_hidden_layers <= layer < num_hidden_layers:

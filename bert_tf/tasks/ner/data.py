@@ -9,16 +9,15 @@ Source: Tjong Kim Sang & De Meulder 2003 (CoNLL-2003).
 
 import dataclasses
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from absl import logging
 
-from bert_tf.data.tables import has_names
+from bert_tf.data.tables import class_name, has_names, quoted, raw_rows
 from bert_tf.system.messages import is_first
 from bert_tf.system.storage import write_text_file
 from bert_tf.system.text_files import UTF_8, read_text_lines
 from bert_tf.tasks.ner import tags as ner_tags
-from bert_tf.tasks.ner.rows import lines_of_rows
 from bert_tf.text.characters import plain_name, trimmed
 
 DOCUMENT_START = "-DOCSTART-"
@@ -39,7 +38,7 @@ class Layout:
       word_column, tag_column: from 0; negative ones count from the end.
       tag_scheme: one of SCHEMES.
       comment_prefix: lines that begin so are not words; "" for none.
-      repair_tags: read a tag that breaks the scheme as conlleval does, instead of refusing the file.
+      repair_tags: read a tag that breaks the scheme as conlleval does, instead of raising.
       encoding: see `text_files.TextFile`.
     """
 
@@ -59,9 +58,8 @@ class Layout:
 class Sentence:
     """The words of a sentence and their tags in the scheme that a model learns; None without tags.
 
-    Attributes:
-      lines: the line number of each word, from 1. document: number of the sentence's document, from 0.
-      path: of its file. raw_tags: as the file has them, where they broke the scheme and `tags` are repaired.
+    lines: the line number of each word, from 1. document: number of the sentence's document, from 0.
+    path: of its file. raw_tags: as the file has them, where they broke the scheme and `tags` are repaired.
     """
 
     words: list[str]
@@ -76,8 +74,7 @@ class Sentence:
 class ConllFile:
     """A file as it was read: its lines as they are, without byte order marks, and the sentences in them.
 
-    Attributes:
-      separator: the string between two columns, "\\t" or " ". notation: of its tags. no_words: lines left out.
+    separator: the string between two columns, "\\t" or " ". notation: of its tags. no_words: lines left out.
     """
 
     path: str
@@ -96,15 +93,14 @@ def split_of(sentences: Iterable[Sentence], added_tokens: Collection[str] = ()) 
     return "characters_and_spaces" if any(word.isspace() for word in words) else "characters"
 
 
-# --- reading ---------------------------------------------------------------------------------------------------------
+# --- reading -------------------------------------------------------------------------------------------------------
 
 
 def read_conll(path: str, layout: Layout, scheme: str | None = None, has_tags: bool = True) -> ConllFile:
     """Reads a file in CoNLL style; what is wrong with it is a ValueError that names file and line.
 
-    Args:
-      scheme: of the sentences' tags: iob2, bioes or plain; by default `learned_scheme(layout.tag_scheme)`.
-      has_tags: False: the file has no column of tags. A file that has only one column has none anyway.
+    scheme: of the sentences' tags: iob2, bioes or plain; by default `learned_scheme(layout.tag_scheme)`.
+    has_tags: False: the file has no column of tags. A file that has only one column has none anyway.
     """
     reader = _Reader(path, layout, scheme or ner_tags.learned_scheme(layout.tag_scheme), has_tags)
     if has_names(path):
@@ -134,8 +130,6 @@ def read_conll(path: str, layout: Layout, scheme: str | None = None, has_tags: b
 
 
 class _Reader:
-    """Collects the sentences of one file, line by line."""
-
     def __init__(self, path: str, layout: Layout, scheme: str, has_tags: bool):
         self.path, self.layout, self.scheme, self.has_tags = path, layout, scheme, has_tags
         self.sentences: list[Sentence] = []
@@ -236,10 +230,8 @@ class _Reader:
         if self.layout.tag_scheme == "plain":
             tags = {tag for sentence in self.sentences for tag in sentence.tags}
             if tags > {ner_tags.OUTSIDE} and all(map(_is_tag, tags)) and is_first("plain"):
-                shown = (self.path, min(tags - {ner_tags.OUTSIDE}))
-                logging.warning(
-                    "%s: its tags, such as %s, mark entities, which --tag_scheme=plain does not score.", *shown
-                )
+                message = "%s: its tags, such as %s, mark entities, which --tag_scheme=plain does not score."
+                logging.warning(message, self.path, min(tags - {ner_tags.OUTSIDE}))
             return
         self.notation = ner_tags.notation_of(tag for sentence in self.sentences for tag in sentence.tags)
         self.sentences = list(map(self._with_learned_tags, self.sentences))
@@ -262,12 +254,11 @@ class _Reader:
 
 
 def _is_tag(tag: str) -> bool:
-    """Whether a tag belongs to any of the entity schemes."""
     letter, hyphen, type_ = tag.partition("-")
     return tag == ner_tags.OUTSIDE or (bool(hyphen and type_) and len(letter) == 1 and letter in ner_tags.LETTERS)
 
 
-# --- writing ---------------------------------------------------------------------------------------------------------
+# --- writing -------------------------------------------------------------------------------------------------------
 
 
 def write_conll(path: str, file: ConllFile, predicted: Sequence[Sequence[str]], layout: Layout) -> None:
@@ -276,8 +267,7 @@ def write_conll(path: str, file: ConllFile, predicted: Sequence[Sequence[str]], 
     conlleval reads this form: the predicted tag follows the gold tag, if that is in the last column. Blank lines and
     comments stay; -DOCSTART- gets the tag O.
 
-    Args:
-      predicted: the tags of each sentence, in the scheme of the file; they are written in its spelling.
+    predicted: the tags of each sentence, in the scheme of the file; they are written in its spelling.
     """
     spell = str if layout.tag_scheme == "plain" else file.notation.write
     tag_at = {
@@ -294,3 +284,38 @@ def write_conll(path: str, file: ConllFile, predicted: Sequence[Sequence[str]], 
         stripped = line.rstrip(" ") if file.separator == "\t" else line.rstrip(" \t")
         lines.append(line if tag is None else f"{stripped}{file.separator}{tag}")
     write_text_file(path, "".join(line + "\n" for line in lines))
+
+
+# --- rows of lists, as lines ------------------------------------------------------------------------------------------
+
+
+def lines_of_rows(path: str, word_column: int, tag_column: int, encoding: str) -> Iterator[tuple[int, str]]:
+    """(row, line) of a file whose columns are the lists of each row, and a blank line after each row.
+
+    Lists of another length, which are neither the words nor the tags, have "_" where they are too short.
+
+    word_column, tag_column: numbers among the columns of lists, from 0; negative ones count from the end.
+    """
+    names: list[str] = []
+    for number, row in raw_rows(path, None, None, encoding):
+        start = f"{path}, line {number}"
+        lists = {name: cells for name, cells in row.items() if isinstance(cells, list)}
+        for flag, column in {"word_column": word_column, "tag_column": tag_column}.items():
+            if not -len(lists) <= column < len(lists):
+                raise ValueError(f"{start}: no column --{flag}={column}; those of lists are {quoted(lists)}, from 0.")
+        names = names or [*lists]
+        if lists.keys() != {*names}:
+            raise ValueError(f"{start}: the lists are {quoted(lists)}, in the first row {quoted(names)}.")
+        name, tag_name = names[word_column], names[tag_column]
+        if len(words := lists[name]) != len(tags := lists[tag_name]):
+            raise ValueError(f"{start}: {len(words)} words in {name!r}, {len(tags)} tags in {tag_name!r}.")
+        for k in range(len(words)):
+            if isinstance(inner := words[k], list | dict) or isinstance(inner := tags[k], list | dict):
+                raise ValueError(f"{start}: word {k} has {inner!r:.80}, where text is expected.")
+            cells = (lists[each][k] if k < len(lists[each]) else "_" for each in names)
+            cells = ("" if cell is None else cell if isinstance(cell, str) else class_name(cell) for cell in cells)
+            line = "\t".join(re.sub(r"[\t\r\n]", " ", cell) for cell in cells)
+            if not line.strip():  # would end the sentence
+                raise ValueError(f"{start}: word {k} is blank, which only rows with tags may have.")
+            yield number, line
+        yield number, ""

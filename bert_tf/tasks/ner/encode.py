@@ -165,10 +165,7 @@ def character_logits(rows: WordRows, logits: np.ndarray, labels: Sequence[str]) 
 
 
 def _best_spans(spans: Sequence[tuple[int, int]], firsts: np.ndarray) -> np.ndarray:
-    """For each word, by its first piece, the window whose nearer edge is farthest; the earliest on a tie [W].
-
-    Window numbers increase with the words: further right, a later window is better.
-    """
+    """For each word, by its first piece, the window whose nearer edge is farthest; the earliest on a tie [W]."""
     best, score = np.zeros(len(firsts), np.int32), np.full(len(firsts), -1)
     for number, (start, size) in enumerate(spans):
         here = slice(*np.searchsorted(firsts, [start, start + size]))
@@ -202,8 +199,7 @@ def training_batches(rows: WordRows, **arguments):
 
 
 def write_records(path: str, rows: WordRows, max_seq_length: int) -> None:
-    """Writes a TFRecord file as `token_rows.write_records`, with label_ids and label_mask int64 [S], zeros where a
-    token has no label."""
+    """`token_rows.write_records` with label_ids and label_mask int64 [S], zeros where a token has no label."""
     columns = {}
     if "label_ids" in rows.labels:
         table = rows.labels["label_ids"]

@@ -12,11 +12,7 @@ from bert_tf.training.settings import FineTuningSettings
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class NerSettings:
-    """Files of words and tags, and which model learns them.
-
-    Attributes:
-      document_context: None: as a trained model has it.
-    """
+    """Files of words and tags, and which model learns them. document_context: None: as a trained model has it."""
 
     train_file: str | None = setting(
         None, "Words and tags to train on; files separated by commas, or a glob.", heading="Your files"
@@ -76,11 +72,9 @@ class NerSettings:
 
     @property
     def layout(self) -> Layout:
-        """How files are read."""
         return Layout(**{field.name: getattr(self, field.name) for field in dataclasses.fields(Layout)})
 
     def check(self, run: FineTuningSettings) -> None:
-        """Refuses contradictions and missing files."""
         names = ("train_file", "dev_file", "test_file")
         run.check_files(check_input_files, **{name: getattr(self, name) for name in names})
         run.check_dev_set(run.do_eval, ": give --do_eval")

@@ -11,8 +11,8 @@ from bert_tf.system.messages import naming_flag, some
 from bert_tf.system.storage import write_text_file
 from bert_tf.system.text_files import list_files
 from bert_tf.tasks.classification.label_checks import class_weights
-from bert_tf.tasks.ner import data, encode, outputs, tagging
-from bert_tf.tasks.ner.tags import OUTSIDE, learned_scheme, standard_tags
+from bert_tf.tasks.ner import data, encode, outputs
+from bert_tf.tasks.ner.tags import OUTSIDE, PIECES, SETTINGS_FILE, TaggingSettings, learned_scheme, standard_tags
 from bert_tf.tasks.table import TASKS
 from bert_tf.tasks.task import LOGGED_EXAMPLES, ExampleSet, FineTuningTask
 from bert_tf.text.tokenizer_files import directory_of
@@ -29,11 +29,11 @@ class NerTask(FineTuningTask):
     def resolve(self, run, newest):
         settings, self.source = self.settings, newest or run.init_checkpoint
         with naming_flag("--output_dir" if newest else "--init_checkpoint"):
-            stored = tagging.TaggingSettings.read(directory_of(self.source)) if self.source else None
+            stored = TaggingSettings.read(directory_of(self.source)) if self.source else None
         scheme, context = learned_scheme(settings.tag_scheme), settings.document_context
         self.chooses_split = stored is None or (run.do_train and not newest)
         if self.chooses_split:
-            stored = tagging.TaggingSettings(learned_scheme=scheme, document_context=bool(context))
+            stored = TaggingSettings(learned_scheme=scheme, document_context=bool(context))
         if context not in (None, stored.document_context):
             raise ValueError(
                 f"--document_context={context} contradicts {self.source}, which was trained with "
@@ -88,16 +88,12 @@ class NerTask(FineTuningTask):
                 if data.split_of(sentences) == "words":
                     raise ValueError(f"--metric=klue scores characters: {flag} must have a character a line.")
 
+        options = {"doc_stride": settings.doc_stride, "document_context": self.tagging.document_context}
+        options["of_pieces"] = self.tagging.split == PIECES
+
         def encoded(sentences: list, with_labels: bool = False) -> encode.WordRows:
-            return encode.encode_sentences(
-                sentences,
-                tokenizer,
-                run.max_seq_length,
-                doc_stride=settings.doc_stride,
-                label_ids={label: number for number, label in enumerate(self.labels)} if with_labels else None,
-                document_context=self.tagging.document_context,
-                of_pieces=self.tagging.split == tagging.PIECES,
-            )
+            ids = {label: number for number, label in enumerate(self.labels)} if with_labels else None
+            return encode.encode_sentences(sentences, tokenizer, run.max_seq_length, label_ids=ids, **options)
 
         if run.do_train:
             self.train_rows = encoded(train, with_labels=True)
@@ -111,16 +107,12 @@ class NerTask(FineTuningTask):
             self.test_sets = [ExampleSet("test", encoded(test.sentences), test)]
 
     def _find_split(self, splits: dict[str, str]) -> None:
-        """Takes the split of the first file, where the model has none; warns of files with another.
-
-        Args:
-          splits: flag -> `data.split_of` its file.
-        """
+        """Takes the split of the first file where the model has none, and warns of others; flag -> `data.split_of`."""
         flag, split = next(iter(splits.items()))
         if self.chooses_split:
             of_pieces = self.tagging.learned_scheme == "iob2" and not self.settings.character_tokens
             if split == "characters_and_spaces" and of_pieces:
-                split = tagging.PIECES
+                split = PIECES
                 message = "%s has a character a line: each piece of its texts has the tag of the first (not so for a "
                 logging.info(message + "model of characters: --character_tokens).", flag)
             elif split != "words":
@@ -136,9 +128,8 @@ class NerTask(FineTuningTask):
         flag = f"--{kind}_file"
         paths = list_files(getattr(self.settings, f"{kind}_file"), flag)
         with naming_flag(flag):
-            return [
-                data.read_conll(path, self.settings.layout, self.tagging.learned_scheme, has_tags) for path in paths
-            ]
+            layout, scheme = self.settings.layout, self.tagging.learned_scheme
+            return [data.read_conll(path, layout, scheme, has_tags) for path in paths]
 
     def _tagged_sentences(self, kind: str) -> list[data.Sentence]:
         sentences, documents = [], 0
@@ -188,10 +179,10 @@ class NerTask(FineTuningTask):
         return encode.training_batches(self.train_rows, **arguments)
 
     def write_beside_training(self, output_dir):
-        write_text_file(posixpath.join(output_dir, tagging.SETTINGS_FILE), self.tagging.to_json())
+        write_text_file(posixpath.join(output_dir, SETTINGS_FILE), self.tagging.to_json())
 
     def further_files(self, examples, logits):
-        return {tagging.SETTINGS_FILE: self.tagging.to_json()}
+        return {SETTINGS_FILE: self.tagging.to_json()}
 
     def outputs_of(self, predict, examples, **batches):
         logits = outputs.predict_logits(predict, examples.rows, **batches)

@@ -5,7 +5,7 @@ CSV, TSV or JSON lines. Pairs that belong together may have a third text, which 
 
 import dataclasses
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from absl import logging
 
@@ -36,8 +36,7 @@ class SimilarityExample:
 class Columns:
     """The columns of a file: names, or, for a file without header, numbers from 0 as text; None: there is none.
 
-    Attributes:
-      text_a, text_b: the texts. negative: the text that does not belong to the first. score: a number.
+    text_a, text_b: the texts. negative: the text that does not belong to the first. score: a number.
     """
 
     text_a: str
@@ -84,25 +83,7 @@ def read_examples(
       table: how the file is read.
       partners: two texts without a score are taken to belong together: not in a test set.
     """
-    examples = all_examples(path, examples_of(path, columns, score_range, table, partners))
-    scores = [example.score for example in examples if example.score is not None]
-    if len(scores) > 1 and max(scores) - min(scores) < _NARROW:
-        low, high = score_range
-        logging.warning(
-            "%s: all scores are from %g to %g, of --score_range=%g,%g: are these the lowest and the highest possible?",
-            path,
-            *(low + (high - low) * score for score in (min(scores), max(scores))),
-            low,
-            high,
-        )
-    return examples
-
-
-def examples_of(
-    path: str, columns: Columns | None, score_range: tuple[float, float], table: TableSettings, partners: bool
-) -> Iterator[SimilarityExample]:
-    """The examples one by one; arguments as of `read_examples`."""
-    names, is_named, judged = columns.all if columns else [], columns is not None, {}
+    names, is_named, judged, examples = columns.all if columns else [], columns is not None, {}, []
     for number, (line, row, source) in enumerate(named_rows(path, names, table)):
         columns = columns or _known_layout(list(row), path)
         texts = tuple(text_of(field_of(row, name, path, line), path, line, name) for name in columns.texts)
@@ -111,16 +92,18 @@ def examples_of(
         score = _score(field_of(row, columns.score, path, line), score_range, path, line) if columns.score else None
         if partners and not (columns.score or columns.negative):
             _check_judgements(row, columns, judged, path, line, is_named)
-        yield SimilarityExample(str(number), texts, score, source)
+        examples.append(SimilarityExample(str(number), texts, score, source))
+    scores = [example.score for example in all_examples(path, examples) if example.score is not None]
+    if len(scores) > 1 and max(scores) - min(scores) < _NARROW:
+        low, high = score_range
+        shown = (low + (high - low) * score for score in (min(scores), max(scores)))
+        message = "%s: all scores are from %g to %g, of --score_range=%g,%g: are these the lowest and the highest "
+        logging.warning(message + "possible?", path, *shown, low, high)
+    return examples
 
 
-def _check_judgements(
-    row: Mapping, columns: Columns, judged: dict[str, object], path: str, line: int, is_named: bool
-) -> None:
-    """Refuses, unless columns are named, a column of labels or scores that is not used and differs between rows.
-
-    judged: the first row's value of each such column.
-    """
+def _check_judgements(row: Mapping, columns: Columns, judged: dict, path: str, line: int, is_named: bool) -> None:
+    """Raises, or warns if columns are named, where unused labels differ from those of the first row (`judged`)."""
     for name in (name for name in row if name not in columns.texts and name.casefold() in _JUDGEMENTS):
         if row[name] == judged.setdefault(name, row[name]):
             continue

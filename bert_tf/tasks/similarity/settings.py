@@ -96,7 +96,6 @@ class SimilaritySettings(TableSettings, FileSettings):
 
     @property
     def scores_between(self) -> tuple[float, float]:
-        """The lowest and the highest score."""
         return _parse_range(self.score_range)
 
     def loss_of(self, texts: int, has_scores: bool) -> str:
@@ -121,9 +120,8 @@ class SimilaritySettings(TableSettings, FileSettings):
     ) -> int | None:
         """The number of examples whose texts are negatives of each other in a run; None with another loss than ranking.
 
-        Args:
-          texts: of an example. num_replicas: over which a batch is divided. begun: the number in the run that is
-            resumed.
+        texts: of an example. num_replicas: over which a batch is divided. begun: the number in the run that is
+        resumed.
         """
         if loss != "ranking":
             return None
@@ -139,7 +137,6 @@ class SimilaritySettings(TableSettings, FileSettings):
         return size
 
     def check(self, run: FineTuningSettings) -> None:
-        """Refuses contradictions and missing files."""
         run.check_dev_set(run.do_eval, ": give --do_eval")
         self.check_predictions(run.do_predict)
         if bool(self.text_a) != bool(self.text_b):

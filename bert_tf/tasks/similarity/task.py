@@ -17,7 +17,7 @@ from bert_tf.system.declare import value_of
 from bert_tf.system.messages import naming_flag
 from bert_tf.system.text_files import exists
 from bert_tf.tasks.choice.encode import log_examples, write_records
-from bert_tf.tasks.similarity import data, encode, mining, outputs
+from bert_tf.tasks.similarity import data, encode
 from bert_tf.tasks.task import LOGGED_EXAMPLES, ExampleSet, FineTuningTask
 from bert_tf.text.tokenizer_files import directory_of
 from bert_tf.training import run_directory
@@ -26,9 +26,8 @@ from bert_tf.training import run_directory
 class SimilarityTask(FineTuningTask):
     """Vectors of texts that are alike are near.
 
-    Args:
-      settings: `SimilaritySettings`.
-      embedder_class: `Embedder`, which --mine_hard_negatives needs.
+    settings: `SimilaritySettings`.
+    embedder_class: `Embedder`, which --mine_hard_negatives needs.
     """
 
     name = "encoder"
@@ -45,14 +44,10 @@ class SimilarityTask(FineTuningTask):
         self.files = files
 
         def read(kind: str) -> list[data.SimilarityExample]:
+            options = {"score_range": settings.scores_between, "partners": kind != "test"}
             with naming_flag(f"--{kind}_file"):
-                return data.read_examples(
-                    getattr(settings, f"{kind}_file"),
-                    settings.columns,
-                    score_range=settings.scores_between,
-                    table=settings.of_set(kind),
-                    partners=kind != "test",
-                )
+                path, table = getattr(settings, f"{kind}_file"), settings.of_set(kind)
+                return data.read_examples(path, settings.columns, table=table, **options)
 
         needed = {"train": run.do_train, "dev": run.do_eval, "test": run.do_predict}
         read_sets = {kind: read(kind) for kind, is_needed in needed.items() if is_needed}
@@ -86,18 +81,14 @@ class SimilarityTask(FineTuningTask):
         """Pairs with mined negatives. A run that goes on takes those of its beginning."""
         settings, path = self.settings, posixpath.join(run.output_dir, "hard_negatives.jsonl")
         if is_new or not exists(path):
-            embedder = self.embedder_class(
-                run.init_checkpoint,
-                pooling=self.files.sentences.pooling,
-                max_seq_length=run.max_seq_length,
-                batch_size=run.predict_batch_size,
-            )
+            options = {"pooling": self.files.sentences.pooling, "batch_size": run.predict_batch_size}
+            embedder = self.embedder_class(run.init_checkpoint, max_seq_length=run.max_seq_length, **options)
             tf.io.gfile.makedirs(run.output_dir)
             margin = value_of(settings, "negatives_margin")
-            mining.write_hard_negatives(
+            encode.write_hard_negatives(
                 path, pairs, lambda texts: embedder.encode(texts, normalize=True), settings.mine_hard_negatives, margin
             )
-        return data.read_examples(path, mining.COLUMNS)
+        return data.read_examples(path, encode.MINED_COLUMNS)
 
     def _sentences(self, run, newest: str | None) -> SentenceSettings:
         """How vectors are made: as the flags say, else the directory of the weights."""
@@ -142,15 +133,10 @@ class SimilarityTask(FineTuningTask):
             self.settings = dataclasses.replace(settings, negatives_batch_size=size)
 
     def create_model(self, dtype):
-        settings = self.settings
-        return BertForSimilarity(
-            self.files.config,
-            settings.loss or "ranking",
-            pooling=self.files.sentences.pooling,
-            scale=settings.ranking_scale or RANKING_SCALE,
-            margin=settings.triplet_margin or TRIPLET_MARGIN,
-            dtype=dtype,
-        )
+        settings, pooling = self.settings, self.files.sentences.pooling
+        scale, margin = settings.ranking_scale or RANKING_SCALE, settings.triplet_margin or TRIPLET_MARGIN
+        options = {"pooling": pooling, "scale": scale, "margin": margin, "dtype": dtype}
+        return BertForSimilarity(self.files.config, settings.loss or "ranking", **options)
 
     def training_batches(self, *, batch_size, share, **arguments):
         batches = token_rows.training_batches(self.train_rows, batch_size=batch_size, share=share, **arguments)
@@ -158,11 +144,8 @@ class SimilarityTask(FineTuningTask):
         if not size:
             return batches
         numbers = tf.range(share.part_size(batch_size)) // size
-
-        def numbered(batch):
-            return {**batch, "negatives_batch": numbers}
-
-        return batches.map(tf.autograph.experimental.do_not_convert(numbered))
+        numbered = tf.autograph.experimental.do_not_convert(lambda batch: {**batch, "negatives_batch": numbers})
+        return batches.map(numbered)
 
     def write_records(self, path, rows, max_seq_length):
         write_records(path, rows, max_seq_length, "text")
@@ -171,11 +154,11 @@ class SimilarityTask(FineTuningTask):
         return list(examples[0].texts)
 
     def score(self, examples, vectors, batch_size):
-        return outputs.evaluate(examples.rows, self._compared(vectors))
+        return encode.evaluate(examples.rows, self._compared(vectors))
 
     def write_predictions(self, output_dir, examples, vectors):
         similarity = self.files.sentences.similarity
-        paths = outputs.write_predictions(output_dir, examples.examples, self._compared(vectors), similarity)
+        paths = encode.write_predictions(output_dir, examples.examples, self._compared(vectors), similarity)
         logging.info("Wrote the %s of %d pairs to %s.", similarity, len(examples.rows), " and ".join(paths))
 
     def _compared(self, vectors):

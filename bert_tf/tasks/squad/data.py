@@ -30,7 +30,6 @@ class Paragraph:
 
     @classmethod
     def from_context(cls, context: str) -> "Paragraph":
-        """Splits a context into words."""
         matches = list(_WORD.finditer(context))
         return cls(context, [match.group() for match in matches], [match.start() for match in matches])
 
@@ -105,11 +104,7 @@ def read_articles(path: str, encoding: str = UTF_8) -> list[dict]:
 
 
 def _normalize(question: dict, context, name: str) -> None:
-    """Gives a question a list of answers, whose `answer_start` is a whole number or None; or none if it has null.
-
-    Args:
-      name: of the question, in errors.
-    """
+    """Gives a question a list of answers, whose `answer_start` is a whole number or None; or none if it has null."""
     for key, value in (("question", question["question"]), ("context", context)):
         if not isinstance(value, str):
             raise ValueError(f"{name}: its {key} is {value!r:.80}, not a text.")
@@ -224,7 +219,6 @@ def read_squad_examples(
 
 
 def _log_answers(articles: list[dict], skipped: list[dict], total: int) -> None:
-    """Logs which training questions have several answers, and which are left out."""
     several = sum("guid" in question and len(question.get("answers", ())) > 1 for question in questions_of(articles))
     if several:
         logging.info("Of %d questions %d have several answers: the first one of each is trained on.", total, several)
@@ -252,9 +246,7 @@ def _warn_of_parts_of_words(articles: list[dict]) -> None:
         logging.warning(message, inside, total, round(100 * inside / total))
 
 
-def _training_example(
-    question: dict, paragraph: Paragraph, version_2: bool, answer_from: str, path: str
-) -> tuple[SquadExample | None, str]:
+def _training_example(question: dict, paragraph: Paragraph, version_2: bool, answer_from: str, path: str) -> tuple:
     """The example, None if its answer is not where it should be; and the text found there."""
     if version_2 and question.get("is_impossible", question.get("answers") == []):
         return SquadExample(question["id"], question["question"], paragraph, "", -1, -1, True), ""

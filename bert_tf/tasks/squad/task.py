@@ -14,7 +14,7 @@ from bert_tf.system.declare import value_of
 from bert_tf.system.messages import naming_flag
 from bert_tf.system.storage import write_text_file
 from bert_tf.system.text_files import list_files
-from bert_tf.tasks.squad import answers, data, metrics, outputs, windows
+from bert_tf.tasks.squad import answers, data, outputs, windows
 from bert_tf.tasks.task import LOGGED_EXAMPLES, ExampleSet, FineTuningTask
 from bert_tf.text import shown, tokenizer_files
 from bert_tf.training import run_directory
@@ -42,7 +42,7 @@ class SquadTask(FineTuningTask):
     def load(self, run, files, tokenizer, newest):
         settings = self.settings
         self.files, self.tokenizer = files, tokenizer
-        name = metrics.METRICS[settings.metric][0]
+        name = outputs.METRICS[settings.metric][0]
         self.main_metric = f"eval_best_{name}" if settings.version_2_with_negative else f"eval_{name}"
         self.answering = self._choose_answering(run, newest)
         self.answering.windows.check_room(tokenizer)
@@ -82,17 +82,13 @@ class SquadTask(FineTuningTask):
             threshold = stored.predictions.null_score_diff_threshold
             logging.info("null_score_diff_threshold %.4f, from the file beside %s.", threshold, source)
         if stored and has_null and not stored.predictions.version_2_with_negative:
-            logging.warning(
-                "%s was trained without --version_2_with_negative: it never learned to give no answer.", source
-            )
+            message = "%s was trained without --version_2_with_negative: it never learned to give no answer."
+            logging.warning(message, source)
         if stored and stored.windows.answer_from != answer_from:
             logging.warning("%s was trained with --answer_from=%s.", source, stored.windows.answer_from)
-        return outputs.QuestionAnsweringSettings(
-            windows.WindowSettings(run.max_seq_length, settings.doc_stride, settings.max_query_length, answer_from),
-            answers.PredictionSettings(
-                settings.n_best_size, settings.max_answer_length, has_null, threshold, answer_from
-            ),
-        )
+        cut = run.max_seq_length, settings.doc_stride, settings.max_query_length, answer_from
+        chosen = settings.n_best_size, settings.max_answer_length, has_null, threshold, answer_from
+        return outputs.QuestionAnsweringSettings(windows.WindowSettings(*cut), answers.PredictionSettings(*chosen))
 
     def _read(self, name: str, is_training: bool) -> data.SquadData:
         settings, flag, patterns = self.settings, f"--{name}", getattr(self.settings, name)
@@ -106,12 +102,11 @@ class SquadTask(FineTuningTask):
         return squad
 
     def _cut(self, questions: data.SquadData, name: str, is_training: bool) -> windows.Windows:
-        cut = windows.cached_windows(
-            questions.examples, self.tokenizer, self.answering.windows, is_training, self.cache_dir
-        )
-        logging.info("--%s: %d questions, %d windows", name, len(questions.examples), len(cut))
-        windows.warn_of_cut_questions(questions.examples, self.tokenizer, self.answering.windows)
-        windows.warn_of_gaps(cut, self.answering.windows)
+        examples, settings = questions.examples, self.answering.windows
+        cut = windows.cached_windows(examples, self.tokenizer, settings, is_training, self.cache_dir)
+        logging.info("--%s: %d questions, %d windows", name, len(examples), len(cut))
+        windows.warn_of_cut_questions(examples, self.tokenizer, settings)
+        windows.warn_of_gaps(cut, settings)
         if self.settings.verbose_logging:
             for skipped in questions.skipped:
                 logging.info("Left out: %s", skipped)
@@ -148,16 +143,8 @@ class SquadTask(FineTuningTask):
             write_text_file(posixpath.join(output_dir, "skipped_questions.jsonl"), lines)
 
     def outputs_of(self, predict, examples, *, batch_size, max_seq_length, static_padding):
-        return outputs.answer(
-            predict,
-            examples.examples,
-            examples.rows,
-            self.tokenizer,
-            self.chosen,
-            batch_size=batch_size,
-            static_padding=static_padding,
-            verbose=self.settings.verbose_logging,
-        )
+        options = {"batch_size": batch_size, "static_padding": static_padding, "verbose": self.settings.verbose_logging}
+        return outputs.answer(predict, examples.examples, examples.rows, self.tokenizer, self.chosen, **options)
 
     def score(self, examples, predictions, batch_size):
         has_null, metric = self.settings.version_2_with_negative, self.settings.metric

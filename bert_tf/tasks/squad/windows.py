@@ -58,7 +58,6 @@ class Windows(TokenRows):
 
     @property
     def unique_ids(self) -> np.ndarray:
-        """The ids of windows, int64 [n], as the original counts them."""
         return FIRST_UNIQUE_ID + np.arange(len(self), dtype=np.int64)
 
     def of_examples(self, order: Sequence[int]) -> "Windows":
@@ -100,7 +99,7 @@ class WindowSettings:
             raise ValueError(f"answer_from={self.answer_from!r} is neither words nor offsets.")
 
     def check_room(self, tokenizer: Tokenizer) -> None:
-        """Refuses windows that are full with a question and the tokenizer's special tokens."""
+        """Raises if windows are full with a question and the tokenizer's special tokens."""
         special = tokenizer.num_special_tokens(pair=True)
         if self.max_seq_length <= self.max_query_length + special:
             raise ValueError(
@@ -112,10 +111,8 @@ class WindowSettings:
 class _EncodedParagraph:
     """Pieces of a paragraph's words.
 
-    Attributes:
-      ids, piece_words: of each piece. first_pieces: of each word; for a word without pieces, the next word's (words
-        only).
-      starts, ends: characters of each piece (offsets only).
+    ids, piece_words: of each piece. starts, ends: its characters (offsets only).
+    first_pieces: of each word; for a word without pieces, the next word's (words only).
     """
 
     def __init__(self, paragraph: Paragraph, encode: "_WordPieces"):
@@ -199,9 +196,8 @@ def build_windows(
 ) -> Windows:
     """Windows of all examples in their order; an empty context has none.
 
-    Args:
-      is_training: add the labels.
-      num_processes: for large data; by default one for each core.
+    is_training: add the labels.
+    num_processes: for large data; by default one for each core.
     """
     num_processes = num_processes or os.cpu_count() or 1
     characters, previous = 0, None
@@ -226,14 +222,7 @@ def build_windows(
     return _windows_of(whole, settings.answer_from == "offsets", is_training, tokenizer.pad_id)
 
 
-def _chunk_windows(
-    examples: Sequence[SquadExample],
-    first_example: int,
-    tokenizer: Tokenizer,
-    pieces: _WordPieces,
-    settings: WindowSettings,
-    is_training: bool,
-) -> dict[str, np.ndarray]:
+def _chunk_windows(examples, first_example: int, tokenizer, pieces, settings, is_training: bool) -> dict:
     """The arrays of `Windows` (`lengths` instead of offsets) for some examples; `first_example` is their number."""
     special = tokenizer.num_special_tokens(pair=True)
     after = [-1] * len(tokenizer.end_ids)
@@ -389,10 +378,9 @@ def _content_hash(examples, tokenizer: Tokenizer, settings: WindowSettings, is_t
 
 
 def write_records(path: str, windows: Windows, max_seq_length: int) -> None:
-    """Writes train.tf_record or eval.tf_record as the original does, complete or not at all.
+    """Writes train.tf_record or eval.tf_record as the original does.
 
-    Features: those of `token_rows.write_records`, unique_ids; in training start_positions, end_positions,
-      is_impossible.
+    Features: those of `token_rows.write_records`, unique_ids; to train start_positions, end_positions, is_impossible.
     """
     columns = {"unique_ids": windows.unique_ids, **windows.labels}
     if windows.labels:

@@ -11,6 +11,7 @@ import tensorflow as tf
 from helpers.parquet import parquet_of
 
 from bert_tf.tasks.classification import data, glue, label_checks
+from bert_tf.tasks.classification.settings import ClassificationSettings
 
 PAIRS = "index|sentence1|sentence2"
 STS_B = "index|genre|filename|year|old_index|source1|source2|sentence1|sentence2"
@@ -143,8 +144,8 @@ SEVERAL = {"multi_label": True}
 
 def own_task(tmp_path, content, name="train.csv", test_file=None, **arguments):
     (tmp_path / name).write_text(content, encoding="utf-8")
-    by_name = {"text_a": "text", "label": "label"}
-    return data.custom_task(str(tmp_path / name), None, test_file, **{**by_name, **arguments})
+    own = {"train_file": str(tmp_path / name), "test_file": test_file, "text_a": "text", "label": "label"}
+    return data.custom_task(ClassificationSettings(**own | arguments))
 
 
 @pytest.mark.parametrize("kind", CUSTOM)
@@ -224,15 +225,16 @@ def test_lists_are_read_as_those_of_the_training_file(tmp_path):
     for name, labels in {"train": ([0, 1], [1], [0]), "dev": ([0, 1], [1, 0])}.items():
         rows = [json.dumps({"text": "a", "label": label}) + "\n" for label in labels]
         (tmp_path / f"{name}.jsonl").write_text("".join(rows))
-    files = (str(tmp_path / "train.jsonl"), str(tmp_path / "dev.jsonl"), None)
-    task = data.custom_task(*files, text_a="text", label="label", multi_label=True)
+    files = {f"{name}_file": str(tmp_path / f"{name}.jsonl") for name in ("train", "dev")}
+    task = data.custom_task(ClassificationSettings(**files, text_a="text", label="label", multi_label=True))
     assert [row.label for row in data.read_examples(task, task.dev["dev"])] == [("0", "1"), ("1", "0")]
 
 
 def test_missing_labels_are_left_out_where_the_classes_are_given(tmp_path, caplog):
     rows = [{"text": "a", "label": value} for value in (1.0, math.nan, None, 0.0)]
     (tmp_path / "a.parquet").write_bytes(parquet_of(rows))
-    task = data.custom_task(f"{tmp_path}/a.parquet", None, None, text_a="text", label="label", labels=["0", "1"])
+    own = {"train_file": f"{tmp_path}/a.parquet", "text_a": "text", "label": "label", "labels": ["0", "1"]}
+    task = data.custom_task(ClassificationSettings(**own))
     assert [row.label for row in data.read_examples(task, task.train)] == ["1", "0"]
     assert "left out rows that have no label ('-' or null): 2, the first in line 2" in caplog.text
 
@@ -247,7 +249,7 @@ def test_a_column_of_0_and_1_for_each_label(tmp_path):
         for labels in (None, ["Toxic", "Obscene"]):
             first, second = labels or ("toxic", "obscene")
             given = {"text_a": "text", "label": "toxic,obscene", "labels": labels, "multi_label": True}
-            task = data.custom_task(str(path), str(path), None, **given)
+            task = data.custom_task(ClassificationSettings(train_file=str(path), dev_file=str(path), **given))
             assert task.labels == (first, second)
             found = [example.label for example in data.read_examples(task, task.dev["dev"])]
             assert found == [(second,), (first, second), ()], name
@@ -302,7 +304,7 @@ def test_given_classes_keep_their_order_and_nothing_else_is_taken(tmp_path):
     with pytest.raises(ValueError, match=r"a\.tsv, line 3: the label 'maybe' is not one of 'yes', 'no'"):
         data.read_examples(task, task.train)
     with pytest.raises(ValueError, match="--train_file, or --labels"):
-        data.custom_task(None, None, str(tmp_path / "a.tsv"), text_a="0")
+        data.custom_task(ClassificationSettings(test_file=str(tmp_path / "a.tsv"), text_a="0"))
     with pytest.raises(ValueError, match=r"a\.tsv: 0 classes"):
         own_task(tmp_path, "x\t\n", "a.tsv", **BY_NUMBER, multi_label=True)
 

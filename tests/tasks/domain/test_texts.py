@@ -2,8 +2,8 @@
 
 import json
 
+from bert_tf.tasks.domain.recipe import find_new_words, make_texts, make_words, pieces_per_word
 from bert_tf.tasks.domain.settings import DomainSettings
-from bert_tf.tasks.domain.texts import find_new_words, make_texts, make_words, pieces_per_word
 
 # Of the fixture `small`.
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "a", "##b", "##c", "1", "##9", "##s"]

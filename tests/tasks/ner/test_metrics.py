@@ -5,9 +5,9 @@ import json
 import numpy as np
 import pytest
 
-from bert_tf.tasks.ner import metrics, outputs
+from bert_tf.tasks.ner import outputs
 from bert_tf.tasks.ner.data import Layout, Sentence, read_conll
-from bert_tf.tasks.ner.tagging import SETTINGS_FILE, TaggingSettings
+from bert_tf.tasks.ner.tags import SETTINGS_FILE, TaggingSettings
 
 # Gold and predicted sentences -> precision, recall and F1 of all entities as conlleval counts them (seqeval's default),
 # and KLUE's mean F1 over types (mode="strict", scheme=IOB2).
@@ -33,11 +33,11 @@ def sentences_of(text: str) -> list[list[str]]:
 @pytest.mark.parametrize(("gold", "predicted", "scores", "by_type"), CASES)
 def test_entities(gold, predicted, scores, by_type):
     gold, predicted = sentences_of(gold), sentences_of(predicted)
-    results = metrics.evaluate(gold, predicted)
+    results = outputs.evaluate(gold, predicted)
     assert (results["precision"], results["recall"], results["f1"]) == pytest.approx(scores)
     right = [one == other for tags in zip(gold, predicted, strict=True) for one, other in zip(*tags, strict=True)]
     assert results["accuracy"] == pytest.approx(sum(right) / len(right))
-    assert metrics.klue(gold, predicted, ["O"])["entity_macro_f1"] == pytest.approx(by_type)
+    assert outputs.klue(gold, predicted, ["O"])["entity_macro_f1"] == pytest.approx(by_type)
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ def test_the_scores_of_klue(gold, predicted, expected):
     """By hand; issued by the model's logits, with spaces between the characters, which don't count."""
     labels = ["O", "B-LC", "I-LC", "B-PS", "I-PS"]
     gold, predicted = sentences_of(gold), sentences_of(predicted)
-    scores = metrics.klue(gold, predicted, labels)
+    scores = outputs.klue(gold, predicted, labels)
     values = tuple(round(100 * scores[name], 2) for name in ("entity_macro_f1", "character_macro_f1"))
     assert values == expected
     sentences, chosen = [], []
@@ -72,7 +72,7 @@ def test_the_scores_of_klue(gold, predicted, expected):
 
 def test_report():
     gold, predicted = sentences_of("B-A I-A O B-B | O B-A B-A | O"), sentences_of("B-A O O B-A | O B-A B-A | B-B")
-    assert metrics.report(gold, predicted) == (
+    assert outputs.report(gold, predicted) == (
         "              precision    recall  f1-score   support\n\n"
         "           A     0.5000    0.6667    0.5714         3\n"
         "           B     0.0000    0.0000    0.0000         1\n\n"
@@ -80,14 +80,14 @@ def test_report():
         "   macro avg     0.2500    0.3333    0.2857         4\n"
         "weighted avg     0.3750    0.5000    0.4286         4\n"
     )
-    assert "creative-work     0.0000" in metrics.report([["B-creative-work", "O"]], [["O", "B-x"]])
-    assert "No entities" in metrics.report([["O"]], [["O"]])
+    assert "creative-work     0.0000" in outputs.report([["B-creative-work", "O"]], [["O", "B-x"]])
+    assert "No entities" in outputs.report([["O"]], [["O"]])
 
 
 def test_plain_tags():
     gold, predicted = [["NN", "VB"], ["NN", "JJ"]], [["NN", "NN"], ["NN", "JJ"]]
-    assert metrics.evaluate(gold, predicted, plain=True) == {"accuracy": 0.75}
-    assert "VB" in metrics.report(gold, predicted, plain=True)
+    assert outputs.evaluate(gold, predicted, plain=True) == {"accuracy": 0.75}
+    assert "VB" in outputs.report(gold, predicted, plain=True)
 
 
 def test_an_entity_has_the_mean_probability_of_its_words(tmp_path):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from bert_tf.system.declare import check_values
-from bert_tf.tasks.similarity import encode, outputs
+from bert_tf.tasks.similarity import encode
 from bert_tf.tasks.similarity.data import Columns, SimilarityExample, read_examples
 from bert_tf.tasks.similarity.settings import SimilaritySettings
 from bert_tf.training.settings import FineTuningSettings
@@ -78,9 +78,9 @@ def test_retrieval_beside_a_ranking_by_hand():
         expected["eval_mrr_10"].append(1 / (1 + found.index(True)) if any(found) else 0.0)
         gains = sum(1 / np.log2(2 + rank) for rank in range(10) if found[rank])
         expected["eval_ndcg_10"].append(gains / sum(1 / np.log2(2 + rank) for rank in range(len(partners))))
-    results = outputs.retrieval(normal.astype(np.float32), ids)
+    results = encode.retrieval(normal.astype(np.float32), ids)
     assert results == {name: pytest.approx(float(np.mean(values)), abs=1e-6) for name, values in expected.items()}
-    few = outputs.retrieval(normal[:2, :2].astype(np.float32), ids[:2, :2])  # fewer texts than ranks
+    few = encode.retrieval(normal[:2, :2].astype(np.float32), ids[:2, :2])  # fewer texts than ranks
     assert few["eval_accuracy_5"] == few["eval_accuracy_10"] == 1.0
 
 

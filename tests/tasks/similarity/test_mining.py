@@ -5,9 +5,9 @@ import json
 import numpy as np
 import pytest
 
-from bert_tf.tasks.similarity import mining
+from bert_tf.tasks.similarity import encode
 from bert_tf.tasks.similarity.data import SimilarityExample
-from bert_tf.tasks.similarity.mining import write_hard_negatives
+from bert_tf.tasks.similarity.encode import write_hard_negatives
 
 # Text -> its vector. "a" has two partners, of which "far" counts for the margin.
 ANGLES = {"a": 0, "near": 10, "far": 40, "b": 90, "of b": 95, "c": 70, "of c": 60, "itself": 180}
@@ -30,7 +30,7 @@ def mined(path, count, margin):
 @pytest.mark.parametrize("count", [1, 5])
 @pytest.mark.parametrize("margin", [0.0, 0.05, 0.3])
 def test_negatives_are_those_of_the_definition(tmp_path, count, margin, monkeypatch):
-    monkeypatch.setattr(mining, "_AT_ONCE", 2)
+    monkeypatch.setattr(encode, "_AT_ONCE", 2)
     expected, corpus = [], list(dict.fromkeys(pair[1] for pair in PAIRS))
     for anchor in dict.fromkeys(pair[0] for pair in PAIRS):
         own = list(dict.fromkeys(pair[1] for pair in PAIRS if pair[0] == anchor))

@@ -7,18 +7,19 @@ import pytest
 from helpers.paths import lines_of
 from helpers.squad import SQUAD_SIZES
 
-from bert_tf.tasks.squad import scores as squad_scores
+from bert_tf.tasks.squad import answers as squad_scores
 from bert_tf.tasks.squad.answers import (
+    NO_NULL_SCORE,
     Answer,
     AnswerTexts,
     Prediction,
     PredictionSettings,
+    SpanScores,
     get_final_text,
     predict_answers,
     write_predictions,
 )
 from bert_tf.tasks.squad.data import Paragraph, SquadExample, read_squad_examples
-from bert_tf.tasks.squad.scores import NO_NULL_SCORE, SpanScores
 from bert_tf.tasks.squad.windows import WindowSettings, build_windows
 from bert_tf.text.wordpiece import BasicTokenizer
 

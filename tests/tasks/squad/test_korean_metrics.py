@@ -3,7 +3,7 @@
 import pytest
 from helpers.squad import articles_of
 
-from bert_tf.tasks.squad.metrics import best_threshold, evaluate, klue_scores, korquad_scores
+from bert_tf.tasks.squad.outputs import best_threshold, evaluate, klue_scores, korquad_scores
 
 # gold, predicted, what KorQuAD's script gives, what KLUE's gives. All were run: they also agree on 34,644 pairs made of
 # KorQuAD's dev set.

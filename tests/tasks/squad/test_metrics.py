@@ -11,7 +11,7 @@ from helpers.squad import articles_of
 from bert_tf.tasks.squad import outputs as squad_outputs
 from bert_tf.tasks.squad.answers import Answer, Prediction, PredictionSettings
 from bert_tf.tasks.squad.data import read_articles, read_squad_examples
-from bert_tf.tasks.squad.metrics import evaluate
+from bert_tf.tasks.squad.outputs import evaluate
 from bert_tf.tasks.squad.windows import WindowSettings
 
 # From the README of the data: exact match, F1 and, for 2.0, each with HasAns and NoAns (F1 and exact match of
