@@ -19,17 +19,19 @@ from bert_tf.models.configuration.head_config import HUGGINGFACE_CONFIG, HeadCon
 from bert_tf.models.files import card
 from bert_tf.models.files.card import card_of
 from bert_tf.models.files.directory import ModelFiles, config_files, needed_config, tokenizer_of
-from bert_tf.models.files.open_weights import BERT_TF, FORMATS, HUGGINGFACE, Format
+from bert_tf.models.files.open_weights import BERT_TF, FORMATS, HUGGINGFACE, Format, has_weights
 from bert_tf.system.messages import some
 from bert_tf.system.storage import (
+    finish_replacing,
     is_remote,
     move_together,
     names_in,
-    paths_beginning_with,
-    remove_folder,
+    private_folder,
+    remove_left_behind,
+    remove_temporary_files,
+    replace_together,
     sync,
     synced_together,
-    temporary_folder,
     write_files,
     write_text_file,
 )
@@ -157,7 +159,8 @@ def write_model(
 ) -> Written:
     """Writes weights and their files in one of the formats, complete or not at all.
 
-    Everything is written beside the target under a temporary name and then renamed.
+    Everything is written into a private folder and then moved; see `storage.replace_together` for what is replaced. Of
+    a remote directory this is on the local disk; if it is killed while it copies, that has no weights.
 
     Args:
       target: a directory; for TensorFlow checkpoints also a prefix ending in .ckpt or .ckpt-<number>.
@@ -178,10 +181,15 @@ def write_model(
     if not with_optimizer:
         left_out = {name: "optimizer state" for name in weights if not is_model_variable(name)}
         weights = dataclasses.replace(weights, shapes={n: s for n, s in weights.shapes.items() if n not in left_out})
-    _remove_abandoned(directory.rstrip("/"))
-    temporary = f"{directory.rstrip('/')}.{os.getpid()}.writing"
+    parent = None
+    if not is_remote(directory):
+        parent = directory if is_folder(directory) else posixpath.dirname(directory.rstrip("/")) or "."
+        os.makedirs(parent, exist_ok=True)
+    remove_left_behind(parent)
     try:
-        with temporary_folder(temporary):
+        with private_folder(parent) as private:
+            temporary = posixpath.join(private, "whole")
+            os.mkdir(temporary)
             with synced_together(temporary):
                 names = write_weights(posixpath.join(temporary, name), kind, weights, files.config, files.head)
                 if name.startswith("model.ckpt-"):
@@ -196,18 +204,6 @@ def write_model(
         raise OSError(f"{target} could not be written: {error.message}") from error
     left_out |= {name: f"the {format} format can't store it" for name in weights if name not in names}
     return Written(posixpath.join(directory, name), names, left_out, written)
-
-
-def _remove_abandoned(directory: str) -> None:
-    """Removes what writers of a directory that were killed on this machine left beside it."""
-    for path in () if is_remote(directory) else paths_beginning_with(f"{directory}."):
-        if found := re.fullmatch(r"\.(\d{1,9})\.writing", path[len(directory) :]):
-            try:
-                os.kill(int(found[1]), 0)
-            except ProcessLookupError:
-                remove_folder(path)
-            except PermissionError:  # it lives, as another user's
-                continue
 
 
 def check_writable(
@@ -281,9 +277,12 @@ def _check_target(directory: str, name: str, source: str, overwrite: bool) -> li
     """Refuses a target that would mix or destroy models; returns the files of an old model to remove."""
     if not exists(directory):
         return []
-    old = sorted(file for file in _files_in(directory) if _MODEL_FILE.fullmatch(file))
-    old += [card.CARD] * (card.read_ours(directory) is not None)
-    if old and not overwrite:
+    finish_replacing(directory)
+    old, is_ours = sorted(filter(_MODEL_FILE.fullmatch, files_in(directory))), card.read_ours(directory) is not None
+    old += [card.CARD] * is_ours
+    # Of a remote directory that was to be new, and of which the card was copied, but not the weights.
+    is_half = is_remote(directory) and is_ours and not has_weights(directory)
+    if old and not overwrite and not is_half:
         raise FileExistsError(f"{directory} already has files of a model ({some(old)}); overwrite=True replaces them.")
     from_file = exists(source) or exists(source + bundle.INDEX_SUFFIX)
     if old and from_file and posixpath.normpath(tokenizer_files.directory_of(source)) == posixpath.normpath(directory):
@@ -294,7 +293,7 @@ def _check_target(directory: str, name: str, source: str, overwrite: bool) -> li
     return old
 
 
-def _files_in(directory: str) -> list[str]:
+def files_in(directory: str) -> list[str]:
     """The names of the files in a directory and, with the folder's, in its folders."""
     names = []
     for name in names_in(directory):
@@ -305,19 +304,18 @@ def _files_in(directory: str) -> list[str]:
 
 def _move(temporary: str, directory: str, old: list[str]) -> list[str]:
     """Moves the written files to their final place and removes the `old` model's files; returns the names."""
-    import tensorflow as tf
-
-    names = _files_in(temporary)
-    if not tf.io.gfile.exists(directory):
-        tf.io.gfile.rename(temporary, directory)
+    names = sorted(files_in(temporary), key=lambda name: (_is_weights(name), name != card.CARD))
+    obsolete = sorted({*old}.difference(names), key=_is_weights, reverse=True)
+    if is_remote(directory):
+        moves = {posixpath.join(temporary, name): posixpath.join(directory, name) for name in names}
+        remove_temporary_files([*moves.values()])
+        move_together(moves, [posixpath.join(directory, name) for name in obsolete])
+    elif exists(directory):
+        replace_together(temporary, directory, names, obsolete)
+    else:
+        os.rename(temporary, directory)
         sync(posixpath.dirname(directory.rstrip("/")))
-        return names
-    moves = {}
-    for name in sorted(names, key=_is_weights):
-        moves[posixpath.join(temporary, name)] = path = posixpath.join(directory, name)
-        tf.io.gfile.makedirs(posixpath.dirname(path))
-    move_together(moves, [posixpath.join(directory, name) for name in sorted(old, key=_is_weights, reverse=True)])
-    return names
+    return sorted(names)
 
 
 def _is_weights(name: str) -> bool:
