@@ -117,7 +117,6 @@ def export_saved_model(
 
 
 def _log_export(target: str, model_dir: str, description: Mapping) -> None:
-    """Logs what was written, and how to use it."""
     entry, ops, frozen = TASKS[description["task"]], description["ops"], ", frozen" * description["frozen"]
     what = f"{entry.name} of {model_dir}, {description['dtype']}{frozen}; {len(ops)} ops"
     logging.info("%s: %s, all in TensorFlow Serving %s or later", target, what, description["lowest_serving_version"])
@@ -223,15 +222,13 @@ def new_version(export_dir: str, version: int | None) -> int:
 def version_folder(export_dir: str) -> Iterator[str]:
     """Yields the name of a folder that no other export writes, for `publish`; it does not exist yet.
 
-    It is in export_dir, or, if that is remote, among the system's temporary ones. What is left in it at the end is
-    removed, as is what killed exports left, also of earlier versions in a remote export_dir.
+    It is local. What is left in it at the end is removed, as is what killed exports left.
     """
     tf.io.gfile.makedirs(export_dir)
     for name in names_in(export_dir) if is_remote(export_dir) else ():
         if re.fullmatch(r"\.[0-9a-f]{12}\.tmp", name):
             remove_folder(posixpath.join(export_dir, name))
-    parent = None if is_remote(export_dir) else export_dir
-    remove_left_behind(parent)
+    remove_left_behind(parent := None if is_remote(export_dir) else export_dir)
     with private_folder(parent) as folder:
         yield posixpath.join(folder, "version")
 
@@ -266,10 +263,8 @@ def _copy_version(folder: str, target: str) -> None:
 
 def _is_half(directory: str) -> bool:
     """Whether a remote version is one that `publish` has begun to write, or an empty folder."""
-    if not is_remote(directory) or not tf.io.gfile.isdir(directory):
-        return False
-    names = names_in(directory)
-    return _MODELS.isdisjoint(names) and (not names or model_directory.EXPORT_FILE in names)
+    is_folder, names = is_remote(directory) and tf.io.gfile.isdir(directory), names_in(directory)
+    return is_folder and _MODELS.isdisjoint(names) and (not names or model_directory.EXPORT_FILE in names)
 
 
 def write_description(directory: str, description: Mapping) -> None:
@@ -332,7 +327,6 @@ def warm_up_request(inputs: Mapping[str, Sequence]) -> bytes:
 
 def describe(functions: Mapping[str, tf.types.experimental.ConcreteFunction]) -> dict:
     """Names, dtypes and shapes of the inputs and outputs of each signature."""
-
     described = {}
     for name, function in functions.items():
         inputs = function.structured_input_signature

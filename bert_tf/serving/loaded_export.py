@@ -36,8 +36,8 @@ class Export:
             raise ValueError(f"{directory} takes token ids alone: open its model directory, or ask a server of it.")
         if not trust:
             check_ops(directory)
-        files = posixpath.join(directory, f"{GRAPH_FILE} or what is in variables/")
-        with storage.literal_path(directory) as path, _naming(files):
+        files = f"{GRAPH_FILE} or what is in variables/"
+        with storage.literal_path(directory) as path, _naming(posixpath.join(directory, files)):
             self._loaded = tf.saved_model.load(path)
         self.signatures = self._loaded.signatures
 
@@ -73,9 +73,8 @@ def check_ops(directory: str) -> None:
     from bert_tf.serving import safe_graph
 
     path = posixpath.join(directory, GRAPH_FILE)
-    content = read_bytes(path)
     with _naming(path):
-        saved = saved_model_pb2.SavedModel.FromString(content)
+        saved = saved_model_pb2.SavedModel.FromString(read_bytes(path))
     if len(saved.meta_graphs) != 1 or not saved.meta_graphs[0].HasField("object_graph_def"):
         raise ValueError(f"{path} is not an export of export_saved_model.py: it was not saved by TensorFlow 2.")
     if foreign := safe_graph.foreign_parts(saved.meta_graphs[0]):

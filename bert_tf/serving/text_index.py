@@ -161,8 +161,7 @@ class TextIndex:
                 raise ValueError(f"{texts_file} has no JSON object in its first line, then strings")
             if (name := header.get("vectors", _VECTORS[0])) not in _VECTORS:
                 raise ValueError(f"{texts_file} names no file of vectors: {name!r:.80}")
-            content = io.BytesIO(read_bytes(posixpath.join(directory, name)))
-            vectors = np.load(content, allow_pickle=False)
+            vectors = np.load(io.BytesIO(read_bytes(posixpath.join(directory, name))), allow_pickle=False)
             index = cls(texts, vectors, header.get("prompt_name"), header.get("similarity", "cosine"))
         index.check_model(embedder, directory)
         return index

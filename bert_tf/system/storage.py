@@ -262,8 +262,8 @@ _ARRIVING, _MOVES = ".bert_tf_arriving", "moves.json"
 def replace_together(source: str, folder: str, names: Sequence[str], obsolete: Sequence[str]) -> None:
     """`move_together` of all files of a local folder to another one on the same disk, in which they replace others.
 
-    Killed before the rename it leaves the old files; after it the new ones, in a folder in this one, from where
-    `finish_replacing` moves them, when the folder is next read or written. Until then other programs may find neither.
+    Killed before the rename it leaves the old ones; after it the new ones, which `finish_replacing` moves from a folder
+    in this one when that is next read or written. Until then other programs may find neither.
     """
     for name in names:
         os.makedirs(os.path.join(folder, os.path.dirname(name)), exist_ok=True)
@@ -285,6 +285,10 @@ def finish_replacing(folder: str) -> None:
         if os.path.exists(listed := os.path.join(arriving, _MOVES)):
             with open(listed, encoding="utf-8") as file:
                 names, obsolete = json.load(file)
+            root = os.path.realpath(folder)
+            folders = {os.path.realpath(os.path.join(root, os.path.dirname(name))) for name in (*names, *obsolete)}
+            if any(os.path.commonpath([root, path]) != root for path in folders):  # of someone else's model
+                raise ValueError(f"{listed} names files in other folders: remove {arriving} if you do not trust it")
             moves = {os.path.join(arriving, name): os.path.join(folder, name) for name in names}
             if left := {source: path for source, path in moves.items() if os.path.exists(source)}:
                 move_together(left, [os.path.join(folder, name) for name in obsolete])

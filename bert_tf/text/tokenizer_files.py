@@ -78,8 +78,7 @@ def find_model(directory: str) -> str | None:
 def directory_of(path: str) -> str:
     """The directory that describes the model whose weights are at `path` (see `open_weights.find_weights`)."""
     directory = path if is_folder(path) else posixpath.dirname(path) or "."
-    # A SavedModel keeps its weights in a subfolder.
-    if directory != path and posixpath.basename(path).startswith("variables"):
+    if directory != path and posixpath.basename(path).startswith("variables"):  # of a SavedModel
         directory = posixpath.dirname(directory) or "."
     storage.finish_replacing(directory)
     return directory

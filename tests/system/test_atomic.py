@@ -2,6 +2,7 @@
 
 import functools
 import itertools
+import json
 import os
 import pathlib
 import shutil
@@ -198,6 +199,18 @@ def test_a_writer_that_ends_early_leaves_the_old_the_new_or_what_is_refused(name
     assert len(seen) >= steps and all(value in whole or (refused and value is None) for value in seen), seen
     left = {path.name for path in folder.rglob("*")} - {path.name for path in (tmp_path / "2").rglob("*")}
     assert not [name for name in left if name.startswith(".") or name.endswith(".writing")]
+
+
+def test_a_model_of_others_moves_no_files_elsewhere(tmp_path):
+    (tmp_path / "model" / ".bert_tf_arriving").mkdir(parents=True)
+    (tmp_path / "precious").touch()
+    (tmp_path / "model" / "link").symlink_to(tmp_path)
+    for name in ("../precious", str(tmp_path / "precious"), "link/precious"):
+        (tmp_path / "model" / ".bert_tf_arriving" / "a").touch()
+        (tmp_path / "model" / ".bert_tf_arriving" / "moves.json").write_text(json.dumps([["a"], [name]]))
+        with pytest.raises(ValueError, match=r"moves.json names files in other folders"):
+            storage.finish_replacing(str(tmp_path / "model"))
+    assert (tmp_path / "precious").exists()
 
 
 def held(folder):

@@ -132,12 +132,7 @@ def description_of(files: ModelFiles, vocabulary: list[str] | None = None) -> di
 
 @dataclasses.dataclass(frozen=True)
 class Written:
-    """The result of `write_model`.
-
-    Attributes:
-      path: of the weights. names: the original's name -> name in the file. left_out: name -> reason.
-      files: all names in the directory.
-    """
+    """`write_model`'s result: the weights' path, their names by the original's, left out ones -> why, all files."""
 
     path: str
     names: dict[str, str]
@@ -159,8 +154,8 @@ def write_model(
 ) -> Written:
     """Writes weights and their files in one of the formats, complete or not at all.
 
-    Everything is written into a private folder and then moved; see `storage.replace_together` for what is replaced. Of
-    a remote directory this is on the local disk; if it is killed while it copies, that has no weights.
+    Everything is written into a private folder and then moved, see `storage.replace_together`, or copied to a remote
+    directory, in which a kill may leave no weights.
 
     Args:
       target: a directory; for TensorFlow checkpoints also a prefix ending in .ckpt or .ckpt-<number>.
@@ -234,11 +229,7 @@ def check_writable(
 
 
 def check_vocabulary(files: ModelFiles, vocabulary: list[str] | None = None) -> None:
-    """Refuses a vocabulary of word pieces with more lines than the model has rows.
-
-    Args:
-      vocabulary: its lines, instead of those of files.vocab_file.
-    """
+    """Refuses a vocabulary of word pieces, its lines or files.vocab_file, with more lines than the model has rows."""
     file, default = files.vocab_file, family_of(files.config).tokenizer_class
     if not file or not issubclass(tokenizer_class_of(file, default), FullTokenizer):
         return
