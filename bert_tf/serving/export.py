@@ -33,6 +33,7 @@ from bert_tf.system.checks import path_of
 from bert_tf.system.example_bytes import field
 from bert_tf.system.storage import (
     is_remote,
+    is_temporary_name,
     move_together,
     names_in,
     private_folder,
@@ -263,8 +264,9 @@ def _copy_version(folder: str, target: str) -> None:
 
 def _is_half(directory: str) -> bool:
     """Whether a remote version is one that `publish` has begun to write, or an empty folder."""
-    is_folder, names = is_remote(directory) and tf.io.gfile.isdir(directory), names_in(directory)
-    return is_folder and _MODELS.isdisjoint(names) and (not names or model_directory.EXPORT_FILE in names)
+    names = {name for name in names_in(directory) if not is_temporary_name(name)}
+    is_begun = not names or model_directory.EXPORT_FILE in names
+    return is_remote(directory) and tf.io.gfile.isdir(directory) and is_begun and _MODELS.isdisjoint(names)
 
 
 def write_description(directory: str, description: Mapping) -> None:

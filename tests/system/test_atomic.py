@@ -131,11 +131,13 @@ def read_checkpoint(folder: str) -> list:
 
 
 def save_export(folder: str, version: int, key: str) -> None:
+    if model_directory.find_export(folder) == f"{folder}/{version}":
+        return  # it ended after it was written
     with export.version_folder(folder) as new:
         for name in ("variables/variables.index", "assets/vocab.txt", "assets.extra/requests", "export.json", key):
             os.makedirs(os.path.dirname(f"{new}/{name}"), exist_ok=True)
             pathlib.Path(new, name).write_text(str(version))
-        export.publish(new, folder, None)
+        export.publish(new, folder, version)
 
 
 def read_export(folder: str) -> set:
