@@ -1,5 +1,6 @@
 """Files are written completely or not at all, kept arrays read whole or made again; whose a folder is."""
 
+import contextlib
 import functools
 import itertools
 import json
@@ -15,6 +16,7 @@ import tensorflow as tf
 from helpers import warm
 from helpers.every_model import CONFIG, inputs
 from helpers.remote import BUCKET, Killed, add_file_system, end_at
+from helpers.slow import slow
 
 from bert_tf import BertForSequenceClassification, FullTokenizer, read_tokenizer
 from bert_tf.models.files import directory as model_directory
@@ -162,8 +164,11 @@ REFUSED_ON_DISK = ("two files", "tokenizer")  # where the end of a save is inter
 REFUSED_IN_A_STORE = (*REFUSED_ON_DISK, "bert_tf", "tf1", "huggingface")
 
 
-@pytest.mark.parametrize(("place", "kills"), [("disk", True), ("store", True), ("store", False)])
-@pytest.mark.parametrize("name", WRITERS)
+CASES = [(name, *way) for name in WRITERS for way in (("disk", True), ("store", True), ("store", False))]
+RARE = [case for case in CASES if case[0] in ("tf1", "huggingface") and case[1] == "store"]
+
+
+@pytest.mark.parametrize(("name", "place", "kills"), [*(case for case in CASES if case not in RARE), *slow(*RARE)])
 def test_a_writer_that_ends_early_leaves_the_old_the_new_or_what_is_refused(name, place, kills, tmp_path, monkeypatch):
     """Never new files beside old ones that are read as if they belonged together; and it can be done again."""
     save, read, steps = WRITERS[name]
@@ -201,6 +206,24 @@ def test_a_writer_that_ends_early_leaves_the_old_the_new_or_what_is_refused(name
     assert len(seen) >= steps and all(value in whole or (refused and value is None) for value in seen), seen
     left = {path.name for path in folder.rglob("*")} - {path.name for path in (tmp_path / "2").rglob("*")}
     assert not [name for name in left if name.startswith(".") or name.endswith(".writing")]
+
+
+def test_a_new_model_in_a_store_is_saved_again_as_it_was(tmp_path, monkeypatch):
+    add_file_system(tmp_path)
+    for count in itertools.count():
+        shutil.rmtree(tmp_path / "bucket", ignore_errors=True)
+        (tmp_path / "bucket").mkdir()
+        with monkeypatch.context() as patches, contextlib.suppress(Killed):
+            end_at(count, patches)
+            made_model(1).save_pretrained(f"{BUCKET}/it")
+            break
+        if (tmp_path / "bucket" / "it" / "bert_model.safetensors").exists():
+            assert read_model(f"{BUCKET}/it")
+            continue
+        made_model(1).save_pretrained(f"{BUCKET}/it")
+        with pytest.raises(FileExistsError, match="it already has files of a model"):
+            made_model(2).save_pretrained(f"{BUCKET}/it")
+    assert count > 6
 
 
 def test_a_model_of_others_moves_no_files_elsewhere(tmp_path):
