@@ -29,19 +29,10 @@ from bert_tf.models.files.saving import files_in
 from bert_tf.serving import graph_models, safe_graph
 from bert_tf.serving.graph_ner import ServedTagger
 from bert_tf.serving.graph_squad import ServedQuestionAnswering
+from bert_tf.system import storage
 from bert_tf.system.checks import path_of
 from bert_tf.system.example_bytes import field
-from bert_tf.system.storage import (
-    is_remote,
-    is_temporary_name,
-    move_together,
-    names_in,
-    private_folder,
-    remove_folder,
-    remove_left_behind,
-    write_files,
-    write_text_file,
-)
+from bert_tf.system.storage import is_remote, names_in, write_files, write_text_file
 from bert_tf.tasks import table
 from bert_tf.tasks.classification.data import task_of
 from bert_tf.tasks.ner import tagging
@@ -228,9 +219,9 @@ def version_folder(export_dir: str) -> Iterator[str]:
     tf.io.gfile.makedirs(export_dir)
     for name in names_in(export_dir) if is_remote(export_dir) else ():
         if re.fullmatch(r"\.[0-9a-f]{12}\.tmp", name):
-            remove_folder(posixpath.join(export_dir, name))
-    remove_left_behind(parent := None if is_remote(export_dir) else export_dir)
-    with private_folder(parent) as folder:
+            storage.remove_folder(posixpath.join(export_dir, name))
+    storage.remove_left_behind(parent := None if is_remote(export_dir) else export_dir)
+    with storage.private_folder(parent) as folder:
         yield posixpath.join(folder, "version")
 
 
@@ -259,12 +250,12 @@ def _copy_version(folder: str, target: str) -> None:
     if there := files_in(target):
         logging.info("%s is of an export that was interrupted: it is made anew.", target)
     obsolete = [posixpath.join(target, name) for name in there if name not in names]
-    move_together({posixpath.join(folder, name): posixpath.join(target, name) for name in names}, obsolete)
+    storage.move_together({posixpath.join(folder, name): posixpath.join(target, name) for name in names}, obsolete)
 
 
 def _is_half(directory: str) -> bool:
     """Whether a remote version is one that `publish` has begun to write, or an empty folder."""
-    names = {name for name in names_in(directory) if not is_temporary_name(name)}
+    names = {name for name in names_in(directory) if not storage.is_temporary_name(name)}
     is_begun = not names or model_directory.EXPORT_FILE in names
     return is_remote(directory) and tf.io.gfile.isdir(directory) and is_begun and _MODELS.isdisjoint(names)
 

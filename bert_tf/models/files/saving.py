@@ -20,21 +20,9 @@ from bert_tf.models.files import card
 from bert_tf.models.files.card import card_of
 from bert_tf.models.files.directory import ModelFiles, config_files, needed_config, tokenizer_of
 from bert_tf.models.files.open_weights import BERT_TF, FORMATS, HUGGINGFACE, Format, has_weights
+from bert_tf.system import storage
 from bert_tf.system.messages import some
-from bert_tf.system.storage import (
-    finish_replacing,
-    is_remote,
-    move_together,
-    names_in,
-    private_folder,
-    remove_left_behind,
-    remove_temporary_files,
-    replace_together,
-    sync,
-    synced_together,
-    write_files,
-    write_text_file,
-)
+from bert_tf.system.storage import is_remote, names_in, write_files, write_text_file
 from bert_tf.system.text_files import exists, is_folder
 from bert_tf.text import tokenizer_class_of, tokenizer_files
 from bert_tf.text.tokenizer import ROLES
@@ -180,12 +168,12 @@ def write_model(
     if not is_remote(directory):
         parent = directory if is_folder(directory) else posixpath.dirname(directory.rstrip("/")) or "."
         os.makedirs(parent, exist_ok=True)
-    remove_left_behind(parent)
+    storage.remove_left_behind(parent)
     try:
-        with private_folder(parent) as private:
+        with storage.private_folder(parent) as private:
             temporary = posixpath.join(private, "whole")
             os.mkdir(temporary)
-            with synced_together(temporary):
+            with storage.synced_together(temporary):
                 names = write_weights(posixpath.join(temporary, name), kind, weights, files.config, files.head)
                 if name.startswith("model.ckpt-"):
                     write_text_file(posixpath.join(temporary, "checkpoint"), f'model_checkpoint_path: "{name}"\n')
@@ -268,7 +256,7 @@ def _check_target(directory: str, name: str, source: str, overwrite: bool) -> li
     """Refuses a target that would mix or destroy models; returns the files of an old model to remove."""
     if not exists(directory):
         return []
-    finish_replacing(directory)
+    storage.finish_replacing(directory)
     old, is_ours = sorted(filter(_MODEL_FILE.fullmatch, files_in(directory))), card.read_ours(directory) is not None
     old += [card.CARD] * is_ours
     # Of a remote directory that was to be new, and of which the card was copied, but not the weights.
@@ -299,13 +287,13 @@ def _move(temporary: str, directory: str, old: list[str]) -> list[str]:
     obsolete = sorted({*old}.difference(names), key=_is_weights, reverse=True)
     if is_remote(directory):
         moves = {posixpath.join(temporary, name): posixpath.join(directory, name) for name in names}
-        remove_temporary_files([*moves.values()])
-        move_together(moves, [posixpath.join(directory, name) for name in obsolete])
+        storage.remove_temporary_files([*moves.values()])
+        storage.move_together(moves, [posixpath.join(directory, name) for name in obsolete])
     elif exists(directory):
-        replace_together(temporary, directory, names, obsolete)
+        storage.replace_together(temporary, directory, names, obsolete)
     else:
         os.rename(temporary, directory)
-        sync(posixpath.dirname(directory.rstrip("/")))
+        storage.sync(posixpath.dirname(directory.rstrip("/")))
     return sorted(names)
 
 
