@@ -14,7 +14,7 @@ import json
 import logging as python_logging
 import os
 import posixpath
-import uuid
+import re
 from collections.abc import Iterator, Mapping, Sequence
 
 import tensorflow as tf
@@ -25,20 +25,14 @@ from bert_tf.models.configuration.sentence_settings import read_settings
 from bert_tf.models.files import directory as model_directory
 from bert_tf.models.files.initialize import check_trained
 from bert_tf.models.files.pretrained import read_tokenizer
+from bert_tf.models.files.saving import files_in
 from bert_tf.serving import graph_models, safe_graph
 from bert_tf.serving.graph_ner import ServedTagger
 from bert_tf.serving.graph_squad import ServedQuestionAnswering
+from bert_tf.system import storage
 from bert_tf.system.checks import path_of
 from bert_tf.system.example_bytes import field
-from bert_tf.system.storage import (
-    is_remote,
-    names_in,
-    private_folder,
-    remove_left_behind,
-    temporary_folder,
-    write_files,
-    write_text_file,
-)
+from bert_tf.system.storage import is_remote, names_in, write_files, write_text_file
 from bert_tf.tasks import table
 from bert_tf.tasks.classification.data import task_of
 from bert_tf.tasks.ner import tags as tagging
@@ -50,6 +44,7 @@ from bert_tf.text.tokenizer_files import directory_of
 
 # Signatures of exports that take ids alone, and what they are elsewhere.
 _OF_IDS = {"serving_default": "serve_ids", "serve_ids": "serve_ids", "serve_examples": "serve_examples"}
+_MODELS = frozenset((model_directory.GRAPH_FILE, *model_directory.ONNX_FILES))
 
 
 def export_saved_model(
@@ -114,7 +109,6 @@ def export_saved_model(
 
 
 def _log_export(target: str, model_dir: str, description: Mapping) -> None:
-    """Logs what was written, and how to use it."""
     entry, ops, frozen = TASKS[description["task"]], description["ops"], ", frozen" * description["frozen"]
     what = f"{entry.name} of {model_dir}, {description['dtype']}{frozen}; {len(ops)} ops"
     logging.info("%s: %s, all in TensorFlow Serving %s or later", target, what, description["lowest_serving_version"])
@@ -207,7 +201,8 @@ def new_version(export_dir: str, version: int | None) -> int:
 
     Servers take the highest number for the newest model.
     """
-    existing = [int(name) for name in names_in(export_dir) if name.isdigit()]
+    names = [name for name in names_in(export_dir) if name.isdigit()]
+    existing = [int(name) for name in names if not _is_half(posixpath.join(export_dir, name))]
     if version is None:
         return max(existing, default=0) + 1
     if version in existing:
@@ -217,31 +212,52 @@ def new_version(export_dir: str, version: int | None) -> int:
 
 @contextlib.contextmanager
 def version_folder(export_dir: str) -> Iterator[str]:
-    """Yields the name of a folder in export_dir that no other export writes, for `publish`; it may not exist yet.
+    """Yields the name of a folder that no other export writes, for `publish`; it does not exist yet.
 
-    What is left in it at the end is removed, as is what killed exports left.
+    It is local. What is left in it at the end is removed, as is what killed exports left.
     """
     tf.io.gfile.makedirs(export_dir)
-    if not is_remote(export_dir):
-        remove_left_behind(export_dir)
-        with private_folder(export_dir) as folder:
-            yield posixpath.join(folder, "version")
-        return
-    folder = posixpath.join(export_dir, f".{uuid.uuid4().hex[:12]}.tmp")
-    with temporary_folder(folder):
-        yield folder
+    for name in names_in(export_dir) if is_remote(export_dir) else ():
+        if re.fullmatch(r"\.[0-9a-f]{12}\.tmp", name):
+            storage.remove_folder(posixpath.join(export_dir, name))
+    storage.remove_left_behind(parent := None if is_remote(export_dir) else export_dir)
+    with storage.private_folder(parent) as folder:
+        yield posixpath.join(folder, "version")
 
 
 def publish(folder: str, export_dir: str, version: int | None) -> str:
-    """Renames a complete folder to `export_dir/VERSION`, and returns that; without a version, to the next free one."""
+    """Moves a complete folder to `export_dir/VERSION`, and returns that; without a version, to the next free one.
+
+    This is one rename. To a remote folder files are copied, export.json first, and the model, without which a version
+    does not count, last. So a server that polls may see a version that has no model yet: it reports that, tries again,
+    and answers with the version before. Only one export at a time may write there.
+    """
     while True:
         target = posixpath.join(export_dir, str(new_version(export_dir, version)))
+        if is_remote(target):
+            _copy_version(folder, target)
+            return target
         try:
             tf.io.gfile.rename(folder, target)
             return target
         except tf.errors.OpError:
             if not tf.io.gfile.exists(target):
                 raise
+
+
+def _copy_version(folder: str, target: str) -> None:
+    names = sorted(files_in(folder), key=lambda name: (name in _MODELS, name != model_directory.EXPORT_FILE))
+    if there := files_in(target):
+        logging.info("%s is of an export that was interrupted: it is made anew.", target)
+    obsolete = [posixpath.join(target, name) for name in there if name not in names]
+    storage.move_together({posixpath.join(folder, name): posixpath.join(target, name) for name in names}, obsolete)
+
+
+def _is_half(directory: str) -> bool:
+    """Whether a remote version is one that `publish` has begun to write, or an empty folder."""
+    names = {name for name in names_in(directory) if not storage.is_temporary_name(name)}
+    is_begun = not names or model_directory.EXPORT_FILE in names
+    return is_remote(directory) and tf.io.gfile.isdir(directory) and is_begun and _MODELS.isdisjoint(names)
 
 
 def write_description(directory: str, description: Mapping) -> None:
@@ -304,7 +320,6 @@ def warm_up_request(inputs: Mapping[str, Sequence]) -> bytes:
 
 def describe(functions: Mapping[str, tf.types.experimental.ConcreteFunction]) -> dict:
     """Names, dtypes and shapes of the inputs and outputs of each signature."""
-
     described = {}
     for name, function in functions.items():
         inputs = function.structured_input_signature

@@ -4,6 +4,7 @@ A SavedModel is a program: its ops can read and write files. So an export is loa
 exports hold (`safe_graph`), unless the caller trusts it.
 """
 
+import contextlib
 import posixpath
 from collections.abc import Iterator, Mapping
 
@@ -29,13 +30,14 @@ class Export:
     def __init__(self, directory: str, trust: bool = False):
         import tensorflow_text  # noqa: F401  registers its ops
 
-        self.description = read_json(posixpath.join(directory, EXPORT_FILE))
+        self.description = _description(directory)
         self.task = self.description["task"]
         if "input_ids" in self.description["signatures"].get("serving_default", {}).get("inputs", ()):
             raise ValueError(f"{directory} takes token ids alone: open its model directory, or ask a server of it.")
         if not trust:
             check_ops(directory)
-        with storage.literal_path(directory) as path:
+        files = f"{GRAPH_FILE} or what is in variables/"
+        with storage.literal_path(directory) as path, _naming(posixpath.join(directory, files)):
             self._loaded = tf.saved_model.load(path)
         self.signatures = self._loaded.signatures
 
@@ -44,12 +46,34 @@ class Export:
         return {name: value.numpy() for name, value in self.signatures[signature](**inputs).items()}
 
 
+def _description(directory: str) -> dict:
+    """The content of export.json; to ask for what it lacks is an error that names the file."""
+    path = posixpath.join(directory, EXPORT_FILE)
+
+    class Described(dict):
+        def __missing__(self, key):
+            raise ValueError(f"{path} does not say {key!r} where exports do: is it damaged?")
+
+    return read_json(path, object_hook=Described)
+
+
+@contextlib.contextmanager
+def _naming(files: str) -> Iterator[None]:
+    """Names the files that a library reads: damaged ones make it fail in many ways, most of which do not."""
+    try:
+        yield
+    except Exception as error:
+        message = visible(" ".join(str(error).split()))
+        raise ValueError(f"{files} can't be read: is it damaged? {type(error).__name__}: {message:.300}") from error
+
+
 def check_ops(directory: str) -> None:
     """Checks that a SavedModel can only compute, as exports do; see `safe_graph`."""
     from bert_tf.serving import safe_graph
 
     path = posixpath.join(directory, GRAPH_FILE)
-    saved = saved_model_pb2.SavedModel.FromString(read_bytes(path))
+    with _naming(path):
+        saved = saved_model_pb2.SavedModel.FromString(read_bytes(path))
     if len(saved.meta_graphs) != 1 or not saved.meta_graphs[0].HasField("object_graph_def"):
         raise ValueError(f"{path} is not an export of export_saved_model.py: it was not saved by TensorFlow 2.")
     if foreign := safe_graph.foreign_parts(saved.meta_graphs[0]):
@@ -71,18 +95,18 @@ class OnnxModel:
     """
 
     def __init__(self, directory: str):
-        self.description = read_json(posixpath.join(directory, EXPORT_FILE))
+        self.description = _description(directory)
         self.task = self.description["task"]
         self.labels, self.problem_type = tuple(self.description["labels"]), self.description.get("problem_type")
         self.num_labels, self.head_config, path = len(self.labels), read_head(directory), onnx_file(directory)
         import onnxruntime
 
-        content = read_bytes(path)
-        check_self_contained(content, path)
+        check_self_contained(content := read_bytes(path), path)
         options = onnxruntime.SessionOptions()
         # Not by its first bytes: ONNX Runtime has a format of its own, which may name other files, too.
         options.add_session_config_entry("session.load_model_format", "ONNX")
-        self._session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+        with _naming(path):
+            self._session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
         self._inputs = [entry.name for entry in self._session.get_inputs()]
         self._outputs = [entry.name for entry in self._session.get_outputs()]
 
@@ -104,7 +128,9 @@ def check_self_contained(content: bytes, path: str) -> None:
     """Raises if an ONNX file has tensors elsewhere: of graphs, their branches and loops, functions and training."""
     import onnx
 
-    for part in messages_in(onnx.ModelProto.FromString(content)):
+    with _naming(path):
+        model = onnx.ModelProto.FromString(content)
+    for part in messages_in(model):
         if isinstance(part, onnx.TensorProto) and (part.external_data or part.data_location):
             name = (visible(part.name) or "one without a name")[:80]
             raise ValueError(f"{path} has a tensor that is not in it ({name}): exports are complete, so it is refused.")

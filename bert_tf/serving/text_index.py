@@ -1,11 +1,12 @@
 """Texts with their vectors, in which `Embedder.search` finds those nearest to a query; in memory, and in a folder.
 
-A folder has vectors.npy, float32 [n, H], and texts.jsonl: in the first line how they were made, then a text in each.
-Nothing in it is executed.
+A folder has vectors.npy, float32 [n, H], or vectors_2.npy, which take turns when it is saved again, and texts.jsonl: in
+the first line how they were made and which of the two counts, then a text in each. Nothing in it is executed.
 
 Shape legend: n texts, q queries, H hidden size.
 """
 
+import contextlib
 import io
 import json
 import posixpath
@@ -17,10 +18,10 @@ from bert_tf.models.configuration.sentence_settings import SIMILARITIES
 from bert_tf.models.layers import normalized
 from bert_tf.system.checks import list_of_strings, path_of, target_directory
 from bert_tf.system.messages import naming_flag
-from bert_tf.system.storage import write_files
-from bert_tf.system.text_files import parse_json, read_bytes, read_text_lines
+from bert_tf.system.storage import write_file
+from bert_tf.system.text_files import exists, parse_json, read_bytes, read_text_lines
 
-_FILES = ("vectors.npy", "texts.jsonl")
+_VECTORS, _TEXTS = ("vectors.npy", "vectors_2.npy"), "texts.jsonl"
 _ALIKE = 0.02  # of a vector's length, in each dimension: bfloat16 has two decimals
 _AT_ONCE = 64  # queries
 
@@ -114,7 +115,7 @@ class TextIndex:
         self._embedder = embedder
 
     def save(self, directory: str) -> None:
-        """Writes the index to a folder, which is made if needed. If this is interrupted, `load` raises.
+        """Writes the index to a folder, which is made if needed. If this is interrupted, the one before stays.
 
         Raises:
           ValueError: it has no texts. OSError: see `checks.target_directory`.
@@ -125,11 +126,17 @@ class TextIndex:
             raise ValueError("an index is saved beside its texts; this one has vectors alone")
         directory, content = target_directory(directory), io.BytesIO()
         np.save(content, self.vectors, allow_pickle=False)
-        lines = [{"prompt_name": self.prompt_name, "similarity": self.similarity}, *self.texts]
+        texts_file, used = posixpath.join(directory, _TEXTS), None
+        with contextlib.suppress(AttributeError, OSError, ValueError, tf.errors.NotFoundError):  # none, or damaged
+            used = parse_json(next(read_text_lines(texts_file), ""), texts_file).get("vectors", _VECTORS[0])
+        unused, other = sorted(_VECTORS, key=lambda name: name == used)
+        lines = [{"prompt_name": self.prompt_name, "similarity": self.similarity, "vectors": unused}, *self.texts]
         text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
         tf.io.gfile.makedirs(directory)
-        vectors_file, texts_file = (posixpath.join(directory, name) for name in _FILES)
-        write_files({vectors_file: content.getvalue(), texts_file: text.encode()})
+        write_file(posixpath.join(directory, unused), content.getvalue())
+        write_file(texts_file, text.encode())  # from this rename on, the new index counts
+        if exists(other := posixpath.join(directory, other)):
+            tf.io.gfile.remove(other)
 
     @classmethod
     def load(cls, directory: str, embedder) -> "TextIndex":
@@ -142,13 +149,15 @@ class TextIndex:
           FileNotFoundError, ValueError: there is no index, it is damaged, or another model made it; names the file.
         """
         directory = path_of(directory)
-        vectors_file, texts_file = (posixpath.join(directory, name) for name in _FILES)
+        texts_file = posixpath.join(directory, _TEXTS)
         with naming_flag(f"{directory} is not an index of texts, or damaged"):
             lines = enumerate(read_text_lines(texts_file), start=1)
             header, *texts = [parse_json(line, texts_file, number) for number, line in lines] or [None]
             if not isinstance(header, dict) or not all(isinstance(text, str) for text in texts):
                 raise ValueError(f"{texts_file} has no JSON object in its first line, then strings")
-            vectors = np.load(io.BytesIO(read_bytes(vectors_file)), allow_pickle=False)
+            if (name := header.get("vectors", _VECTORS[0])) not in _VECTORS:
+                raise ValueError(f"{texts_file} names no file of vectors: {name!r:.80}")
+            vectors = np.load(io.BytesIO(read_bytes(posixpath.join(directory, name))), allow_pickle=False)
             index = cls(texts, vectors, header.get("prompt_name"), header.get("similarity", "cosine"))
         index.check_model(embedder, directory)
         return index

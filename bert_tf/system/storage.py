@@ -13,6 +13,7 @@ import contextvars
 import errno
 import fcntl
 import io
+import json
 import os
 import posixpath
 import re
@@ -229,7 +230,7 @@ def written_together(paths: Sequence[str]) -> Iterator[list[str]]:
 
 
 def move_together(moves: Mapping[str, str], obsolete: Sequence[str] = ()) -> None:
-    """Renames complete files; the last of them is the one without which readers refuse the others.
+    """Renames complete files, or copies them to a remote folder; readers refuse the others without the last of them.
 
     Its predecessor is removed first, so a kill never leaves new files beside old ones that are read together.
 
@@ -246,8 +247,54 @@ def move_together(moves: Mapping[str, str], obsolete: Sequence[str] = ()) -> Non
         if path == last:
             for folder in {os.path.dirname(path) for path in others}:
                 sync(folder)
-        tf.io.gfile.rename(source, path, overwrite=True)
+        if is_remote(path) and not is_remote(source):
+            tf.io.gfile.makedirs(os.path.dirname(path))
+            with written(path) as temporary:
+                tf.io.gfile.copy(source, temporary, overwrite=True)
+        else:
+            tf.io.gfile.rename(source, path, overwrite=True)
     sync(os.path.dirname(last))
+
+
+_ARRIVING, _MOVES = ".bert_tf_arriving", "moves.json"
+
+
+def replace_together(source: str, folder: str, names: Sequence[str], obsolete: Sequence[str]) -> None:
+    """`move_together` of all files of a local folder to another one on the same disk, in which they replace others.
+
+    Killed before the rename it leaves the old ones; after it the new ones, which `finish_replacing` moves from a folder
+    in this one when that is next read or written. Until then other programs may find neither.
+    """
+    for name in names:
+        os.makedirs(os.path.join(folder, os.path.dirname(name)), exist_ok=True)
+    write_text_file(os.path.join(source, _MOVES), json.dumps([names, obsolete]))
+    os.rename(source, os.path.join(folder, _ARRIVING))
+    sync(folder)
+    finish_replacing(folder)
+
+
+def finish_replacing(folder: str) -> None:
+    """Does what is left of a killed `replace_together`, or waits for one that lives."""
+    arriving = os.path.join(folder, _ARRIVING)
+    if is_remote(folder) or not os.path.isdir(arriving):
+        return
+    descriptor = os.open(arriving, os.O_RDONLY)
+    try:
+        with contextlib.suppress(OSError):  # a file system without locks
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        if os.path.exists(listed := os.path.join(arriving, _MOVES)):
+            with open(listed, encoding="utf-8") as file:
+                names, obsolete = json.load(file)
+            root = os.path.realpath(folder)
+            folders = {os.path.realpath(os.path.join(root, os.path.dirname(name))) for name in (*names, *obsolete)}
+            if any(os.path.commonpath([root, path]) != root for path in folders):  # of someone else's model
+                raise ValueError(f"{listed} names files in other folders: remove {arriving} if you do not trust it")
+            moves = {os.path.join(arriving, name): os.path.join(folder, name) for name in names}
+            if left := {source: path for source, path in moves.items() if os.path.exists(source)}:
+                move_together(left, [os.path.join(folder, name) for name in obsolete])
+        remove_folder(arriving)
+    finally:
+        os.close(descriptor)
 
 
 @contextlib.contextmanager

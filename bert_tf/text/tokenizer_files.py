@@ -62,11 +62,11 @@ def find_model(directory: str) -> str | None:
 
 def directory_of(path: str) -> str:
     """The directory that describes the model whose weights are at `path` (see `open_weights.find_weights`)."""
-    if text_files.is_folder(path):
-        return path
-    directory = posixpath.dirname(path) or "."
-    # A SavedModel keeps its weights in a subfolder.
-    return posixpath.dirname(directory) or "." if posixpath.basename(path).startswith("variables") else directory
+    directory = path if text_files.is_folder(path) else posixpath.dirname(path) or "."
+    if directory != path and posixpath.basename(path).startswith("variables"):  # of a SavedModel
+        directory = posixpath.dirname(directory) or "."
+    storage.finish_replacing(directory)
+    return directory
 
 
 def is_there(path: str) -> bool:

@@ -169,6 +169,7 @@ def remove_leftovers(output_dir: str, keep_max: int) -> None:
     from bert_tf.training import checkpoints
 
     for folder in _folders_of(output_dir):
+        storage.remove_left_behind(folder)
         for name in filter(is_temporary_name, names_in(folder)):
             tf.io.gfile.remove(posixpath.join(folder, name))
         if folder == output_dir or _RUNS.fullmatch(posixpath.basename(folder)):

@@ -4,8 +4,10 @@ Its files lie below a local folder (see remote_files.cc), where a test can look 
 """
 
 import contextlib
+import itertools
 import os
 import pathlib
+import shutil
 import subprocess
 import tempfile
 import types
@@ -40,6 +42,50 @@ def add_file_system(folder: pathlib.Path) -> None:
 
     os.environ[_FILES] = str(folder)
     tf.load_op_library(compiled_library())
+
+
+class Killed(BaseException):
+    pass
+
+
+def end_at(count: int, monkeypatch, kills: bool = True) -> None:
+    """Makes the operation of this number that changes files fail, or the program die there: nothing works afterwards.
+
+    As in a store, a remote folder is renamed by copying and removing each of its files: these are operations.
+    """
+    import tensorflow as tf
+
+    numbers, rename, copy, remove = itertools.count(), tf.io.gfile.rename, tf.io.gfile.copy, tf.io.gfile.remove
+
+    def counted(original):
+        def call(*arguments, **named):
+            number = next(numbers)
+            if kills and number >= count:
+                raise Killed
+            if number == count:
+                raise tf.errors.UnavailableError(None, None, f"{arguments[0]}: the store does not answer")
+            return original(*arguments, **named)
+
+        return call
+
+    copied, removed = counted(copy), counted(remove)
+
+    def renamed(source, target, overwrite=False):
+        if not source.startswith(BUCKET):
+            return counted(rename)(source, target, overwrite)
+        folders = list(tf.io.gfile.walk(source)) if tf.io.gfile.isdir(source) else [(source, [], [""])]
+        for folder, _, names in folders:
+            for path in [f"{folder}/{name}".rstrip("/") for name in sorted(names)]:
+                tf.io.gfile.makedirs(os.path.dirname(place := path.replace(source, target, 1)))
+                copied(path, place, overwrite)
+                removed(path)
+        if folders[0][0] == source and tf.io.gfile.isdir(source):
+            tf.io.gfile.rmtree(source)
+
+    for name, changed in (("rename", renamed), ("copy", copied), ("remove", removed)):
+        monkeypatch.setattr(tf.io.gfile, name, changed)
+    for module, name in ((os, "rename"), (shutil, "rmtree")):
+        monkeypatch.setattr(module, name, counted(getattr(module, name)) if kills else getattr(module, name))
 
 
 def run_on_bucket(folder: pathlib.Path, steps: dict[str, tuple[str, dict]]) -> tuple[dict, str]:

@@ -1,6 +1,7 @@
 """A run goes on with other replicas and micro-batches as if nothing had happened; what a killed one left is removed."""
 
 import json
+import os
 import re
 import signal
 import sys
@@ -102,9 +103,10 @@ def test_what_a_killed_run_left_is_removed_by_the_next_start(tmp_path_factory, t
     (tmp_path / "model.ckpt-0.data-00000-of-00001").write_text("without an index")
     for name in (".run.json.0123456789ab.tmp", ".run.lock.0123456789ab.tmp", "notes.tmp", "model.ckpt-1 of mine.index"):
         (tmp_path / name).write_text("")
-    for name in ("model.ckpt-4.writing", "best_model.123.writing"):
-        (tmp_path / name).mkdir()
+    for name in ("model.ckpt-4.writing", "best_model.123.writing", "best_model/bert_tf_private_of_it"):
+        (tmp_path / name).mkdir(parents=True)
         (tmp_path / name / "file").write_text("")
+        os.utime(tmp_path / name, (0, 0))
     for name in ("1_Pooling", "best_model/1_Pooling", "mine"):
         (tmp_path / name).mkdir(parents=True)
         (tmp_path / name / ".config.json.0123456789ab.tmp").touch()

@@ -83,6 +83,12 @@ def test_a_tensor_that_is_elsewhere(opened):
         assert opened(content).run({"input_ids": np.array([[1]])})["logits"].tolist() == [[1235.0]]
 
 
+def test_a_damaged_file_is_named(opened):
+    for content in (b"", model(HERE)[:-9]):
+        with pytest.raises(ValueError, match=r"^\S+/model.onnx can't be read: is it damaged\? "):
+            opened(content)
+
+
 def test_another_format(opened, tmp_path):
     """ONNX Runtime's own format, recognised by its first bytes, may name other files as well."""
     (tmp_path / "plain.onnx").write_bytes(model(HERE))
@@ -92,5 +98,5 @@ def test_another_format(opened, tmp_path):
     onnxruntime.InferenceSession(str(tmp_path / "plain.onnx"), options)
     content = (tmp_path / "model.ort").read_bytes()
     assert content[4:8] == b"ORTM"
-    with pytest.raises(Exception, match="Error parsing message|INVALID_PROTOBUF|Load model"):
+    with pytest.raises(ValueError, match="model.onnx can't be read: .* Error parsing message"):
         opened(content)

@@ -1,12 +1,10 @@
 """Search: results are those of sentence-transformers, and an index is what it was, or refused."""
 
-import contextlib
 import io
 import shutil
 
 import numpy as np
 import pytest
-import tensorflow as tf
 from helpers.exports import save
 
 from bert_tf.models.configuration.sentence_settings import SentenceSettings, settings_files
@@ -118,29 +116,6 @@ def test_vectors_that_are_compared_by_their_products(embedder, tmp_path):
         other.search("a", texts)
 
 
-def test_a_save_that_is_killed_leaves_no_mixture(embedder, tmp_path, monkeypatch):
-    """Killed after each rename: the old index is refused until the new one is there."""
-    folder, rename = str(tmp_path / "index"), tf.io.gfile.rename
-    for survives in range(3):
-        embedder.index(TEXTS[:2]).save(folder)
-        done = []
-
-        def kill(*arguments, survives=survives, done=done, **options):
-            if len(done) == survives:
-                raise KeyboardInterrupt
-            done.append(rename(*arguments, **options))
-
-        monkeypatch.setattr(tf.io.gfile, "rename", kill)
-        with contextlib.suppress(KeyboardInterrupt):
-            embedder.index(TEXTS[2:4]).save(folder)
-        monkeypatch.undo()
-        if survives < 2:
-            with pytest.raises(FileNotFoundError, match=r"index is not an index of texts, or damaged: .*texts.jsonl"):
-                TextIndex.load(folder, embedder)
-        else:
-            assert TextIndex.load(folder, embedder).texts == TEXTS[2:4]
-
-
 def test_an_index_is_saved_beside_its_texts(embedder, tmp_path):
     texts = [*TEXTS, 'quotes " and\nlines']
     embedder.index(texts).save(str(tmp_path / "index"))
@@ -162,14 +137,16 @@ def saved(vectors, **options) -> bytes:
 
 
 def test_damaged_files_are_refused(embedder, tmp_path):
-    folder = tmp_path / "index"
-    for name, change, message in (
+    changes = (
         ("vectors.npy", lambda _: saved(np.array([open]), allow_pickle=True), "Object arrays cannot be"),
         ("vectors.npy", lambda _: saved(np.full((5, 32), np.nan, np.float32)), r"finite vectors \[5, H\]"),
         ("texts.jsonl", lambda old: old + b'"one more"\n', r"finite vectors \[6, H\], not vectors \[5, 32\]"),
         ("texts.jsonl", lambda old: old.replace(b'"Hello"', b"3"), "texts.jsonl has no JSON object"),
         ("texts.jsonl", lambda old: old.partition(b"\n")[2], "texts.jsonl has no JSON object"),
-    ):
+        ("texts.jsonl", lambda old: old.replace(b"vectors.npy", b"../x"), r"names no file of vectors: .\.\./x"),
+    )
+    for number, (name, change, message) in enumerate(changes):
+        folder = tmp_path / str(number)
         embedder.index(TEXTS).save(str(folder))
         (folder / name).write_bytes(change((folder / name).read_bytes()))
         with pytest.raises(ValueError, match=f"^{folder} is not an index of texts, or damaged: .*{message}"):

@@ -55,6 +55,22 @@ def test_an_export_is_loaded_as_it_is(tmp_path):
     assert Predictor(save(module, tmp_path)).logits(["ab", "c"]).tolist() == [[2.0], [1.0]]
 
 
+@pytest.mark.parametrize(("name", "kept", "message"), [
+    ("saved_model.pb", 0.5, r"/saved_model.pb can't be read: is it damaged\? DecodeError: "),
+    ("variables/variables.index", 0.5, "/saved_model.pb or what is in variables/ can't be read: is it damaged?"),
+    ("variables/variables.data-00000-of-00001", 0, "/saved_model.pb or what is in variables/ can't be read: .*"),
+    ("export.json", None, "/export.json does not say 'task' where exports do: is it damaged"),
+])  # fmt: skip
+def test_a_damaged_file_is_named_in_one_line(tmp_path, name, kept, message):
+    module = Answers()
+    module.table = tf.Variable([1.0])
+    path, content = save(module, tmp_path), (tmp_path / name).read_bytes()
+    (tmp_path / name).write_bytes(b"{}" if kept is None else content[: int(len(content) * kept)])
+    with pytest.raises(ValueError, match=f"^{path}{message}") as error:
+        Predictor(path)
+    assert "\n" not in str(error.value)
+
+
 def test_a_graph_that_reads_when_it_is_loaded(tmp_path):
     (tmp_path / "words").write_text("a\nb\n")
     path = save(ReadsWhenLoaded(tmp_path / "words"), tmp_path / "model")

@@ -1,20 +1,32 @@
 """Files are written completely or not at all, kept arrays read whole or made again; whose a folder is."""
 
+import contextlib
+import functools
 import itertools
+import json
 import os
+import pathlib
 import shutil
 import sys
+import types
 
 import numpy as np
 import pytest
 import tensorflow as tf
 from helpers import warm
 from helpers.every_model import CONFIG, inputs
-from helpers.remote import BUCKET, add_file_system
+from helpers.remote import BUCKET, Killed, add_file_system, end_at
+from helpers.slow import slow
 
 from bert_tf import BertForSequenceClassification, FullTokenizer, read_tokenizer
+from bert_tf.models.files import directory as model_directory
+from bert_tf.models.files import saving
+from bert_tf.serving import export
+from bert_tf.serving.text_index import TextIndex
 from bert_tf.system import storage
 from bert_tf.system.storage import load_arrays, save_arrays
+from bert_tf.training import checkpoints
+from bert_tf.weights import bundle
 
 
 def test_files_appear_together_or_not_at_all(tmp_path):
@@ -58,26 +70,6 @@ def test_whole_or_none(tmp_path, caplog):
     assert "kept.npz can't be read (no four, three): made again." in caplog.text
 
 
-class Killed(BaseException):
-    pass
-
-
-def killed_after(count: int, monkeypatch) -> None:
-    """Ends the program before the renaming or removing that would be the next after so many."""
-    numbers = itertools.count()
-
-    def counted(original):
-        def call(*arguments, **named):
-            if next(numbers) == count:
-                raise Killed
-            return original(*arguments, **named)
-
-        return call
-
-    for name in ("rename", "remove"):
-        monkeypatch.setattr(tf.io.gfile, name, counted(getattr(tf.io.gfile, name)))
-
-
 def save_two_files(folder: str, version: int) -> None:
     tf.io.gfile.makedirs(folder)
     storage.write_files({f"{folder}/{name}": str(version).encode() for name in ("first", "last")})
@@ -88,14 +80,19 @@ def read_two_files(folder: str) -> str:
     return first + last
 
 
-def save_model(folder: str, version: int, format: str) -> None:
+@functools.cache
+def made_model(version: int) -> BertForSequenceClassification:
     """Of the first version label "a" is the first output, of the second it is the last."""
     model = BertForSequenceClassification(CONFIG, labels=["a", "b"] if version == 1 else ["c", "b", "a"])
     model.build()
     for variable in model.variables:
         variable.assign(np.full(variable.shape, version))
     model.head.output_bias.assign([1.0, 2.0] if version == 1 else [3.0, 2.0, 1.0])
-    model.save_pretrained(folder, format=format, overwrite=True)
+    return model
+
+
+def save_model(folder: str, version: int, format: str) -> None:
+    made_model(version).save_pretrained(folder, format=format, overwrite=True)
 
 
 def read_model(folder: str) -> tuple:
@@ -116,36 +113,129 @@ def read_ids(folder: str) -> list:
     return read_tokenizer(folder).encode("A b B a")
 
 
-@pytest.mark.parametrize(("save", "read", "steps"), [
-    (save_two_files, read_two_files, 3),
-    *((lambda folder, version, format=format: save_model(folder, version, format), read_model, least)
-      for format, least in (("bert_tf", 6), ("tf1", 6), ("huggingface", 4))),
-    (save_tokenizer, read_ids, 3),
-])  # fmt: skip
-def test_a_killed_writer_leaves_the_old_the_new_or_what_is_refused(save, read, steps, tmp_path, monkeypatch):
-    """Never new files beside old ones that are read as if they belonged together."""
-    folder, seen = tmp_path / "it", []
-    for version in (1, 2):
-        save(str(tmp_path / str(version)), version)
-    whole = [read(str(tmp_path / str(version))) for version in (1, 2)]
+def save_index(folder: str, version: int) -> None:
+    TextIndex([str(version)] * version, np.eye(version, 4)).save(folder)
+
+
+def read_index(folder: str) -> tuple:
+    index = TextIndex.load(folder, EMBEDDER)
+    return index.texts, index.vectors.shape
+
+
+def save_checkpoint(folder: str, version: int) -> None:
+    tf.io.gfile.makedirs(folder)
+    checkpoints.save(folder, version, {"global_step": np.int64(version), "x": np.full(3, version)})
+
+
+def read_checkpoint(folder: str) -> list:
+    checkpoints.remove_superseded(folder, 5)
+    return checkpoints.use_newest(folder, lambda prefix: bundle.CheckpointReader(prefix).get_tensor("x")).tolist()
+
+
+def save_export(folder: str, version: int, key: str) -> None:
+    if model_directory.find_export(folder) == f"{folder}/{version}":
+        return  # it ended after it was written
+    with export.version_folder(folder) as new:
+        for name in ("variables/variables.index", "assets/vocab.txt", "assets.extra/requests", "export.json", key):
+            os.makedirs(os.path.dirname(f"{new}/{name}"), exist_ok=True)
+            pathlib.Path(new, name).write_text(str(version))
+        export.publish(new, folder, version)
+
+
+def read_export(folder: str) -> set:
+    """What is in all files of the newest version; a server may take it even if it has no model, or is a half of one."""
+    found = model_directory.find_export(folder)
+    return {tf.io.gfile.GFile(f"{found}/{name}").read() for name in saving.files_in(found)}
+
+
+EMBEDDER = types.SimpleNamespace(path="", encode=lambda texts, *_: np.eye(4)[[0] * len(texts)])
+WRITERS = {
+    "two files": (save_two_files, read_two_files, 3),
+    "tokenizer": (save_tokenizer, read_ids, 3),
+    "checkpoint": (save_checkpoint, read_checkpoint, 3),
+    "index": (save_index, read_index, 3),
+    **{key: (functools.partial(save_export, key=key), read_export, 1) for key in ("saved_model.pb", "model_int8.onnx")},
+    **{
+        format: (functools.partial(save_model, format=format), read_model, least)
+        for format, least in (("bert_tf", 6), ("tf1", 6), ("huggingface", 4))
+    },
+}
+REFUSED_ON_DISK = ("two files", "tokenizer")  # where the end of a save is interrupted
+REFUSED_IN_A_STORE = (*REFUSED_ON_DISK, "bert_tf", "tf1", "huggingface")
+
+
+CASES = [(name, *way) for name in WRITERS for way in (("disk", True), ("store", True), ("store", False))]
+RARE = [case for case in CASES if case[0] in ("tf1", "huggingface") and case[1] == "store"]
+
+
+@pytest.mark.parametrize(("name", "place", "kills"), [*(case for case in CASES if case not in RARE), *slow(*RARE)])
+def test_a_writer_that_ends_early_leaves_the_old_the_new_or_what_is_refused(name, place, kills, tmp_path, monkeypatch):
+    """Never new files beside old ones that are read as if they belonged together; and it can be done again."""
+    save, read, steps = WRITERS[name]
+    (tmp_path / "bucket").mkdir()
+    add_file_system(tmp_path)
+    folder, seen = tmp_path / "bucket" / "it", []
+    path = f"{BUCKET}/it" if place == "store" else str(folder)
+    for number in ("1", "2"):
+        save(str(tmp_path / number), 1)
+    first = read(str(tmp_path / "1"))
+    save(str(tmp_path / "2"), 2)
+    whole = [first, read(str(tmp_path / "2"))]
     assert whole[0] != whole[1]
     for count in itertools.count():
         shutil.rmtree(folder, ignore_errors=True)
         shutil.copytree(tmp_path / "1", folder)
+        (folder / "of others").mkdir()
+        (folder / "of others" / "file").touch()
         with monkeypatch.context() as patches:
-            killed_after(count, patches)
+            end_at(count, patches, kills)
             try:
-                save(str(folder), 2)
-            except Killed:
+                save(path, 2)
+            except (Killed, OSError, tf.errors.OpError):
                 pass
             else:
                 break
         try:
-            seen.append(read(str(folder)))
+            seen.append(read(path))
         except (OSError, ValueError, tf.errors.OpError):
             seen.append(None)
-    assert read(str(folder)) == whole[1]
-    assert len(seen) >= steps and all(value in (*whole, None) for value in seen), seen
+        save(path, 2)
+        assert read(path) == whole[1] and (folder / "of others" / "file").exists()
+    assert read(path) == whole[1]
+    refused = name in (REFUSED_IN_A_STORE if place == "store" else REFUSED_ON_DISK)
+    assert len(seen) >= steps and all(value in whole or (refused and value is None) for value in seen), seen
+    left = {path.name for path in folder.rglob("*")} - {path.name for path in (tmp_path / "2").rglob("*")}
+    assert not [name for name in left if name.startswith(".") or name.endswith(".writing")]
+
+
+def test_a_new_model_in_a_store_is_saved_again_as_it_was(tmp_path, monkeypatch):
+    add_file_system(tmp_path)
+    for count in itertools.count():
+        shutil.rmtree(tmp_path / "bucket", ignore_errors=True)
+        (tmp_path / "bucket").mkdir()
+        with monkeypatch.context() as patches, contextlib.suppress(Killed):
+            end_at(count, patches)
+            made_model(1).save_pretrained(f"{BUCKET}/it")
+            break
+        if (tmp_path / "bucket" / "it" / "bert_model.safetensors").exists():
+            assert read_model(f"{BUCKET}/it")
+            continue
+        made_model(1).save_pretrained(f"{BUCKET}/it")
+        with pytest.raises(FileExistsError, match="it already has files of a model"):
+            made_model(2).save_pretrained(f"{BUCKET}/it")
+    assert count > 6
+
+
+def test_a_model_of_others_moves_no_files_elsewhere(tmp_path):
+    (tmp_path / "model" / ".bert_tf_arriving").mkdir(parents=True)
+    (tmp_path / "precious").touch()
+    (tmp_path / "model" / "link").symlink_to(tmp_path)
+    for name in ("../precious", str(tmp_path / "precious"), "link/precious"):
+        (tmp_path / "model" / ".bert_tf_arriving" / "a").touch()
+        (tmp_path / "model" / ".bert_tf_arriving" / "moves.json").write_text(json.dumps([["a"], [name]]))
+        with pytest.raises(ValueError, match=r"moves.json names files in other folders"):
+            storage.finish_replacing(str(tmp_path / "model"))
+    assert (tmp_path / "precious").exists()
 
 
 def held(folder):

@@ -143,7 +143,7 @@ def test_each_weight_is_saved_once_at_the_end_and_a_kill_there_loses_nothing(pla
     assert json.loads((tmp_path / "run" / "run.json").read_text())["finished_step"] == 2
     weights = [path for path in synced if re.search(r"\.data-|\.safetensors", path)]
     assert [os.path.basename(path) for path in weights] == ["model.data-00000-of-00001", "bert_model.safetensors"]
-    assert len([path for path in synced if path.endswith(".writing")]) == 1  # what goes with the best model, together
+    assert len([path for path in synced if path.endswith("/whole")]) == 1  # what goes with the best model, together
 
 
 def test_combinations_and_seeds_are_runs_in_folders_of_their_own(folder, tmp_path, monkeypatch):

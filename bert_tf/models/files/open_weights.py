@@ -15,7 +15,7 @@ import posixpath
 from bert_tf.models.configuration import variable_names
 from bert_tf.models.configuration.families import family_of_variables
 from bert_tf.system.messages import some
-from bert_tf.system.storage import is_remote, names_in
+from bert_tf.system.storage import finish_replacing, is_remote, names_in
 from bert_tf.system.text_files import exists, is_folder
 from bert_tf.text.tokenizer_files import first_existing
 from bert_tf.weights.tensor_files import Weights, open_safetensors
@@ -92,6 +92,7 @@ def find_weights(path: str) -> tuple[Format, str]:
     Returns:
       The format, and a file, or the prefix of a TensorFlow checkpoint.
     """
+    finish_replacing(path if is_folder(path) else posixpath.dirname(path))
     file = path if path.endswith(_ENDINGS) and exists(path) else None
     if is_folder(path):
         file = first_existing(path, (*BERT_TF.looked_for, *HUGGINGFACE.looked_for))

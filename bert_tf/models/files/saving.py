@@ -19,20 +19,10 @@ from bert_tf.models.configuration.head_config import HUGGINGFACE_CONFIG, HeadCon
 from bert_tf.models.files import card
 from bert_tf.models.files.card import card_of
 from bert_tf.models.files.directory import ModelFiles, config_files, needed_config, tokenizer_of
-from bert_tf.models.files.open_weights import BERT_TF, FORMATS, HUGGINGFACE, Format
+from bert_tf.models.files.open_weights import BERT_TF, FORMATS, HUGGINGFACE, Format, has_weights
+from bert_tf.system import storage
 from bert_tf.system.messages import some
-from bert_tf.system.storage import (
-    is_remote,
-    move_together,
-    names_in,
-    paths_beginning_with,
-    remove_folder,
-    sync,
-    synced_together,
-    temporary_folder,
-    write_files,
-    write_text_file,
-)
+from bert_tf.system.storage import is_remote, names_in, write_files, write_text_file
 from bert_tf.system.text_files import exists, is_folder
 from bert_tf.text import tokenizer_class_of, tokenizer_files
 from bert_tf.text.tokenizer import ROLES
@@ -130,12 +120,7 @@ def description_of(files: ModelFiles, vocabulary: list[str] | None = None) -> di
 
 @dataclasses.dataclass(frozen=True)
 class Written:
-    """The result of `write_model`.
-
-    Attributes:
-      path: of the weights. names: the original's name -> name in the file. left_out: name -> reason.
-      files: all names in the directory.
-    """
+    """`write_model`'s result: the weights' path, their names by the original's, left out ones -> why, all files."""
 
     path: str
     names: dict[str, str]
@@ -157,7 +142,8 @@ def write_model(
 ) -> Written:
     """Writes weights and their files in one of the formats, complete or not at all.
 
-    Everything is written beside the target under a temporary name and then renamed.
+    Everything is written into a private folder and then moved, see `storage.replace_together`, or copied to a remote
+    directory, in which a kill may leave no weights.
 
     Args:
       target: a directory; for TensorFlow checkpoints also a prefix ending in .ckpt or .ckpt-<number>.
@@ -178,11 +164,16 @@ def write_model(
     if not with_optimizer:
         left_out = {name: "optimizer state" for name in weights if not is_model_variable(name)}
         weights = dataclasses.replace(weights, shapes={n: s for n, s in weights.shapes.items() if n not in left_out})
-    _remove_abandoned(directory.rstrip("/"))
-    temporary = f"{directory.rstrip('/')}.{os.getpid()}.writing"
+    parent = None
+    if not is_remote(directory):
+        parent = directory if is_folder(directory) else posixpath.dirname(directory.rstrip("/")) or "."
+        os.makedirs(parent, exist_ok=True)
+    storage.remove_left_behind(parent)
     try:
-        with temporary_folder(temporary):
-            with synced_together(temporary):
+        with storage.private_folder(parent) as private:
+            temporary = posixpath.join(private, "whole")
+            os.mkdir(temporary)
+            with storage.synced_together(temporary):
                 names = write_weights(posixpath.join(temporary, name), kind, weights, files.config, files.head)
                 if name.startswith("model.ckpt-"):
                     write_text_file(posixpath.join(temporary, "checkpoint"), f'model_checkpoint_path: "{name}"\n')
@@ -196,18 +187,6 @@ def write_model(
         raise OSError(f"{target} could not be written: {error.message}") from error
     left_out |= {name: f"the {format} format can't store it" for name in weights if name not in names}
     return Written(posixpath.join(directory, name), names, left_out, written)
-
-
-def _remove_abandoned(directory: str) -> None:
-    """Removes what writers of a directory that were killed on this machine left beside it."""
-    for path in () if is_remote(directory) else paths_beginning_with(f"{directory}."):
-        if found := re.fullmatch(r"\.(\d{1,9})\.writing", path[len(directory) :]):
-            try:
-                os.kill(int(found[1]), 0)
-            except ProcessLookupError:
-                remove_folder(path)
-            except PermissionError:  # it lives, as another user's
-                continue
 
 
 def check_writable(
@@ -238,11 +217,7 @@ def check_writable(
 
 
 def check_vocabulary(files: ModelFiles, vocabulary: list[str] | None = None) -> None:
-    """Refuses a vocabulary of word pieces with more lines than the model has rows.
-
-    Args:
-      vocabulary: its lines, instead of those of files.vocab_file.
-    """
+    """Refuses a vocabulary of word pieces, its lines or files.vocab_file, with more lines than the model has rows."""
     file, default = files.vocab_file, family_of(files.config).tokenizer_class
     if not file or not issubclass(tokenizer_class_of(file, default), FullTokenizer):
         return
@@ -281,9 +256,12 @@ def _check_target(directory: str, name: str, source: str, overwrite: bool) -> li
     """Refuses a target that would mix or destroy models; returns the files of an old model to remove."""
     if not exists(directory):
         return []
-    old = sorted(file for file in _files_in(directory) if _MODEL_FILE.fullmatch(file))
-    old += [card.CARD] * (card.read_ours(directory) is not None)
-    if old and not overwrite:
+    storage.finish_replacing(directory)
+    old, is_ours = sorted(filter(_MODEL_FILE.fullmatch, files_in(directory))), card.read_ours(directory) is not None
+    old += [card.CARD] * is_ours
+    # Of a remote directory that was to be new, and of which the card was copied, but not the weights.
+    is_half = is_remote(directory) and is_ours and not has_weights(directory)
+    if old and not overwrite and not is_half:
         raise FileExistsError(f"{directory} already has files of a model ({some(old)}); overwrite=True replaces them.")
     from_file = exists(source) or exists(source + bundle.INDEX_SUFFIX)
     if old and from_file and posixpath.normpath(tokenizer_files.directory_of(source)) == posixpath.normpath(directory):
@@ -294,7 +272,7 @@ def _check_target(directory: str, name: str, source: str, overwrite: bool) -> li
     return old
 
 
-def _files_in(directory: str) -> list[str]:
+def files_in(directory: str) -> list[str]:
     """The names of the files in a directory and, with the folder's, in its folders."""
     names = []
     for name in names_in(directory):
@@ -305,19 +283,18 @@ def _files_in(directory: str) -> list[str]:
 
 def _move(temporary: str, directory: str, old: list[str]) -> list[str]:
     """Moves the written files to their final place and removes the `old` model's files; returns the names."""
-    import tensorflow as tf
-
-    names = _files_in(temporary)
-    if not tf.io.gfile.exists(directory):
-        tf.io.gfile.rename(temporary, directory)
-        sync(posixpath.dirname(directory.rstrip("/")))
-        return names
-    moves = {}
-    for name in sorted(names, key=_is_weights):
-        moves[posixpath.join(temporary, name)] = path = posixpath.join(directory, name)
-        tf.io.gfile.makedirs(posixpath.dirname(path))
-    move_together(moves, [posixpath.join(directory, name) for name in sorted(old, key=_is_weights, reverse=True)])
-    return names
+    names = sorted(files_in(temporary), key=lambda name: (_is_weights(name), name != card.CARD))
+    obsolete = sorted({*old}.difference(names), key=_is_weights, reverse=True)
+    if is_remote(directory):
+        moves = {posixpath.join(temporary, name): posixpath.join(directory, name) for name in names}
+        storage.remove_temporary_files([*moves.values()])
+        storage.move_together(moves, [posixpath.join(directory, name) for name in obsolete])
+    elif exists(directory):
+        storage.replace_together(temporary, directory, names, obsolete)
+    else:
+        os.rename(temporary, directory)
+        storage.sync(posixpath.dirname(directory.rstrip("/")))
+    return sorted(names)
 
 
 def _is_weights(name: str) -> bool:
