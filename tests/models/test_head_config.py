@@ -27,14 +27,11 @@ IDS = {"input_ids": np.arange(1, 13).reshape(2, 6)}
 # ---- the file --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("head", "values"),
-    [
-        (HeadConfig("BertModel", ["no", "예"]), {"architecture": "BertModel", "labels": ["no", "예"]}),
-        (HeadConfig(problem_type="regression"), {"problem_type": "regression"}),
-        (NO_HEAD, {}),
-    ],
-)
+@pytest.mark.parametrize(("head", "values"), [
+    (HeadConfig("BertModel", ["no", "예"]), {"architecture": "BertModel", "labels": ["no", "예"]}),
+    (HeadConfig(problem_type="regression"), {"problem_type": "regression"}),
+    (NO_HEAD, {}),
+])  # fmt: skip
 def test_the_file_says_only_what_there_is_to_say(tmp_path, head, values):
     path = tmp_path / "head_config.json"
     path.write_text(head.to_json())
@@ -55,16 +52,13 @@ def test_names_can_be_read_in_all_files(tmp_path):
         assert name != "export.json" or json.loads(text) == {"labels": ["긍정", "\ud800"]}
 
 
-@pytest.mark.parametrize(
-    ("text", "problem"),
-    [
-        ('{"architecture": "AlbertForQuestionAnswering", "starts": 5}', "json: the joint head for questions is gone"),
-        ('{"label": ["a"]}', "head_config.json: unknown key label. Known: architecture, labels, problem_type, hidden_"),
-        ('{"lstm_on_top": true}', "head_config.json: a BiLSTM on top is gone: train BERT's own output layer"),
-        ('{"max_windows": 1000000000, "window_pooling": "max"}', "max_windows=1000000000 must be from 1 to 65,536"),
-        ('{"labels": 5}', "head_config.json: a value in it"),
-    ],
-)
+@pytest.mark.parametrize(("text", "problem"), [
+    ('{"architecture": "AlbertForQuestionAnswering", "starts": 5}', "json: the joint head for questions is gone"),
+    ('{"label": ["a"]}', "head_config.json: unknown key label. Known: architecture, labels, problem_type, hidden_"),
+    ('{"lstm_on_top": true}', "head_config.json: a BiLSTM on top is gone: train BERT's own output layer"),
+    ('{"max_windows": 1000000000, "window_pooling": "max"}', "max_windows=1000000000 must be from 1 to 65,536"),
+    ('{"labels": 5}', "head_config.json: a value in it"),
+])  # fmt: skip
 def test_damaged_files_are_named(tmp_path, text, problem):
     (tmp_path / "head_config.json").write_text(text)
     with pytest.raises(ValueError, match=problem):

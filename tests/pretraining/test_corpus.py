@@ -199,18 +199,15 @@ def test_the_form_of_each_file_is_seen_and_forms_mix(tmp_path):
     assert documents(Corpus(paths[2:3], TextSettings(text_key="id"))) == [["2"], ["3"]]
 
 
-@pytest.mark.parametrize(
-    "line, expected",
-    [
-        (b"{oops", "JSONDecodeError"),
-        (b"[1]", "TypeError"),
-        (b'{"title": 1, "body": 2}', "no text in 'text' (--text_key) of {\"title\": 1"),
-        (b'{"text": null}', "no text in 'text'"),
-        (b"[" * 100_000, "RecursionError"),
-        (b'{"text": "\\ud83d"}', "half a character, see --errors"),
-        (b'{"text": "\xff"}', "not UTF-8 at byte offset 48 of the file"),
-    ],
-)
+@pytest.mark.parametrize("line, expected", [
+    (b"{oops", "JSONDecodeError"),
+    (b"[1]", "TypeError"),
+    (b'{"title": 1, "body": 2}', "no text in 'text' (--text_key) of {\"title\": 1"),
+    (b'{"text": null}', "no text in 'text'"),
+    (b"[" * 100_000, "RecursionError"),
+    (b'{"text": "\\ud83d"}', "half a character, see --errors"),
+    (b'{"text": "\xff"}', "not UTF-8 at byte offset 48 of the file"),
+])  # fmt: skip
 def test_bad_records_are_named_by_file_and_line(tmp_path, monkeypatch, line, expected):
     monkeypatch.setattr(text_files, "_READ_BYTES", 8)
     data = b'{"text": "one"}\n\n{"text": "two"}\r\n   \n' + line

@@ -189,20 +189,16 @@ THREE, OLD, MULTI_LABEL = numbered("O", "B-X", "I-X"), numbered("bad", "좋다")
 OF_TAGS, OF_CHOICES = ({"architectures": [name]} for name in ("BertForTokenClassification", "BertForMultipleChoice"))
 
 
-@pytest.mark.parametrize(
-    ("task", "answerer", "model_class", "arguments", "keys"),
-    [
-        ("classification", Predictor, CLASSIFIER, TWO, {**OLD, "problem_type": "single_label_classification"}),
-        *slow(
-            ("ner", Tagger, TAGGER, {"labels": ["O", "B-X", "I-X"], "num_labels": 3}, {**THREE, **OF_TAGS}),
-            ("regression", Predictor, CLASSIFIER, {"num_labels": 1}, {"problem_type": "regression"}),
-            ("classification", Predictor, CLASSIFIER, {**TWO, "problem_type": MULTI_LABEL},
-             {**OLD, "problem_type": MULTI_LABEL}),
-            ("multiple_choice", ChoicePredictor, CHOICE, {}, OF_CHOICES),
-        ),
-    ],
-    ids=["labels", "tags", "regression", "several", "choices"],
-)  # fmt: skip
+@pytest.mark.parametrize(("task", "answerer", "model_class", "arguments", "keys"), [
+    ("classification", Predictor, CLASSIFIER, TWO, {**OLD, "problem_type": "single_label_classification"}),
+    *slow(
+        ("ner", Tagger, TAGGER, {"labels": ["O", "B-X", "I-X"], "num_labels": 3}, {**THREE, **OF_TAGS}),
+        ("regression", Predictor, CLASSIFIER, {"num_labels": 1}, {"problem_type": "regression"}),
+        ("classification", Predictor, CLASSIFIER, {**TWO, "problem_type": MULTI_LABEL},
+         {**OLD, "problem_type": MULTI_LABEL}),
+        ("multiple_choice", ChoicePredictor, CHOICE, {}, OF_CHOICES),
+    ),
+], ids=["labels", "tags", "regression", "several", "choices"])  # fmt: skip
 def test_old_directories_answer_and_can_be_exported(tmp_path, task, answerer, model_class, arguments, keys):
     path = save(tmp_path / "model", model_class, {"num_hidden_layers": 1}, **arguments)
     if task == "ner":  # recognised by this file in all versions

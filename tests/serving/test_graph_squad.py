@@ -103,15 +103,12 @@ def random_pairs(count, seed) -> list[tuple[str, str]]:
 SIZES = {"max_seq_length": 24, "doc_stride": 5, "max_query_length": 6, "max_answer_length": 7, "n_best_size": 6}
 
 
-@pytest.mark.parametrize(
-    ("null", "values"),
-    [
-        (0, {"n_best_size": 20, "max_answer_length": 30, "doc_stride": 128}),
-        (0, {"n_best_size": 40, "max_answer_length": 1, "doc_stride": 1}),
-        (2, {"version_2_with_negative": True, "n_best_size": 1, "null_score_diff_threshold": 4.0}),
-        (9, {"version_2_with_negative": True, "n_best_size": 2, "null_score_diff_threshold": 17.0}),
-    ],
-)
+@pytest.mark.parametrize(("null", "values"), [
+    (0, {"n_best_size": 20, "max_answer_length": 30, "doc_stride": 128}),
+    (0, {"n_best_size": 40, "max_answer_length": 1, "doc_stride": 1}),
+    (2, {"version_2_with_negative": True, "n_best_size": 1, "null_score_diff_threshold": 4.0}),
+    (9, {"version_2_with_negative": True, "n_best_size": 2, "null_score_diff_threshold": 17.0}),
+])  # fmt: skip
 def test_equal_to_the_last_tie(small, null, values):
     settings = make_settings(**(SIZES | values))
     model = Numbers(24, null)

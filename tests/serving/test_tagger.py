@@ -139,16 +139,13 @@ def test_texts_are_split_as_the_training_data_was(tmp_path, split):
     assert [len(row["words"]) for row in found[1:3]] == ([0, 2] if with_spaces else [0, 0])
 
 
-@pytest.mark.parametrize(
-    ("labels", "standard", "scheme"),
-    [
-        (["o", "e-loc", "s-loc", "b-loc", "i-loc"], ["O", "E-loc", "S-loc", "B-loc", "I-loc"], "bioes"),
-        *slow(
-            (["PER_B", "-", "PER_I"], ["B-PER", "O", "I-PER"], "iob2"),
-            (["NOUN", "VERB", "X"], ["NOUN", "VERB", "X"], "plain"),
-        ),
-    ],
-)
+@pytest.mark.parametrize(("labels", "standard", "scheme"), [
+    (["o", "e-loc", "s-loc", "b-loc", "i-loc"], ["O", "E-loc", "S-loc", "B-loc", "I-loc"], "bioes"),
+    *slow(
+        (["PER_B", "-", "PER_I"], ["B-PER", "O", "I-PER"], "iob2"),
+        (["NOUN", "VERB", "X"], ["NOUN", "VERB", "X"], "plain"),
+    ),
+])  # fmt: skip
 def test_a_model_that_spells_its_tags_otherwise(tmp_path, labels, standard, scheme):
     """Models of others have no settings beside them: their labels say what they learned."""
     path = save(tmp_path / "model", task_models.BertForTokenClassification, num_labels=len(labels), labels=labels)

@@ -74,14 +74,11 @@ def described(embedder, folder, **settings) -> Embedder:
     return Embedder(str(folder))
 
 
-@pytest.mark.parametrize(
-    ("prompts", "default", "of_query", "of_text"),
-    [
-        ({"query": "query: ", "document": "A passage: "}, "query", "query: ", "A passage: "),
-        ({"query": "query: ", "passage": "A passage: "}, None, "query: ", ""),
-        ({"passage": "A passage: "}, "passage", "", ""),
-    ],
-)
+@pytest.mark.parametrize(("prompts", "default", "of_query", "of_text"), [
+    ({"query": "query: ", "document": "A passage: "}, "query", "query: ", "A passage: "),
+    ({"query": "query: ", "passage": "A passage: "}, None, "query: ", ""),
+    ({"passage": "A passage: "}, "passage", "", ""),
+])  # fmt: skip
 def test_prompts_of_queries_and_texts(embedder, tmp_path, prompts, default, of_query, of_text):
     """Those that sentence-transformers 6.2 takes in encode_query and encode_document: never the default one."""
     opened = described(embedder, tmp_path / "model", prompts=prompts, default_prompt_name=default)

@@ -142,17 +142,14 @@ def test_names_and_kinds_of_arrays(english):
     assert english([], padding=True)["input_ids"].shape == (0, 1)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"return_tensors": "pt"}, r"^return_tensors='pt' is not one of None, 'np', 'tf'$"),
-        ({"truncation": "first"}, "^truncation='first' is not one of 'longest_first', "),
-        ({"truncation": True}, "^truncation=True needs a max_length; read_tokenizer knows that of a model$"),
-        ({"padding": False, "return_tensors": "np"}, "^padding=False: rows of several lengths are not an array: "),
-        ({"return_word_ids": True}, "^return_word_ids=True needs texts that are lists of words"),
-        ({"pairs": ["a", "b"], "text_pair": ["a", "b"]}, "^pairs and text_pair are two names of one argument"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("arguments", "message"), [
+    ({"return_tensors": "pt"}, r"^return_tensors='pt' is not one of None, 'np', 'tf'$"),
+    ({"truncation": "first"}, "^truncation='first' is not one of 'longest_first', "),
+    ({"truncation": True}, "^truncation=True needs a max_length; read_tokenizer knows that of a model$"),
+    ({"padding": False, "return_tensors": "np"}, "^padding=False: rows of several lengths are not an array: "),
+    ({"return_word_ids": True}, "^return_word_ids=True needs texts that are lists of words"),
+    ({"pairs": ["a", "b"], "text_pair": ["a", "b"]}, "^pairs and text_pair are two names of one argument"),
+])  # fmt: skip
 def test_what_is_refused(english, arguments, message):
     with pytest.raises(ValueError, match=message):
         english(["how are you", "fine"], **arguments)

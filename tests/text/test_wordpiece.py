@@ -101,13 +101,10 @@ def test_casing_that_contradicts_the_checkpoint():
 # ---- vocabulary files ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("lines", "message"),
-    [
-        (tokenizer_files.SPECIAL_TOKENS[:4], r"vocab\.txt lacks \[MASK\]"),
-        ([*tokenizer_files.SPECIAL_TOKENS, "a", "\r", "b", ""], r"vocab\.txt: empty lines, which shift .*: 7, 9$"),
-    ],
-)
+@pytest.mark.parametrize(("lines", "message"), [
+    (tokenizer_files.SPECIAL_TOKENS[:4], r"vocab\.txt lacks \[MASK\]"),
+    ([*tokenizer_files.SPECIAL_TOKENS, "a", "\r", "b", ""], r"vocab\.txt: empty lines, which shift .*: 7, 9$"),
+])  # fmt: skip
 def test_check_vocab_refuses(tmp_path, lines, message):
     path = write(tmp_path / "vocab.txt", lines)
     with pytest.raises(ValueError, match=message):

@@ -87,13 +87,10 @@ def test_old_files_with_gamma_a_tied_decoder_and_position_ids(tmp_path):
     }
 
 
-@pytest.mark.parametrize(
-    ("name", "original"),
-    [
-        ("cls.predictions.decoder.weight", "bert.embeddings.word_embeddings.weight"),
-        ("cls.predictions.decoder.bias", "cls.predictions.bias"),
-    ],
-)
+@pytest.mark.parametrize(("name", "original"), [
+    ("cls.predictions.decoder.weight", "bert.embeddings.word_embeddings.weight"),
+    ("cls.predictions.decoder.bias", "cls.predictions.bias"),
+])  # fmt: skip
 def test_an_untied_decoder_is_refused_where_it_is_read(tmp_path, name, original):
     write_directory(tmp_path / "model", change=lambda tensors: tensors.update({name: tensors[original] + 1}))
     weights = open_weights.open_weights(str(tmp_path / "model"))
@@ -158,15 +155,12 @@ def test_config_both_ways(tmp_path):
     assert kept.items() <= huggingface.config_values(config, initialize.model_weights(model), head).items()
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"model_type": "xlm-roberta"}, "model_type is 'xlm-roberta'"),
-        ({"position_embedding_type": "relative_key"}, "position_embedding_type='relative_key'"),
-        ({"hidden_act": "silu"}, "hidden_act='silu'"),
-        ({"is_decoder": True}, "is_decoder=True"),
-    ],
-)
+@pytest.mark.parametrize(("change", "message"), [
+    ({"model_type": "xlm-roberta"}, "model_type is 'xlm-roberta'"),
+    ({"position_embedding_type": "relative_key"}, "position_embedding_type='relative_key'"),
+    ({"hidden_act": "silu"}, "hidden_act='silu'"),
+    ({"is_decoder": True}, "is_decoder=True"),
+])  # fmt: skip
 def test_configs_that_are_no_bert(change, message):
     with pytest.raises(ValueError, match=f"^config.json: .*{message}"):
         huggingface.read_config({**HUGGINGFACE_CONFIG, **change}, "config.json")

@@ -149,14 +149,11 @@ def test_all_formats_hold_the_same(tiny, small, tmp_path):
 PROMPTED = {"prompts": {"query": "w5 w6 "}, "default_prompt_name": "query", "include_prompt": False}
 
 
-@pytest.mark.parametrize(
-    "sentences",
-    [
-        SentenceSettings(""),
-        SentenceSettings("", "cls", True, lower=True, truncate_dim=9),
-        SentenceSettings("", **PROMPTED),
-    ],
-)
+@pytest.mark.parametrize("sentences", [
+    SentenceSettings(""),
+    SentenceSettings("", "cls", True, lower=True, truncate_dim=9),
+    SentenceSettings("", **PROMPTED),
+])  # fmt: skip
 def test_a_vector_for_a_line(tiny, small, tmp_path, sentences):
     """That of the sequence's outputs, of each layer; [CLS] and [SEP] count, but no prompt left out."""
     prompt = sentences.prompt()

@@ -40,15 +40,12 @@ def test_entities(gold, predicted, scores, by_type):
     assert metrics.klue(gold, predicted, ["O"])["entity_macro_f1"] == pytest.approx(by_type)
 
 
-@pytest.mark.parametrize(
-    ("gold", "predicted", "expected"),
-    [
-        ("B-PS I-PS O B-LC I-LC O O", "I-PS I-PS O B-LC I-LC O O", (50.0, 73.33)),
-        ("B-PS I-PS O B-LC I-LC O I-PS", "B-PS I-PS O B-LC I-LC O O", (100.0, 89.33)),
-        # PS: 2 of 3 predicted and 2 of 2 found, LC: none. O: 3 of 4 and 3 of 4; I-LC does not occur.
-        ("B-PS I-PS O B-LC | O O B-PS O", "B-PS I-PS O O | O O B-PS B-PS", (40.0, 71.0)),
-    ],
-)
+@pytest.mark.parametrize(("gold", "predicted", "expected"), [
+    ("B-PS I-PS O B-LC I-LC O O", "I-PS I-PS O B-LC I-LC O O", (50.0, 73.33)),
+    ("B-PS I-PS O B-LC I-LC O I-PS", "B-PS I-PS O B-LC I-LC O O", (100.0, 89.33)),
+    # PS: 2 of 3 predicted and 2 of 2 found, LC: none. O: 3 of 4 and 3 of 4; I-LC does not occur.
+    ("B-PS I-PS O B-LC | O O B-PS O", "B-PS I-PS O O | O O B-PS B-PS", (40.0, 71.0)),
+])  # fmt: skip
 def test_the_scores_of_klue(gold, predicted, expected):
     """By hand; issued by the model's logits, with spaces between the characters, which don't count."""
     labels = ["O", "B-LC", "I-LC", "B-PS", "I-PS"]

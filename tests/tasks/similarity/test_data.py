@@ -84,20 +84,17 @@ def test_retrieval_beside_a_ranking_by_hand():
     assert few["eval_accuracy_5"] == few["eval_accuracy_10"] == 1.0
 
 
-@pytest.mark.parametrize(
-    ("name", "text", "arguments", "message"),
-    [
-        ("x.csv", "a,b\n1,2\n", {}, r"x.csv: which column is what\? There are 'a', 'b': name them by --text_a"),
-        ("x.csv", "question,answer\nq, \n", {}, "x.csv, line 2: answer is empty"),
-        ("x.csv", "sentence1,sentence2,score\na,b,6\n", {"score_range": (0, 5)},
-         "line 2: the score 6 is not in --score_range=0,5"),
-        ("x.csv", "sentence1;sentence2;score\na;b;0,5\n", {}, "line 2: a number is expected as score, found '0,5'"),
-        ("x.jsonl", '{"text_a": "a", "text_b": "b", "score": true}\n', {}, "line 1: a number is expected as score"),
-        ("x.csv", "sentence1,sentence2,label\na,b,1\nc,d,1\ne,f,0\n", {},
-         r"x.csv, line 4: the column 'label' \('1' before, '0' here\) is not used: .*--text_a=sentence1 --text_b="
-         "sentence2 --score=label --score_range="),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("name", "text", "arguments", "message"), [
+    ("x.csv", "a,b\n1,2\n", {}, r"x.csv: which column is what\? There are 'a', 'b': name them by --text_a"),
+    ("x.csv", "question,answer\nq, \n", {}, "x.csv, line 2: answer is empty"),
+    ("x.csv", "sentence1,sentence2,score\na,b,6\n", {"score_range": (0, 5)},
+     "line 2: the score 6 is not in --score_range=0,5"),
+    ("x.csv", "sentence1;sentence2;score\na;b;0,5\n", {}, "line 2: a number is expected as score, found '0,5'"),
+    ("x.jsonl", '{"text_a": "a", "text_b": "b", "score": true}\n', {}, "line 1: a number is expected as score"),
+    ("x.csv", "sentence1,sentence2,label\na,b,1\nc,d,1\ne,f,0\n", {},
+     r"x.csv, line 4: the column 'label' \('1' before, '0' here\) is not used: .*--text_a=sentence1 --text_b="
+     "sentence2 --score=label --score_range="),
+])  # fmt: skip
 def test_what_is_refused(tmp_path, name, text, arguments, message):
     (tmp_path / name).write_text(text)
     with pytest.raises(ValueError, match=message):
@@ -124,15 +121,12 @@ def test_what_is_odd_is_reported(tmp_path, caplog):
     assert "a.csv: all scores are from 0 to 1, of --score_range=0,5: are these the lowest" in caplog.text
 
 
-@pytest.mark.parametrize(
-    ("changes", "texts", "scored", "message"),
-    [
-        ({"loss": "triplet", "ranking_scale": 3.0}, 3, False, "--ranking_scale is for --loss=ranking; this is"),
-        ({"loss": "cosine"}, 3, True, "--loss=cosine is for two texts and a score; --train_file has 3 texts"),
-        ({"loss": "ranking"}, 2, True, "--loss=ranking is for two or three texts without a score"),
-        ({"mine_hard_negatives": 1}, 3, False, "--mine_hard_negatives is for pairs without --score and --negative"),
-    ],
-)
+@pytest.mark.parametrize(("changes", "texts", "scored", "message"), [
+    ({"loss": "triplet", "ranking_scale": 3.0}, 3, False, "--ranking_scale is for --loss=ranking; this is"),
+    ({"loss": "cosine"}, 3, True, "--loss=cosine is for two texts and a score; --train_file has 3 texts"),
+    ({"loss": "ranking"}, 2, True, "--loss=ranking is for two or three texts without a score"),
+    ({"mine_hard_negatives": 1}, 3, False, "--mine_hard_negatives is for pairs without --score and --negative"),
+])  # fmt: skip
 def test_a_loss_that_does_not_fit(changes, texts, scored, message):
     with pytest.raises(ValueError, match=message):
         SimilaritySettings(**changes).loss_of(texts, scored)
@@ -146,14 +140,11 @@ def test_losses_that_fit():
         assert SimilaritySettings(**changes).loss_of(texts, scored) == loss
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"text_a": "title"}, "--text_a and --text_b: name both columns"),
-        ({"score": "score"}, "--score needs --text_a and --text_b beside it."),
-        ({"score_range": ("5", "0")}, "--score_range=5,0 must be two numbers, the lower one first"),
-    ],
-)
+@pytest.mark.parametrize(("changes", "message"), [
+    ({"text_a": "title"}, "--text_a and --text_b: name both columns"),
+    ({"score": "score"}, "--score needs --text_a and --text_b beside it."),
+    ({"score_range": ("5", "0")}, "--score_range=5,0 must be two numbers, the lower one first"),
+])  # fmt: skip
 def test_settings_that_contradict_each_other(tmp_path, changes, message):
     with pytest.raises(ValueError, match=message):
         settings = SimilaritySettings(train_file=str(tmp_path / "a.csv"), **changes)

@@ -125,22 +125,19 @@ def test_the_chosen_threshold_reaches_the_score_it_promised(data):
 INFINITE = float("inf")
 
 
-@pytest.mark.parametrize(
-    ("odds", "f1", "answered"),
-    [
-        # All answers are right: answer everything.
-        ((-INFINITE, 0.0, 1.7e308), 100.0, 3),
-        # What has infinite odds can't be answered at any finite threshold.
-        ((-1.0, 0.0, INFINITE), 200 / 3, 2),
-        # No question has an answer: never answer, except at odds of minus infinity.
-        ((-3.0, -2.0, -1.0, None), 100.0, 0),
-        ((-INFINITE, 0.0, INFINITE, None), 200 / 3, 1),
-        # The first is right, the second should not be answered, the third is right: the first alone, or all of them.
-        ((-3.0, -2.0, -1.0, "x"), 200 / 3, 1),
-        ((0.0, 0.0, 1.0, "x"), 200 / 3, 3),  # the first two share their odds: not the first alone
-        ((1.0, 1.0 + 2**-52, 3.0, "x"), 200 / 3, 1),  # neighbours among the numbers
-    ],
-)
+@pytest.mark.parametrize(("odds", "f1", "answered"), [
+    # All answers are right: answer everything.
+    ((-INFINITE, 0.0, 1.7e308), 100.0, 3),
+    # What has infinite odds can't be answered at any finite threshold.
+    ((-1.0, 0.0, INFINITE), 200 / 3, 2),
+    # No question has an answer: never answer, except at odds of minus infinity.
+    ((-3.0, -2.0, -1.0, None), 100.0, 0),
+    ((-INFINITE, 0.0, INFINITE, None), 200 / 3, 1),
+    # The first is right, the second should not be answered, the third is right: the first alone, or all of them.
+    ((-3.0, -2.0, -1.0, "x"), 200 / 3, 1),
+    ((0.0, 0.0, 1.0, "x"), 200 / 3, 3),  # the first two share their odds: not the first alone
+    ((1.0, 1.0 + 2**-52, 3.0, "x"), 200 / 3, 1),  # neighbours among the numbers
+])  # fmt: skip
 def test_the_stored_threshold_reaches_the_best_f1(tmp_path, odds, f1, answered):
     """The threshold is stored as JSON, read again and applied: it gives the best F1 of all thresholds there are."""
     impossible = {None: "abc", "x": "b"}.get(odds[-1] if len(odds) == 4 else "", "")
