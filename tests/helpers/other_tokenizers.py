@@ -8,8 +8,7 @@ import pathlib
 import keras
 import sentencepiece
 
-from bert_tf.models.configuration.config import BertConfig
-from bert_tf.models.task_models import BertModel
+from bert_tf import BertConfig, BertModel
 from helpers.every_model import SIZES
 from helpers.natural_texts import SENTENCES, word_pieces
 

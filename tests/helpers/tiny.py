@@ -5,8 +5,7 @@ import pathlib
 import keras
 import numpy as np
 
-from bert_tf.models.configuration.config import BertConfig
-from bert_tf.models.task_models import BertModel
+from bert_tf import BertConfig, BertModel
 from helpers.record_files import example_of, write_records
 
 TINY_CONFIG = BertConfig(100, 32, 2, 2, 64, max_position_embeddings=32, type_vocab_size=2).to_dict()

@@ -6,13 +6,10 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from bert_tf import BertConfig, BertForPreTraining, PretrainingObjective, create_optimizer
 from bert_tf.data.records import parts_of_batches
-from bert_tf.models.configuration.config import BertConfig
 from bert_tf.models.files import initialize
-from bert_tf.models.objectives import PretrainingObjective
-from bert_tf.models.task_models import BertForPreTraining
 from bert_tf.training import distribution
-from bert_tf.training.optimization import create_optimizer
 from bert_tf.training.settings import TrainingSettings
 from bert_tf.training.step import Trainer
 from helpers.tiny import ONE_LAYER

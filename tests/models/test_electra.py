@@ -12,14 +12,12 @@ import pytest
 from helpers.converted import equal_to_transformers
 from helpers.outputs import TOLERANCE, assert_close
 
+from bert_tf import BertForMaskedLM, ElectraDiscriminator, fill_mask
 from bert_tf.conversion import convert
 from bert_tf.models import task_models
 from bert_tf.models.configuration.families import ElectraConfig
-from bert_tf.models.electra import ElectraDiscriminator
 from bert_tf.models.files import directory as model_directory
 from bert_tf.models.files import open_weights, pretrained
-from bert_tf.models.task_models import BertForMaskedLM
-from bert_tf.serving.fill_mask import fill_mask
 from bert_tf.text.wordpiece import ElectraTokenizer
 from bert_tf.weights import bundle
 

@@ -9,14 +9,13 @@ import pytest
 from helpers.old_directories import make_old, numbered
 from helpers.tiny import TINY_CONFIG
 
+from bert_tf import BertConfig, BertForMultipleChoice, BertForSequenceClassification, BertForTokenClassification
 from bert_tf.conversion import convert
 from bert_tf.models import task_models
-from bert_tf.models.configuration.config import BertConfig
 from bert_tf.models.configuration.head_config import HEAD_CONFIG, NO_HEAD, HeadConfig, difference, order_of, spelled_as
 from bert_tf.models.files import directory as model_directory
 from bert_tf.models.files import initialize, lora_file, pretrained
 from bert_tf.models.files.directory import read_model_files
-from bert_tf.models.task_models import BertForMultipleChoice, BertForSequenceClassification, BertForTokenClassification
 from bert_tf.serving import export
 from bert_tf.training import run_directory
 

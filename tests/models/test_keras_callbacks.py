@@ -12,8 +12,7 @@ from helpers.every_model import ALBERT, CASES, CONFIG, ELECTRA, LENGTH, MODELS, 
 from helpers.outputs import enlarge
 from helpers.slow import slow
 
-from bert_tf.models.task_models import BertForQuestionAnswering, BertForSequenceClassification, BertModel
-from bert_tf.training.optimization import AdamWeightDecay
+from bert_tf import AdamWeightDecay, BertForQuestionAnswering, BertForSequenceClassification, BertModel
 
 LOWER = {"similarity": "mean_absolute_error", "tagger": "token_loss", "masked": "masked_lm_loss"}
 

@@ -6,11 +6,10 @@ import tensorflow as tf
 from helpers.every_model import CONFIG, MODELS, inputs
 from helpers.losses import as_floats, softmax_losses
 
+from bert_tf import BertForSequenceClassification, ClassificationObjective, TokenClassificationObjective
 from bert_tf.models import inputs as model_inputs
 from bert_tf.models import objectives
 from bert_tf.models.heads import with_class_weights
-from bert_tf.models.objectives import ClassificationObjective, TokenClassificationObjective
-from bert_tf.models.task_models import BertForSequenceClassification
 
 
 def objective_cases():

@@ -8,10 +8,9 @@ from helpers.dropped import in_training
 from helpers.slow import slow
 from helpers.tiny import ONE_LAYER, TINY_CONFIG
 
-from bert_tf import BertForSequenceClassification, BertForSimilarity, BertModel
+from bert_tf import BertConfig, BertForSequenceClassification, BertForSimilarity, BertModel
 from bert_tf.conversion.convert import convert
 from bert_tf.models import kernels
-from bert_tf.models.configuration.config import BertConfig
 from bert_tf.models.configuration.head_config import WINDOW_POOLINGS
 from bert_tf.models.dropout import dropout_scope
 from bert_tf.models.files.initialize import model_variables

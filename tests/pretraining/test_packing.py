@@ -9,10 +9,8 @@ from helpers.masking import tokenizer_of
 from helpers.training_steps import build as build_for_training
 from helpers.training_steps import mirrored, one_device
 
+from bert_tf import BertConfig, BertForPreTraining, PretrainingObjective
 from bert_tf.models import kernels
-from bert_tf.models.configuration.config import BertConfig
-from bert_tf.models.objectives import PretrainingObjective
-from bert_tf.models.task_models import BertForPreTraining
 from bert_tf.pretraining import mask_rules
 from bert_tf.pretraining.masking import Masking
 from bert_tf.training import step as train_step

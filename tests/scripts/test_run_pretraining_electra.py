@@ -14,8 +14,7 @@ from helpers.pretraining_runs import values
 from helpers.record_files import example_of, write_records
 from helpers.script_cases import run_cases
 
-from bert_tf import BertForMaskedLM, ElectraDiscriminator
-from bert_tf.models.configuration.config import BertConfig
+from bert_tf import BertConfig, BertForMaskedLM, ElectraDiscriminator
 from bert_tf.models.configuration.families import ElectraConfig
 from bert_tf.models.files import pretrained
 from bert_tf.pretraining.create import create_pretraining_data

@@ -12,11 +12,10 @@ from helpers.paths import TESTS
 from helpers.script_cases import results_of, run_and_refuse
 from helpers.tiny import ONE_LAYER, write_encoder
 
-from bert_tf import QuestionAnswerer
+from bert_tf import FullTokenizer, QuestionAnswerer
 from bert_tf.tasks.squad import outputs as squad_outputs
 from bert_tf.tasks.squad.data import read_squad_examples
 from bert_tf.tasks.squad.windows import WindowSettings, build_windows
-from bert_tf.text.wordpiece import FullTokenizer
 
 MARKS = [f"mark{number}" for number in range(5)]
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "which", "?", *MARKS]

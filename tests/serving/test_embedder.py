@@ -13,11 +13,10 @@ from helpers.exports import save, signature_of
 from helpers.progress import show_progress_at_once
 from helpers.slow import slow
 
+from bert_tf import BertModel, Embedder
 from bert_tf.models.configuration.sentence_settings import POOLINGS, SentenceSettings, read_settings, settings_files
-from bert_tf.models.task_models import BertModel
 from bert_tf.serving import embedder as embedder_module
 from bert_tf.serving import export, predictor
-from bert_tf.serving.embedder import Embedder
 
 TEXTS = ["A man eats food.", "", "김철수는 서울에 산다.", " Spaces around \n", "word " * 100, "A MAN"]
 

@@ -11,11 +11,9 @@ from helpers.exports import save
 from helpers.old_directories import make_old, numbered
 from helpers.slow import slow
 
-from bert_tf import ChoicePredictor, Embedder, Predictor, QuestionAnswerer, Tagger
+from bert_tf import ChoicePredictor, Embedder, Predictor, QuestionAnswerer, Tagger, fill_mask, read_tokenizer
 from bert_tf.models import task_models
-from bert_tf.models.files.pretrained import read_tokenizer
 from bert_tf.serving import export
-from bert_tf.serving.fill_mask import fill_mask
 from bert_tf.serving.loaded_export import OnnxModel
 from bert_tf.serving.onnx_export import export_onnx
 from bert_tf.tasks import table

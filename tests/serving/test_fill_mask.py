@@ -5,9 +5,7 @@ import numpy as np
 import pytest
 from helpers.tiny import TINY_CONFIG
 
-from bert_tf.models.configuration.config import BertConfig
-from bert_tf.models.task_models import BertForPreTraining, BertForSequenceClassification
-from bert_tf.serving.fill_mask import fill_mask
+from bert_tf import BertConfig, BertForPreTraining, BertForSequenceClassification, fill_mask
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefgh", "##a", "##b", "."]
 

@@ -8,8 +8,7 @@ import tensorflow as tf
 from helpers.outputs import enlarge
 from helpers.tiny import ONE_LAYER
 
-from bert_tf import BertForSequenceClassification, Predictor
-from bert_tf.models.configuration.config import BertConfig
+from bert_tf import BertConfig, BertForSequenceClassification, Predictor
 from bert_tf.serving import export, onnx_export
 from bert_tf.serving.graph_inputs import TextEncoder, fold, unfolded
 from bert_tf.serving.graph_models import ServedWindowClassifier

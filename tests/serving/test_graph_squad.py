@@ -11,8 +11,7 @@ import tensorflow as tf
 from helpers.op_by_op import op_by_op
 from helpers.tiny import TINY_CONFIG
 
-from bert_tf.models.configuration.config import BertConfig
-from bert_tf.models.task_models import BertForQuestionAnswering
+from bert_tf import BertConfig, BertForQuestionAnswering
 from bert_tf.serving import export, graph_squad, safe_graph
 from bert_tf.serving.graph_squad import ServedQuestionAnswering
 from bert_tf.serving.question_answerer import QuestionAnswerer, _describe, _describe_outputs

@@ -7,17 +7,15 @@ import pytest
 from helpers.exports import VOCAB, load_no_graphs, save, signature_of
 from helpers.slow import slow
 
+from bert_tf import FullTokenizer, Predictor, Tagger
 from bert_tf.models import task_models
 from bert_tf.models.configuration.head_config import softmax
 from bert_tf.serving import export
-from bert_tf.serving.predictor import Predictor
-from bert_tf.serving.tagger import Tagger
 from bert_tf.tasks.ner import encode as ner_encode
 from bert_tf.tasks.ner import outputs as ner_outputs
 from bert_tf.tasks.ner import tagging
 from bert_tf.tasks.ner import tags as ner_tags
 from bert_tf.tasks.ner.data import Sentence
-from bert_tf.text.wordpiece import FullTokenizer
 
 TEXTS = [
     "Ada Lovelace  lived in London.",

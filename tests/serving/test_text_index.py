@@ -9,10 +9,8 @@ import pytest
 import tensorflow as tf
 from helpers.exports import save
 
+from bert_tf import BertModel, Embedder, TextIndex
 from bert_tf.models.configuration.sentence_settings import SentenceSettings, settings_files
-from bert_tf.models.task_models import BertModel
-from bert_tf.serving.embedder import Embedder
-from bert_tf.serving.text_index import TextIndex
 
 TEXTS = ["A man eats food.", "김철수는 서울에 산다.", "The sky is blue.", "A man eats bread.", "Hello"]
 

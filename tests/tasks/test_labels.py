@@ -15,9 +15,8 @@ from helpers.paths import lines_of
 from helpers.small_data import PIECES
 from helpers.tiny import ONE_LAYER, write_encoder
 
-from bert_tf import Predictor, Tagger
+from bert_tf import BertConfig, FullTokenizer, Predictor, Tagger
 from bert_tf.models import task_models
-from bert_tf.models.configuration.config import BertConfig
 from bert_tf.models.configuration.head_config import HEAD_CONFIG
 from bert_tf.models.files import initialize
 from bert_tf.models.files.directory import read_head
@@ -28,7 +27,6 @@ from bert_tf.tasks.classification.task import ClassificationTask
 from bert_tf.tasks.ner.settings import NerSettings
 from bert_tf.tasks.ner.task import NerTask
 from bert_tf.tasks.script import fine_tune
-from bert_tf.text.wordpiece import FullTokenizer
 from bert_tf.training.settings import FineTuningSettings
 from bert_tf.training.teacher import open_teacher, with_labels_of
 from bert_tf.weights.tensor_files import open_safetensors

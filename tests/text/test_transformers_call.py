@@ -12,8 +12,7 @@ from helpers.descendants import NAMES, save_model
 from helpers.natural_texts import SENTENCES, mixed_texts
 from helpers.paths import GOLDEN
 
-from bert_tf.models.files.pretrained import read_tokenizer
-from bert_tf.models.task_models import BertModel
+from bert_tf import BertModel, read_tokenizer
 
 TEXTS = [*SENTENCES, *mixed_texts(40), ""]
 PAIRS = [*mixed_texts(47, seed=1), "", "b"]

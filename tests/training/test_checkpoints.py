@@ -14,13 +14,10 @@ from helpers.tiny import TINY_CONFIG
 from helpers.training_steps import build, make_batches, one_device, trainer_of
 from helpers.warm import HANG_SECONDS
 
-from bert_tf.models.configuration.config import BertConfig
+from bert_tf import BertConfig, BertForPreTraining, PretrainingObjective, create_optimizer
 from bert_tf.models.files import initialize
 from bert_tf.models.files.open_weights import open_weights
-from bert_tf.models.objectives import PretrainingObjective
-from bert_tf.models.task_models import BertForPreTraining
 from bert_tf.training import checkpoints, loop
-from bert_tf.training.optimization import create_optimizer
 from bert_tf.weights import bundle
 from bert_tf.weights.bundle import CheckpointReader
 from bert_tf.weights.tensor_files import Weights

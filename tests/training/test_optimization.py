@@ -9,13 +9,11 @@ import tensorflow as tf
 from helpers.slow import slow
 from helpers.training_steps import feed, mirrored, one_device, trainer_of
 
+from bert_tf import BertConfig, BertForPreTraining, BertForQuestionAnswering, PretrainingObjective
 from bert_tf.models import kernels
-from bert_tf.models.configuration.config import BertConfig
 from bert_tf.models.files import initialize
 from bert_tf.models.files.open_weights import open_weights
 from bert_tf.models.inputs import select
-from bert_tf.models.objectives import PretrainingObjective
-from bert_tf.models.task_models import BertForPreTraining, BertForQuestionAnswering
 from bert_tf.training import checkpoints, loop
 from bert_tf.training.optimization import AdamWeightDecay, Lamb, WarmupLinearDecay, create_optimizer
 

@@ -11,16 +11,14 @@ from helpers.every_model import CONFIG, ELECTRA, inputs
 from helpers.outputs import enlarge
 from helpers.tiny import TINY_CONFIG
 
+from bert_tf import BertConfig, BertForMaskedLM, BertForSequenceClassification, BertModel, FullTokenizer
 from bert_tf.models import task_models
-from bert_tf.models.configuration.config import BertConfig
 from bert_tf.models.configuration.families import RobertaConfig
 from bert_tf.models.configuration.head_config import HeadConfig
 from bert_tf.models.configuration.variable_names import expected_shapes
 from bert_tf.models.files import huggingface, initialize, open_weights
 from bert_tf.models.files.directory import config_files, read_model_files
 from bert_tf.models.files.huggingface_layouts import LAYOUTS
-from bert_tf.models.task_models import BertForMaskedLM, BertForSequenceClassification, BertModel
-from bert_tf.text.wordpiece import FullTokenizer
 
 LAYOUT = LAYOUTS["bert"]
 HUGGINGFACE_CONFIG = {

@@ -10,10 +10,8 @@ import pytest
 from helpers.exports import CONFIG, save
 
 import bert_tf
+from bert_tf import BertConfig, BertModel, as_dataset
 from bert_tf.models import task_models
-from bert_tf.models.configuration.config import BertConfig
-from bert_tf.models.task_models import BertModel
-from bert_tf.tasks.classification.dataset import as_dataset
 
 TEXTS = ["One text.", "A much longer text, of many more words than the others have.", "three", "four four", "five"]
 

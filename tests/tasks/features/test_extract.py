@@ -13,13 +13,11 @@ from helpers.paths import TESTS
 from helpers.tiny import TINY_CONFIG
 from helpers.training_steps import mirrored
 
-from bert_tf.models.configuration.config import BertConfig
+from bert_tf import BertConfig, BertModel, FullTokenizer
 from bert_tf.models.configuration.sentence_settings import SentenceSettings
-from bert_tf.models.task_models import BertModel
 from bert_tf.tasks.features import extract
 from bert_tf.tasks.features.extract import encode_line, extract_features
 from bert_tf.tasks.features.files import rows_to_json
-from bert_tf.text.wordpiece import FullTokenizer
 
 GOLDEN = TESTS / "golden" / "extract_features"
 MODEL = TESTS / "golden" / "model" / "config1"
