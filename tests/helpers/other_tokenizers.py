@@ -10,7 +10,7 @@ import sentencepiece
 
 from bert_tf import BertConfig, BertModel
 from helpers.every_model import SIZES
-from helpers.natural_texts import SENTENCES, word_pieces
+from helpers.texts import SENTENCES, word_pieces
 
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 # A word of each kind for `TEMPLATES`; good and bad words come first.

@@ -10,8 +10,7 @@ import shutil
 import numpy as np
 import pytest
 import safetensors.numpy
-from helpers.dropped import in_training
-from helpers.outputs import TOLERANCE, assert_close
+from helpers.outputs import TOLERANCE, assert_close, in_training
 
 from bert_tf.conversion import convert
 from bert_tf.models import task_models

@@ -6,8 +6,8 @@ import shutil
 
 import pytest
 import tokenizers
-from helpers.odd_texts import odd_texts
 from helpers.paths import GOLDEN
+from helpers.texts import odd_texts
 from helpers.tiny import TINY_CONFIG
 
 from bert_tf import BertConfig, BertForPreTraining

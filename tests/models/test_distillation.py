@@ -9,8 +9,8 @@ import json
 import numpy as np
 import pytest
 import tensorflow as tf
-from helpers.dropped import in_training
 from helpers.every_model import CASES, CONFIG, PREDICTED, inputs
+from helpers.outputs import in_training
 from scipy.special import log_softmax, softmax
 
 from bert_tf import BertConfig, BertForMaskedLM, BertForSequenceClassification

@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from helpers.dropped import in_training
+from helpers.outputs import in_training
 from helpers.tiny import ONE_LAYER, TINY_CONFIG
 
 from bert_tf import BertConfig, BertForSequenceClassification, BertModel

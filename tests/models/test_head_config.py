@@ -6,8 +6,7 @@ import unicodedata
 import keras
 import numpy as np
 import pytest
-from helpers.old_directories import make_old, numbered
-from helpers.tiny import TINY_CONFIG
+from helpers.tiny import TINY_CONFIG, make_old, numbered
 
 from bert_tf import BertConfig, BertForMultipleChoice, BertForSequenceClassification, BertForTokenClassification
 from bert_tf.conversion import convert

@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 import tensorflow as tf
-from helpers.dropped import in_training
-from helpers.outputs import assert_close, enlarge
+from helpers.outputs import assert_close, enlarge, in_training
 from helpers.slow import slow
 
 from bert_tf.models import encoder, kernels, task_models

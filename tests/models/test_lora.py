@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from helpers.dropped import in_training
+from helpers.outputs import in_training
 from helpers.slow import slow
 
 from bert_tf import BertForSequenceClassification, BertForTokenClassification, create_optimizer

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from helpers.every_model import CONFIG, MODELS, inputs
-from helpers.losses import as_floats, softmax_losses
+from helpers.outputs import as_floats, softmax_losses
 
 from bert_tf import BertForSequenceClassification, ClassificationObjective, TokenClassificationObjective
 from bert_tf.models import inputs as model_inputs

@@ -6,10 +6,8 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from helpers.dropped import in_training
 from helpers.every_model import CONFIG, MODELS
-from helpers.losses import as_floats
-from helpers.outputs import enlarge
+from helpers.outputs import as_floats, enlarge, in_training
 from helpers.slow import slow
 from helpers.tiny import TINY_CONFIG
 from helpers.training_steps import mirrored

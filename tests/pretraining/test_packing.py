@@ -4,8 +4,8 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from helpers.dropped import in_training
 from helpers.masking import tokenizer_of
+from helpers.outputs import in_training
 from helpers.training_steps import build as build_for_training
 from helpers.training_steps import mirrored, one_device
 

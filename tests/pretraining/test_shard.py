@@ -8,7 +8,7 @@ import stat
 
 import numpy as np
 import pytest
-from helpers.pretraining_records_read import LETTERS, contents, read_records
+from helpers.record_files import LETTERS, contents, read_records
 from helpers.slow import slow
 
 from bert_tf.pretraining import create, row_kinds, shard

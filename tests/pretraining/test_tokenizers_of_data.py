@@ -6,7 +6,7 @@ import shutil
 import numpy as np
 import pytest
 from helpers.paths import GOLDEN, lines_of
-from helpers.pretraining_records_read import read_records
+from helpers.record_files import read_records
 
 from bert_tf import BertConfig, FullTokenizer
 from bert_tf.models.configuration.families import family_named

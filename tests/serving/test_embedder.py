@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from helpers.descendants import save_model
-from helpers.exports import save, signature_of
-from helpers.progress import show_progress_at_once
+from helpers.exports import save, show_progress_at_once, signature_of
 from helpers.slow import slow
 
 from bert_tf import BertModel, Embedder

@@ -8,8 +8,8 @@ import pytest
 import tensorflow as tf
 from helpers.descendants import save_model
 from helpers.exports import save
-from helpers.old_directories import make_old, numbered
 from helpers.slow import slow
+from helpers.tiny import make_old, numbered
 
 from bert_tf import ChoicePredictor, Embedder, Predictor, QuestionAnswerer, Tagger, fill_mask, read_tokenizer
 from bert_tf.models import task_models

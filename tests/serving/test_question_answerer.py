@@ -5,7 +5,7 @@ import json
 import keras
 import numpy as np
 import pytest
-from helpers.progress import show_progress_at_once
+from helpers.exports import show_progress_at_once
 from helpers.tiny import TINY_CONFIG
 
 from bert_tf import BertConfig, BertForQuestionAnswering, QuestionAnswerer

@@ -6,7 +6,7 @@ import pickle
 
 import pytest
 import sentencepiece
-from helpers.natural_texts import SENTENCES, mixed_texts, shared_texts
+from helpers.texts import SENTENCES, mixed_texts, shared_texts
 from transformers.models.bert_japanese.tokenization_bert_japanese import SentencepieceTokenizer
 
 from bert_tf.models.configuration.config import BertConfig

@@ -5,7 +5,7 @@ import re
 
 import pytest
 import sentencepiece
-from helpers.albert_tokenizer import save_albert_tokenizer
+from helpers.descendants import save_albert_tokenizer
 from helpers.paths import GOLDEN, ROOT
 
 from bert_tf.system import storage

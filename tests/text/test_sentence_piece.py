@@ -6,10 +6,10 @@ import shutil
 import unicodedata
 
 import pytest
-from helpers.albert_tokenizer import save_albert_tokenizer
-from helpers.odd_texts import odd_texts
+from helpers.descendants import save_albert_tokenizer
 from helpers.paths import GOLDEN, directory_of, lines_of
 from helpers.slow import slow
+from helpers.texts import odd_texts
 
 from bert_tf.text.graphs import NoGraphError, graph_of
 from bert_tf.text.sentence_piece import HuggingFaceSentencePiece, SentencePieceTokenizer, is_start_piece

@@ -7,10 +7,9 @@ import shutil
 import numpy as np
 import pytest
 import tensorflow as tf
-from helpers.albert_tokenizer import save_albert_tokenizer
-from helpers.descendants import NAMES, save_model
-from helpers.natural_texts import SENTENCES, mixed_texts
+from helpers.descendants import NAMES, save_albert_tokenizer, save_model
 from helpers.paths import GOLDEN
+from helpers.texts import SENTENCES, mixed_texts
 
 from bert_tf import BertModel, read_tokenizer
 

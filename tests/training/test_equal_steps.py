@@ -5,8 +5,7 @@ whatever order TensorFlow's threads compute the parts of a sum.
 import numpy as np
 import pytest
 import tensorflow as tf
-from helpers.dropped import in_training
-from helpers.outputs import enlarge
+from helpers.outputs import enlarge, in_training
 from helpers.slow import slow
 from helpers.tiny import TINY_CONFIG
 from helpers.training_steps import build, fresh_trainer, make_batches, mirrored, one_device, run, trainer_of

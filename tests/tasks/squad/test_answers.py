@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 from helpers.paths import lines_of
-from helpers.squad import SQUAD_SIZES
+from helpers.small_data import SQUAD_SIZES
 
 from bert_tf.tasks.squad import scores as squad_scores
 from bert_tf.tasks.squad.answers import (

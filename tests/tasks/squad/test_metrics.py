@@ -6,7 +6,6 @@ import json
 
 import pytest
 from helpers.slow import slow
-from helpers.squad import articles_of
 
 from bert_tf.tasks.squad import outputs as squad_outputs
 from bert_tf.tasks.squad.answers import Answer, Prediction, PredictionSettings
@@ -26,6 +25,15 @@ PUBLISHED = {
     "v2.0/BiDAF_+_Self_Attention_+_ELMo": (65.70370, 67.87649, 61.42038, 65.77219, 69.97477),
     "v2.0/nlnet_single_model": (75.82750, 78.77777, 69.61876, 75.52774, 82.01850),
 }
+
+
+def articles_of(questions: dict[str, list[str]]) -> list[dict]:
+    """Of {id: gold answers}."""
+    qas = [
+        {"id": key, "question": "?", "is_impossible": not answers, "answers": [{"text": text} for text in answers]}
+        for key, answers in questions.items()
+    ]
+    return [{"paragraphs": [{"context": "x", "qas": qas}]}]
 
 
 @pytest.fixture(scope="module")
