@@ -1,4 +1,4 @@
-"""A minimal model, records for it, and directories whose bert_config.json describes the head, as before head_config.json."""
+"""A minimal model, records for it, and directories whose bert_config.json describes the head, as before a file of its own."""
 
 import json
 import pathlib
