@@ -80,7 +80,6 @@ CONFIG = {"vocab_size": len(TOKENS), "hidden_size": 4, "num_hidden_layers": 2, "
 def model(
     outputs: int = 0, head: dict | None = None, name: str = "whole", family: str = "bert", **config
 ) -> dict[str, str | bytes]:
-    """The files of a whole model, with an output layer of a classifier or without one."""
     kind = family_named(family).config_class
     shapes = expected_shapes(kind.from_dict(CONFIG))
     shapes |= {"output_weights": (outputs, 4), "output_bias": (outputs,)} if outputs else {}
@@ -99,7 +98,6 @@ def checkpoint(name: str, prefix: str) -> dict[str, bytes]:
 
 
 def record(payload: bytes) -> bytes:
-    """A payload in its frame."""
     length = struct.pack("<Q", len(payload))
     return b"".join(part + struct.pack("<I", masked_crc32c(part)) for part in (length, payload))
 

@@ -19,7 +19,6 @@ CONFIG = {**ONE_LAYER, "vocab_size": 30522, "max_position_embeddings": 64}
 
 
 def save(folder, model_class, config=None, **arguments) -> str:
-    """Saves a model with random weights, large enough for its outputs to differ."""
     model = model_class(BertConfig.from_dict({**CONFIG, **(config or {})}, allow_unknown=True), **arguments)
     enlarge(model).save_pretrained(str(folder), vocab_file=VOCAB, do_lower_case=True)
     return str(folder)

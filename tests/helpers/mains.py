@@ -25,7 +25,6 @@ mains.serve(prepare)
 
 
 def arguments_of(values: dict) -> list[str]:
-    """{flag: value} as on a command line."""
     return [f"--{flag}={value}" for flag, value in values.items()]
 
 

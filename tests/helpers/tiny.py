@@ -1,6 +1,5 @@
-"""A minimal model, records for it, and directories whose bert_config.json describes the head, as before a file of its own."""
+"""A minimal model and records for it."""
 
-import json
 import pathlib
 
 import keras
@@ -48,18 +47,3 @@ def write_pretraining_records(
         }
         payloads.append(example_of({name: value.tolist() for name, value in lists.items()}))
     write_records(path, payloads)
-
-
-def make_old(folder, **keys) -> None:
-    """Puts the keys of an old bert_config.json, under Hugging Face's names, into that of a model directory."""
-    path = pathlib.Path(folder) / "bert_config.json"
-    (path.parent / "head_config.json").unlink(missing_ok=True)
-    values = {**json.loads(path.read_text()), **keys}
-    path.write_text(json.dumps(values, indent=2, sort_keys=True) + "\n")
-
-
-def numbered(*labels) -> dict:
-    return {
-        "id2label": {str(number): label for number, label in enumerate(labels)},
-        "label2id": {label: number for number, label in enumerate(labels)},
-    }

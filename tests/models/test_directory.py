@@ -182,7 +182,6 @@ CLASSES = {"electra": ElectraTokenizer, "Chinese ALBERT": FullTokenizer,
 
 
 def tokenizer_json() -> str:
-    """ALBERT's tokenizer in the form of Hugging Face."""
     original = SentencePieceTokenizer(str(ALBERT))
     pieces = [(piece, original._processor.get_score(index)) for piece, index in original.vocab.items()]
     library = tokenizers.Tokenizer(tokenizers.models.Unigram(pieces, unk_id=original.unk_id))

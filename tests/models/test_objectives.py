@@ -122,8 +122,6 @@ def test_examples_that_are_not_real_count_in_the_loss_only():
         assert as_floats(objective.metrics(sums)) == pytest.approx(expected, rel=2e-5), objective
 
 
-# --- weights of classes -----------------------------------------------------------------------------------------------
-
 WEIGHTS = [0.25, 3.0, 1.0, 2.0, 0.5]
 
 

@@ -68,6 +68,7 @@ def test_fit_traces_a_step_once_per_replica(replicas, monkeypatch):
 def test_the_kind_of_problem():
     for arguments, message in (
         ({"num_labels": 3, "labels": ["a", "b"]}, "num_labels=3, but labels has 2 names"),
+        ({"labels": ["a", "a"]}, "must be different names"),
         ({"num_labels": 3, "problem_type": "regression"}, "num_labels=3 does not fit problem_type='regression'"),
     ):
         with pytest.raises(ValueError, match=message):

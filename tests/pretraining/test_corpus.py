@@ -17,7 +17,6 @@ from bert_tf.system import text_files
 
 
 def written(folder, contents, suffix=".txt"):
-    """Writes files f0.txt, f1.txt, ... with these bytes; returns their paths."""
     paths = []
     for number, data in enumerate(contents):
         path = folder / f"f{number}{suffix}"
@@ -27,7 +26,6 @@ def written(folder, contents, suffix=".txt"):
 
 
 def documents_of(text):
-    """Lists of lines of canonical text."""
     assert text == "" or text.endswith("\n")
     blocks = itertools.groupby(text.split("\n")[:-1], lambda line: bool(line.strip()))
     return [list(lines) for is_text, lines in blocks if is_text]
@@ -44,9 +42,6 @@ def error_of(*arguments, **settings):
         for _ in Corpus(*arguments, TextSettings(**settings)).blocks():
             pass
     return str(caught.value)
-
-
-# ---- plain text ------------------------------------------------------------------------------------------------------
 
 
 def placed_text_documents(contents):
@@ -74,12 +69,6 @@ TOKENS = [*"aé博 \u3000\xa0\x85\u2028\x1c\ufeff", "b ", "\n", "\n", "\n\n", "\
 ODD_ENDS = [[b"a\n\n\r", b"b"], [b"a\n\r", b"b"], [b"\r", b"b"], [b"a\n\n\r", b"\r", b"\r\n\rb\n \n\rc\r"]]
 
 
-def random_contents(generator):
-    return [
-        "".join(generator.choices(TOKENS, k=generator.randrange(14))).encode() for _ in range(generator.randint(1, 3))
-    ]
-
-
 @pytest.mark.parametrize("chunk, look_back, longest", [(1, 50, 1), (3, 61, 6)])
 def test_every_cut_of_random_text_gives_the_documents_that_begin_on_each_side(
     tmp_path, monkeypatch, chunk, look_back, longest
@@ -88,7 +77,9 @@ def test_every_cut_of_random_text_gives_the_documents_that_begin_on_each_side(
     monkeypatch.setattr(text_files, "_READ_BYTES", chunk)
     monkeypatch.setattr(pretraining_corpus, "_LOOK_BACK", look_back)
     monkeypatch.setattr(pretraining_corpus, "LONGEST_LINE", longest)
-    for contents in ODD_ENDS + [random_contents(generator) for _ in range(15)]:
+    counts = (generator.randint(1, 3) for _ in range(15))
+    texts = [["".join(generator.choices(TOKENS, k=generator.randrange(14))) for _ in range(count)] for count in counts]
+    for contents in ODD_ENDS + [[text.encode() for text in files] for files in texts]:
         expected = placed_text_documents(contents)
         paths = written(tmp_path, contents)
         corpus = Corpus(paths, TextSettings(input_format="text"))
@@ -140,9 +131,6 @@ def test_a_line_larger_than_memory(tmp_path):
         tracemalloc.stop()
     assert size == len(expected) and shapes == {" ", "\n"}
     assert peak < 20_000_000
-
-
-# ---- records ---------------------------------------------------------------------------------------------------------
 
 
 def jsonl(generator):
@@ -219,9 +207,6 @@ def test_bad_records_are_named_by_file_and_line(tmp_path, monkeypatch, line, exp
     assert documents(corpus, 0, 33) == [["one"], ["two"]]
 
 
-# ---- compression -----------------------------------------------------------------------------------------------------
-
-
 def test_compressed_files(tmp_path):
     lines = [f"line {number} \u535a" for number in range(5000)]
     text = "".join(f"{line}\n" + "\n" * (number % 7 == 3) for number, line in enumerate(lines)).encode()
@@ -245,9 +230,6 @@ def test_damaged_compressed_files_are_named(tmp_path):
         assert "f0.txt.gz: truncated or damaged gzip file" in message
     message = error_of(written(tmp_path, [gzip.compress(text + b"\xff\n")], suffix=".gz"))
     assert f"f0.gz, line 20001: not UTF-8 at byte offset {len(text)} of the uncompressed text" in message
-
-
-# ---- bad input -------------------------------------------------------------------------------------------------------
 
 
 def test_bad_utf8(tmp_path, caplog):
@@ -292,8 +274,6 @@ def test_empty_files_are_left_out(tmp_path, caplog):
     assert caplog.text.count("2 of 3 files are empty") == 1 and paths[0] in caplog.text
     assert list(Corpus(paths[:1]).blocks()) == []
 
-
-# ---- sentences -------------------------------------------------------------------------------------------------------
 
 SPLIT = TextSettings(split_sentences=True)
 

@@ -73,7 +73,6 @@ def test_no_token_sees_what_follows(training):
 
 
 def test_padding_and_packed_rows():
-    """A row with padding, and two sequences in one row, give the same as each sequence alone."""
     model, ids = model_of(), random_ids(1)
     alone = [model(part) for part in (ids[:, :5], ids[:, 5:])]
     mask = (np.arange(LENGTH) < 5).astype("int32")[None]

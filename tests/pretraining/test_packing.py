@@ -76,7 +76,6 @@ def unpacked(batch, rows=ROWS):
 
 
 def enlarge(model):
-    """Weights larger than initially, so that small numbers hide nothing."""
     for variable in model.trainable_variables:
         if "gamma" not in variable.path:
             variable.assign(variable + np.random.default_rng(len(variable.path)).normal(0, 0.2, variable.shape))
@@ -137,5 +136,7 @@ def test_evaluation_leaves_filling_rows_out():
         part["masked_lm_weights"][3:] = 0.0
         evaluate = train_step.make_evaluate_function(model, PretrainingObjective, strategy)
         results.append(evaluate([{name: tf.constant(value) for name, value in part.items()}]))
+        with pytest.raises(ValueError, match="Nothing to evaluate"):
+            evaluate([])
     for key, value in results[0].items():
         np.testing.assert_allclose(results[1][key], value, rtol=1e-5, err_msg=key)

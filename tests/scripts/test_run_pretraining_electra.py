@@ -91,7 +91,6 @@ PATHS = ("input_file", "generator_config_file", "bert_config_file", "output_dir"
 
 @pytest.fixture(scope="module")
 def runs(data):
-    """(folder, outcomes, stderr) of all cases."""
     cases = {}
     for name, flags in {
         **CASES,
@@ -145,7 +144,7 @@ def test_a_run_leaves_two_models(runs):
 
 
 @pytest.mark.slow
-def test_what_is_refused(runs):
+def test_electra_rejects_another_generator_and_a_bert(runs):
     data, outcomes, _ = runs
     for name, (_, message) in REFUSED.items():
         kind, _, rest = outcomes[name].partition(": ")

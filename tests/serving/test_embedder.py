@@ -33,14 +33,12 @@ def write_settings(folder, settings: SentenceSettings, hidden_size=32) -> None:
 
 
 def described(folder, model_dir, **settings) -> str:
-    """A copy of the model as a directory of sentence-transformers."""
     shutil.copytree(model_dir, folder)
     write_settings(folder, SentenceSettings(str(folder), **settings))
     return str(folder)
 
 
 def plainly(model_dir, pooling, length=None, lower=False) -> np.ndarray:
-    """The vectors, a text at a time."""
     embedder = Embedder(model_dir)
     model, vectors = BertModel.from_pretrained(model_dir), []
     for text in TEXTS:
@@ -51,7 +49,6 @@ def plainly(model_dir, pooling, length=None, lower=False) -> np.ndarray:
 
 
 def test_vectors_are_those_of_one_text_at_a_time(model_dir):
-    """The other ways of pooling are below."""
     embedder = Embedder(model_dir, pooling="mean", batch_size=4)
     assert embedder.max_seq_length == 64 and embedder.size == 32
     found, expected = embedder.encode(TEXTS), plainly(model_dir, "mean")

@@ -22,7 +22,6 @@ def make_model(vocab_size=16):  # as many as PIECES has
 
 
 def expected(model, tokens, positions):
-    """Probabilities [P, V] of the masks in one unpadded sequence, straight from the model."""
     features = {
         "input_ids": np.array([[PIECES.index(token) for token in tokens]]),
         "masked_lm_positions": np.array([positions]),
@@ -68,7 +67,7 @@ def test_rows_beyond_the_vocabulary_are_never_guessed(small):
     assert sum(probability for _, probability in guesses) == pytest.approx(1)
 
 
-def test_what_is_refused(small):
+def test_fill_mask_rejects_texts_without_a_mask(small):
     model = make_model()
     fill_mask(model, small, ["[MASK]" + " a" * 9])  # as long as it can be
     for texts, other, message in (

@@ -89,8 +89,6 @@ def test_the_side_that_a_folder_names(small, caplog):
     assert "5 tokens, of which the first are lost: 1 of 1 examples." in caplog.text
 
 
-# ---- windows ---------------------------------------------------------------------------------------------------------
-
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghij"]
 CONFIG = BertConfig.from_dict({**ONE_LAYER, "vocab_size": len(PIECES), "max_position_embeddings": 8})
 

@@ -38,14 +38,10 @@ def make_settings(**values) -> QuestionAnsweringSettings:
 
 
 def as_dicts(outputs) -> list[dict]:
-    """The tensors in the form of QuestionAnswerer.predict, with null_score."""
     arrays = {name: value.numpy() for name, value in outputs.items()}
     assert set(arrays) == KEYS
     rows = [dict(zip(arrays, values, strict=True)) for values in zip(*arrays.values(), strict=True)]
     return [_describe_outputs(row) | {"null_score": float(row["null_score"])} for row in rows]
-
-
-# ---- exactly: logits that are small integers, so that many candidates are equal ------------------------------------
 
 
 class Numbers:
@@ -142,9 +138,6 @@ def test_spans_without_characters():
         found = graph_squad._nbest(tf.constant([0] * 5 + [1]), answers, is_extra, tf.constant(2), size, True)
         listed = tf.where(tf.math.is_finite(found.scores), found.texts, "-").numpy().tolist()
         assert [b" ".join(row) for row in listed] == wanted
-
-
-# ---- with a model --------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")

@@ -13,16 +13,8 @@ from helpers.slow import slow
 from helpers.small_data import PIECES
 from helpers.tiny import write_encoder
 
-from bert_tf import (
-    BertForMaskedLM,
-    BertForQuestionAnswering,
-    BertForSequenceClassification,
-    BertForTokenClassification,
-    ChoicePredictor,
-    Predictor,
-    QuestionAnswerer,
-    Tagger,
-)
+from bert_tf import BertForMaskedLM, BertForQuestionAnswering, ChoicePredictor, Predictor, QuestionAnswerer, Tagger
+from bert_tf.models.task_models import BertForSequenceClassification, BertForTokenClassification
 from bert_tf.serving import export
 
 
@@ -88,8 +80,6 @@ def test_what_is_lost_of_texts_is_reported_once(predictor, caplog):
         "A text without any token",
     ]
 
-
-# --- mistakes --------------------------------------------------------------------------------------------------------
 
 WRONG = [None, float("nan"), 3, b"a", {}, {"sentence": "a", "label": 1}, {"text_pair": "b"}, [["a"], []], ("a", None)]
 

@@ -44,7 +44,6 @@ def tagger(folder, scheme) -> tuple[str, list[str]]:
 
 
 def tags_of_the_script(path, labels, scheme) -> tuple[list[list[str]], np.ndarray]:
-    """The results of run_ner.py: tags, and the probability of the likeliest tag of each word."""
     sentences = [Sentence(words, ["O"] * len(words), [1] * len(words)) for words in SENTENCES]
     rows = ner_encode.encode_sentences(sentences, FullTokenizer(VOCAB), 64)
     model = task_models.BertForTokenClassification.from_pretrained(path)
@@ -155,7 +154,7 @@ def test_a_model_that_spells_its_tags_otherwise(tmp_path, labels, standard, sche
     assert any(row["entities"] for row in found) == (scheme != "plain")
 
 
-def test_what_is_refused(exported, tmp_path, monkeypatch):
+def test_tagger_rejects_other_texts_and_models(exported, tmp_path, monkeypatch):
     path, _, opened = exported("iob2")
     with pytest.raises(TypeError, match="texts must be a list of strings or lists of words"):
         Tagger(path).predict("Ada")

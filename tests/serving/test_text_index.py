@@ -64,7 +64,6 @@ def test_results_are_those_of_sentence_transformers(shared):
 
 
 def described(embedder, folder, **settings) -> Embedder:
-    """The same model as a directory of sentence-transformers."""
     shutil.copytree(embedder.path, folder)
     for name, content in settings_files(SentenceSettings("", described=True, **settings), 32).items():
         (folder / name).parent.mkdir(exist_ok=True)

@@ -22,7 +22,6 @@ KINDS = {"japanese": JapaneseTokenizer, "kobert": KoBertTokenizer}
 
 @pytest.fixture(scope="module", params=KINDS)
 def world(request, tmp_path_factory):
-    """(kind, folder, directory of an encoder)."""
     folder = tmp_path_factory.mktemp(request.param)
     return request.param, folder, write_encoder(request.param, folder)
 

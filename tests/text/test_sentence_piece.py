@@ -110,12 +110,8 @@ def test_offsets(tokenizer, text, covered):
     assert [text[start:end] for start, end in tokenizer.encode_with_offsets(text)[1]] == covered
 
 
-# --- files -----------------------------------------------------------------------------------------------------------
-
-
 @pytest.fixture(scope="module")
 def huggingface(tmp_path_factory):
-    """transformers' tokenizer with the model, and a directory that it wrote."""
     directory = tmp_path_factory.mktemp("albert")
     return save_albert_tokenizer(ORACLE / "tiny.model", directory), directory
 

@@ -148,7 +148,7 @@ def test_names_and_kinds_of_arrays(english):
     ({"return_word_ids": True}, "^return_word_ids=True needs texts that are lists of words"),
     ({"pairs": ["a", "b"], "text_pair": ["a", "b"]}, "^pairs and text_pair are two names of one argument"),
 ])  # fmt: skip
-def test_what_is_refused(english, arguments, message):
+def test_tokenizers_reject_other_arguments(english, arguments, message):
     with pytest.raises(ValueError, match=message):
         english(["how are you", "fine"], **arguments)
 

@@ -13,7 +13,6 @@ PIECES += ["##b", "##c", "cafe", "##まし", "##た", "가", "##ᆨ", *unicodeda
 
 
 def words_of(text, tokenizer, boundaries) -> list[list[str]]:
-    """The pieces of `text`, grouped into words."""
     words, flags = [], boundaries.continuations(text)
     for piece, continues in zip(tokenizer.tokenize(text), flags, strict=True):
         words.append([*words.pop(), piece] if continues else [piece])

@@ -204,7 +204,6 @@ def test_an_error_ends_the_run_at_the_next_save_or_at_the_end(monkeypatch, tmp_p
 
 
 def train(folder, steps: int, **options) -> None:
-    """Four steps, saved after each."""
     batches, (model, optimizer) = make_batches(batch_size=4, steps=4), build(one_device())
     periods = {"log_every_steps": 1, "save_checkpoints_steps": 2}
     trainer = trainer_of(model, optimizer, PretrainingObjective, batch_size=4, **periods)

@@ -109,13 +109,6 @@ def test_pointers_of_git_lfs_are_not_damaged_checkpoints(tmp_path, suffix):
 METADATA = {"format": "pt"}
 
 
-def random_tensors():
-    generator = np.random.default_rng(0)
-    shapes = {"b": (3,), "a/kernel": (2000, 1500), "c": (), "ü": (2, 0), "d": (1, 2, 3)}
-    tensors = {name: generator.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
-    return {**tensors, "global_step": np.array(7, np.int64)}
-
-
 def parts_of(path):
     """The tensors' bytes, and the header, in which the library has metadata in any order."""
     content = path.read_bytes()
@@ -125,7 +118,10 @@ def parts_of(path):
 
 
 def test_the_bytes_are_the_librarys(tmp_path):
-    tensors = random_tensors()
+    generator = np.random.default_rng(0)
+    shapes = {"b": (3,), "a/kernel": (2000, 1500), "c": (), "ü": (2, 0), "d": (1, 2, 3)}
+    tensors = {name: generator.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
+    tensors["global_step"] = np.array(7, np.int64)
     shapes = {name: value.shape for name, value in tensors.items()}
     read = []
 

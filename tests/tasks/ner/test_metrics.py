@@ -118,7 +118,7 @@ def test_settings_stay_with_the_model(tmp_path):
         TaggingSettings.read(str(tmp_path))
 
 
-def test_labels_do_not_hang_on_chance():
+def test_labels_do_not_depend_on_chance():
     sentences = [Sentence(["a", "b"], ["B-y", "O"], [1, 2]), Sentence(["c"], ["S-x"], [4])]
     assert outputs.labels_of(sentences[:1], "iob2") == ["O", "B-y", "I-y"]
     assert len(outputs.labels_of(sentences, "bioes")) == 9

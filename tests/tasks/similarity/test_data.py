@@ -96,7 +96,7 @@ def test_retrieval_beside_a_ranking_by_hand():
      r"x.csv, line 4: the column 'label' \('1' before, '0' here\) is not used: .*--text_a=sentence1 --text_b="
      "sentence2 --score=label --score_range="),
 ])  # fmt: skip
-def test_what_is_refused(tmp_path, name, text, arguments, message):
+def test_files_of_pairs_that_are_wrong_are_named(tmp_path, name, text, arguments, message):
     (tmp_path / name).write_text(text)
     with pytest.raises(ValueError, match=message):
         read_examples(str(tmp_path / name), **arguments)

@@ -28,7 +28,6 @@ PUBLISHED = {
 
 
 def articles_of(questions: dict[str, list[str]]) -> list[dict]:
-    """Of {id: gold answers}."""
     qas = [
         {"id": key, "question": "?", "is_impossible": not answers, "answers": [{"text": text} for text in answers]}
         for key, answers in questions.items()
@@ -93,9 +92,6 @@ def test_only_answerable_or_only_impossible_questions():
     assert scores == {"exact_match": 0.0, "f1": 50.0, "HasAns_exact": 0.0, "HasAns_f1": 50.0}
     scores = evaluate(articles_of({"a": [], "b": []}), {"a": "x", "b": ""}, True)
     assert scores == {"exact_match": 50.0, "f1": 50.0, "NoAns_exact": 50.0, "NoAns_f1": 50.0}
-
-
-# --- from predictions to a threshold that stays with the model
 
 
 def data_of(path, questions):

@@ -161,9 +161,6 @@ def test_settings_that_make_no_sense(small):
         WindowSettings(20, 8, 17).check_room(small)
 
 
-# --- processes and the cache
-
-
 def test_two_processes_make_the_same_windows(small, monkeypatch):
     monkeypatch.setattr(squad_windows, "_CHARACTERS_FOR_PROCESSES", 0)
     monkeypatch.setattr(squad_windows, "_QUESTIONS_PER_CHUNK", 7)
@@ -216,9 +213,6 @@ def test_whatever_the_windows_depend_on_makes_another_file(small, tmp_path):
     vocab.write_text("\n".join([*PIECES[:-1], "##b"]) + "\n")
     assert number_of_files([example()], FullTokenizer(str(vocab))) == 12
     assert number_of_files([example()], FullTokenizer(str(vocab), do_lower_case=False)) == 13
-
-
-# --- gold answers come back
 
 
 def share_that_comes_back(examples, tokenizer, settings):
