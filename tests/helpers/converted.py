@@ -55,9 +55,7 @@ def equal_to_transformers(folder) -> set[str]:
 def there_and_back(prefix: pathlib.Path, folder: pathlib.Path, outputs: int, files: tuple, part=None, own="") -> None:
     """tf1 -> huggingface -> tf1 -> bert_tf -> huggingface: the same bytes, and outputs of transformers on the way.
 
-    Args:
-      prefix: of the original's checkpoint, of which the variables that begin with `own` go with the part.
-      outputs: how many transformers' model has.
+    Of the original's checkpoint the variables that begin with `own` go with the part.
     """
     source = prefix.parent
     for number, format in enumerate(("huggingface", "tf1", "bert_tf", "huggingface")):

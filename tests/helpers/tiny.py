@@ -27,11 +27,7 @@ def write_encoder(
 def write_pretraining_records(
     path, count, max_seq_length=16, max_predictions_per_seq=3, seed=0, mask_of_last=1
 ) -> None:
-    """A TFRecord file of random pre-training examples in the original's format.
-
-    Args:
-      mask_of_last: the value of input_mask in the last record.
-    """
+    """Random pre-training examples in the original's format; mask_of_last: input_mask in the last record."""
     generator, payloads = np.random.default_rng(seed), []
     for number in range(count):
         ids = generator.integers(5, TINY_CONFIG["vocab_size"], max_seq_length)

@@ -68,10 +68,7 @@ def feed(strategy, batches: tf.data.Dataset):
 
 
 def trainer_of(model, optimizer, objective=None, strategy=None, *, batch_size, scale=None, **options) -> Trainer:
-    """A trainer on one device with the model's own objective, unless said otherwise.
-
-    scale: the first loss scale; None: the loss is not scaled. options: further settings.
-    """
+    """A trainer on one device with the model's own objective, unless said otherwise; scale: the first loss scale."""
     sum_loss = options.pop("sum_loss", False)
     settings = TrainingSettings(train_batch_size=batch_size, dtype="float16" if scale else "float32", **options)
     trainer = Trainer(model, optimizer, objective or model.objective, strategy or one_device(), settings, sum_loss)
