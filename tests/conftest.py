@@ -135,7 +135,7 @@ def english():
 @pytest.fixture
 def letters(tmp_path) -> tuple[str, str]:
     """(corpus, vocabulary): the original's results for them are known draw by draw."""
-    from helpers.pretraining_records_read import LETTERS, LETTERS_CORPUS
+    from helpers.record_files import LETTERS, LETTERS_CORPUS
 
     corpus, vocab = tmp_path / "letters.txt", tmp_path / "letters_vocab.txt"
     corpus.write_text(LETTERS_CORPUS)

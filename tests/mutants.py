@@ -149,7 +149,7 @@ MUTANTS = {
         ("[:1], normalize, self.prompt_name", "[:1], normalize"),
         ("not isinstance(header, dict) or not", "not"),
         ("vectors.size and (texts is None or len(texts) == len(vectors))", "vectors.size")],
-    ("tasks/similarity/encode.py", "tasks/similarity/test_mining.py"): [
+    ("tasks/similarity/encode.py", "tasks/similarity/test_data.py"): [
         ("farthest = min(row", "farthest = max(row"),
         ("farthest - abs(farthest) * margin", "farthest - margin"),
         ("(*partners[anchor], anchor) if text in number_of", "partners[anchor] if text in number_of"),
@@ -220,7 +220,7 @@ MUTANTS = {
         ('if token_text[start] == " " or token_text[end] == " ":', "if False:"),
         ("if further == index:", "if True:"),
         ('if len(orig_text) - orig_text.count(" ") != len(token_text)', "if len(orig_text) != len(token_text)")],
-    ("tasks/squad/outputs.py", "tasks/squad/test_korean_metrics.py"): [
+    ("tasks/squad/outputs.py", "tasks/squad/test_metrics.py"): [
         ("tuple(map(max, zip", "tuple(map(min, zip"),
         ("scores.get(key, (0.0, 0.0))", "scores.get(key, (1.0, 1.0))")],
     ("text/wordpiece.py", "text/test_wordpiece.py"): [

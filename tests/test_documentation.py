@@ -80,7 +80,6 @@ def in_place(text, environment, folder):
 
 
 def run_commands(text, environment, folder):
-    """Runs commands one after the other; returns what they wrote to both streams."""
     said = ""
     for line in in_place(text, environment, folder).replace("\\\n", " ").splitlines():
         program, *arguments = shlex.split(string.Template(line).substitute(environment), comments=True) or ["python"]
@@ -318,7 +317,6 @@ def test_the_mean_of_several_models(tmp_path, monkeypatch):
 
 
 def test_the_table_of_recipes_is_the_codes():
-    """Each number in the table of recipes is what the configuration of the family has."""
     from bert_tf.models.configuration.families import FAMILIES
 
     rows = [line.strip("|").split("|") for line in PAGES["models"].splitlines() if line.startswith("| `--")]

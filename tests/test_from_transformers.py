@@ -34,17 +34,14 @@ def program_of(number, folder, mask="[MASK]"):
     return found, lambda: exec(after.replace(f"Adam({rate})", f"SGD({RATE})"), found)
 
 
-@pytest.mark.parametrize(
-    ("says", "text", "theirs"),
-    [
-        ({"never_split": ["Don't"]}, "Don't", ["don", "'", "t"]),
-        ({"do_basic_tokenize": False}, "no,", ["no", ","]),
-        ({"max_input_chars_per_word": 3}, "word", ["word"]),
-        ({}, "a" * 101, ["[UNK]"]),
-        ({}, "\U0002b820a\U0002b91f", ["[UNK]"]),
-        ({}, "\U0002b920", ["[UNK]"]),  # for comparison: here it is a word of its own there, too
-    ],
-)
+@pytest.mark.parametrize(("says", "text", "theirs"), [
+    ({"never_split": ["Don't"]}, "Don't", ["don", "'", "t"]),
+    ({"do_basic_tokenize": False}, "no,", ["no", ","]),
+    ({"max_input_chars_per_word": 3}, "word", ["word"]),
+    ({}, "a" * 101, ["[UNK]"]),
+    ({}, "\U0002b820a\U0002b91f", ["[UNK]"]),
+    ({}, "\U0002b920", ["[UNK]"]),  # for comparison: here it is a word of its own there, too
+])  # fmt: skip
 def test_what_transformers_5_does_not_do(tmp_path, says, text, theirs):
     """The table of the page."""
     (tmp_path / "vocab.txt").write_bytes((descendants.GOLDEN / "vocab.txt").read_bytes())

@@ -10,7 +10,7 @@ import sys
 import numpy as np
 import pytest
 from helpers.paths import ROOT, lines_of
-from helpers.squad import SQUAD_SIZES
+from helpers.small_data import SQUAD_SIZES
 
 from bert_tf import modeling, optimization, run_classifier, run_squad
 

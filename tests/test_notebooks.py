@@ -43,14 +43,7 @@ print("RESULTS" + json.dumps(values, default=float))
 
 
 def run_notebook(name: str, folder: pathlib.Path, parameters: dict, expressions: dict[str, str]) -> tuple[dict, str]:
-    """Runs a notebook's code in `folder`.
-
-    Args:
-      parameters: values that replace the notebook's. expressions: by name, evaluated at the end.
-
-    Returns:
-      The values of the expressions, and what was printed.
-    """
+    """Runs a notebook's code in `folder`; returns the expressions' values at the end, and what was printed."""
     program, text = [], (ROOT / "notebooks" / f"{name}.ipynb").read_text(encoding="utf-8")
     for number, cell in enumerate(json.loads(text)["cells"]):
         if cell["cell_type"] != "code":

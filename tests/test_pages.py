@@ -90,12 +90,6 @@ def test_make_targets_are_there():
         assert re.search(rf"^(.* )?{target}( .*)?:", makefile, re.MULTILINE), target
 
 
-def heading_anchors(page):
-    """The anchors that GitHub and `make docs` give to each heading."""
-    headings = re.findall(r"^#+ (.*)$", page, re.MULTILINE)
-    return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
-
-
 @pytest.mark.parametrize("page", PAGES)
 def test_links_lead_somewhere(page):
     home = ROOT if page in READMES else ROOT / "docs"
@@ -105,7 +99,9 @@ def test_links_lead_somewhere(page):
         path, _, anchor = target.partition("#")
         assert not path or (home / path).is_file(), target
         text = PAGES[page] if not path else (home / path).read_text()
-        assert not anchor or anchor in heading_anchors(text), target
+        headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)  # anchors as GitHub and `make docs` make them
+        anchors = {re.sub(r"[^\w\- ]", "", one.lower()).strip().replace(" ", "-") for one in headings}
+        assert not anchor or anchor in anchors, target
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -141,7 +137,6 @@ def test_flags_named_in_pages_exist():
 
 
 def test_every_task_is_two_clicks_away():
-    """The front pages link to all others, and one of these names the script."""
     others = PAGES.keys() - {*READMES}
     for readme in READMES:
         assert {*re.findall(r"\]\(docs/([\w-]+)\.md", PAGES[readme])} == others

@@ -17,13 +17,10 @@ from helpers.pages import blocks
 from helpers.paths import TESTS
 from helpers.tiny import TINY_CONFIG
 
+from bert_tf import BertConfig, BertForMaskedLM, BertForPreTraining, BertModel, FullTokenizer, create_optimizer
 from bert_tf.conversion import convert
-from bert_tf.models.configuration.config import BertConfig
 from bert_tf.models.files import initialize, open_weights, pretrained, saving
-from bert_tf.models.task_models import BertForMaskedLM, BertForPreTraining, BertModel
 from bert_tf.system import storage
-from bert_tf.text.wordpiece import FullTokenizer
-from bert_tf.training.optimization import create_optimizer
 from bert_tf.weights import bundle
 from bert_tf.weights.tensor_files import is_model_variable
 

@@ -10,7 +10,6 @@ from bert_tf.data import record_files, records
 
 
 def masked_example(**changed) -> bytes:
-    """A record of 8 tokens and 2 predictions."""
     ints = {
         "input_ids": [5] * 8, "input_mask": [1] * 8, "segment_ids": [0] * 8, "masked_lm_positions": [1, 2],
         "masked_lm_ids": [6, 7], "next_sentence_labels": [1],
@@ -20,12 +19,10 @@ def masked_example(**changed) -> bytes:
 
 
 def unmasked_example(**changed) -> bytes:
-    """A record of a pair of 6 tokens."""
     return example_of({"input_ids": [5] * 6, "segment_lengths": [4, 2], "next_sentence_labels": [0], **changed})
 
 
 def electra_example(**changed) -> bytes:
-    """A record of 8 tokens of ELECTRA's."""
     return example_of({"input_ids": [5] * 8, "input_mask": [1] * 8, "segment_ids": [0] * 8, **changed})
 
 

@@ -62,15 +62,12 @@ def test_commas_in_names_and_single_columns(tmp_path, caplog):
     assert rows_of(tmp_path, '"text, or so";label\na,b;1\n', columns=("text, or so",))[1] == (2, ["a,b", "1"])
 
 
-@pytest.mark.parametrize(
-    ("content", "columns"),
-    [
-        ("words;label|x\na;1\n", NAMES),  # a name is missing with both delimiters that split
-        ("text;label;x,label,y\na;b,c\n", ("label",)),  # two delimiters give the name
-        ("good;1\n", None),  # by number
-        ("a;b|c\n1;2|3\n", ()),
-    ],
-)
+@pytest.mark.parametrize(("content", "columns"), [
+    ("words;label|x\na;1\n", NAMES),  # a name is missing with both delimiters that split
+    ("text;label;x,label,y\na;b,c\n", ("label",)),  # two delimiters give the name
+    ("good;1\n", None),  # by number
+    ("a;b|c\n1;2|3\n", ()),
+])  # fmt: skip
 def test_what_is_not_clear_is_an_error(tmp_path, content, columns):
     with pytest.raises(ValueError, match=r"train\.csv, line 1: the delimiter is ambiguous: give --csv_delimiter"):
         rows_of(tmp_path, content, columns=columns)
@@ -103,14 +100,11 @@ def test_the_delimiter_that_a_first_line_names_for_excel(tmp_path, first):
     assert rows_of(tmp_path, first.replace(";", "\t") + "text\tlabel\n")[0] == (2, ["text", "label"])
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "cell"),
-    [
-        ("a.csv", 'text,label\r\n"a\rb\rc\rd\r\r",1\r\r\n', "a\rb\rc\rd"),
-        ("a.tsv", "text\tlabel\r\na\rb\r\t1\r\r\n\r\n", "a\rb"),
-        ("a.jsonl", '\r\n{"text": "a\\rb\\rc", "label": "1"}\r\n', "a\rb\rc"),
-    ],
-)
+@pytest.mark.parametrize(("name", "content", "cell"), [
+    ("a.csv", 'text,label\r\n"a\rb\rc\rd\r\r",1\r\r\n', "a\rb\rc\rd"),
+    ("a.tsv", "text\tlabel\r\na\rb\r\t1\r\r\n\r\n", "a\rb"),
+    ("a.jsonl", '\r\n{"text": "a\\rb\\rc", "label": "1"}\r\n', "a\rb\rc"),
+])  # fmt: skip
 def test_a_carriage_return_in_a_cell_is_whitespace(tmp_path, name, content, cell):
     """As pandas writes and reads it."""
     number, row = rows_of(tmp_path, content, name=name)[-1]

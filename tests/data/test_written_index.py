@@ -22,7 +22,6 @@ FRAMES = 2 * RECORDS_PER_BLOCK + 77  # in three blocks
 
 @pytest.fixture(scope="module")
 def frames(tmp_path_factory) -> list[bytes]:
-    """Records with their frames."""
     path = tmp_path_factory.mktemp("frames") / "all"
     write_pretraining_records(path, FRAMES)
     content, offset, found = path.read_bytes(), 0, []
@@ -34,7 +33,6 @@ def frames(tmp_path_factory) -> list[bytes]:
 
 
 def write(path, frames: list[bytes]) -> str:
-    """A record file and its index, as create_pretraining_data.py writes them."""
     starts = range(0, len(frames), RECORDS_PER_BLOCK)
     blocks = (frames[start : start + RECORDS_PER_BLOCK] for start in starts)
     pathlib.Path(path).touch()
@@ -45,7 +43,6 @@ def write(path, frames: list[bytes]) -> str:
 
 @pytest.fixture
 def scanned(monkeypatch) -> list[str]:
-    """Names of the files that were read for an index."""
     names, read = [], record_files.read_records
 
     def note(name, size, begin=0, **options):

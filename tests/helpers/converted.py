@@ -1,4 +1,4 @@
-"""Outputs of transformers' own models on the files that this project writes, beside those of this project."""
+"""Conversions there and back, and outputs of transformers' own models on the files that this project writes."""
 
 import pathlib
 
@@ -6,14 +6,15 @@ import numpy as np
 import pytest
 
 import bert_tf
+from bert_tf.conversion import convert
 from bert_tf.system.text_files import read_json
+from bert_tf.weights.bundle import CheckpointReader
 
 # Float32 rounding stays below this share of the largest output; another activation gives a hundred times more.
 TOLERANCE = 1e-4
 
 
 def example_inputs(config, seed=0):
-    """A batch with padding and two segments; every position is to be predicted."""
     generator = np.random.default_rng(seed)
     length = min(24, config.max_length)
     lengths = np.linspace(length, max(1, length // 3), 3).astype(int)[:, None]
@@ -49,3 +50,25 @@ def equal_to_transformers(folder) -> set[str]:
         limit = TOLERANCE * max(1.0, np.abs(value.numpy()).max())
         np.testing.assert_allclose(found, value.numpy(), atol=limit, rtol=0, err_msg=name)
     return set(expected)
+
+
+def there_and_back(prefix: pathlib.Path, folder: pathlib.Path, outputs: int, files: tuple, part=None, own="") -> None:
+    """tf1 -> huggingface -> tf1 -> bert_tf -> huggingface: the same bytes, and outputs of transformers on the way.
+
+    Of the original's checkpoint the variables that begin with `own` go with the part.
+    """
+    source = prefix.parent
+    for number, format in enumerate(("huggingface", "tf1", "bert_tf", "huggingface")):
+        asked = part if format == "huggingface" or not number else None
+        report = convert.convert(str(source), str(folder / f"{number}"), format, part=asked, do_lower_case=True)
+        source = folder / f"{number}"
+        assert not report.missing and (not part or "bert/" not in report.text())
+        if format == "huggingface":
+            assert len(equal_to_transformers(source)) == outputs
+    for file in ("model.safetensors", "config.json", *files):
+        assert (folder / "0" / file).read_bytes() == (source / file).read_bytes(), file
+    old, new = (CheckpointReader(str(path)) for path in (prefix, folder / "1" / "bert_model.ckpt"))
+    shapes = {name: shape for name, shape in old.get_variable_to_shape_map().items() if name.startswith(own)}
+    assert new.get_variable_to_shape_map() == shapes
+    for name in shapes:
+        np.testing.assert_array_equal(new.get_tensor(name), old.get_tensor(name), err_msg=name)

@@ -4,9 +4,9 @@ import inspect
 import pathlib
 
 import keras
+import pytest
 
 from bert_tf.models.configuration.families import family_named
-from helpers.albert_tokenizer import save_albert_tokenizer
 from helpers.outputs import enlarge
 from helpers.paths import GOLDEN
 
@@ -48,3 +48,17 @@ def save_model(
     casing = {"do_lower_case": True} if family_named(name).has_word_pieces else {}
     model.save_pretrained(str(folder), vocab_file=str(vocab_file), format=format, **casing)
     return str(folder)
+
+
+def save_albert_tokenizer(model_file, directory):
+    """Writes a directory with tokenizer.json; returns the tokenizer of transformers."""
+    transformers = pytest.importorskip("transformers")
+    from transformers.utils import sentencepiece_model_pb2_new
+
+    proto = sentencepiece_model_pb2_new.ModelProto.FromString(model_file.read_bytes())
+    tokenizer = transformers.AlbertTokenizer(
+        vocab=[(piece.piece, piece.score) for piece in proto.pieces],
+        _spm_precompiled_charsmap=proto.normalizer_spec.precompiled_charsmap,
+    )
+    tokenizer.save_pretrained(directory)
+    return tokenizer

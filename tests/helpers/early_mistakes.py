@@ -50,11 +50,7 @@ for arguments in json.load(sys.stdin):
 
 
 def outcomes(script: str, commands: Sequence[Sequence[str]], is_warm: bool = False) -> list[tuple[str, bool]]:
-    """For each command, a list of flags: the error as `Kind: message`, and whether TensorFlow was imported.
-
-    Args:
-      is_warm: it is already, see `helpers.warm`.
-    """
+    """For each command: the error as `Kind: message`, and whether TensorFlow was imported (is_warm: it already was)."""
     run = warm.run if is_warm else subprocess.run
     command = [sys.executable, "-c", _PROGRAM, script, str(ROOT)]
     result = run(command, input=json.dumps(commands), capture_output=True, text=True, check=True)
@@ -80,7 +76,6 @@ CONFIG = {"vocab_size": len(TOKENS), "hidden_size": 4, "num_hidden_layers": 2, "
 def model(
     outputs: int = 0, head: dict | None = None, name: str = "whole", family: str = "bert", **config
 ) -> dict[str, str | bytes]:
-    """The files of a whole model, with an output layer of a classifier or without one."""
     kind = family_named(family).config_class
     shapes = expected_shapes(kind.from_dict(CONFIG))
     shapes |= {"output_weights": (outputs, 4), "output_bias": (outputs,)} if outputs else {}
@@ -99,7 +94,6 @@ def checkpoint(name: str, prefix: str) -> dict[str, bytes]:
 
 
 def record(payload: bytes) -> bytes:
-    """A payload in its frame."""
     length = struct.pack("<Q", len(payload))
     return b"".join(part + struct.pack("<I", masked_crc32c(part)) for part in (length, payload))
 
@@ -115,9 +109,7 @@ KINDS = r"(ValueError|ServingError|LockedError|\w*(NotFound|Exists)Error|OSError
 def check_cases(script: str, cases: Sequence[tuple[str, dict, dict]], tmp_path, is_warm: bool = False) -> None:
     """Checks that a script says what is wrong and writes nothing, before TensorFlow is imported unless it `is_warm`.
 
-    Args:
-      cases: what it says, with * for any text; the files that are written; and the flags that are given beside or
-        instead of the usual ones.
+    cases: what it says, with * for any text; files to write; flags beside or instead of the usual ones.
     """
     usual = GIVEN if script in WITH_A_MODEL else {}
     commands = []

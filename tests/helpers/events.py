@@ -22,11 +22,7 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 
 
 def wait_until(condition: Callable[[], bool], *processes, log: Callable[[], str] = str) -> None:
-    """Returns once a condition holds, which the processes are to bring about.
-
-    Args:
-      log: gives what is shown if one of them ends before.
-    """
+    """Returns once a condition holds, which the processes are to bring about; log: is shown if one ends before."""
     guard = time.monotonic() + warm.HANG_SECONDS
     while not condition():
         ended = any(process.poll() is not None for process in processes)
@@ -36,11 +32,7 @@ def wait_until(condition: Callable[[], bool], *processes, log: Callable[[], str]
 
 
 def run_that(change: str, script: str, arguments: list[str], **options) -> warm.Popen:
-    """Starts a script in a process that first executes a piece of Python; it has `os` and `signal`.
-
-    Args:
-      script: its name without ".py". arguments: its command line. options: of `warm.Popen`.
-    """
+    """Starts a script in a process that first executes a piece of Python, with `os` and `signal`, by `warm.Popen`."""
     program = _PROGRAM.format(change=change, path=[str(ROOT), str(TESTS)])
     environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2"}
     command = [sys.executable, "-c", program, str(ROOT / f"{script}.py"), *arguments]
@@ -48,11 +40,7 @@ def run_that(change: str, script: str, arguments: list[str], **options) -> warm.
 
 
 def after_rename(name: str, do: str, condition: str = "True") -> str:
-    """A piece of Python for `run_that`: does something as soon as a file with this path has its final name.
-
-    Args:
-      do, condition: a statement and an expression; they may use `text`, the file's content.
-    """
+    """A piece of Python for `run_that`: does something as soon as a file with this path, and `text`, has its name."""
     return f"""
 import tensorflow as tf
 rename = tf.io.gfile.rename

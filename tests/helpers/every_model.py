@@ -87,7 +87,6 @@ CASES = {
 
 
 def trained(strategy, case: str) -> tuple:
-    """A model with its optimizer, made for a strategy, and its batch."""
     make, features = CASES[case]
     with strategy.scope():
         model = make()

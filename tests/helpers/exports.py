@@ -1,4 +1,4 @@
-"""Tiny models to export."""
+"""Tiny models to export, and progress bars without a delay."""
 
 import types
 
@@ -7,6 +7,7 @@ import tensorflow as tf
 
 from bert_tf.models.configuration.config import BertConfig
 from bert_tf.serving import export
+from bert_tf.system.messages import progress_bar
 from helpers.op_by_op import op_by_op
 from helpers.outputs import enlarge
 from helpers.paths import ROOT
@@ -18,7 +19,6 @@ CONFIG = {**ONE_LAYER, "vocab_size": 30522, "max_position_embeddings": 64}
 
 
 def save(folder, model_class, config=None, **arguments) -> str:
-    """Saves a model with random weights, large enough for its outputs to differ."""
     model = model_class(BertConfig.from_dict({**CONFIG, **(config or {})}, allow_unknown=True), **arguments)
     enlarge(model).save_pretrained(str(folder), vocab_file=VOCAB, do_lower_case=True)
     return str(folder)
@@ -35,3 +35,15 @@ def signature_of(model_dir: str, task: str, name: str = "serving_default", **str
 def load_no_graphs(monkeypatch) -> None:
     """Makes opened exports have no graphs, only their export.json: for tests of what is refused by that alone."""
     monkeypatch.setattr(tf.saved_model, "load", lambda path: types.SimpleNamespace(signatures={}))
+
+
+def show_progress_at_once(monkeypatch, module) -> list[dict]:
+    """Removes the delay of a module's progress bars; returns a list that collects the options of each."""
+    given = []
+
+    def without_delay(iterable, **options):
+        given.append(options)
+        return progress_bar(iterable, **{**options, "delay": 0})
+
+    monkeypatch.setattr(module, "progress_bar", without_delay)
+    return given

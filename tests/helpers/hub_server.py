@@ -69,7 +69,6 @@ class HubServer(http.server.ThreadingHTTPServer):
         hub.matching.cache_clear()
 
     def environment(self, home, **variables: str) -> dict[str, str]:
-        """The environment of a process that uses this hub, with its cache in a folder."""
         kept = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}
         return kept | {"HF_ENDPOINT": self.address, "HF_HOME": str(home), "HF_HUB_DISABLE_TELEMETRY": "1"} | variables
 

@@ -1,7 +1,4 @@
-"""Runs the mains of scripts one after the other in one process, which a test may prepare.
-
-Starting a script takes longer than a tiny run.
-"""
+"""Runs mains of scripts one after the other in one process, as starting a script takes longer than a tiny run."""
 
 import importlib
 import json
@@ -25,20 +22,14 @@ mains.serve(prepare)
 
 
 def arguments_of(values: dict) -> list[str]:
-    """{flag: value} as on a command line."""
     return [f"--{flag}={value}" for flag, value in values.items()]
 
 
 def run_mains(steps: dict[str, tuple[str, dict]], prepare: str = "", cwd=None, **environment: str) -> tuple[dict, str]:
-    """Runs scripts' mains in one process.
+    """Runs scripts' mains in one process. Gives ("done" or "ValueError: ...", the report) by name, and stderr.
 
-    Args:
-      steps: name -> (script without ".py", {flag: value}).
-      prepare: a module, e.g. "helpers.remote", whose function `prepare` the process calls first. If it has a function
-        `report`, that is called after each step.
-
-    Returns:
-      ("done" or the error as "ValueError: ...", the report) by name, and stderr.
+    steps: name -> (script without ".py", {flag: value}). prepare: a module, e.g. "helpers.remote", whose function
+    `prepare` the process calls first, and `report`, if any, after each step.
     """
     lines = [json.dumps([name, script, arguments_of(given)]) + "\n" for name, (script, given) in steps.items()]
     environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2", **environment}
@@ -50,11 +41,7 @@ def run_mains(steps: dict[str, tuple[str, dict]], prepare: str = "", cwd=None, *
 
 
 def run_cases(script: str, cases: dict[str, dict]) -> tuple[dict, dict]:
-    """`run_mains` of one script without ".py"; cases: name -> {flag: value}.
-
-    Returns:
-      Two dicts by name: "done" or the error as "ValueError: ...", and what the case wrote to stderr.
-    """
+    """`run_mains` of one script; cases: name -> {flag: value}. Gives outcomes, and what each wrote to stderr."""
     ended, log = run_mains({name: (script, values) for name, values in cases.items()})
     logs = dict(part.split("\n", 1) for part in log.split("CASE ")[1:])
     return {name: outcome for name, (outcome, _) in ended.items()}, logs

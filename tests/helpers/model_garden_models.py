@@ -101,7 +101,6 @@ def output_values(scope, dense):
 
 
 def pretrainer_values(pretrainer):
-    """All values; the pooler is the next-sentence head's."""
     [head] = pretrainer.classification_heads
     values = encoder_values(pretrainer.encoder_network, head.dense) | masked_lm_values(pretrainer.masked_lm)
     return values | output_values("cls/seq_relationship/", head.out_proj)

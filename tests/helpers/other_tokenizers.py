@@ -8,10 +8,9 @@ import pathlib
 import keras
 import sentencepiece
 
-from bert_tf.models.configuration.config import BertConfig
-from bert_tf.models.task_models import BertModel
+from bert_tf import BertConfig, BertModel
 from helpers.every_model import SIZES
-from helpers.natural_texts import SENTENCES, word_pieces
+from helpers.texts import SENTENCES, word_pieces
 
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 # A word of each kind for `TEMPLATES`; good and bad words come first.
@@ -26,7 +25,6 @@ TEMPLATES = {
 
 
 def texts_of(kind: str) -> list[tuple[str, str, bool]]:
-    """(text, its noun, whether it is good) for each combination of words."""
     hows, whats, whos = WORDS[kind]
     return [
         (TEMPLATES[kind].format(who=who, what=what, how=how), what, how == hows[0])
@@ -68,7 +66,6 @@ def write_encoder(kind: str, folder: pathlib.Path) -> str:
 
 
 def write_questions(kind: str, path: pathlib.Path) -> None:
-    """Questions whose answer is the noun of a context of two sentences."""
     paragraphs, first = [], texts_of(kind)[0][0]
     for number, (text, noun, _) in enumerate(texts_of(kind)):
         context = f"{first} {text}"

@@ -1,6 +1,8 @@
-"""Comparison of a model's outputs with an oracle's."""
+"""Outputs of models, beside an oracle's and with dropout, and losses in plain NumPy."""
 
 import numpy as np
+
+from bert_tf.models.dropout import dropout_scope
 
 TOLERANCE = 2e-5  # of outputs in float32, at tokens that are not padding
 
@@ -28,3 +30,21 @@ def assert_drawn_independently(model):
     correlations = np.corrcoef([value[:size] for value in values if value[:size].any()])
     np.fill_diagonal(correlations, 0.0)
     assert abs(correlations).max() < 0.9
+
+
+def in_training(model, inputs, seed=(1, 2), first_row=0, **arguments):
+    """A model's outputs; seed: of the run, and the step. first_row: where inputs begin in the whole batch."""
+    with dropout_scope(seed, first_row):
+        return model(inputs, training=True, **arguments)
+
+
+def softmax_losses(logits, labels):
+    shifted = logits - logits.max(-1, keepdims=True)
+    log_probabilities = shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))
+    known = (labels >= 0) & (labels < logits.shape[-1])
+    losses = -np.take_along_axis(log_probabilities, np.where(known, labels, 0)[..., None], -1)[..., 0]
+    return np.where(known, losses, 0.0)
+
+
+def as_floats(values):
+    return {name: float(value) for name, value in values.items()}

@@ -13,12 +13,7 @@ def run_and_refuse(script: str, out: pathlib.Path, done: dict, refused: dict) ->
     """`run_cases` with an output directory for each case: those that end well, then those that are refused.
 
     A refused one ends in one line with the parts of its message, separated by "*", in order; it writes nothing.
-
-    Args:
-      out: the folder of these directories. done: name -> {flag: value}. refused: name -> ({flag: value}, message).
-
-    Returns:
-      What each case wrote to stderr.
+    done: name -> {flag: value}. refused: name -> ({flag: value}, message). Returns what each case wrote to stderr.
     """
     cases = {**done, **{name: flags for name, (flags, _) in refused.items()}}
     cases = {
@@ -59,11 +54,8 @@ def assert_in_order(message: str, outcome: str) -> None:
 
 
 def kill_at_checkpoint(script: str, arguments: dict, step: int, folder: pathlib.Path | None = None) -> list[str]:
-    """Runs a script that kills itself when the file `checkpoint` names this step or a later one, so that the next start
-    goes on there; returns the index files of the checkpoints it left.
-
-    Args:
-      folder: of the checkpoints, if it is not output_dir.
+    """Runs a script that kills itself when the file `checkpoint` (in output_dir, or folder) names this step or a later
+    one, so that the next start goes on there; returns the index files of the checkpoints it left.
     """
     folder = folder or pathlib.Path(arguments["output_dir"])
     named = r"""max(map(int, re.findall(r'model\.ckpt-(\d+)"', text)))"""

@@ -26,10 +26,7 @@ _PROGRAMS = {"PartitionedCall", "StatefulPartitionedCall", "_XlaRun"}
 
 
 def steps_of(trainer, read: bool):
-    """The steps of a call. TensorFlow places on a GPU, unasked, what it leaves on the host here, so this asks.
-
-    read: the host reads the norm in each step.
-    """
+    """The steps of a call. TensorFlow places on a GPU, unasked, what it leaves on the host here, so this asks."""
     first, step = trainer.first_state, trainer.replica_step
 
     def replica_step(share, state):

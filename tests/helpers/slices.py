@@ -26,11 +26,7 @@ def recorded() -> dict[str, int]:
 
 
 def parse(text: str) -> tuple[int, int]:
-    """ "2/4" -> (2, 4).
-
-    Raises:
-      argparse.ArgumentTypeError: it is not a slice.
-    """
+    """ "2/4" -> (2, 4)."""
     match = re.fullmatch(r"(\d+)/(\d+)", text)
     number, count = map(int, match.groups()) if match else (0, 0)
     if not 1 <= number <= count:
@@ -39,13 +35,10 @@ def parse(text: str) -> tuple[int, int]:
 
 
 def divide(tests: dict[str, int], seconds: dict[str, int], count: int) -> list[set[str]]:
-    """Divides files into slices that take about the same time.
+    """Divides files (-> number of tests) into slices that take about the same time.
 
     Each file goes to the slice that has least so far, the longest file first. The recorded ones go first, whether they
     are among the tests or not, so that a new file or a selection of tests moves none of them.
-
-    Args:
-      tests: file -> number of its tests. seconds: of the recorded files.
     """
     slices, sums = [set() for _ in range(count)], [0] * count
     new = {file: number * SECONDS_OF_A_TEST for file, number in tests.items() if file not in seconds}
@@ -103,11 +96,7 @@ def changed_files(commits: int) -> list[str]:
 
 
 def chosen(files: Sequence[str], part: tuple[int, int] | None, commits: int) -> set[str]:
-    """The files whose tests are run.
-
-    Args:
-      files: of each test. part: a slice, if not all are run. commits: so many last ones add their rooms to it.
-    """
+    """The files (given for each test) whose tests are run: of a slice, and near to so many last commits."""
     tests, seconds = dict(collections.Counter(files)), recorded()
     if not part:
         return set(tests)

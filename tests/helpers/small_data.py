@@ -57,3 +57,5 @@ WORLDS = {
     "run_similarity": (write_pairs, "csv", {"negatives_batch_size": 4}),
     "run_swag": (write_choices, "csv", {"context": "context", "choices": "choice", "question": "question"}),
 }  # fmt: skip
+# Token windows of the original's golden SQuAD outputs: max_seq_length, doc_stride, max_query_length.
+SQUAD_SIZES = {"S64": (64, 32, 16), "S384": (384, 128, 64)}

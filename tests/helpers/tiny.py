@@ -5,8 +5,7 @@ import pathlib
 import keras
 import numpy as np
 
-from bert_tf.models.configuration.config import BertConfig
-from bert_tf.models.task_models import BertModel
+from bert_tf import BertConfig, BertModel
 from helpers.record_files import example_of, write_records
 
 TINY_CONFIG = BertConfig(100, 32, 2, 2, 64, max_position_embeddings=32, type_vocab_size=2).to_dict()
@@ -28,11 +27,7 @@ def write_encoder(
 def write_pretraining_records(
     path, count, max_seq_length=16, max_predictions_per_seq=3, seed=0, mask_of_last=1
 ) -> None:
-    """A TFRecord file of random pre-training examples in the original's format.
-
-    Args:
-      mask_of_last: the value of input_mask in the last record.
-    """
+    """Random pre-training examples in the original's format; mask_of_last: input_mask in the last record."""
     generator, payloads = np.random.default_rng(seed), []
     for number in range(count):
         ids = generator.integers(5, TINY_CONFIG["vocab_size"], max_seq_length)

@@ -6,13 +6,10 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from bert_tf import BertConfig, BertForPreTraining, PretrainingObjective, create_optimizer
 from bert_tf.data.records import parts_of_batches
-from bert_tf.models.configuration.config import BertConfig
 from bert_tf.models.files import initialize
-from bert_tf.models.objectives import PretrainingObjective
-from bert_tf.models.task_models import BertForPreTraining
 from bert_tf.training import distribution
-from bert_tf.training.optimization import create_optimizer
 from bert_tf.training.settings import TrainingSettings
 from bert_tf.training.step import Trainer
 from helpers.tiny import ONE_LAYER
@@ -71,10 +68,7 @@ def feed(strategy, batches: tf.data.Dataset):
 
 
 def trainer_of(model, optimizer, objective=None, strategy=None, *, batch_size, scale=None, **options) -> Trainer:
-    """A trainer on one device with the model's own objective, unless said otherwise.
-
-    scale: the first loss scale; None: the loss is not scaled. options: further settings.
-    """
+    """A trainer on one device with the model's own objective, unless said otherwise; scale: the first loss scale."""
     sum_loss = options.pop("sum_loss", False)
     settings = TrainingSettings(train_batch_size=batch_size, dtype="float16" if scale else "float32", **options)
     trainer = Trainer(model, optimizer, objective or model.objective, strategy or one_device(), settings, sum_loss)

@@ -46,10 +46,7 @@ def report_ended(running: dict[int, int]) -> None:
 
 
 def serve(listening: socket.socket) -> dict:
-    """Forks a child for each request. Returns only in the children, with the request.
-
-    Ends the process when the last connection is closed.
-    """
+    """Forks a child for each request, and returns in it; ends the process when the last connection is closed."""
     connections: list[socket.socket] = []
     running: dict[int, int] = {}  # process -> the pipe for its exit code
     woken, wake = os.pipe()

@@ -143,6 +143,6 @@ def test_every_family_makes_the_same_steps_on_jax():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", ["jax", "torch"])
-def test_what_is_out_of_range(backend):
+def test_ids_out_of_range_are_named(backend):
     message = "input_ids[0][0] is 40, but must be less than vocab_size"
     assert message in last_line_of(RANGES_PROGRAM, backend, backend)

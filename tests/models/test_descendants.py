@@ -10,8 +10,7 @@ import shutil
 import numpy as np
 import pytest
 import safetensors.numpy
-from helpers.dropped import in_training
-from helpers.outputs import TOLERANCE, assert_close
+from helpers.outputs import TOLERANCE, assert_close, in_training
 
 from bert_tf.conversion import convert
 from bert_tf.models import task_models
@@ -94,7 +93,7 @@ def test_second_objective_of_pretraining(directory, expected, family):
 
 
 @pytest.mark.parametrize("family", ["distilbert", "roberta"])
-def test_positions_of_packed_rows_begin_anew(directory, expected, family):
+def test_positions_restart_in_packed_rows(directory, expected, family):
     """Two sequences in one row give what each gives alone; of a RoBERTa, padding is not counted."""
     encoder = task_models.BertModel.from_pretrained(directory("masked_lm"))
     first, second = np.array([[0, 9, 12, 2]]), np.array([[0, 30, 7, 8, 2]])

@@ -6,17 +6,16 @@ import shutil
 
 import pytest
 import tokenizers
-from helpers.odd_texts import odd_texts
 from helpers.paths import GOLDEN
+from helpers.texts import odd_texts
 from helpers.tiny import TINY_CONFIG
 
-from bert_tf.models.configuration.config import BertConfig
+from bert_tf import BertConfig, BertForPreTraining
 from bert_tf.models.configuration.families import family_named
 from bert_tf.models.files import directory as model_directory
 from bert_tf.models.files import pretrained, saving
 from bert_tf.models.files.directory import read_model_files, tokenizer_of
 from bert_tf.models.files.open_weights import FORMATS, find_weights, open_weights
-from bert_tf.models.task_models import BertForPreTraining
 from bert_tf.pretraining import model_vocabulary
 from bert_tf.pretraining.record_settings import settings_of_records
 from bert_tf.text import tokenizer_files
@@ -183,7 +182,6 @@ CLASSES = {"electra": ElectraTokenizer, "Chinese ALBERT": FullTokenizer,
 
 
 def tokenizer_json() -> str:
-    """ALBERT's tokenizer in the form of Hugging Face."""
     original = SentencePieceTokenizer(str(ALBERT))
     pieces = [(piece, original._processor.get_score(index)) for piece, index in original.vocab.items()]
     library = tokenizers.Tokenizer(tokenizers.models.Unigram(pieces, unk_id=original.unk_id))

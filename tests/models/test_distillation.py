@@ -9,18 +9,17 @@ import json
 import numpy as np
 import pytest
 import tensorflow as tf
-from helpers.dropped import in_training
 from helpers.every_model import CASES, CONFIG, PREDICTED, inputs
+from helpers.outputs import in_training
 from scipy.special import log_softmax, softmax
 
+from bert_tf import BertConfig, BertForMaskedLM, BertForSequenceClassification
 from bert_tf.models import distillation, objectives
-from bert_tf.models.configuration.config import BertConfig
 from bert_tf.models.distillation import LanguageDistillation, TaughtLanguageModel, TaughtModel, vocabulary_divergence
 from bert_tf.models.files import initialize
 from bert_tf.models.files.open_weights import open_weights
 from bert_tf.models.files.pretrained import read_model
 from bert_tf.models.students import as_distilbert, chosen_layers, shallower
-from bert_tf.models.task_models import BertForMaskedLM, BertForSequenceClassification
 
 LAYERS = [0, 2, 4, 7, 9, 11]
 

@@ -4,18 +4,17 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from helpers.dropped import in_training
+from helpers.outputs import in_training
 from helpers.tiny import ONE_LAYER, TINY_CONFIG
 
+from bert_tf import BertConfig, BertForSequenceClassification, BertModel
 from bert_tf.models import dropout as masks
 from bert_tf.models import encoder, heads, kernels, task_models
-from bert_tf.models.configuration.config import BertConfig
 from bert_tf.models.configuration.families import AlbertConfig, ElectraConfig
 from bert_tf.models.dropout import Drop, drop_at, dropout, dropout_scope, keep_mask, random_bits, several_rows, under
 from bert_tf.models.electra import ElectraPretrainer
 from bert_tf.models.layers import LayerNorm
 from bert_tf.models.students import as_distilbert
-from bert_tf.models.task_models import BertForSequenceClassification, BertModel
 
 ONES = np.ones((4, 6, 50), "float32")
 
@@ -152,27 +151,23 @@ def read_at(count):
     return EMBEDDINGS + LAYER + last
 
 
-@pytest.mark.parametrize(
-    ("make", "batch", "expected"),
-    [
-        (task_models.BertModel, BATCH, ENCODER),
-        # DistilBERT has none behind its attention.
-        (lambda c: task_models.BertModel(as_distilbert(c)), BATCH,
-         EMBEDDINGS + 2 * [LAYER[0], ("layer norm", 0.0, (2, 8, 32), True), LAYER[2]]),
-        # The masked positions' own layer norm has none, and next sentence prediction neither.
-        (task_models.BertForPreTraining, PREDICTIONS, [*read_at(4), ("layer norm", 0.0, (2, 3, 32), False)]),
-        (task_models.BertForQuestionAnswering, BATCH, [*ENCODER, ("dropout", 0.0, (2, 8, 32), False)]),
-        # The heads have the original's 0.1, whatever the configuration says.
-        (lambda c: task_models.BertForSequenceClassification(c, 3), BATCH,
-         [*read_at(1), ("dropout", HEAD, (2, 32), False)]),
-        (lambda c: task_models.BertForTokenClassification(c, 3), BATCH,
-         [*ENCODER, ("dropout", HEAD, (2, 8, 32), False)]),
-        (task_models.BertForMultipleChoice, CHOICES,
-         [*((name, rate, (6, *shape[1:]), of_sum) for name, rate, shape, of_sum in read_at(1)),
-          ("dropout", HEAD, (6, 32), False)]),
-    ],
-    ids=["encoder", "distilbert", "pretraining", "squad", "classification", "tags", "choice"],
-)  # fmt: skip
+@pytest.mark.parametrize(("make", "batch", "expected"), [
+    (task_models.BertModel, BATCH, ENCODER),
+    # DistilBERT has none behind its attention.
+    (lambda c: task_models.BertModel(as_distilbert(c)), BATCH,
+     EMBEDDINGS + 2 * [LAYER[0], ("layer norm", 0.0, (2, 8, 32), True), LAYER[2]]),
+    # The masked positions' own layer norm has none, and next sentence prediction neither.
+    (task_models.BertForPreTraining, PREDICTIONS, [*read_at(4), ("layer norm", 0.0, (2, 3, 32), False)]),
+    (task_models.BertForQuestionAnswering, BATCH, [*ENCODER, ("dropout", 0.0, (2, 8, 32), False)]),
+    # The heads have the original's 0.1, whatever the configuration says.
+    (lambda c: task_models.BertForSequenceClassification(c, 3), BATCH,
+     [*read_at(1), ("dropout", HEAD, (2, 32), False)]),
+    (lambda c: task_models.BertForTokenClassification(c, 3), BATCH,
+     [*ENCODER, ("dropout", HEAD, (2, 8, 32), False)]),
+    (task_models.BertForMultipleChoice, CHOICES,
+     [*((name, rate, (6, *shape[1:]), of_sum) for name, rate, shape, of_sum in read_at(1)),
+      ("dropout", HEAD, (6, 32), False)]),
+], ids=["encoder", "distilbert", "pretraining", "squad", "classification", "tags", "choice"])  # fmt: skip
 def test_places_and_rates(monkeypatch, make, batch, expected):
     config = {**TINY_CONFIG, "hidden_dropout_prob": HIDDEN, "attention_probs_dropout_prob": ATTENTION}
     model = make(BertConfig.from_dict(config))

@@ -13,13 +13,10 @@ import pytest
 from helpers import descendants
 from helpers.slow import slow
 
+from bert_tf import BertForSimilarity, ElectraDiscriminator, Embedder, read_tokenizer
 from bert_tf.models import task_models
 from bert_tf.models.configuration.sentence_settings import SentenceSettings, read_settings, settings_files
-from bert_tf.models.electra import ElectraDiscriminator
 from bert_tf.models.files.directory import read_model_files
-from bert_tf.models.files.pretrained import read_tokenizer
-from bert_tf.models.similarity import BertForSimilarity
-from bert_tf.serving.embedder import Embedder
 
 TEXTS = ["A man eats food.", "김철수는 서울에 산다, hello there!"]
 LABELS = {"num_labels": 3, "labels": ["가", "나", "다"]}

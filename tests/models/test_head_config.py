@@ -1,40 +1,49 @@
 """head_config.json beside a model's configuration, directories from before it existed, and output layers by names."""
 
 import json
+import pathlib
 import unicodedata
 
 import keras
 import numpy as np
 import pytest
-from helpers.old_directories import make_old, numbered
 from helpers.tiny import TINY_CONFIG
 
+from bert_tf import BertConfig, BertForMultipleChoice, BertForSequenceClassification, BertForTokenClassification
 from bert_tf.conversion import convert
 from bert_tf.models import task_models
-from bert_tf.models.configuration.config import BertConfig
 from bert_tf.models.configuration.head_config import HEAD_CONFIG, NO_HEAD, HeadConfig, difference, order_of, spelled_as
 from bert_tf.models.files import directory as model_directory
 from bert_tf.models.files import initialize, lora_file, pretrained
 from bert_tf.models.files.directory import read_model_files
-from bert_tf.models.task_models import BertForMultipleChoice, BertForSequenceClassification, BertForTokenClassification
 from bert_tf.serving import export
+from bert_tf.tasks.table import task_in
 from bert_tf.training import run_directory
 
 CONFIG = BertConfig.from_dict({**TINY_CONFIG, "num_hidden_layers": 1})
 IDS = {"input_ids": np.arange(1, 13).reshape(2, 6)}
 
 
-# ---- the file --------------------------------------------------------------------------------------------------------
+def make_old(folder, **keys) -> None:
+    """As before head_config.json: bert_config.json described the head, too, under Hugging Face's names."""
+    path = pathlib.Path(folder) / "bert_config.json"
+    (path.parent / "head_config.json").unlink(missing_ok=True)
+    values = {**json.loads(path.read_text()), **keys}
+    path.write_text(json.dumps(values, indent=2, sort_keys=True) + "\n")
 
 
-@pytest.mark.parametrize(
-    ("head", "values"),
-    [
-        (HeadConfig("BertModel", ["no", "예"]), {"architecture": "BertModel", "labels": ["no", "예"]}),
-        (HeadConfig(problem_type="regression"), {"problem_type": "regression"}),
-        (NO_HEAD, {}),
-    ],
-)
+def numbered(*labels) -> dict:
+    return {
+        "id2label": {str(number): label for number, label in enumerate(labels)},
+        "label2id": {label: number for number, label in enumerate(labels)},
+    }
+
+
+@pytest.mark.parametrize(("head", "values"), [
+    (HeadConfig("BertModel", ["no", "예"]), {"architecture": "BertModel", "labels": ["no", "예"]}),
+    (HeadConfig(problem_type="regression"), {"problem_type": "regression"}),
+    (NO_HEAD, {}),
+])  # fmt: skip
 def test_the_file_says_only_what_there_is_to_say(tmp_path, head, values):
     path = tmp_path / "head_config.json"
     path.write_text(head.to_json())
@@ -55,16 +64,13 @@ def test_names_can_be_read_in_all_files(tmp_path):
         assert name != "export.json" or json.loads(text) == {"labels": ["긍정", "\ud800"]}
 
 
-@pytest.mark.parametrize(
-    ("text", "problem"),
-    [
-        ('{"architecture": "AlbertForQuestionAnswering", "starts": 5}', "json: the joint head for questions is gone"),
-        ('{"label": ["a"]}', "head_config.json: unknown key label. Known: architecture, labels, problem_type, hidden_"),
-        ('{"lstm_on_top": true}', "head_config.json: a BiLSTM on top is gone: train BERT's own output layer"),
-        ('{"max_windows": 1000000000, "window_pooling": "max"}', "max_windows=1000000000 must be from 1 to 65,536"),
-        ('{"labels": 5}', "head_config.json: a value in it"),
-    ],
-)
+@pytest.mark.parametrize(("text", "problem"), [
+    ('{"architecture": "AlbertForQuestionAnswering", "starts": 5}', "json: the joint head for questions is gone"),
+    ('{"label": ["a"]}', "head_config.json: unknown key label. Known: architecture, labels, problem_type, hidden_"),
+    ('{"lstm_on_top": true}', "head_config.json: a BiLSTM on top is gone: train BERT's own output layer"),
+    ('{"max_windows": 1000000000, "window_pooling": "max"}', "max_windows=1000000000 must be from 1 to 65,536"),
+    ('{"labels": 5}', "head_config.json: a value in it"),
+])  # fmt: skip
 def test_damaged_files_are_named(tmp_path, text, problem):
     (tmp_path / "head_config.json").write_text(text)
     with pytest.raises(ValueError, match=problem):
@@ -91,8 +97,6 @@ def test_a_given_configuration_speaks_first(tmp_path):
     assert described.head.labels == ("x", "y") and described.config == CONFIG
 
 
-# ---- models ----------------------------------------------------------------------------------------------------------
-
 OF_HEAD = {"num_labels": 2, "labels": ["a", "b"]}
 MODELS = {
     "classifier": lambda: BertForSequenceClassification(CONFIG, labels=["a", "b"]),
@@ -117,7 +121,6 @@ def outputs_of(model):
 
 
 def same_head(one: HeadConfig, other: HeadConfig) -> bool:
-    """Compares heads; single_label_classification is the default problem type."""
     return one.to_dict() | {"problem_type": one.problem_type or "single_label_classification"} == (
         other.to_dict() | {"problem_type": other.problem_type or "single_label_classification"}
     )
@@ -131,6 +134,10 @@ def test_directories_and_keras_configurations_of_now_and_before(name, tmp_path):
     assert (folder / "bert_config.json").read_text() == model.config.to_json_string()
     assert read_model_files(str(folder)).head == HeadConfig.read(str(folder / "head_config.json")) == model.head_config
     make_old(folder, **OLD_KEYS[name])
+    if name == "tagger":  # recognised by this file in all versions
+        (folder / "token_classification.json").write_text("{}")
+    tasks = {"regression": "regression", "tagger": "ner", "choice": "multiple_choice"}
+    assert task_in(str(folder)) == tasks.get(name, "classification")
     # Earlier, the configuration had everything, and there were fewer arguments.
     old = {key: value for key, value in model.get_config().items() if key != "labels"}
     old["config"] = old["config"] | OLD_KEYS[name]
@@ -155,9 +162,6 @@ def test_names_of_another_number_of_outputs_are_left_out(tmp_path, caplog):
     assert "names 2 labels, but the model has 3 outputs" in caplog.text
 
 
-# ---- conversions -----------------------------------------------------------------------------------------------------
-
-
 def test_to_hugging_face_and_back(tmp_path):
     model = BertForSequenceClassification(CONFIG, problem_type="multi_label_classification", labels=["a", "b"])
     model.save_pretrained(str(tmp_path / "theirs"), format="huggingface")
@@ -179,13 +183,10 @@ def test_labels_are_named_as_they_look():
     assert HeadConfig(labels=("neg", "neg ")).labels == ("neg", "neg ")  # of an earlier version, which told them apart
 
 
-# --- labels matched by name, and output layers reordered or left out --------------------------------------------------
-
 ROW = {"input_ids": np.array([[2, 7, 9, 3]]), "input_mask": np.ones((1, 4), np.int32)}
 
 
 def probabilities(model, labels) -> np.ndarray:
-    """By the names of the labels, or by position."""
     logits = np.asarray(model(ROW, training=False)).reshape(-1, model.num_labels).mean(0)
     return logits if labels is None else np.array([logits[model.labels.index(label)] for label in labels])
 

@@ -1,6 +1,7 @@
 """Keras's own calls, callbacks, losses, metrics and files work as with any Keras model."""
 
 import collections
+import contextlib
 import functools
 import weakref
 
@@ -11,9 +12,9 @@ import tensorflow as tf
 from helpers.every_model import ALBERT, CASES, CONFIG, ELECTRA, LENGTH, MODELS, inputs
 from helpers.outputs import enlarge
 from helpers.slow import slow
+from helpers.training_steps import mirrored
 
-from bert_tf.models.task_models import BertForQuestionAnswering, BertForSequenceClassification, BertModel
-from bert_tf.training.optimization import AdamWeightDecay
+from bert_tf import AdamWeightDecay, BertForQuestionAnswering, BertForSequenceClassification, BertModel
 
 LOWER = {"similarity": "mean_absolute_error", "tagger": "token_loss", "masked": "masked_lm_loss"}
 
@@ -101,7 +102,6 @@ def test_weights_of_two_labels_are_those_of_the_rows():
 
 
 def test_class_weights_are_for_the_loss():
-    """As with Keras's metrics."""
     model = enlarge(MODELS["classifier"][0]())
     model.dropout_rate = 0.0
     model.compile(keras.optimizers.SGD(0.0), metrics=[keras.metrics.SparseCategoricalAccuracy("of_keras")])
@@ -280,14 +280,6 @@ LABELS = {"tagger": {"label_ids": TOKENS}, "discriminator": {"is_replaced": (TOK
           "masked": {"masked_lm_weights": np.array([[1, 1], [1, 1], [1, 0], [0, 0]], "float32")}}  # fmt: skip
 
 
-def scope_of(count: int):
-    if count == 1:
-        return tf.distribute.get_strategy().scope()
-    names = [device.name for device in tf.config.list_logical_devices("CPU")[:count]]
-    # TensorFlow's collectives fail where four "devices" share one processor.
-    return tf.distribute.MirroredStrategy(names, cross_device_ops=tf.distribute.ReductionToOneDevice()).scope()
-
-
 @pytest.fixture(autouse=True)
 def without_dropout(monkeypatch):
     for config in (ALBERT, CONFIG, ELECTRA):
@@ -297,7 +289,6 @@ def without_dropout(monkeypatch):
 
 
 def with_equal_weights(model):
-    """The same in each call; without dropout in the head."""
     if hasattr(model, "dropout_rate"):
         model.dropout_rate = 0.0
     if not model.built:
@@ -309,7 +300,7 @@ def with_equal_weights(model):
 
 def trained(count: int, make, data: dict, *, regularizer=None, **settings) -> tuple:
     """The change of each variable, what `fit` gives, and what `evaluate` does, on so many devices."""
-    with scope_of(count):
+    with mirrored(count).scope() if count > 1 else contextlib.nullcontext():
         model = with_equal_weights(make())
         if regularizer:
             model.trainable_variables[-1].regularizer = regularizer

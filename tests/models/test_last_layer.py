@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 import tensorflow as tf
-from helpers.dropped import in_training
-from helpers.outputs import assert_close, enlarge
+from helpers.outputs import assert_close, enlarge, in_training
 from helpers.slow import slow
 
 from bert_tf.models import encoder, kernels, task_models
@@ -71,7 +70,6 @@ CASES = {
     "classifier": (lambda: task_models.BertForSequenceClassification(config_of("distilbert"), 2), LABELLED),
     "choice": (lambda: task_models.BertForMultipleChoice(config_of("roberta")), LABELLED | CHOICES),
 }
-ALL = ["packed", *slow(*(case for case in CASES if case != "packed"))]
 
 
 def created(case):
@@ -96,8 +94,10 @@ def losses_and_gradients(model, features):
     return tf.function(computed, autograph=False)() if is_taught else computed()
 
 
-@pytest.mark.parametrize("case", ALL)
-@pytest.mark.parametrize("fused", [True, False])
+@pytest.mark.parametrize(("fused", "case"), [
+    (True, "packed"), (False, "packed"), *slow((False, "causal, packed")),
+    *slow(*((True, case) for case in CASES if case != "packed")),
+])  # fmt: skip
 def test_losses_and_gradients_are_those_of_the_whole_computation(monkeypatch, request, fused, case):
     """Without dropout, whose masks are of the tokens that are read."""
     kernels.set_fused(fused)
@@ -164,8 +164,10 @@ WHOLE_SEQUENCES = {
 }
 
 
-@pytest.mark.parametrize("few", [True, *slow(False)])
-@pytest.mark.parametrize("case", [*ALL, "windows", *slow("tags", "questions", "similarity")])
+@pytest.mark.parametrize(("case", "few"), [
+    ("packed", True), ("windows", True), *slow(("packed", False), ("choice", False)),
+    *slow(*((case, True) for case in (*CASES, "tags", "questions", "similarity") if case != "packed")),
+])  # fmt: skip
 def test_the_rows_of_a_part_have_their_masks_of_the_whole_batch(monkeypatch, case, few):
     monkeypatch.setitem(globals(), "CASES", {**CASES, **WHOLE_SEQUENCES})
     monkeypatch.setattr(encoder, "reads_few", lambda *sizes: few)

@@ -4,15 +4,14 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from helpers.dropped import in_training
+from helpers.outputs import in_training
 from helpers.slow import slow
 
+from bert_tf import BertForSequenceClassification, BertForTokenClassification, create_optimizer
 from bert_tf.models import kernels, lora
 from bert_tf.models.configuration.families import family_named, is_encoder_variable
 from bert_tf.models.files import initialize, lora_file, open_weights
-from bert_tf.models.task_models import BertForSequenceClassification, BertForTokenClassification
 from bert_tf.training import checkpoints
-from bert_tf.training.optimization import create_optimizer
 from bert_tf.weights.tensor_files import open_safetensors, write_safetensors
 
 FAMILIES = ["bert", *slow("distilbert", "electra", "roberta", "albert")]

@@ -6,24 +6,8 @@ import shutil
 import numpy as np
 import pytest
 import tensorflow as tf
+from helpers import model_garden_models as garden
 from helpers.converted import example_inputs
-from helpers.model_garden_models import (
-    CONFIG,
-    assert_same_bits,
-    encoder_values,
-    export,
-    gelu,
-    make_encoder,
-    make_pretrainer,
-    masked_lm_values,
-    next_sentence_head,
-    older_names,
-    output_values,
-    pretrainer_values,
-    randomise,
-    write,
-    write_variables,
-)
 from helpers.outputs import assert_close
 
 from bert_tf.conversion import convert
@@ -42,54 +26,58 @@ def official(tmp_path_factory):
     """Checkpoints of every kind: name -> (prefix, expected values, number of unused entries)."""
     folder = tmp_path_factory.mktemp("official")
     one, two = networks.BertEncoder, networks.BertEncoderV2
-    pretrainers = {kind: randomise(make_pretrainer(kind), seed) for seed, kind in enumerate((one, two))}
-    values = {kind: pretrainer_values(pretrainer) for kind, pretrainer in pretrainers.items()}
-    alone = {kind: encoder_values(pretrainer.encoder_network) for kind, pretrainer in pretrainers.items()}
+    pretrainers = {kind: garden.randomise(garden.make_pretrainer(kind), seed) for seed, kind in enumerate((one, two))}
+    values = {kind: garden.pretrainer_values(pretrainer) for kind, pretrainer in pretrainers.items()}
+    alone = {kind: garden.encoder_values(pretrainer.encoder_network) for kind, pretrainer in pretrainers.items()}
     first, second = pretrainers[one].encoder_network, pretrainers[two].encoder_network
     items = {name: value for name, value in values[one].items() if "seq_relationship" not in name}
-    both = write(folder, "both", model=pretrainers[two], **pretrainers[two].checkpoint_items)
-    with_masked_lm = alone[two] | masked_lm_values(pretrainers[two].masked_lm)
+    both = garden.write(folder, "both", model=pretrainers[two], **pretrainers[two].checkpoint_items)
+    with_masked_lm = alone[two] | garden.masked_lm_values(pretrainers[two].masked_lm)
     files = {
-        "as model and encoder": (write(folder, "model", model=first, encoder=first), alone[one], 1),
+        "as model and encoder": (garden.write(folder, "model", model=first, encoder=first), alone[one], 1),
         "as root": (tf.train.Checkpoint(second).save(str(folder / "root")), alone[two], 1),
-        "in a pretrainer": (write(folder, "pretrainer", model=pretrainers[two]), values[two], 3),
-        "in items": (write(folder, "items", **pretrainers[one].checkpoint_items), items, 3),
+        "in a pretrainer": (garden.write(folder, "pretrainer", model=pretrainers[two]), values[two], 3),
+        "in items": (garden.write(folder, "items", **pretrainers[one].checkpoint_items), items, 3),
         "in items and model": (both, values[two], 3),
         # One more unused entry: do_lower_case. A SavedModel has no save counter.
-        "in a SavedModel": (export(folder, pretrainers[one], one, False), alone[one], 1),
-        "in a SavedModel with masked LM": (export(folder, pretrainers[two], two, True), with_masked_lm, 1),
+        "in a SavedModel": (garden.export(folder, pretrainers[one], one, False), alone[one], 1),
+        "in a SavedModel with masked LM": (garden.export(folder, pretrainers[two], two, True), with_masked_lm, 1),
     }
 
     pretrainer, count = pretrainers[one], len(pretrainers[one].trainable_variables)
     optimizer = optimization.AdamWeightDecay(0.1)
     optimizer.apply_gradients([(tf.ones_like(value), value) for value in pretrainer.trainable_variables])
-    values = pretrainer_values(pretrainer)  # the step has changed them
-    prefix = write(folder, "trainer", model=pretrainer, optimizer=optimizer, global_step=optimizer.iterations)
+    values = garden.pretrainer_values(pretrainer)  # the step has changed them
+    prefix = garden.write(folder, "trainer", model=pretrainer, optimizer=optimizer, global_step=optimizer.iterations)
     # Two moments each, four settings, two counters, the encoder's own pooler; of a newer optimizer one setting.
     files["trainer"] = prefix, values, 2 * count + 4 + 2 + 2
     newer = tf_keras.optimizers.Adam()
     newer.build(pretrainers[two].trainable_variables)
-    prefix = write(folder, "newer_trainer", model=pretrainers[two], optimizer=newer)
-    files["trainer, newer optimizer"] = prefix, pretrainer_values(pretrainers[two]), 2 * count + 1 + 2 + 2
+    prefix = garden.write(folder, "newer_trainer", model=pretrainers[two], optimizer=newer)
+    files["trainer, newer optimizer"] = prefix, garden.pretrainer_values(pretrainers[two]), 2 * count + 1 + 2 + 2
 
     encoder = pretrainers[one].encoder_network
-    older = models.BertPretrainer(make_encoder(networks.BertEncoder, dict_outputs=False), 2, 4, activation=gelu)
-    older = randomise(older, 7)
-    expected = encoder_values(older.encoder) | masked_lm_values(older.masked_lm)
-    expected |= output_values("cls/seq_relationship/", older.classification.layers[1])
-    files["BertPretrainer"] = write(folder, "older", model=older), expected, 1
-    classifier = randomise(models.BertClassifier(encoder, 3), 8)
-    expected = encoder_values(encoder) | output_values("", classifier.classifier.out_proj)
-    files["BertClassifier"] = write(folder, "classifier", model=classifier), expected, 1
-    classifier = randomise(models.BertClassifier(encoder, 3, use_encoder_pooler=False), 9)
-    expected = encoder_values(encoder, classifier.classifier.dense) | output_values("", classifier.classifier.out_proj)
-    files["BertClassifier with a pooler"] = write(folder, "classifier_2", model=classifier), expected, 3
-    labeler = randomise(models.BertSpanLabeler(encoder), 10)
-    expected = encoder_values(encoder) | output_values("cls/squad/", labeler.span_labeling.layers[1])
-    files["BertSpanLabeler"] = write(folder, "labeler", model=labeler), expected, 1
-    tokens = randomise(models.BertTokenClassifier(encoder, 5), 11)
-    expected = encoder_values(encoder) | output_values("", tokens.classifier)
-    files["BertTokenClassifier"] = write(folder, "tokens", model=tokens), expected, 1
+    older = models.BertPretrainer(
+        garden.make_encoder(networks.BertEncoder, dict_outputs=False), 2, 4, activation=garden.gelu
+    )
+    older = garden.randomise(older, 7)
+    expected = garden.encoder_values(older.encoder) | garden.masked_lm_values(older.masked_lm)
+    expected |= garden.output_values("cls/seq_relationship/", older.classification.layers[1])
+    files["BertPretrainer"] = garden.write(folder, "older", model=older), expected, 1
+    classifier = garden.randomise(models.BertClassifier(encoder, 3), 8)
+    expected = garden.encoder_values(encoder) | garden.output_values("", classifier.classifier.out_proj)
+    files["BertClassifier"] = garden.write(folder, "classifier", model=classifier), expected, 1
+    classifier = garden.randomise(models.BertClassifier(encoder, 3, use_encoder_pooler=False), 9)
+    expected = garden.encoder_values(encoder, classifier.classifier.dense) | garden.output_values(
+        "", classifier.classifier.out_proj
+    )
+    files["BertClassifier with a pooler"] = garden.write(folder, "classifier_2", model=classifier), expected, 3
+    labeler = garden.randomise(models.BertSpanLabeler(encoder), 10)
+    expected = garden.encoder_values(encoder) | garden.output_values("cls/squad/", labeler.span_labeling.layers[1])
+    files["BertSpanLabeler"] = garden.write(folder, "labeler", model=labeler), expected, 1
+    tokens = garden.randomise(models.BertTokenClassifier(encoder, 5), 11)
+    expected = garden.encoder_values(encoder) | garden.output_values("", tokens.classifier)
+    files["BertTokenClassifier"] = garden.write(folder, "tokens", model=tokens), expected, 1
     return files
 
 
@@ -106,7 +94,7 @@ def test_values_and_names(official, kind):
     prefix, expected, num_unused = official[kind]
     weights = model_garden.open_checkpoint(prefix)
     assert weights.format == "model_garden" and weights.path == prefix
-    assert_same_bits(weights, expected)
+    garden.assert_same_bits(weights, expected)
     assert weights.shapes == {name: value.shape for name, value in expected.items()}
     assert weights.hints["num_attention_heads"] == 3
     if "SavedModel" in kind:
@@ -148,14 +136,14 @@ def test_a_pre_norm_saved_model_is_refused(official, tmp_path):
 
 @pytest.fixture(scope="module", params=[networks.BertEncoder, networks.BertEncoderV2], ids=lambda kind: kind.__name__)
 def pretrainer(request):
-    return randomise(make_pretrainer(request.param))
+    return garden.randomise(garden.make_pretrainer(request.param))
 
 
 def test_outputs_equal_theirs(pretrainer, tmp_path):
     """Padding and segments count, the trained pooler is the next-sentence head's."""
-    weights = model_garden.open_checkpoint(write(tmp_path, "x", model=pretrainer))
-    assert_same_bits(weights, pretrainer_values(pretrainer))
-    inputs = example_inputs(CONFIG)
+    weights = model_garden.open_checkpoint(garden.write(tmp_path, "x", model=pretrainer))
+    garden.assert_same_bits(weights, garden.pretrainer_values(pretrainer))
+    inputs = example_inputs(garden.CONFIG)
     places = inputs["masked_lm_positions"]
     names = {"input_word_ids": "input_ids", "input_mask": "input_mask", "input_type_ids": "segment_ids"}
     theirs = pretrainer({name: inputs[ours] for name, ours in names.items()} | {"masked_lm_positions": places})
@@ -163,7 +151,7 @@ def test_outputs_equal_theirs(pretrainer, tmp_path):
     expected = {"sequence_output": theirs["sequence_output"]}
     expected |= {"pooled_output": head(theirs["sequence_output"], only_project=True)}
     expected |= {"masked_lm_logits": theirs["mlm_logits"], "next_sentence_logits": theirs["next_sentence"]}
-    model = task_models.BertForPreTraining(CONFIG)
+    model = task_models.BertForPreTraining(garden.CONFIG)
     model.build()
     initialize.initialize(initialize.model_variables(model), weights)
     found = {**model.encode(inputs), **model(inputs)}
@@ -173,34 +161,38 @@ def test_outputs_equal_theirs(pretrainer, tmp_path):
 
 @pytest.mark.parametrize("split_heads", [True, False])
 def test_names_of_older_releases(tmp_path, split_heads):
-    values, expected = older_names(split_heads=split_heads)
+    values, expected = garden.older_names(split_heads=split_heads)
     assert "bert_model/encoder/layer_1/self_attention_output/kernel" in values
-    weights = model_garden.open_checkpoint(write_variables(tmp_path / "older", values))
-    assert_same_bits(weights, expected)
+    weights = model_garden.open_checkpoint(garden.write_variables(tmp_path / "older", values))
+    garden.assert_same_bits(weights, expected)
     assert weights.hints == ({"num_attention_heads": 3} if split_heads else {})
     # A position table from the time in between.
     values["position_embeddings/embeddings"] = values.pop("bert_model/embedding_postprocessor/position_embeddings")
-    assert_same_bits(model_garden.open_checkpoint(write_variables(tmp_path / "between", values)), expected)
+    garden.assert_same_bits(
+        model_garden.open_checkpoint(garden.write_variables(tmp_path / "between", values)), expected
+    )
 
 
 def test_half_precision_is_widened(tmp_path):
-    values, expected = older_names()
+    values, expected = garden.older_names()
     narrow = {name: tf.cast(value, tf.bfloat16) for name, value in values.items()}
-    weights = model_garden.open_checkpoint(write_variables(tmp_path / "x", narrow))
-    assert_same_bits(weights, {n: tf.cast(tf.cast(v, tf.bfloat16), tf.float32).numpy() for n, v in expected.items()})
+    weights = model_garden.open_checkpoint(garden.write_variables(tmp_path / "x", narrow))
+    garden.assert_same_bits(
+        weights, {n: tf.cast(tf.cast(v, tf.bfloat16), tf.float32).numpy() for n, v in expected.items()}
+    )
 
 
 def test_heads_that_do_not_fit_are_listed(tmp_path):
     """A pooler with the head's own width invalidates the head; the encoder's pooler then counts."""
     pretrainer = models.BertPretrainerV2(
-        make_encoder(networks.BertEncoderV2),
-        classification_heads=[next_sentence_head(5), layers.ClassificationHead(12, 3, name="topic")],
+        garden.make_encoder(networks.BertEncoderV2),
+        classification_heads=[garden.next_sentence_head(5), layers.ClassificationHead(12, 3, name="topic")],
     )
     pretrainer(pretrainer.inputs)
-    prefix = write(tmp_path, "p", model=randomise(pretrainer))
+    prefix = garden.write(tmp_path, "p", model=garden.randomise(pretrainer))
     weights = model_garden.open_checkpoint(prefix)
-    expected = encoder_values(pretrainer.encoder_network) | masked_lm_values(pretrainer.masked_lm)
-    assert_same_bits(weights, expected)
+    expected = garden.encoder_values(pretrainer.encoder_network) | garden.masked_lm_values(pretrainer.masked_lm)
+    garden.assert_same_bits(weights, expected)
     reasons = {key.removesuffix("/.ATTRIBUTES/VARIABLE_VALUE"): reason for key, reason in weights.unused.items()}
     head = "model/classification_heads/"
     assert reasons[head + "0/dense/kernel"] == "a head of another shape than the original's: [12, 5]"
@@ -210,13 +202,13 @@ def test_heads_that_do_not_fit_are_listed(tmp_path):
 
 
 def test_encoders_of_another_kind_and_two_are_refused(tmp_path):
-    values, _ = older_names()
+    values, _ = garden.older_names()
     first = "bert_model/encoder/layer_1/"
     more = values | {first + "self_attention_layer_norm_kv/gamma": np.ones(12, np.float32)}
     with pytest.raises(ValueError, match="another kind than BERT's.*layer_1/self_attention_layer_norm_kv/gamma"):
-        model_garden.open_checkpoint(write_variables(tmp_path / "more", more))
-    pair = [make_encoder(networks.BertEncoderV2) for _ in range(2)]
-    prefix = write(tmp_path, "x", one=pair[0], two=pair[1])
+        model_garden.open_checkpoint(garden.write_variables(tmp_path / "more", more))
+    pair = [garden.make_encoder(networks.BertEncoderV2) for _ in range(2)]
+    prefix = garden.write(tmp_path, "x", one=pair[0], two=pair[1])
     with pytest.raises(ValueError, match=r"x-1 has two candidates for bert/.*: one/.* and two/"):
         model_garden.open_checkpoint(prefix)
 
@@ -237,12 +229,12 @@ def configs(embedding_size):
 def make_electra(discriminator, generator, tied):
     """An ElectraPretrainer as its task builds it (nlp/tasks/electra_task.py, `_build_pretrainer`)."""
     widths = [{"embedding_width": config.embedding_size} for config in (discriminator, generator)]
-    encoder = make_encoder(networks.BertEncoder, discriminator, **widths[0])
+    encoder = garden.make_encoder(networks.BertEncoder, discriminator, **widths[0])
     shared = {"embedding_layer": encoder.get_embedding_layer()} if tied else {}
     sizes = {"vocab_size": generator.vocab_size, "num_classes": 2, "num_token_predictions": PREDICTIONS}
-    sizes |= {"sequence_length": LENGTH, "mlm_activation": gelu}
+    sizes |= {"sequence_length": LENGTH, "mlm_activation": garden.gelu}
     heads = [layers.ClassificationHead(10, 2, name="next_sentence")]
-    generator = make_encoder(networks.BertEncoder, generator, **widths[1], **shared)
+    generator = garden.make_encoder(networks.BertEncoder, generator, **widths[1], **shared)
     return models.ElectraPretrainer(generator, encoder, classification_heads=heads, **sizes)
 
 
@@ -270,27 +262,21 @@ def trained(tmp_path_factory, request):
     gradients = [tf.zeros_like(one) if gradient is None else gradient
                  for one, gradient in zip(variables, tape.gradient(loss, variables), strict=True)]  # fmt: skip
     optimizer.apply_gradients(zip(gradients, variables, strict=True))
-    randomise(pretrainer)
+    garden.randomise(pretrainer)
     # official/core/base_trainer.py
     written = {"model": pretrainer, "optimizer": optimizer, "global_step": tf.Variable(1, dtype=tf.int64)}
-    prefix = write(tmp_path_factory.mktemp("trained"), "ckpt", **written, **pretrainer.checkpoint_items)
+    prefix = garden.write(tmp_path_factory.mktemp("trained"), "ckpt", **written, **pretrainer.checkpoint_items)
     return prefix, pretrainer, both
 
 
 def values_of(encoder, config):
     """A BertEncoder's variables, under the names used here; without its pooler."""
-    values = encoder_values(encoder)
+    values = garden.encoder_values(encoder)
     if config.embedding_size != config.hidden_size:
         projection = encoder._embedding_projection
         values |= {f"bert/embeddings_project/{leaf}": getattr(projection, leaf).numpy() for leaf in ("kernel", "bias")}
     kept = [name for name in values if not name.startswith("bert/pool")]
     return {name.replace("bert/", "electra/", 1): values[name] for name in kept}
-
-
-def assert_equal(weights, expected):
-    assert set(weights) == set(expected)
-    for name, value in expected.items():
-        np.testing.assert_array_equal(weights[name], value, err_msg=name)
 
 
 def test_both_models_of_a_pretrainer(trained):
@@ -300,11 +286,11 @@ def test_both_models_of_a_pretrainer(trained):
     for name, layer in (("dense", pretrainer.discriminator_projection), ("dense_1", pretrainer.discriminator_head)):
         for leaf in ("kernel", "bias"):
             expected[f"discriminator_predictions/{name}/{leaf}"] = getattr(layer, leaf).numpy()
-    assert_equal(weights, expected)
+    garden.assert_same_bits(weights, expected)
     assert set(weights.parts) == {"discriminator", "generator"}
     other = open_weights.open_weights(prefix, "generator")
-    expected = values_of(pretrainer.generator_network, generator) | masked_lm_values(pretrainer.masked_lm)
-    assert_equal(other, expected)
+    expected = values_of(pretrainer.generator_network, generator) | garden.masked_lm_values(pretrainer.masked_lm)
+    garden.assert_same_bits(other, expected)
     assert other.hints["sizes_from_weights"] and "sizes_from_weights" not in weights.hints
     reasons = {key.removesuffix("/.ATTRIBUTES/VARIABLE_VALUE"): reason for key, reason in weights.unused.items()}
     assert reasons["model/masked_lm/dense/kernel"] == "of the generator"
@@ -344,8 +330,8 @@ def test_their_generator_has_the_exact_gelu(trained, tmp_path):
 def test_an_encoder_alone(tmp_path):
     """With a narrower word table it is an ELECTRA's, as TensorFlow Hub's small one; otherwise a BERT's."""
     config, _ = configs(6)
-    encoder = randomise(make_encoder(networks.BertEncoderV2, config, embedding_width=6))
-    weights = open_weights.open_weights(write(tmp_path, "x", encoder=encoder))
-    assert_equal(weights, values_of(encoder, config))
-    alone = write(tmp_path, "wide", encoder=make_encoder(networks.BertEncoder, config))
+    encoder = garden.randomise(garden.make_encoder(networks.BertEncoderV2, config, embedding_width=6))
+    weights = open_weights.open_weights(garden.write(tmp_path, "x", encoder=encoder))
+    garden.assert_same_bits(weights, values_of(encoder, config))
+    alone = garden.write(tmp_path, "wide", encoder=garden.make_encoder(networks.BertEncoder, config))
     assert "bert/pooler/dense/kernel" in open_weights.open_weights(alone)

@@ -4,13 +4,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from helpers.every_model import CONFIG, MODELS, inputs
-from helpers.losses import as_floats, softmax_losses
+from helpers.outputs import as_floats, softmax_losses
 
+from bert_tf import BertForSequenceClassification, ClassificationObjective, TokenClassificationObjective
 from bert_tf.models import inputs as model_inputs
 from bert_tf.models import objectives
 from bert_tf.models.heads import with_class_weights
-from bert_tf.models.objectives import ClassificationObjective, TokenClassificationObjective
-from bert_tf.models.task_models import BertForSequenceClassification
 
 
 def objective_cases():
@@ -122,8 +121,6 @@ def test_examples_that_are_not_real_count_in_the_loss_only():
         expected = as_floats(objective.metrics(alone))
         assert as_floats(objective.metrics(sums)) == pytest.approx(expected, rel=2e-5), objective
 
-
-# --- weights of classes -----------------------------------------------------------------------------------------------
 
 WEIGHTS = [0.25, 3.0, 1.0, 2.0, 0.5]
 

@@ -14,14 +14,12 @@ from helpers.small_data import PIECES
 from helpers.tiny import ONE_LAYER, TINY_CONFIG
 
 import bert_tf
-from bert_tf import PartialLoadWarning
+from bert_tf import BertConfig, FullTokenizer, PartialLoadWarning
 from bert_tf.conversion.convert import convert
 from bert_tf.models import task_models
-from bert_tf.models.configuration.config import BertConfig
 from bert_tf.models.files import initialize, open_weights
 from bert_tf.serving.export import create_served_model
 from bert_tf.tasks.table import task_in
-from bert_tf.text.wordpiece import FullTokenizer
 from bert_tf.training import loop
 from bert_tf.training.settings import FineTuningSettings
 from bert_tf.training.starting_model import describe_model

@@ -6,9 +6,8 @@ import pytest
 import tensorflow as tf
 from helpers.every_model import CONFIG, LENGTH, MODELS, SIZES, VOCAB, inputs
 
+from bert_tf import AdamWeightDecay, BertModel
 from bert_tf.models.configuration.families import RobertaConfig
-from bert_tf.models.task_models import BertModel
-from bert_tf.training.optimization import AdamWeightDecay
 
 # Model, a feature, what is put into it, and what the error says.
 OF_LABELS = [

@@ -4,14 +4,13 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from helpers.dropped import in_training
+from helpers.outputs import in_training
 from helpers.slow import slow
 from helpers.tiny import ONE_LAYER, TINY_CONFIG
 
-from bert_tf import BertForSequenceClassification, BertForSimilarity, BertModel
+from bert_tf import BertConfig, BertForSequenceClassification, BertForSimilarity, BertModel
 from bert_tf.conversion.convert import convert
 from bert_tf.models import kernels
-from bert_tf.models.configuration.config import BertConfig
 from bert_tf.models.configuration.head_config import WINDOW_POOLINGS
 from bert_tf.models.dropout import dropout_scope
 from bert_tf.models.files.initialize import model_variables
@@ -128,13 +127,10 @@ def test_each_text_gets_the_vector_that_it_has_alone(pooling):
     assert np.abs(noisy[:, 0] - noisy[:, 1]).max() > 1e-3
 
 
-# --- classifiers of texts in windows ----------------------------------------------------------------------------------
-
 ROW_INPUTS = ("input_ids", "input_mask", "segment_ids")
 
 
 def windows_of(counts, length=12, seed=0):
-    """Texts of so many windows, in arrays of the most there are."""
     generator = np.random.default_rng(seed)
     shape = (len(counts), max(counts), length)
     real = np.arange(max(counts)) < np.array(counts)[:, None]
@@ -145,7 +141,6 @@ def windows_of(counts, length=12, seed=0):
 
 
 def model_with(pooling, config=CONFIG, **arguments):
-    """A model with random scores of windows, always the same."""
     keras.utils.set_random_seed(0)
     model = BertForSequenceClassification(config, 3, window_pooling=pooling, **arguments)
     model.build()
@@ -167,7 +162,6 @@ def gradients_of(model, features, **arguments):
 @pytest.mark.parametrize("pooling", ["attention", *slow("mean", "max")])
 @pytest.mark.parametrize(("fused", "dtype"), [(True, "float32"), *slow((False, "float32"), (True, "mixed_bfloat16"))])
 def test_texts_of_one_window_are_as_in_an_ordinary_classifier(pooling, fused, dtype):
-    """Bit for bit: logits, in training with its dropout, too, and all gradients."""
     kernels.set_fused(fused)
     try:
         model = model_with(pooling, BertConfig.from_dict(TINY_CONFIG), dtype=dtype)
@@ -193,7 +187,6 @@ def test_texts_of_one_window_are_as_in_an_ordinary_classifier(pooling, fused, dt
 
 
 def pooled_by_hand(vectors, pooling, scores):
-    """Of one text: [W, H] -> [H]."""
     if pooling == "mean":
         return vectors.mean(0)
     if pooling == "max":
@@ -222,7 +215,6 @@ def test_pooling_by_hand_and_empty_windows(pooling):
 
 
 def test_the_model_is_saved(tmp_path):
-    """See test_keras_callbacks.py for Keras's own files."""
     features, model = windows_of([3, 1, 2, 4]), model_with("attention", window_stride=4, max_windows=6)
     expected = np.asarray(model(features))
     model.save_pretrained(str(tmp_path / "folder"))

@@ -6,22 +6,18 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from helpers.dropped import in_training
 from helpers.every_model import CONFIG, MODELS
-from helpers.losses import as_floats
-from helpers.outputs import enlarge
+from helpers.outputs import as_floats, enlarge, in_training
 from helpers.slow import slow
 from helpers.tiny import TINY_CONFIG
 from helpers.training_steps import mirrored
 
+from bert_tf import AdamWeightDecay, BertConfig, BertForSequenceClassification, BertModel
 from bert_tf.models import kernels, layers, objectives
-from bert_tf.models.configuration.config import BertConfig
 from bert_tf.models.configuration.families import FAMILIES, family_named
 from bert_tf.models.dropout import dropout_scope
 from bert_tf.models.files import initialize
 from bert_tf.models.inputs import features_with_labels
-from bert_tf.models.task_models import BertForSequenceClassification, BertModel
-from bert_tf.training.optimization import AdamWeightDecay
 
 pytestmark = pytest.mark.numbers
 
@@ -72,6 +68,7 @@ def test_fit_traces_a_step_once_per_replica(replicas, monkeypatch):
 def test_the_kind_of_problem():
     for arguments, message in (
         ({"num_labels": 3, "labels": ["a", "b"]}, "num_labels=3, but labels has 2 names"),
+        ({"labels": ["a", "a"]}, "must be different names"),
         ({"num_labels": 3, "problem_type": "regression"}, "num_labels=3 does not fit problem_type='regression'"),
     ):
         with pytest.raises(ValueError, match=message):

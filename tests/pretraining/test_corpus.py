@@ -16,7 +16,6 @@ from bert_tf.system import text_files
 
 
 def written(folder, contents, suffix=".txt"):
-    """Writes files f0.txt, f1.txt, ... with these bytes; returns their paths."""
     paths = []
     for number, data in enumerate(contents):
         path = folder / f"f{number}{suffix}"
@@ -26,7 +25,6 @@ def written(folder, contents, suffix=".txt"):
 
 
 def documents_of(text):
-    """Lists of lines of canonical text."""
     assert text == "" or text.endswith("\n")
     blocks = itertools.groupby(text.split("\n")[:-1], lambda line: bool(line.strip()))
     return [list(lines) for is_text, lines in blocks if is_text]
@@ -43,9 +41,6 @@ def error_of(*arguments, **settings):
         for _ in Corpus(*arguments, TextSettings(**settings)).blocks():
             pass
     return str(caught.value)
-
-
-# ---- plain text ------------------------------------------------------------------------------------------------------
 
 
 def placed_text_documents(contents):
@@ -73,12 +68,6 @@ TOKENS = [*"aé博 \u3000\xa0\x85\u2028\x1c\ufeff", "b ", "\n", "\n", "\n\n", "\
 ODD_ENDS = [[b"a\n\n\r", b"b"], [b"a\n\r", b"b"], [b"\r", b"b"], [b"a\n\n\r", b"\r", b"\r\n\rb\n \n\rc\r"]]
 
 
-def random_contents(generator):
-    return [
-        "".join(generator.choices(TOKENS, k=generator.randrange(14))).encode() for _ in range(generator.randint(1, 3))
-    ]
-
-
 @pytest.mark.parametrize("chunk, look_back, longest", [(1, 50, 1), (3, 61, 6)])
 def test_every_cut_of_random_text_gives_the_documents_that_begin_on_each_side(
     tmp_path, monkeypatch, chunk, look_back, longest
@@ -87,7 +76,9 @@ def test_every_cut_of_random_text_gives_the_documents_that_begin_on_each_side(
     monkeypatch.setattr(text_files, "_READ_BYTES", chunk)
     monkeypatch.setattr(pretraining_corpus, "_LOOK_BACK", look_back)
     monkeypatch.setattr(pretraining_corpus, "LONGEST_LINE", longest)
-    for contents in ODD_ENDS + [random_contents(generator) for _ in range(15)]:
+    counts = (generator.randint(1, 3) for _ in range(15))
+    texts = [["".join(generator.choices(TOKENS, k=generator.randrange(14))) for _ in range(count)] for count in counts]
+    for contents in ODD_ENDS + [[text.encode() for text in files] for files in texts]:
         expected = placed_text_documents(contents)
         paths = written(tmp_path, contents)
         corpus = Corpus(paths, TextSettings(input_format="text"))
@@ -139,9 +130,6 @@ def test_a_line_larger_than_memory(tmp_path):
         tracemalloc.stop()
     assert size == len(expected) and shapes == {" ", "\n"}
     assert peak < 20_000_000
-
-
-# ---- records ---------------------------------------------------------------------------------------------------------
 
 
 def jsonl(generator):
@@ -198,18 +186,15 @@ def test_the_form_of_each_file_is_seen_and_forms_mix(tmp_path):
     assert documents(Corpus(paths[2:3], TextSettings(text_key="id"))) == [["2"], ["3"]]
 
 
-@pytest.mark.parametrize(
-    "line, expected",
-    [
-        (b"{oops", "JSONDecodeError"),
-        (b"[1]", "TypeError"),
-        (b'{"title": 1, "body": 2}', "no text in 'text' (--text_key) of {\"title\": 1"),
-        (b'{"text": null}', "no text in 'text'"),
-        (b"[" * 100_000, "RecursionError"),
-        (b'{"text": "\\ud83d"}', "half a character, see --errors"),
-        (b'{"text": "\xff"}', "not UTF-8 at byte offset 48 of the file"),
-    ],
-)
+@pytest.mark.parametrize("line, expected", [
+    (b"{oops", "JSONDecodeError"),
+    (b"[1]", "TypeError"),
+    (b'{"title": 1, "body": 2}', "no text in 'text' (--text_key) of {\"title\": 1"),
+    (b'{"text": null}', "no text in 'text'"),
+    (b"[" * 100_000, "RecursionError"),
+    (b'{"text": "\\ud83d"}', "half a character, see --errors"),
+    (b'{"text": "\xff"}', "not UTF-8 at byte offset 48 of the file"),
+])  # fmt: skip
 def test_bad_records_are_named_by_file_and_line(tmp_path, monkeypatch, line, expected):
     monkeypatch.setattr(text_files, "_READ_BYTES", 8)
     data = b'{"text": "one"}\n\n{"text": "two"}\r\n   \n' + line
@@ -219,9 +204,6 @@ def test_bad_records_are_named_by_file_and_line(tmp_path, monkeypatch, line, exp
             list(corpus.blocks(begin))
         assert expected in str(caught.value) and len(str(caught.value)) < 500
     assert documents(corpus, 0, 33) == [["one"], ["two"]]
-
-
-# ---- compression -----------------------------------------------------------------------------------------------------
 
 
 def test_compressed_files(tmp_path):
@@ -247,9 +229,6 @@ def test_damaged_compressed_files_are_named(tmp_path):
         assert "f0.txt.gz: truncated or damaged gzip file" in message
     message = error_of(written(tmp_path, [gzip.compress(text + b"\xff\n")], suffix=".gz"))
     assert f"f0.gz, line 20001: not UTF-8 at byte offset {len(text)} of the uncompressed text" in message
-
-
-# ---- bad input -------------------------------------------------------------------------------------------------------
 
 
 def test_bad_utf8(tmp_path, caplog):
@@ -294,8 +273,6 @@ def test_empty_files_are_left_out(tmp_path, caplog):
     assert caplog.text.count("2 of 3 files are empty") == 1 and paths[0] in caplog.text
     assert list(Corpus(paths[:1]).blocks()) == []
 
-
-# ---- sentences -------------------------------------------------------------------------------------------------------
 
 SPLIT = TextSettings(split_sentences=True)
 

@@ -8,7 +8,7 @@ import os
 import pytest
 from helpers.early_mistakes import record
 from helpers.paths import GOLDEN, ROOT
-from helpers.pretraining_records_read import FEATURES, LETTERS, contents, digest_records, read_records
+from helpers.record_files import FEATURES, LETTERS, contents, digest_records, read_records
 from helpers.training_steps import one_device
 
 from bert_tf.data import record_files, records

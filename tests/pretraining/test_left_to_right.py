@@ -10,12 +10,11 @@ import tensorflow as tf
 from helpers.masking import CLS, SEP, rows_of, tokenizer_of
 from helpers.tiny import TINY_CONFIG
 
+from bert_tf import BertConfig, BertModel
 from bert_tf.models import kernels, task_models
-from bert_tf.models.configuration.config import BertConfig
 from bert_tf.models.dropout import dropout_scope
 from bert_tf.models.files import directory as model_directory
 from bert_tf.models.files import open_weights
-from bert_tf.models.task_models import BertModel
 from bert_tf.pretraining import mask_rules
 from bert_tf.pretraining.mask_rules import left_to_right as predict_next_tokens
 from bert_tf.pretraining.masking import Masking
@@ -74,7 +73,6 @@ def test_no_token_sees_what_follows(training):
 
 
 def test_padding_and_packed_rows():
-    """A row with padding, and two sequences in one row, give the same as each sequence alone."""
     model, ids = model_of(), random_ids(1)
     alone = [model(part) for part in (ids[:, :5], ids[:, 5:])]
     mask = (np.arange(LENGTH) < 5).astype("int32")[None]

@@ -4,15 +4,13 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from helpers.dropped import in_training
 from helpers.masking import tokenizer_of
+from helpers.outputs import in_training
 from helpers.training_steps import build as build_for_training
 from helpers.training_steps import mirrored, one_device
 
+from bert_tf import BertConfig, BertForPreTraining, PretrainingObjective
 from bert_tf.models import kernels
-from bert_tf.models.configuration.config import BertConfig
-from bert_tf.models.objectives import PretrainingObjective
-from bert_tf.models.task_models import BertForPreTraining
 from bert_tf.pretraining import mask_rules
 from bert_tf.pretraining.masking import Masking
 from bert_tf.training import step as train_step
@@ -78,7 +76,6 @@ def unpacked(batch, rows=ROWS):
 
 
 def enlarge(model):
-    """Weights larger than initially, so that small numbers hide nothing."""
     for variable in model.trainable_variables:
         if "gamma" not in variable.path:
             variable.assign(variable + np.random.default_rng(len(variable.path)).normal(0, 0.2, variable.shape))
@@ -139,5 +136,7 @@ def test_evaluation_leaves_filling_rows_out():
         part["masked_lm_weights"][3:] = 0.0
         evaluate = train_step.make_evaluate_function(model, PretrainingObjective, strategy)
         results.append(evaluate([{name: tf.constant(value) for name, value in part.items()}]))
+        with pytest.raises(ValueError, match="Nothing to evaluate"):
+            evaluate([])
     for key, value in results[0].items():
         np.testing.assert_allclose(results[1][key], value, rtol=1e-5, err_msg=key)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from helpers import plain_pretraining as plain
-from helpers.pretraining_records_read import UNMASKED_FEATURES, read_records
+from helpers.record_files import UNMASKED_FEATURES, read_records
 from helpers.slow import slow
 
 from bert_tf.pretraining import instance_kernels, instances, shard

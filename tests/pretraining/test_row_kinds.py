@@ -7,7 +7,7 @@ import random
 import numpy as np
 import pytest
 from helpers.paths import GOLDEN, lines_of
-from helpers.pretraining_records_read import read_records
+from helpers.record_files import read_records
 
 from bert_tf.pretraining import row_kinds
 from bert_tf.pretraining.corpus import Corpus, TextSettings

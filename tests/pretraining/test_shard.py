@@ -8,7 +8,7 @@ import stat
 
 import numpy as np
 import pytest
-from helpers.pretraining_records_read import LETTERS, contents, read_records
+from helpers.record_files import LETTERS, contents, read_records
 from helpers.slow import slow
 
 from bert_tf.pretraining import create, row_kinds, shard
@@ -29,7 +29,6 @@ def write_corpus(path, documents=16, seed=0, sentences=12) -> None:
 
 @pytest.fixture
 def corpus(tmp_path):
-    """(glob of three files, vocabulary)."""
     (tmp_path / "text").mkdir()
     for number in range(3):
         write_corpus(tmp_path / "text" / f"{number}.txt", seed=number)

@@ -6,16 +6,15 @@ import shutil
 import numpy as np
 import pytest
 from helpers.paths import GOLDEN, lines_of
-from helpers.pretraining_records_read import read_records
+from helpers.record_files import read_records
 
-from bert_tf.models.configuration.config import BertConfig
+from bert_tf import BertConfig, FullTokenizer
 from bert_tf.models.configuration.families import family_named
 from bert_tf.models.files import saving
 from bert_tf.pretraining import model_vocabulary, shard, token_store
 from bert_tf.pretraining.create import create_pretraining_data
 from bert_tf.pretraining.model_vocabulary import read_tokenizer, vocabulary_sha256
 from bert_tf.text.sentence_piece import SentencePieceTokenizer
-from bert_tf.text.wordpiece import FullTokenizer
 
 TOKENIZERS = GOLDEN / "tokenization"
 TEXT = "The house of the rising sun.\nIt's  Café 2019, they said.\n\u0301\n \nAnother, \u200b longer one!\n\u200b\nEnd"

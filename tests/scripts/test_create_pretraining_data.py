@@ -6,7 +6,7 @@ import sys
 
 from helpers import warm
 from helpers.paths import GOLDEN, ROOT
-from helpers.pretraining_records_read import digest_records, read_records
+from helpers.record_files import digest_records, read_records
 from helpers.script_cases import run_cases
 
 

@@ -16,13 +16,11 @@ NUMBER = re.compile(r"-?\d+\.\d+(e-\d\d)?")
 
 
 def values_of(text: str) -> list[np.ndarray]:
-    """For each line, the values of its tokens [T, L, H]."""
     lines = [json.loads(line)["features"] for line in text.splitlines()]
     return [np.array([[layer["values"] for layer in entry["layers"]] for entry in line]) for line in lines]
 
 
 def test_script(tmp_path):
-    """The original's flags; a directory of another format; and what is refused."""
     output = tmp_path / "output"
     (tmp_path / "input.txt.gz").write_bytes(gzip.compress((GOLDEN / "input.txt").read_bytes()))
     config = json.loads((MODEL / "bert_config.json").read_text())
@@ -36,7 +34,7 @@ def test_script(tmp_path):
     full |= {"init_checkpoint": MODEL / "bert_model.ckpt", "batch_size": 2, "use_tpu": False, "num_tpu_cores": 8}
     full |= {"use_one_hot_embeddings": True}
     beside = {name: full[name] for name in ("input_file", "max_seq_length", "layers")}
-    beside |= {"init_checkpoint": tmp_path / "hf", "output_file": tmp_path / "output_hf"}
+    beside |= {"init_checkpoint": tmp_path / "hf", "output_file": tmp_path / "output_hf", "static_padding": True}
     refused = {
         "no number": ({"layers": "last"}, "invalid literal for int.*last"),
         "folder": ({"output_file": tmp_path / "none" / "output"}, "--output_file=.*: there is no directory .*none"),
@@ -56,6 +54,7 @@ def test_script(tmp_path):
     expected = (GOLDEN / "output.jsonl").read_text()
     for path in (output, tmp_path / "output_hf"):
         assert NUMBER.sub("#", path.read_text()) == NUMBER.sub("#", expected)
+        assert all(json.dumps(json.loads(line)) == line for line in path.read_text().splitlines())
         for found, there in zip(values_of(path.read_text()), values_of(expected), strict=True):
             np.testing.assert_allclose(found, there, rtol=0, atol=2e-5)
     assert "1 of 5 lines are longer than --max_seq_length=24" in errors["golden"]

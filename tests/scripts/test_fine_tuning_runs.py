@@ -89,7 +89,7 @@ def test_all_cases_end_as_they_should(ran):
 
 
 @pytest.mark.parametrize("case", [*(case for case in REFUSED if case not in SLOW), *slow("adapters alone")])
-def test_refused(ran, case):
+def test_runs_that_do_not_fit_end_in_one_line(ran, case):
     out, outcomes, *_ = ran
     assert "Error: " in outcomes[case] and "\n" not in outcomes[case], outcomes[case]
     for part in REFUSED[case]:

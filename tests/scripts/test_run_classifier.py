@@ -100,7 +100,6 @@ def numbers_of(path) -> np.ndarray:
 
 
 def test_evaluation_and_prediction_equal_the_original(ran, golden):
-    """The whole program on the original's data, weights and vocabulary."""
     out, logs = ran
     expected = results_of(golden / "classifier" / "end_to_end")
     assert results_of(out / "original") == pytest.approx(expected, abs=1e-4)

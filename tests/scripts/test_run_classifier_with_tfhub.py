@@ -58,7 +58,7 @@ def test_a_module_is_fine_tuned_from_its_address(ran):
     assert (folder / "out" / "address" / "vocab.txt").read_bytes() == vocab
 
 
-def test_refused(ran):
+def test_modules_that_can_not_be_opened_are_named(ran):
     folder, outcomes, _ = ran
     assert outcomes["weights, too"].startswith(
         "ValueError: --init_checkpoint: here the weights are those of --bert_hub"

@@ -14,8 +14,7 @@ from helpers.pretraining_runs import values
 from helpers.record_files import example_of, write_records
 from helpers.script_cases import run_cases
 
-from bert_tf import BertForMaskedLM, ElectraDiscriminator
-from bert_tf.models.configuration.config import BertConfig
+from bert_tf import BertConfig, BertForMaskedLM, ElectraDiscriminator
 from bert_tf.models.configuration.families import ElectraConfig
 from bert_tf.models.files import pretrained
 from bert_tf.pretraining.create import create_pretraining_data
@@ -92,7 +91,6 @@ PATHS = ("input_file", "generator_config_file", "bert_config_file", "output_dir"
 
 @pytest.fixture(scope="module")
 def runs(data):
-    """(folder, outcomes, stderr) of all cases."""
     cases = {}
     for name, flags in {
         **CASES,
@@ -146,7 +144,7 @@ def test_a_run_leaves_two_models(runs):
 
 
 @pytest.mark.slow
-def test_what_is_refused(runs):
+def test_electra_rejects_another_generator_and_a_bert(runs):
     data, outcomes, _ = runs
     for name, (_, message) in REFUSED.items():
         kind, _, rest = outcomes[name].partition(": ")

@@ -82,7 +82,7 @@ def ran(folder):
     return folder / "out", run_and_refuse("run_similarity", folder / "out", done, refused)
 
 
-def test_a_run_learns(ran):
+def test_a_ranking_is_learned(ran):
     out, logs = ran
     after = results_of(out / "ranked")
     retrieval = ("accuracy_1", "accuracy_5", "accuracy_10", "mrr_10", "ndcg_10", "triplet_accuracy")

@@ -12,11 +12,10 @@ from helpers.paths import TESTS
 from helpers.script_cases import results_of, run_and_refuse
 from helpers.tiny import ONE_LAYER, write_encoder
 
-from bert_tf import QuestionAnswerer
+from bert_tf import FullTokenizer, QuestionAnswerer
 from bert_tf.tasks.squad import outputs as squad_outputs
 from bert_tf.tasks.squad.data import read_squad_examples
 from bert_tf.tasks.squad.windows import WindowSettings, build_windows
-from bert_tf.text.wordpiece import FullTokenizer
 
 MARKS = [f"mark{number}" for number in range(5)]
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "which", "?", *MARKS]
@@ -111,7 +110,6 @@ def json_of(path):
 
 @pytest.mark.parametrize(("case", "version"), [("original 1", "v1.1"), ("original 2", "v2.0")])
 def test_predictions_equal_the_original(ran, golden, case, version):
-    """The whole program on the original's questions, weights and vocabulary."""
     out, *_ = ran
     expected = golden / "squad" / "end_to_end" / version
     assert json_of(out / case / "predictions.json") == json_of(expected / "predictions.json")
@@ -131,7 +129,7 @@ def test_predictions_equal_the_original(ran, golden, case, version):
         assert odds[0] == pytest.approx(odds[1], abs=2e-4)
 
 
-def test_a_run_learns(ran, folder):
+def test_questions_are_learned(ran, folder):
     out, *_ = ran
     results = results_of(out / "trained")
     assert results["global_step"] == 64 and results["eval_f1"] >= 90.0 and results["eval_exact_match"] >= 90.0
@@ -191,7 +189,7 @@ def test_the_model_answers_in_a_notebook_as_the_script(ran, folder):
             assert context[answer["start"] : answer["end"]] == answer["answer"]
 
 
-def test_predictions_hang_neither_on_devices_nor_on_padding(ran, folder):
+def test_predictions_depend_neither_on_devices_nor_on_padding(ran, folder):
     """The last batch is partial in each case, and every window counts."""
     out, logs = ran
     windows = build_windows(
@@ -249,9 +247,6 @@ def test_windows_are_cached_where_they_should_be(ran):
     out, logs = ran
     assert len(list((out / "trained" / "windows").iterdir())) == 2
     assert logs["again"].count("windows from ") == 2 and "windows from " not in logs["trained"]
-
-
-# --- logits of windows, without a model
 
 
 @pytest.mark.parametrize(("batch_size", "static_padding"), [(4, True), (100, False)])

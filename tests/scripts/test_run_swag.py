@@ -67,7 +67,7 @@ def ran(folder):
     return folder / "out", run_and_refuse("run_swag", folder / "out", done, {})
 
 
-def test_a_run_learns(ran):
+def test_choices_are_learned(ran):
     out, logs = ran
     results = results_of(out / "trained")
     assert set(results) == {"eval_accuracy", "eval_loss", "loss", "global_step"}

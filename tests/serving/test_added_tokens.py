@@ -9,10 +9,8 @@ import tensorflow as tf
 from helpers.outputs import enlarge
 from helpers.tiny import ONE_LAYER
 
-from bert_tf.models.configuration.config import BertConfig
-from bert_tf.models.task_models import BertForSequenceClassification
+from bert_tf import BertConfig, BertForSequenceClassification, Predictor
 from bert_tf.serving import export
-from bert_tf.serving.predictor import Predictor
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "삼성", "전자", "은", "##은", "[", "]", "/", "e1", "a", "b"]
 TEXTS = ["[E1]삼성[/E1]은 전자", "삼성은 [e1] a", "a b", "[E1][E1]"]

@@ -9,15 +9,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from helpers.descendants import save_model
-from helpers.exports import save, signature_of
-from helpers.progress import show_progress_at_once
+from helpers.exports import save, show_progress_at_once, signature_of
 from helpers.slow import slow
 
+from bert_tf import BertModel, Embedder
 from bert_tf.models.configuration.sentence_settings import POOLINGS, SentenceSettings, read_settings, settings_files
-from bert_tf.models.task_models import BertModel
 from bert_tf.serving import embedder as embedder_module
 from bert_tf.serving import export, predictor
-from bert_tf.serving.embedder import Embedder
 
 TEXTS = ["A man eats food.", "", "김철수는 서울에 산다.", " Spaces around \n", "word " * 100, "A MAN"]
 
@@ -35,14 +33,12 @@ def write_settings(folder, settings: SentenceSettings, hidden_size=32) -> None:
 
 
 def described(folder, model_dir, **settings) -> str:
-    """A copy of the model as a directory of sentence-transformers."""
     shutil.copytree(model_dir, folder)
     write_settings(folder, SentenceSettings(str(folder), **settings))
     return str(folder)
 
 
 def plainly(model_dir, pooling, length=None, lower=False) -> np.ndarray:
-    """The vectors, a text at a time."""
     embedder = Embedder(model_dir)
     model, vectors = BertModel.from_pretrained(model_dir), []
     for text in TEXTS:
@@ -53,7 +49,6 @@ def plainly(model_dir, pooling, length=None, lower=False) -> np.ndarray:
 
 
 def test_vectors_are_those_of_one_text_at_a_time(model_dir):
-    """The other ways of pooling are below."""
     embedder = Embedder(model_dir, pooling="mean", batch_size=4)
     assert embedder.max_seq_length == 64 and embedder.size == 32
     found, expected = embedder.encode(TEXTS), plainly(model_dir, "mean")

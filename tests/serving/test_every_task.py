@@ -7,15 +7,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from helpers.descendants import save_model
-from helpers.exports import save
-from helpers.old_directories import make_old, numbered
 from helpers.slow import slow
 
-from bert_tf import ChoicePredictor, Embedder, Predictor, QuestionAnswerer, Tagger
+from bert_tf import ChoicePredictor, Embedder, Predictor, QuestionAnswerer, Tagger, fill_mask, read_tokenizer
 from bert_tf.models import task_models
-from bert_tf.models.files.pretrained import read_tokenizer
 from bert_tf.serving import export
-from bert_tf.serving.fill_mask import fill_mask
 from bert_tf.serving.loaded_export import OnnxModel
 from bert_tf.serving.onnx_export import export_onnx
 from bert_tf.tasks import table
@@ -65,7 +61,6 @@ KINDS = {
 
 
 def check_near(found, expected) -> None:
-    """The same outputs of a graph."""
     for name, value in expected.items():
         if value.dtype.is_floating:
             np.testing.assert_allclose(found[name], value, atol=1e-5)
@@ -123,7 +118,6 @@ def test_answers_are_the_models(tmp_path, clean_process, family, kind):
 
 
 def check_ids(path, saved_model, task) -> None:
-    """An export without texts computes what the served model does."""
     signatures = tf.saved_model.load(saved_model).signatures
     served = export.create_served_model(path, task, ids_only=True)
     features = {name: tf.constant(value) for name, value in read_tokenizer(path)(TEXTS, max_length=48).items()}
@@ -180,39 +174,3 @@ def test_masks_and_vectors(tmp_path, clean_process, family):
         for pooling in ("mean", "cls"):
             expected = Embedder(path, pooling=pooling).encode(TEXTS)
             np.testing.assert_allclose(Embedder(vectors, pooling=pooling).encode(TEXTS), expected, atol=1e-5)
-
-
-# ---- directories from before head_config.json ------------------------------------------------------------------------
-
-TAGGER, TWO = task_models.BertForTokenClassification, {"labels": ["bad", "좋다"], "num_labels": 2}
-THREE, OLD, MULTI_LABEL = numbered("O", "B-X", "I-X"), numbered("bad", "좋다"), "multi_label_classification"
-OF_TAGS, OF_CHOICES = ({"architectures": [name]} for name in ("BertForTokenClassification", "BertForMultipleChoice"))
-
-
-@pytest.mark.parametrize(
-    ("task", "answerer", "model_class", "arguments", "keys"),
-    [
-        ("classification", Predictor, CLASSIFIER, TWO, {**OLD, "problem_type": "single_label_classification"}),
-        *slow(
-            ("ner", Tagger, TAGGER, {"labels": ["O", "B-X", "I-X"], "num_labels": 3}, {**THREE, **OF_TAGS}),
-            ("regression", Predictor, CLASSIFIER, {"num_labels": 1}, {"problem_type": "regression"}),
-            ("classification", Predictor, CLASSIFIER, {**TWO, "problem_type": MULTI_LABEL},
-             {**OLD, "problem_type": MULTI_LABEL}),
-            ("multiple_choice", ChoicePredictor, CHOICE, {}, OF_CHOICES),
-        ),
-    ],
-    ids=["labels", "tags", "regression", "several", "choices"],
-)  # fmt: skip
-def test_old_directories_answer_and_can_be_exported(tmp_path, task, answerer, model_class, arguments, keys):
-    path = save(tmp_path / "model", model_class, {"num_hidden_layers": 1}, **arguments)
-    if task == "ner":  # recognised by this file in all versions
-        (tmp_path / "model" / "token_classification.json").write_text("{}")
-    texts = ["One text.", "Another, longer text"]
-    questions = [(text, ["yes", "no"]) for text in texts] if task == "multiple_choice" else texts
-    expected = answerer(path).predict(questions)
-    make_old(path, **keys)
-    assert table.task_in(path) == task
-    assert answerer(path).predict(questions) == expected
-    assert list(export.create_served_model(path, task).labels) == arguments.get(
-        "labels", []
-    )  # what exports are made of

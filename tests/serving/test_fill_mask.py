@@ -5,9 +5,7 @@ import numpy as np
 import pytest
 from helpers.tiny import TINY_CONFIG
 
-from bert_tf.models.configuration.config import BertConfig
-from bert_tf.models.task_models import BertForPreTraining, BertForSequenceClassification
-from bert_tf.serving.fill_mask import fill_mask
+from bert_tf import BertConfig, BertForPreTraining, BertForSequenceClassification, fill_mask
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefgh", "##a", "##b", "."]
 
@@ -24,7 +22,6 @@ def make_model(vocab_size=16):  # as many as PIECES has
 
 
 def expected(model, tokens, positions):
-    """Probabilities [P, V] of the masks in one unpadded sequence, straight from the model."""
     features = {
         "input_ids": np.array([[PIECES.index(token) for token in tokens]]),
         "masked_lm_positions": np.array([positions]),
@@ -70,7 +67,7 @@ def test_rows_beyond_the_vocabulary_are_never_guessed(small):
     assert sum(probability for _, probability in guesses) == pytest.approx(1)
 
 
-def test_what_is_refused(small):
+def test_fill_mask_rejects_texts_without_a_mask(small):
     model = make_model()
     fill_mask(model, small, ["[MASK]" + " a" * 9])  # as long as it can be
     for texts, other, message in (

@@ -8,8 +8,7 @@ import tensorflow as tf
 from helpers.outputs import enlarge
 from helpers.tiny import ONE_LAYER
 
-from bert_tf import BertForSequenceClassification, Predictor
-from bert_tf.models.configuration.config import BertConfig
+from bert_tf import BertConfig, BertForSequenceClassification, Predictor
 from bert_tf.serving import export, onnx_export
 from bert_tf.serving.graph_inputs import TextEncoder, fold, unfolded
 from bert_tf.serving.graph_models import ServedWindowClassifier
@@ -89,8 +88,6 @@ def test_the_side_that_a_folder_names(small, caplog):
     assert encoded.ids.tolist() == small.encode("c d e", add_special_tokens=True)
     assert "5 tokens, of which the first are lost: 1 of 1 examples." in caplog.text
 
-
-# ---- windows ---------------------------------------------------------------------------------------------------------
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghij"]
 CONFIG = BertConfig.from_dict({**ONE_LAYER, "vocab_size": len(PIECES), "max_position_embeddings": 8})

@@ -11,8 +11,7 @@ import tensorflow as tf
 from helpers.op_by_op import op_by_op
 from helpers.tiny import TINY_CONFIG
 
-from bert_tf.models.configuration.config import BertConfig
-from bert_tf.models.task_models import BertForQuestionAnswering
+from bert_tf import BertConfig, BertForQuestionAnswering
 from bert_tf.serving import export, graph_squad, safe_graph
 from bert_tf.serving.graph_squad import ServedQuestionAnswering
 from bert_tf.serving.question_answerer import QuestionAnswerer, _describe, _describe_outputs
@@ -38,14 +37,10 @@ def make_settings(**values) -> QuestionAnsweringSettings:
 
 
 def as_dicts(outputs) -> list[dict]:
-    """The tensors in the form of QuestionAnswerer.predict, with null_score."""
     arrays = {name: value.numpy() for name, value in outputs.items()}
     assert set(arrays) == KEYS
     rows = [dict(zip(arrays, values, strict=True)) for values in zip(*arrays.values(), strict=True)]
     return [_describe_outputs(row) | {"null_score": float(row["null_score"])} for row in rows]
-
-
-# ---- exactly: logits that are small integers, so that many candidates are equal ------------------------------------
 
 
 class Numbers:
@@ -102,15 +97,12 @@ def random_pairs(count, seed) -> list[tuple[str, str]]:
 SIZES = {"max_seq_length": 24, "doc_stride": 5, "max_query_length": 6, "max_answer_length": 7, "n_best_size": 6}
 
 
-@pytest.mark.parametrize(
-    ("null", "values"),
-    [
-        (0, {"n_best_size": 20, "max_answer_length": 30, "doc_stride": 128}),
-        (0, {"n_best_size": 40, "max_answer_length": 1, "doc_stride": 1}),
-        (2, {"version_2_with_negative": True, "n_best_size": 1, "null_score_diff_threshold": 4.0}),
-        (9, {"version_2_with_negative": True, "n_best_size": 2, "null_score_diff_threshold": 17.0}),
-    ],
-)
+@pytest.mark.parametrize(("null", "values"), [
+    (0, {"n_best_size": 20, "max_answer_length": 30, "doc_stride": 128}),
+    (0, {"n_best_size": 40, "max_answer_length": 1, "doc_stride": 1}),
+    (2, {"version_2_with_negative": True, "n_best_size": 1, "null_score_diff_threshold": 4.0}),
+    (9, {"version_2_with_negative": True, "n_best_size": 2, "null_score_diff_threshold": 17.0}),
+])  # fmt: skip
 def test_equal_to_the_last_tie(small, null, values):
     settings = make_settings(**(SIZES | values))
     model = Numbers(24, null)
@@ -145,9 +137,6 @@ def test_spans_without_characters():
         found = graph_squad._nbest(tf.constant([0] * 5 + [1]), answers, is_extra, tf.constant(2), size, True)
         listed = tf.where(tf.math.is_finite(found.scores), found.texts, "-").numpy().tolist()
         assert [b" ".join(row) for row in listed] == wanted
-
-
-# ---- with a model --------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")

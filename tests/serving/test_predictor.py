@@ -13,16 +13,8 @@ from helpers.slow import slow
 from helpers.small_data import PIECES
 from helpers.tiny import write_encoder
 
-from bert_tf import (
-    BertForMaskedLM,
-    BertForQuestionAnswering,
-    BertForSequenceClassification,
-    BertForTokenClassification,
-    ChoicePredictor,
-    Predictor,
-    QuestionAnswerer,
-    Tagger,
-)
+from bert_tf import BertForMaskedLM, BertForQuestionAnswering, ChoicePredictor, Predictor, QuestionAnswerer, Tagger
+from bert_tf.models.task_models import BertForSequenceClassification, BertForTokenClassification
 from bert_tf.serving import export
 
 
@@ -89,20 +81,15 @@ def test_what_is_lost_of_texts_is_reported_once(predictor, caplog):
     ]
 
 
-# --- mistakes --------------------------------------------------------------------------------------------------------
-
 WRONG = [None, float("nan"), 3, b"a", {}, {"sentence": "a", "label": 1}, {"text_pair": "b"}, [["a"], []], ("a", None)]
 
 
-@pytest.mark.parametrize(
-    ("kind", "right", "wrong", "message"),
-    [
-        (Predictor, "a", ["b"] * 3, r" \(list\); texts are strings or \(text, text_pair\), as tuples or dicts with"),
-        (QuestionAnswerer, {"context": "b", "question": "a"}, "a", r" is 'a' \(str\); questions are \(question, con"),
-        (ChoicePredictor, ("a", ["b", "c"]), ("a", ["b", 3]), r": choices\[1\] is 3 \(int\), not a string"),
-        (Tagger, ["a", "b"], ["a", 3], r"\[1\] is 3 \(int\), not a string"),
-    ],
-)
+@pytest.mark.parametrize(("kind", "right", "wrong", "message"), [
+    (Predictor, "a", ["b"] * 3, r" \(list\); texts are strings or \(text, text_pair\), as tuples or dicts with"),
+    (QuestionAnswerer, {"context": "b", "question": "a"}, "a", r" is 'a' \(str\); questions are \(question, con"),
+    (ChoicePredictor, ("a", ["b", "c"]), ("a", ["b", 3]), r": choices\[1\] is 3 \(int\), not a string"),
+    (Tagger, ["a", "b"], ["a", 3], r"\[1\] is 3 \(int\), not a string"),
+])  # fmt: skip
 def test_a_wrong_item_is_named_by_its_place(kind, right, wrong, message):
     """Before anything is computed, so that no model is needed."""
     answerer, name = kind.__new__(kind), "questions" if kind in (QuestionAnswerer, ChoicePredictor) else "texts"
@@ -114,14 +101,11 @@ def test_a_wrong_item_is_named_by_its_place(kind, right, wrong, message):
         answerer.predict(None)
 
 
-@pytest.mark.parametrize(
-    ("run", "pairs", "told"),
-    [
-        ({"text_b": "other"}, None, "two texts an example, and is given one."),
-        ({"text_b": None}, True, "two texts an example, and is given one."),
-        (None, False, "one text an example, and is given two."),
-    ],
-)
+@pytest.mark.parametrize(("run", "pairs", "told"), [
+    ({"text_b": "other"}, None, "two texts an example, and is given one."),
+    ({"text_b": None}, True, "two texts an example, and is given one."),
+    (None, False, "one text an example, and is given two."),
+])  # fmt: skip
 def test_another_number_of_texts_than_in_training_is_reported_once(predictor, tmp_path, caplog, run, pairs, told):
     """By head_config.json, which copies keep; or by the run.json of an earlier version."""
     folder = shutil.copytree(predictor.path, tmp_path / "model")
@@ -142,20 +126,17 @@ def test_another_number_of_texts_than_in_training_is_reported_once(predictor, tm
 SIGMOID, IDENTITY = "torch.nn.modules.activation.Sigmoid", "torch.nn.modules.linear.Identity"
 
 
-@pytest.mark.parametrize(
-    ("config", "beside", "key"),
-    [
-        ({"sentence_transformers": {"activation_fn": SIGMOID}}, {}, "probability"),
-        *slow(
-            ({"sbert_ce_default_activation_function": SIGMOID}, {}, "probability"),
-            ({"sbert_ce_default_activation_function": IDENTITY}, {"activation_fn": None}, "score"),
-            ({}, {"activation_fn": SIGMOID}, "probability"),
-        ),
-        ({}, {}, "score"),
-        ({"sentence_transformers": {"activation_fn": SIGMOID}}, {"activation_fn": IDENTITY}, "score"),
-        ({}, {"activation_fn": "torch.nn.modules.activation.Tanh"}, None),
-    ],
-)
+@pytest.mark.parametrize(("config", "beside", "key"), [
+    ({"sentence_transformers": {"activation_fn": SIGMOID}}, {}, "probability"),
+    *slow(
+        ({"sbert_ce_default_activation_function": SIGMOID}, {}, "probability"),
+        ({"sbert_ce_default_activation_function": IDENTITY}, {"activation_fn": None}, "score"),
+        ({}, {"activation_fn": SIGMOID}, "probability"),
+    ),
+    ({}, {}, "score"),
+    ({"sentence_transformers": {"activation_fn": SIGMOID}}, {"activation_fn": IDENTITY}, "score"),
+    ({}, {"activation_fn": "torch.nn.modules.activation.Tanh"}, None),
+])  # fmt: skip
 def test_what_a_cross_encoder_makes_of_its_output(predictor, tmp_path, config, beside, key):
     """The answer's key says it; in copies and in what an export is made of, too. `beside` is what sentence-transformers
     6 writes into its own file."""

@@ -5,13 +5,11 @@ import json
 import keras
 import numpy as np
 import pytest
-from helpers.progress import show_progress_at_once
+from helpers.exports import show_progress_at_once
 from helpers.tiny import TINY_CONFIG
 
-from bert_tf.models.configuration.config import BertConfig
-from bert_tf.models.task_models import BertForQuestionAnswering
+from bert_tf import BertConfig, BertForQuestionAnswering, QuestionAnswerer
 from bert_tf.serving import predictor
-from bert_tf.serving.question_answerer import QuestionAnswerer
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "which", "?", "gold", *(f"w{number}" for number in range(92))]
 

@@ -7,17 +7,15 @@ import pytest
 from helpers.exports import VOCAB, load_no_graphs, save, signature_of
 from helpers.slow import slow
 
+from bert_tf import FullTokenizer, Predictor, Tagger
 from bert_tf.models import task_models
 from bert_tf.models.configuration.head_config import softmax
 from bert_tf.serving import export
-from bert_tf.serving.predictor import Predictor
-from bert_tf.serving.tagger import Tagger
 from bert_tf.tasks.ner import encode as ner_encode
 from bert_tf.tasks.ner import outputs as ner_outputs
 from bert_tf.tasks.ner import tags as ner_tags
 from bert_tf.tasks.ner import tags as tagging
 from bert_tf.tasks.ner.data import Sentence
-from bert_tf.text.wordpiece import FullTokenizer
 
 TEXTS = [
     "Ada Lovelace  lived in London.",
@@ -46,7 +44,6 @@ def tagger(folder, scheme) -> tuple[str, list[str]]:
 
 
 def tags_of_the_script(path, labels, scheme) -> tuple[list[list[str]], np.ndarray]:
-    """The results of run_ner.py: tags, and the probability of the likeliest tag of each word."""
     sentences = [Sentence(words, ["O"] * len(words), [1] * len(words)) for words in SENTENCES]
     rows = ner_encode.encode_sentences(sentences, FullTokenizer(VOCAB), 64)
     model = task_models.BertForTokenClassification.from_pretrained(path)
@@ -139,16 +136,13 @@ def test_texts_are_split_as_the_training_data_was(tmp_path, split):
     assert [len(row["words"]) for row in found[1:3]] == ([0, 2] if with_spaces else [0, 0])
 
 
-@pytest.mark.parametrize(
-    ("labels", "standard", "scheme"),
-    [
-        (["o", "e-loc", "s-loc", "b-loc", "i-loc"], ["O", "E-loc", "S-loc", "B-loc", "I-loc"], "bioes"),
-        *slow(
-            (["PER_B", "-", "PER_I"], ["B-PER", "O", "I-PER"], "iob2"),
-            (["NOUN", "VERB", "X"], ["NOUN", "VERB", "X"], "plain"),
-        ),
-    ],
-)
+@pytest.mark.parametrize(("labels", "standard", "scheme"), [
+    (["o", "e-loc", "s-loc", "b-loc", "i-loc"], ["O", "E-loc", "S-loc", "B-loc", "I-loc"], "bioes"),
+    *slow(
+        (["PER_B", "-", "PER_I"], ["B-PER", "O", "I-PER"], "iob2"),
+        (["NOUN", "VERB", "X"], ["NOUN", "VERB", "X"], "plain"),
+    ),
+])  # fmt: skip
 def test_a_model_that_spells_its_tags_otherwise(tmp_path, labels, standard, scheme):
     """Models of others have no settings beside them: their labels say what they learned."""
     path = save(tmp_path / "model", task_models.BertForTokenClassification, num_labels=len(labels), labels=labels)
@@ -160,7 +154,7 @@ def test_a_model_that_spells_its_tags_otherwise(tmp_path, labels, standard, sche
     assert any(row["entities"] for row in found) == (scheme != "plain")
 
 
-def test_what_is_refused(exported, tmp_path, monkeypatch):
+def test_tagger_rejects_other_texts_and_models(exported, tmp_path, monkeypatch):
     path, _, opened = exported("iob2")
     with pytest.raises(TypeError, match="texts must be a list of strings or lists of words"):
         Tagger(path).predict("Ada")

@@ -7,10 +7,8 @@ import numpy as np
 import pytest
 from helpers.exports import save
 
+from bert_tf import BertModel, Embedder, TextIndex
 from bert_tf.models.configuration.sentence_settings import SentenceSettings, settings_files
-from bert_tf.models.task_models import BertModel
-from bert_tf.serving.embedder import Embedder
-from bert_tf.serving.text_index import TextIndex
 
 TEXTS = ["A man eats food.", "김철수는 서울에 산다.", "The sky is blue.", "A man eats bread.", "Hello"]
 
@@ -64,7 +62,6 @@ def test_results_are_those_of_sentence_transformers(shared):
 
 
 def described(embedder, folder, **settings) -> Embedder:
-    """The same model as a directory of sentence-transformers."""
     shutil.copytree(embedder.path, folder)
     for name, content in settings_files(SentenceSettings("", described=True, **settings), 32).items():
         (folder / name).parent.mkdir(exist_ok=True)
@@ -72,14 +69,11 @@ def described(embedder, folder, **settings) -> Embedder:
     return Embedder(str(folder))
 
 
-@pytest.mark.parametrize(
-    ("prompts", "default", "of_query", "of_text"),
-    [
-        ({"query": "query: ", "document": "A passage: "}, "query", "query: ", "A passage: "),
-        ({"query": "query: ", "passage": "A passage: "}, None, "query: ", ""),
-        ({"passage": "A passage: "}, "passage", "", ""),
-    ],
-)
+@pytest.mark.parametrize(("prompts", "default", "of_query", "of_text"), [
+    ({"query": "query: ", "document": "A passage: "}, "query", "query: ", "A passage: "),
+    ({"query": "query: ", "passage": "A passage: "}, None, "query: ", ""),
+    ({"passage": "A passage: "}, "passage", "", ""),
+])  # fmt: skip
 def test_prompts_of_queries_and_texts(embedder, tmp_path, prompts, default, of_query, of_text):
     """Those that sentence-transformers 6.2 takes in encode_query and encode_document: never the default one."""
     opened = described(embedder, tmp_path / "model", prompts=prompts, default_prompt_name=default)

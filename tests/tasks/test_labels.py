@@ -15,9 +15,8 @@ from helpers.paths import lines_of
 from helpers.small_data import PIECES
 from helpers.tiny import ONE_LAYER, write_encoder
 
-from bert_tf import Predictor, Tagger
+from bert_tf import BertConfig, FullTokenizer, Predictor, Tagger
 from bert_tf.models import task_models
-from bert_tf.models.configuration.config import BertConfig
 from bert_tf.models.configuration.head_config import HEAD_CONFIG
 from bert_tf.models.files import initialize
 from bert_tf.models.files.directory import read_head
@@ -28,17 +27,12 @@ from bert_tf.tasks.classification.task import ClassificationTask
 from bert_tf.tasks.ner.settings import NerSettings
 from bert_tf.tasks.ner.task import NerTask
 from bert_tf.tasks.script import fine_tune
-from bert_tf.text.wordpiece import FullTokenizer
 from bert_tf.training.settings import FineTuningSettings
 from bert_tf.training.teacher import open_teacher, with_labels_of
 from bert_tf.weights.tensor_files import open_safetensors
 
 TEXTS = [f"good w{number} bad w{number * 7 % 90} w{number * 11 % 90}" for number in range(24)]
 NLI = ("entailment", "neutral", "contradiction")
-
-
-def row_of(label: str) -> np.ndarray:
-    return np.random.default_rng(zlib.crc32(label.encode())).normal(size=ONE_LAYER["hidden_size"])
 
 
 def save_classifier(
@@ -60,7 +54,8 @@ def set_head(model, labels, vocab) -> None:
     """A row for each label, and a bias with which no label is likelier than the others."""
     model.build()
     weights, bias = model.head.trainable_variables
-    weights.assign(np.stack([np.resize(row_of(label), weights.shape[1]) for label in labels]))
+    rows = (np.random.default_rng(zlib.crc32(label.encode())).normal(size=ONE_LAYER["hidden_size"]) for label in labels)
+    weights.assign(np.stack([np.resize(row, weights.shape[1]) for row in rows]))
     features = FullTokenizer(vocab)(TEXTS)
     if isinstance(model, task_models.BertForMultipleChoice):
         features = {name: value[:, None] for name, value in features.items()}
@@ -92,7 +87,6 @@ def custom(folder, gold, **arguments) -> ClassificationTask:
 
 
 def assert_same_answers(found, expected):
-    """By name, whatever the order."""
     assert len(found) == len(expected)
     for one, other in zip(found, expected, strict=True):
         assert one["label"] == other["label"]
@@ -112,9 +106,6 @@ def write_mnli(folder, gold) -> str:
         ]
         (data / f"{name}.tsv").write_text("\n".join(["\t".join([*header, *ending]), *rows]) + "\n")
     return str(data)
-
-
-# ---- evaluate and predict --------------------------------------------------------------------------------------------
 
 
 def test_a_model_with_its_own_order_of_the_labels_of_mnli(folder, caplog):
@@ -181,9 +172,6 @@ def test_labels_of_a_run_in_its_own_directory(folder):
     run = run_of(folder, model, do_eval=True, do_predict=True, use_best_model=True)
     assert fine_tune(custom(folder, gold, labels=["b", "a"]), run)["eval_accuracy"] == 1.0
     assert_same_answers(lines_of(folder / "out" / "predictions.jsonl"), expected)
-
-
-# ---- train on --------------------------------------------------------------------------------------------------------
 
 
 def test_a_new_head(folder, caplog):
@@ -267,9 +255,6 @@ def test_the_output_layer_of_another_task_is_not_taken(folder):
             fine_tune(task, run_of(folder, path, do_train=True))
 
 
-# ---- teachers --------------------------------------------------------------------------------------------------------
-
-
 def test_a_teacher_with_another_order(folder):
     task = custom(folder, ["down", "up"])
     run = run_of(folder, folder / "encoder", do_train=True)
@@ -290,8 +275,6 @@ def test_a_teacher_with_another_order(folder):
     with pytest.raises(ValueError, match=r"^--teacher: .*other has other labels: only there no, yes; only here down"):
         with_labels_of(teacher, task.files.head, ())
 
-
-# ---- tags ------------------------------------------------------------------------------------------------------------
 
 TAGS = ("I-PER", "O", "B-LOC", "B-PER", "I-LOC")
 

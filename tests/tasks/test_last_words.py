@@ -21,28 +21,25 @@ PYTHON = 'In Python:\n  from bert_tf import QuestionAnswerer\n  QuestionAnswerer
 
 
 # Of the last run, of the best model, the settings -> what is said before the line of Python, where there is one.
-@pytest.mark.parametrize(
-    ("results", "best", "settings", "said"),
-    [
-        (LAST, BEST, TRAINED, [
-            f"Results of step 96, the last one: {RESULTS}", "Predictions: of step 96, the last one.",
-            f"Best model: out/best_model (step 24, eval_f1 50.0000 beside 0.0000 of step 96).{ADVICE}"]),
-        (LAST | {"eval_f1": 50.0, "global_step": 24}, BEST, TRAINED | USED, [
-            "Results of step 24, the best one: eval_f1 50, eval_loss 3.", "Predictions: of step 24, the best one.",
-            "Best model: out/best_model (step 24, eval_f1 50.0000)."]),
-        (LAST, BEST | {"step": 96}, {"do_train": True}, [
-            f"Results of step 96, the last one: {RESULTS}",
-            "Best model: out/best_model (step 96, eval_f1 50.0000)."]),
-        (LAST, BEST, TRAINED | {"num_seeds": 2}, [
-            f"Results of step 96, the last one, with seed 7: {RESULTS}",
-            "Predictions: of step 96, the last one, with seed 7.",
-            f"Best model: out/best_model (step 24, eval_f1 50.0000 beside 0.0000 of step 96).{ADVICE}"]),
-        ({}, None, TRAINED, ["Predictions: of step 96, the last one.",
-                             "Model: out (the last step; without a dev set there is no best one)."]),
-        (LAST, BEST, {"do_eval": True}, [f"Results of step 96: {RESULTS}"]),
-        (LAST | {"global_step": 0}, BEST, {"do_eval": True}, [f"Results: {RESULTS}"]),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("results", "best", "settings", "said"), [
+    (LAST, BEST, TRAINED, [
+        f"Results of step 96, the last one: {RESULTS}", "Predictions: of step 96, the last one.",
+        f"Best model: out/best_model (step 24, eval_f1 50.0000 beside 0.0000 of step 96).{ADVICE}"]),
+    (LAST | {"eval_f1": 50.0, "global_step": 24}, BEST, TRAINED | USED, [
+        "Results of step 24, the best one: eval_f1 50, eval_loss 3.", "Predictions: of step 24, the best one.",
+        "Best model: out/best_model (step 24, eval_f1 50.0000)."]),
+    (LAST, BEST | {"step": 96}, {"do_train": True}, [
+        f"Results of step 96, the last one: {RESULTS}",
+        "Best model: out/best_model (step 96, eval_f1 50.0000)."]),
+    (LAST, BEST, TRAINED | {"num_seeds": 2}, [
+        f"Results of step 96, the last one, with seed 7: {RESULTS}",
+        "Predictions: of step 96, the last one, with seed 7.",
+        f"Best model: out/best_model (step 24, eval_f1 50.0000 beside 0.0000 of step 96).{ADVICE}"]),
+    ({}, None, TRAINED, ["Predictions: of step 96, the last one.",
+                         "Model: out (the last step; without a dev set there is no best one)."]),
+    (LAST, BEST, {"do_eval": True}, [f"Results of step 96: {RESULTS}"]),
+    (LAST | {"global_step": 0}, BEST, {"do_eval": True}, [f"Results: {RESULTS}"]),
+])  # fmt: skip
 def test_what_is_said(tmp_path, caplog, results, best, settings, said):
     texts = ["누가?", 'Er "sagt": {path}.' + 80 * "x"] if best else []
     answers = 'QuestionAnswerer("{path}")("Who?", "Ada.")'
@@ -71,16 +68,13 @@ def test_the_loss_over_batches_is_not_shown_beside_that_over_examples(tmp_path):
     assert "loss" in json.loads((tmp_path / "seeds.json").read_text())["summary"]
 
 
-@pytest.mark.parametrize(
-    ("texts", "labels", "name", "expected"),
-    [
-        (["누가?", "Ada"], None, "squad", '("대한민국의 수도는 어디입니까?", "대한민국의 수도는 서울이다.")'),
-        (["A film."], ["긍정", "부정"], "classification", '("대한민국의 수도는 서울이다.")'),
-        (["映画です"], None, "classification", '("日本の首都は東京です。")'),
-        (["电影"], None, "classification", '("中国的首都是北京。")'),
-        (["Ein Film."], ["gut"], "classification", '("A text.")'),
-    ],
-)
+@pytest.mark.parametrize(("texts", "labels", "name", "expected"), [
+    (["누가?", "Ada"], None, "squad", '("대한민국의 수도는 어디입니까?", "대한민국의 수도는 서울이다.")'),
+    (["A film."], ["긍정", "부정"], "classification", '("대한민국의 수도는 서울이다.")'),
+    (["映画です"], None, "classification", '("日本の首都は東京です。")'),
+    (["电影"], None, "classification", '("中国的首都是北京。")'),
+    (["Ein Film."], ["gut"], "classification", '("A text.")'),
+])  # fmt: skip
 def test_a_card_has_examples_in_the_script_of_the_data(texts, labels, name, expected):
     """But none of the data itself."""
     files = types.SimpleNamespace(head=types.SimpleNamespace(labels=labels))

@@ -10,11 +10,7 @@ from helpers.outputs import enlarge
 from helpers.script_cases import arguments_of
 from helpers.slow import slow
 
-from bert_tf.models.files.initialize import PartialLoadWarning
-from bert_tf.models.files.pretrained import read_tokenizer
-from bert_tf.models.task_models import BertForTokenClassification
-from bert_tf.serving.predictor import Predictor
-from bert_tf.serving.tagger import Tagger
+from bert_tf import BertForTokenClassification, PartialLoadWarning, Predictor, Tagger, read_tokenizer
 from bert_tf.tasks.squad.answers import AnswerTexts
 from bert_tf.tasks.squad.data import read_squad_examples
 from bert_tf.tasks.squad.windows import WindowSettings, build_windows
@@ -26,7 +22,6 @@ KINDS = {"japanese": JapaneseTokenizer, "kobert": KoBertTokenizer}
 
 @pytest.fixture(scope="module", params=KINDS)
 def world(request, tmp_path_factory):
-    """(kind, folder, directory of an encoder)."""
     folder = tmp_path_factory.mktemp(request.param)
     return request.param, folder, write_encoder(request.param, folder)
 

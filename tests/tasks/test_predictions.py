@@ -22,17 +22,14 @@ ALL = {"번호": "A-7", "text": 'good, "really"\nvery', "input_label": "pos", "d
 LOGITS = np.array([[0.0, 2.0], [3.0, 0.0]], np.float32)
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "text_a", "copied", "guid", "columns"),
-    [
-        ("new.csv", CSV, "text", ["all"], "test-1", ALL),
-        ("new.jsonl", JSON_LINES, "text", ["all"], "test-0", ALL),
-        ("new.csv", CSV, "text", [" 번호"], "test-1", {"번호": "A-7"}),
-        ("new.csv", CSV, "text", [], "test-1", {}),
-        ("new.tsv", NUMBERS, "1", ["0", "-1"], "test-0", {"0": "A-7", "-1": "pos"}),
-        ("new.tsv", NUMBERS, "1", ["all"], "test-0", {"0": "A-7", "1": "good", "2": "pos"}),
-    ],
-)
+@pytest.mark.parametrize(("name", "content", "text_a", "copied", "guid", "columns"), [
+    ("new.csv", CSV, "text", ["all"], "test-1", ALL),
+    ("new.jsonl", JSON_LINES, "text", ["all"], "test-0", ALL),
+    ("new.csv", CSV, "text", [" 번호"], "test-1", {"번호": "A-7"}),
+    ("new.csv", CSV, "text", [], "test-1", {}),
+    ("new.tsv", NUMBERS, "1", ["0", "-1"], "test-0", {"0": "A-7", "-1": "pos"}),
+    ("new.tsv", NUMBERS, "1", ["all"], "test-0", {"0": "A-7", "1": "good", "2": "pos"}),
+])  # fmt: skip
 @pytest.mark.parametrize("several", [False, True])
 def test_columns_of_a_classifiers_file(tmp_path, name, content, text_a, copied, guid, columns, several):
     (tmp_path / name).write_text(content, encoding="utf-8", newline="")

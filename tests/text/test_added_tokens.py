@@ -8,7 +8,7 @@ import unicodedata
 import pytest
 import sentencepiece
 import tokenizers
-from helpers.albert_tokenizer import save_albert_tokenizer
+from helpers.descendants import save_albert_tokenizer
 from helpers.paths import GOLDEN
 from tokenizers import AddedToken as LibraryToken
 

@@ -3,9 +3,9 @@
 import json
 
 import pytest
-from helpers.odd_texts import odd_texts
 from helpers.paths import GOLDEN, directory_of, lines_of
 from helpers.slow import slow
+from helpers.texts import odd_texts
 
 from bert_tf.text.library_tokenizer import ByteBpeTokenizer
 

@@ -89,11 +89,6 @@ MARKS = [char for char in ASSIGNED if unicodedata.category(char)[0] == "M"]
 MOVING = [char for char in MARKS if unicodedata.combining(char) and unicodedata.category(char) != "Mn"]
 
 
-def odd_text(rng: random.Random, longest: int) -> str:
-    kinds = [*[SPECIAL] * 5, *[MARKS] * 2, *[MOVING] * 2, "\u0391\u0392\u03a3", ASSIGNED]
-    return "".join(map(rng.choice, rng.choices(kinds, k=rng.randrange(longest))))
-
-
 def odd_vocabulary(rng: random.Random, basic: BasicTokenizer, texts, size: int) -> list[str]:
     """Parts of `texts`, with flaws of published vocabularies: a blank line, a duplicate."""
     parts = set()
@@ -113,8 +108,10 @@ def test_odd_texts_and_vocabularies(tmp_path, mode, split_unknown):
     rng = random.Random(f"{mode} {split_unknown}")
     chars = [chr(code) for code in range(128)]
     pairs = [f"{''.join(pair)} x{''.join(pair)}Y" for pair in itertools.product(chars, chars) if rng.random() < 0.2]
+    kinds = [*[SPECIAL] * 5, *[MARKS] * 2, *[MOVING] * 2, "\u0391\u0392\u03a3", ASSIGNED]
     for size in (100, 5000):
-        texts = [odd_text(rng, rng.choice([3, 8, 40])) for _ in range(1000)]
+        lengths = (rng.choice([3, 8, 40]) for _ in range(1000))
+        texts = ["".join(map(rng.choice, rng.choices(kinds, k=rng.randrange(length)))) for length in lengths]
         basic = BasicTokenizer(*MODES[mode])
         if basic.strip_accents:  # the test has marks that are reordered inside a token
             moved = [places for text in texts for _, places in basic.tokenize_with_origins(text)]

@@ -6,7 +6,7 @@ import pickle
 
 import pytest
 import sentencepiece
-from helpers.natural_texts import SENTENCES, mixed_texts, shared_texts
+from helpers.texts import SENTENCES, mixed_texts, shared_texts
 from transformers.models.bert_japanese.tokenization_bert_japanese import SentencepieceTokenizer
 
 from bert_tf.models.configuration.config import BertConfig
@@ -101,7 +101,7 @@ def test_the_model_alone(tmp_path, model):
     assert tokenizer.encode(text) == processor.encode(text)
 
 
-def test_what_is_refused(folder):
+def test_kobert_rejects_other_files(folder):
     tokenizer = pretrained.read_tokenizer(str(folder))
     with pytest.raises(NoGraphError, match=r"vocab.txt: the pieces of a KoBertTokenizer .* inside a graph\. .* ids\.$"):
         graph_of(tokenizer)

@@ -51,13 +51,10 @@ def assert_covered(tokenizer, text) -> int:
     return len(words)
 
 
-@pytest.mark.parametrize(
-    ("language", "do_lower_case", "strip_accents"),
-    [
-        ("english", True, None), ("english", False, False), ("korean", False, None), ("chinese", True, False),
-        ("japanese", True, None), ("thai", False, False), ("russian", True, False),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("language", "do_lower_case", "strip_accents"), [
+    ("english", True, None), ("english", False, False), ("korean", False, None), ("chinese", True, False),
+    ("japanese", True, None), ("thai", False, False), ("russian", True, False),
+])  # fmt: skip
 def test_every_word_of_the_text_is_covered(tmp_path, language, do_lower_case, strip_accents):
     casing = {"do_lower_case": do_lower_case, "strip_accents": strip_accents}
     path = write_text(tmp_path, TEXTS[language])

@@ -5,7 +5,7 @@ import re
 
 import pytest
 import sentencepiece
-from helpers.albert_tokenizer import save_albert_tokenizer
+from helpers.descendants import save_albert_tokenizer
 from helpers.paths import GOLDEN, ROOT
 
 from bert_tf.system import storage
@@ -37,16 +37,6 @@ def text_files(folder) -> dict[str, str]:
     return files
 
 
-# --- byte-level BPE ---------------------------------------------------------------------------------------------------
-
-
-def bpe_directory(folder, files, **settings) -> ByteBpeTokenizer:
-    folder.mkdir()
-    contents = learn_byte_bpe(files, show_progress=False, **settings)
-    storage.write_files({str(folder / name): content for name, content in contents.items()})
-    return ByteBpeTokenizer.from_pretrained(str(folder))
-
-
 def test_layout_is_robertas(tmp_path):
     """Where special tokens, bytes and pieces are: as in the vocabulary that transformers' oracle was made with."""
     oracle = json.loads((GOLDEN / "tokenization" / "roberta" / "vocab.json").read_text(encoding="utf-8"))
@@ -63,7 +53,10 @@ def test_layout_is_robertas(tmp_path):
 def test_byte_bpe_gives_the_ids_of_transformers(tmp_path, language):
     transformers = pytest.importorskip("transformers")
     path = text_files(tmp_path)[language]
-    tokenizer = bpe_directory(tmp_path / "bpe", [path], vocab_size=1500)
+    (tmp_path / "bpe").mkdir()
+    contents = learn_byte_bpe([path], show_progress=False, vocab_size=1500)
+    storage.write_files({str(tmp_path / "bpe" / name): content for name, content in contents.items()})
+    tokenizer = ByteBpeTokenizer.from_pretrained(str(tmp_path / "bpe"))
     other = transformers.RobertaTokenizer.from_pretrained(str(tmp_path / "bpe"))
     with open(path, encoding="utf-8") as file:
         lines = [line.rstrip("\n") for line in file][:300] + list(TEXTS.values())
@@ -74,9 +67,6 @@ def test_byte_bpe_gives_the_ids_of_transformers(tmp_path, language):
     assert tokenizer.mask_id == other.mask_token_id == len(tokenizer.vocab) - 1
     learned = sum(len(tokenizer.encode(line)) for line in lines)
     assert learned < 0.6 * sum(len(line.encode()) for line in lines)  # pieces of several bytes are used
-
-
-# --- SentencePiece ----------------------------------------------------------------------------------------------------
 
 
 def learn_model(folder, path, **settings) -> SentencePieceTokenizer:

@@ -6,10 +6,10 @@ import shutil
 import unicodedata
 
 import pytest
-from helpers.albert_tokenizer import save_albert_tokenizer
-from helpers.odd_texts import odd_texts
+from helpers.descendants import save_albert_tokenizer
 from helpers.paths import GOLDEN, directory_of, lines_of
 from helpers.slow import slow
+from helpers.texts import odd_texts
 
 from bert_tf.text.graph_wordpiece import NoGraphError, graph_of
 from bert_tf.text.sentence_piece import HuggingFaceSentencePiece, SentencePieceTokenizer, is_start_piece
@@ -99,26 +99,19 @@ def test_odd_strings(tokenizer, count):
                 assert place in covered, (text, place)
 
 
-@pytest.mark.parametrize(
-    ("text", "covered"),
-    [
-        ("  Hello  WORLD ", ["H", "ell", "o", "W", "OR", "L", "D"]),
-        ("Cafe\u0301\u0308 e\u0301", ["Ca", "fe\u0301\u0308", "", "e\u0301"]),
-        ("\u00bdx", ["\u00bd", "\u00bd", "\u00bd", "x"]),
-        ("\ufb01\u1ea0\u0308", ["\ufb01", "\u1ea0\u0308"]),
-        (" \u0301\n", []),
-    ],
-)
+@pytest.mark.parametrize(("text", "covered"), [
+    ("  Hello  WORLD ", ["H", "ell", "o", "W", "OR", "L", "D"]),
+    ("Cafe\u0301\u0308 e\u0301", ["Ca", "fe\u0301\u0308", "", "e\u0301"]),
+    ("\u00bdx", ["\u00bd", "\u00bd", "\u00bd", "x"]),
+    ("\ufb01\u1ea0\u0308", ["\ufb01", "\u1ea0\u0308"]),
+    (" \u0301\n", []),
+])  # fmt: skip
 def test_offsets(tokenizer, text, covered):
     assert [text[start:end] for start, end in tokenizer.encode_with_offsets(text)[1]] == covered
 
 
-# --- files -----------------------------------------------------------------------------------------------------------
-
-
 @pytest.fixture(scope="module")
 def huggingface(tmp_path_factory):
-    """transformers' tokenizer with the model, and a directory that it wrote."""
     directory = tmp_path_factory.mktemp("albert")
     return save_albert_tokenizer(ORACLE / "tiny.model", directory), directory
 
@@ -192,18 +185,15 @@ def charsmap(content: bytes) -> dict:
     return {"type": "Precompiled", "precompiled_charsmap": base64.b64encode(content).decode()}
 
 
-@pytest.mark.parametrize(
-    ("normalizer", "message"),
-    [
-        (replaced({"Regex": "(a+)+$"}, "b"), "the regular expression .* is not supported"),
-        (replaced({"Regex": "x*"}, "b"), "the regular expression"),
-        (replaced({"Regex": " {2,}"}, " " * 100), "more than 64 times as long"),
-        (replaced({"String": ""}, "b"), "more than 64 times as long"),
-        ({"type": "Sequence", "normalizers": [replaced({"String": "o"}, "oo")] * 40}, "more than 64 times as long"),
-        (charsmap(bytes(4) + b"x" * 1000), "more than 64 times as long"),
-        (charsmap(b"\x08\0\0\0" + b"\xff" * 20), "tokenizer.json: "),  # a panic of Rust
-    ],
-)
+@pytest.mark.parametrize(("normalizer", "message"), [
+    (replaced({"Regex": "(a+)+$"}, "b"), "the regular expression .* is not supported"),
+    (replaced({"Regex": "x*"}, "b"), "the regular expression"),
+    (replaced({"Regex": " {2,}"}, " " * 100), "more than 64 times as long"),
+    (replaced({"String": ""}, "b"), "more than 64 times as long"),
+    ({"type": "Sequence", "normalizers": [replaced({"String": "o"}, "oo")] * 40}, "more than 64 times as long"),
+    (charsmap(bytes(4) + b"x" * 1000), "more than 64 times as long"),
+    (charsmap(b"\x08\0\0\0" + b"\xff" * 20), "tokenizer.json: "),  # a panic of Rust
+])  # fmt: skip
 def test_rules_that_would_end_the_program_are_refused(tmp_path, huggingface, normalizer, message):
     values = json.loads((huggingface[1] / "tokenizer.json").read_text())
     directory = directory_of(tmp_path / "model", tokenizer__json={**values, "normalizer": normalizer})

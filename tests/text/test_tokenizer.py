@@ -39,9 +39,6 @@ def test_decode(english):
     assert english.decode(ids) == "john johanson ' s house"
 
 
-# --- arrays ----------------------------------------------------------------------------------------------------------
-
-
 def test_what_texts_may_be(english):
     expected = english(["the house", "the"])
     both = ("the house", "the")

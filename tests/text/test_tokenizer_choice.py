@@ -7,9 +7,9 @@ import unicodedata
 import pytest
 import tensorflow as tf
 import tokenizers
-from helpers.natural_texts import SENTENCES, mixed_texts, shared_texts, word_pieces
 from helpers.op_by_op import assert_graph_equal, op_by_op
 from helpers.paths import GOLDEN
+from helpers.texts import SENTENCES, mixed_texts, shared_texts, word_pieces
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 from transformers.models.bert.tokenization_bert_legacy import BertTokenizerLegacy
 from transformers.utils import sentencepiece_model_pb2_new

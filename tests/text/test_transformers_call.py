@@ -7,13 +7,11 @@ import shutil
 import numpy as np
 import pytest
 import tensorflow as tf
-from helpers.albert_tokenizer import save_albert_tokenizer
-from helpers.descendants import NAMES, save_model
-from helpers.natural_texts import SENTENCES, mixed_texts
+from helpers.descendants import NAMES, save_albert_tokenizer, save_model
 from helpers.paths import GOLDEN
+from helpers.texts import SENTENCES, mixed_texts
 
-from bert_tf.models.files.pretrained import read_tokenizer
-from bert_tf.models.task_models import BertModel
+from bert_tf import BertModel, read_tokenizer
 
 TEXTS = [*SENTENCES, *mixed_texts(40), ""]
 PAIRS = [*mixed_texts(47, seed=1), "", "b"]
@@ -142,18 +140,15 @@ def test_names_and_kinds_of_arrays(english):
     assert english([], padding=True)["input_ids"].shape == (0, 1)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"return_tensors": "pt"}, r"^return_tensors='pt' is not one of None, 'np', 'tf'$"),
-        ({"truncation": "first"}, "^truncation='first' is not one of 'longest_first', "),
-        ({"truncation": True}, "^truncation=True needs a max_length; read_tokenizer knows that of a model$"),
-        ({"padding": False, "return_tensors": "np"}, "^padding=False: rows of several lengths are not an array: "),
-        ({"return_word_ids": True}, "^return_word_ids=True needs texts that are lists of words"),
-        ({"pairs": ["a", "b"], "text_pair": ["a", "b"]}, "^pairs and text_pair are two names of one argument"),
-    ],
-)  # fmt: skip
-def test_what_is_refused(english, arguments, message):
+@pytest.mark.parametrize(("arguments", "message"), [
+    ({"return_tensors": "pt"}, r"^return_tensors='pt' is not one of None, 'np', 'tf'$"),
+    ({"truncation": "first"}, "^truncation='first' is not one of 'longest_first', "),
+    ({"truncation": True}, "^truncation=True needs a max_length; read_tokenizer knows that of a model$"),
+    ({"padding": False, "return_tensors": "np"}, "^padding=False: rows of several lengths are not an array: "),
+    ({"return_word_ids": True}, "^return_word_ids=True needs texts that are lists of words"),
+    ({"pairs": ["a", "b"], "text_pair": ["a", "b"]}, "^pairs and text_pair are two names of one argument"),
+])  # fmt: skip
+def test_tokenizers_reject_other_arguments(english, arguments, message):
     with pytest.raises(ValueError, match=message):
         english(["how are you", "fine"], **arguments)
 

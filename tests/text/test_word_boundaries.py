@@ -13,7 +13,6 @@ PIECES += ["##b", "##c", "cafe", "##まし", "##た", "가", "##ᆨ", *unicodeda
 
 
 def words_of(text, tokenizer, boundaries) -> list[list[str]]:
-    """The pieces of `text`, grouped into words."""
     words, flags = [], boundaries.continuations(text)
     for piece, continues in zip(tokenizer.tokenize(text), flags, strict=True):
         words.append([*words.pop(), piece] if continues else [piece])
@@ -24,24 +23,21 @@ def pieces(words) -> list[list[str]]:
     return [word.split("+") for word in words.split()]
 
 
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("我 来到 北京", "我 来+到 北+京"),
-        ("我来到\t北京\u3000清华", "我+来+到 北+京 清+华"),
-        # Punctuation marks are words of their own, as in the original, and so is what follows them.
-        ("来到。北京，", "来+到 。 北+京 ，"),
-        ("ab-ab ab's.", "a+##b - a+##b a+##b ' [UNK] ."),
-        # Characters that are dropped, accents, letters that become several.
-        ("来\u200b到\u0007 caf\u00e9 CAFE\u0301", "来+到 cafe cafe"),
-        ("abcz 来xz到", "[UNK] 来+[UNK]+到"),
-        # A decomposed Korean syllable, and a mark after it.
-        ("각고.", "[UNK] ."),
-        ("각 각", f"{'+'.join(['ᄀ', '##ᅡ', '##ᆨ'])} {'+'.join(['ᄀ', '##ᅡ', '##ᆨ'])}"),
-        ("", ""),
-        (" \u0007 ", ""),
-    ],
-)
+@pytest.mark.parametrize(("text", "words"), [
+    ("我 来到 北京", "我 来+到 北+京"),
+    ("我来到\t北京\u3000清华", "我+来+到 北+京 清+华"),
+    # Punctuation marks are words of their own, as in the original, and so is what follows them.
+    ("来到。北京，", "来+到 。 北+京 ，"),
+    ("ab-ab ab's.", "a+##b - a+##b a+##b ' [UNK] ."),
+    # Characters that are dropped, accents, letters that become several.
+    ("来\u200b到\u0007 caf\u00e9 CAFE\u0301", "来+到 cafe cafe"),
+    ("abcz 来xz到", "[UNK] 来+[UNK]+到"),
+    # A decomposed Korean syllable, and a mark after it.
+    ("각고.", "[UNK] ."),
+    ("각 각", f"{'+'.join(['ᄀ', '##ᅡ', '##ᆨ'])} {'+'.join(['ᄀ', '##ᅡ', '##ᆨ'])}"),
+    ("", ""),
+    (" \u0007 ", ""),
+])  # fmt: skip
 def test_words_between_spaces(small, text, words):
     assert words_of(text, small, WordBoundaries(small, None)) == pieces(words)
 

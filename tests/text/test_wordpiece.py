@@ -20,11 +20,6 @@ def records():
     return lines_of(GOLDEN / "tokenization" / "tokenization.jsonl.gz")
 
 
-def write(path, lines) -> str:
-    path.write_text("".join(line + "\n" for line in lines), encoding="utf-8")
-    return str(path)
-
-
 @pytest.mark.parametrize("do_lower_case", [True, False])
 def test_all_golden_strings(records, do_lower_case):
     tokenizer = FullTokenizer(VOCAB_FILE, do_lower_case)
@@ -98,18 +93,13 @@ def test_casing_that_contradicts_the_checkpoint():
         tokenizer_files.validate_case_matches_checkpoint(True, unknown)
 
 
-# ---- vocabulary files ------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("lines", "message"),
-    [
-        (tokenizer_files.SPECIAL_TOKENS[:4], r"vocab\.txt lacks \[MASK\]"),
-        ([*tokenizer_files.SPECIAL_TOKENS, "a", "\r", "b", ""], r"vocab\.txt: empty lines, which shift .*: 7, 9$"),
-    ],
-)
+@pytest.mark.parametrize(("lines", "message"), [
+    (tokenizer_files.SPECIAL_TOKENS[:4], r"vocab\.txt lacks \[MASK\]"),
+    ([*tokenizer_files.SPECIAL_TOKENS, "a", "\r", "b", ""], r"vocab\.txt: empty lines, which shift .*: 7, 9$"),
+])  # fmt: skip
 def test_check_vocab_refuses(tmp_path, lines, message):
-    path = write(tmp_path / "vocab.txt", lines)
+    path = str(tmp_path / "vocab.txt")
+    (tmp_path / "vocab.txt").write_text("".join(line + "\n" for line in lines), encoding="utf-8")
     with pytest.raises(ValueError, match=message):
         tokenizer_files.check_vocab(tokenizer_files.load_vocab(path), path)
 

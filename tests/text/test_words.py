@@ -2,9 +2,9 @@
 
 import pytest
 import tensorflow as tf
-from helpers.odd_texts import odd_texts
 from helpers.op_by_op import op_by_op
 from helpers.slow import slow
+from helpers.texts import odd_texts
 
 from bert_tf.serving.graph_ner import GraphWords
 from bert_tf.text.characters import SPLITS, as_text, split_words

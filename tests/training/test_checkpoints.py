@@ -14,13 +14,10 @@ from helpers.tiny import TINY_CONFIG
 from helpers.training_steps import build, make_batches, one_device, trainer_of
 from helpers.warm import HANG_SECONDS
 
-from bert_tf.models.configuration.config import BertConfig
+from bert_tf import BertConfig, BertForPreTraining, PretrainingObjective, create_optimizer
 from bert_tf.models.files import initialize
 from bert_tf.models.files.open_weights import open_weights
-from bert_tf.models.objectives import PretrainingObjective
-from bert_tf.models.task_models import BertForPreTraining
 from bert_tf.training import checkpoints, loop
-from bert_tf.training.optimization import create_optimizer
 from bert_tf.weights import bundle
 from bert_tf.weights.bundle import CheckpointReader
 from bert_tf.weights.tensor_files import Weights
@@ -207,7 +204,6 @@ def test_an_error_ends_the_run_at_the_next_save_or_at_the_end(monkeypatch, tmp_p
 
 
 def train(folder, steps: int, **options) -> None:
-    """Four steps, saved after each."""
     batches, (model, optimizer) = make_batches(batch_size=4, steps=4), build(one_device())
     periods = {"log_every_steps": 1, "save_checkpoints_steps": 2}
     trainer = trainer_of(model, optimizer, PretrainingObjective, batch_size=4, **periods)

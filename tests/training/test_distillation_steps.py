@@ -12,12 +12,11 @@ import pytest
 import tensorflow as tf
 from helpers.training_steps import trainer_of
 
+from bert_tf import BertForMaskedLM, create_optimizer
 from bert_tf.models.configuration.families import DistilBertConfig
 from bert_tf.models.distillation import LanguageDistillation, TaughtLanguageModel
 from bert_tf.models.files import initialize
 from bert_tf.models.files.open_weights import open_weights
-from bert_tf.models.task_models import BertForMaskedLM
-from bert_tf.training.optimization import create_optimizer
 
 PREDICTIONS = 12
 

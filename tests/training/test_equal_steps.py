@@ -5,21 +5,17 @@ whatever order TensorFlow's threads compute the parts of a sum.
 import numpy as np
 import pytest
 import tensorflow as tf
-from helpers.dropped import in_training
-from helpers.outputs import enlarge
+from helpers.outputs import enlarge, in_training
 from helpers.slow import slow
 from helpers.tiny import TINY_CONFIG
 from helpers.training_steps import build, fresh_trainer, make_batches, mirrored, one_device, run, trainer_of
 
-from bert_tf import BertForMaskedLM
+from bert_tf import BertConfig, BertForMaskedLM, BertForSequenceClassification, PretrainingObjective
 from bert_tf.models import kernels, lora
-from bert_tf.models.configuration.config import BertConfig
 from bert_tf.models.configuration.families import AlbertConfig, ElectraConfig, is_encoder_variable
 from bert_tf.models.distillation import LanguageDistillation, TaughtLanguageModel
 from bert_tf.models.electra import ElectraPretrainer
 from bert_tf.models.files import initialize
-from bert_tf.models.objectives import PretrainingObjective
-from bert_tf.models.task_models import BertForSequenceClassification
 from bert_tf.training import loop
 
 PRODUCTS_PER_LAYER = 8  # query, key, value, scores, context, output, and the two of the feed-forward network

@@ -9,15 +9,14 @@ from helpers.every_model import GENERATED, MODELS, PREDICTED, inputs
 from helpers.slow import slow
 from helpers.training_steps import feed, one_device, trainer_of
 
+from bert_tf import BertConfig, create_optimizer
 from bert_tf.models import kernels
-from bert_tf.models.configuration.config import BertConfig
 from bert_tf.models.configuration.families import AlbertConfig, DistilBertConfig, ElectraConfig, RobertaConfig
 from bert_tf.models.configuration.recipe import Recipe
 from bert_tf.models.dropout import dropout_scope
 from bert_tf.models.electra import ElectraPretrainer
 from bert_tf.models.encoder import BertEncoder
 from bert_tf.models.task_models import BertForMaskedLM, BertForSequenceClassification, BertForTokenClassification
-from bert_tf.training.optimization import create_optimizer
 
 SIZES = {"hidden_size": 16, "num_hidden_layers": 4, "num_attention_heads": 2, "intermediate_size": 32}
 CONFIG = BertConfig(40, **SIZES, max_position_embeddings=8)

@@ -12,13 +12,11 @@ import tensorflow as tf
 from helpers.slow import slow
 from helpers.training_steps import build, fresh_trainer, make_batches, mirrored, one_device, run
 
+from bert_tf import BertConfig, BertForPreTraining, PretrainingObjective
 from bert_tf.models import kernels
-from bert_tf.models.configuration.config import BertConfig
 from bert_tf.models.files import initialize
 from bert_tf.models.files.open_weights import open_weights
 from bert_tf.models.inputs import select
-from bert_tf.models.objectives import PretrainingObjective
-from bert_tf.models.task_models import BertForPreTraining
 from bert_tf.training import checkpoints, loop
 from bert_tf.training import step as train_step
 
@@ -171,23 +169,6 @@ def test_evaluation_equals_the_original(golden, name):
     for key, value in results.items():
         np.testing.assert_allclose(value, expected[key], atol=5e-4, err_msg=key)
     assert set(expected) - {"global_step"} == set(results)
-
-
-def test_padding_examples_count_nothing_on_any_number_of_replicas():
-    batches = make_batches(batch_size=8, steps=1)
-    batch = {name: value[0].copy() for name, value in batches.items()}
-    results = []
-    for strategy, rows in ((one_device(), 5), (mirrored(2), 8)):
-        model, _ = build(strategy)
-        part = {name: value[:rows].copy() for name, value in batch.items()}
-        part["example_weights"] = (np.arange(rows) < 5).astype("float32")
-        part["masked_lm_weights"][5:] = 0.0
-        evaluate = train_step.make_evaluate_function(model, PretrainingObjective, strategy)
-        results.append(evaluate([{name: tf.constant(value) for name, value in part.items()}]))
-        with pytest.raises(ValueError, match="Nothing to evaluate"):
-            evaluate([])
-    for key, value in results[0].items():
-        np.testing.assert_allclose(results[1][key], value, rtol=1e-5, err_msg=key)
 
 
 def test_keras_fit_on_replicas_draws_different_masks():

@@ -9,24 +9,15 @@ import tensorflow as tf
 from helpers.slow import slow
 from helpers.training_steps import feed, mirrored, one_device, trainer_of
 
+from bert_tf import BertConfig, BertForPreTraining, BertForQuestionAnswering, PretrainingObjective
 from bert_tf.models import kernels
-from bert_tf.models.configuration.config import BertConfig
 from bert_tf.models.files import initialize
 from bert_tf.models.files.open_weights import open_weights
 from bert_tf.models.inputs import select
-from bert_tf.models.objectives import PretrainingObjective
-from bert_tf.models.task_models import BertForPreTraining, BertForQuestionAnswering
 from bert_tf.training import checkpoints, loop
-from bert_tf.training.optimization import AdamWeightDecay, Lamb, WarmupLinearDecay, create_optimizer
+from bert_tf.training.optimization import AdamWeightDecay, Lamb, create_optimizer
 
 pytestmark = pytest.mark.numbers
-
-
-def test_learning_rate_table(golden):
-    for case in json.loads((golden / "optimizer" / "lr_schedule.json").read_text()):
-        schedule = WarmupLinearDecay(case["init_lr"], case["num_train_steps"], case["num_warmup_steps"])
-        for step, rate in case["step_and_lr"]:
-            np.testing.assert_allclose(float(schedule(step)), rate, rtol=1e-6, atol=1e-12)
 
 
 def made(folder, kind, steps, warmup):
@@ -46,7 +37,6 @@ def pretraining_at_step(golden, step):
 
 
 def batch_for(model, folder):
-    """The features that this model reads, out of those of all models."""
     features = select(np.load(folder / "inputs.npz"), model.known_inputs)
     return {name: tf.constant(value) for name, value in features.items()}
 

@@ -7,9 +7,8 @@ import shutil
 import pytest
 import tensorflow as tf
 
-from bert_tf import BertForPreTraining, fill_mask, read_tokenizer
+from bert_tf import BertConfig, BertForPreTraining, fill_mask, read_tokenizer
 from bert_tf.conversion import convert
-from bert_tf.models.configuration.config import BertConfig
 from bert_tf.models.configuration.families import ElectraConfig
 from bert_tf.pretraining import model_vocabulary
 from bert_tf.pretraining.create import create_pretraining_data

@@ -86,9 +86,6 @@ def test_shards(tmp_path):
         open_tensors(str(index))
 
 
-# --- crafted files ----------------------------------------------------------------------------------------------------
-
-
 def write(path, content: bytes, storages=None, *, more=None, root="archive", compression=zipfile.ZIP_STORED):
     """A zip in PyTorch's form of a pickle, and of bytes by key."""
     entries = {"data.pkl": content, "byteorder": b"little", "version": b"3\n", **(more or {})}

@@ -9,9 +9,8 @@ import tensorflow as tf
 from helpers.outputs import assert_drawn_independently
 from helpers.tiny import TINY_CONFIG
 
-from bert_tf import BertForPreTraining, BertForQuestionAnswering, BertForSequenceClassification, BertModel
+from bert_tf import BertConfig, BertForPreTraining, BertForQuestionAnswering, BertForSequenceClassification, BertModel
 from bert_tf.models import kernels, objectives
-from bert_tf.models.configuration.config import BertConfig
 from bert_tf.models.dropout import dropout_scope
 from bert_tf.models.files import initialize
 from bert_tf.models.inputs import select

@@ -11,16 +11,14 @@ from helpers.every_model import CONFIG, ELECTRA, inputs
 from helpers.outputs import enlarge
 from helpers.tiny import TINY_CONFIG
 
+from bert_tf import BertConfig, BertForMaskedLM, BertForSequenceClassification, BertModel, FullTokenizer
 from bert_tf.models import task_models
-from bert_tf.models.configuration.config import BertConfig
 from bert_tf.models.configuration.families import RobertaConfig
 from bert_tf.models.configuration.head_config import HeadConfig
 from bert_tf.models.configuration.variable_names import expected_shapes
 from bert_tf.models.files import huggingface, initialize, open_weights
 from bert_tf.models.files.directory import config_files, read_model_files
 from bert_tf.models.files.huggingface_layouts import LAYOUTS
-from bert_tf.models.task_models import BertForMaskedLM, BertForSequenceClassification, BertModel
-from bert_tf.text.wordpiece import FullTokenizer
 
 LAYOUT = LAYOUTS["bert"]
 HUGGINGFACE_CONFIG = {
@@ -87,13 +85,10 @@ def test_old_files_with_gamma_a_tied_decoder_and_position_ids(tmp_path):
     }
 
 
-@pytest.mark.parametrize(
-    ("name", "original"),
-    [
-        ("cls.predictions.decoder.weight", "bert.embeddings.word_embeddings.weight"),
-        ("cls.predictions.decoder.bias", "cls.predictions.bias"),
-    ],
-)
+@pytest.mark.parametrize(("name", "original"), [
+    ("cls.predictions.decoder.weight", "bert.embeddings.word_embeddings.weight"),
+    ("cls.predictions.decoder.bias", "cls.predictions.bias"),
+])  # fmt: skip
 def test_an_untied_decoder_is_refused_where_it_is_read(tmp_path, name, original):
     write_directory(tmp_path / "model", change=lambda tensors: tensors.update({name: tensors[original] + 1}))
     weights = open_weights.open_weights(str(tmp_path / "model"))
@@ -158,15 +153,12 @@ def test_config_both_ways(tmp_path):
     assert kept.items() <= huggingface.config_values(config, initialize.model_weights(model), head).items()
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"model_type": "xlm-roberta"}, "model_type is 'xlm-roberta'"),
-        ({"position_embedding_type": "relative_key"}, "position_embedding_type='relative_key'"),
-        ({"hidden_act": "silu"}, "hidden_act='silu'"),
-        ({"is_decoder": True}, "is_decoder=True"),
-    ],
-)
+@pytest.mark.parametrize(("change", "message"), [
+    ({"model_type": "xlm-roberta"}, "model_type is 'xlm-roberta'"),
+    ({"position_embedding_type": "relative_key"}, "position_embedding_type='relative_key'"),
+    ({"hidden_act": "silu"}, "hidden_act='silu'"),
+    ({"is_decoder": True}, "is_decoder=True"),
+])  # fmt: skip
 def test_configs_that_are_no_bert(change, message):
     with pytest.raises(ValueError, match=f"^config.json: .*{message}"):
         huggingface.read_config({**HUGGINGFACE_CONFIG, **change}, "config.json")
@@ -205,22 +197,18 @@ def test_an_old_file_of_keras_is_not_in_the_way(golden, tmp_path):
     assert open_weights.find_weights(str(folder)) == (open_weights.TF1, str(folder / "bert_model.ckpt"))
 
 
-# --- their own library as the oracle ---------------------------------------------------------------------------------
-
-
 def test_real_weights_on_real_sentences(shared):
-    """Six pre-trained layers, 64 sentences of different lengths: sequence and pooled output within 2e-5."""
     torch = pytest.importorskip("torch", reason="torch is not installed (requirements-dev.txt)")
     transformers = pytest.importorskip("transformers", reason="transformers is not installed (requirements-dev.txt)")
     folder = shared / "weights" / "minilm-l6-h384"
-    lines = (shared / "data" / "glue" / "CoLA" / "dev.tsv").read_text(encoding="utf-8").splitlines()[:64]
+    lines = (shared / "data" / "glue" / "CoLA" / "dev.tsv").read_text(encoding="utf-8").splitlines()[:24]
     sentences = [line.split("\t")[-1] for line in lines]
     tokenizer = FullTokenizer(str(folder / "vocab.txt"))
     rows = [[101, *ids, 102] for ids in tokenizer.encode_batch(sentences)]
     length = max(map(len, rows))
     ids = np.array([row + [0] * (length - len(row)) for row in rows])
     mask = (ids > 0).astype(np.int64)
-    assert len(rows) == 64 and len(set(map(len, rows))) > 5
+    assert len(rows) == 24 and len(set(map(len, rows))) > 5
 
     theirs = transformers.BertModel.from_pretrained(folder).eval()
     with torch.no_grad():
@@ -238,36 +226,6 @@ SIZES = {
     "vocab_size": 40, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32,
     "initializer_range": 0.5,
 }  # fmt: skip
-
-
-@pytest.mark.parametrize("kind, own", [
-    ("Roberta", {"max_position_embeddings": 14, "type_vocab_size": 1, "pad_token_id": 0}),
-    ("Roberta", {"max_position_embeddings": 14, "type_vocab_size": 1, "pad_token_id": 5, "hidden_act": "relu"}),
-    ("Electra", {"max_position_embeddings": 14, "embedding_size": 8, "hidden_act": "gelu_new"}),
-])  # fmt: skip
-def test_masked_lm_equals_theirs(tmp_path, kind, own):
-    transformers, torch = pytest.importorskip("transformers"), pytest.importorskip("torch")
-    torch.manual_seed(0)
-    theirs = getattr(transformers, f"{kind}ForMaskedLM")(getattr(transformers, f"{kind}Config")(**SIZES, **own)).eval()
-    theirs.save_pretrained(tmp_path / "theirs")
-    model = BertForMaskedLM.from_pretrained(str(tmp_path / "theirs"))
-    pad = own.get("pad_token_id", 0)
-    ids = np.random.default_rng(0).integers(6, 40, (3, 7))
-    ids[1, 4:] = pad
-    mask = np.ones_like(ids)
-    mask[1, 4:] = 0
-    with torch.no_grad():
-        expected = theirs(input_ids=torch.tensor(ids), attention_mask=torch.tensor(mask)).logits.numpy()
-    found = np.asarray(model({"input_ids": ids, "input_mask": mask}))
-    np.testing.assert_allclose(found[mask > 0], expected[mask > 0], atol=2e-4)
-    # Saved in our own format, and back in theirs.
-    model.save_pretrained(str(tmp_path / "ours"))
-    again = BertForMaskedLM.from_pretrained(str(tmp_path / "ours"))
-    again.save_pretrained(str(tmp_path / "back"), format="huggingface")
-    back = getattr(transformers, f"{kind}ForMaskedLM").from_pretrained(tmp_path / "back").eval()
-    with torch.no_grad():
-        found = back(input_ids=torch.tensor(ids), attention_mask=torch.tensor(mask)).logits.numpy()
-    np.testing.assert_allclose(found, expected, atol=2e-4)
 
 
 def test_positions_of_roberta_begin_behind_the_padding():

@@ -89,13 +89,10 @@ def test_mnli_mismatched_and_xnli_in_another_language(tmp_path):
     assert data.read_examples(task, task.test["test"], str(tmp_path))[0].label == "neutral"
 
 
-@pytest.mark.parametrize(
-    ("name", "counts"),
-    [
-        ("MRPC", (3668, 408, 1725)), ("CoLA", (8551, 1043, None)), ("RTE", (2490, 277, None)),
-        ("SST-2", (67349, 872, None)), ("STS-B", (5749, 1500, None)), ("WNLI", (635, 71, None)),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("name", "counts"), [
+    ("MRPC", (3668, 408, 1725)), ("CoLA", (8551, 1043, None)), ("RTE", (2490, 277, None)),
+    ("SST-2", (67349, 872, None)), ("STS-B", (5749, 1500, None)), ("WNLI", (635, 71, None)),
+])  # fmt: skip
 def test_real_files(shared, name, counts):
     task = glue.find_task(name)
     directory = str(shared / "data" / "glue" / name)
@@ -344,16 +341,13 @@ def test_glue_is_read_to_the_letter(tmp_path):
         data.read_examples(task, task.train, str(tmp_path))
 
 
-@pytest.mark.parametrize(
-    ("header", "labels", "is_refused", "is_warned"),
-    [
-        ("text,label", ["good", "bad"], True, True),
-        ("Review,Sentiment", ["good", "bad"], True, True),
-        ("내용,평가", ["0", "1"], True, False),  # the others are numbers
-        ("내용,평가", ["good", "bad"], False, True),
-        ("a film,good", ["good", "bad"], False, False),
-    ],
-)
+@pytest.mark.parametrize(("header", "labels", "is_refused", "is_warned"), [
+    ("text,label", ["good", "bad"], True, True),
+    ("Review,Sentiment", ["good", "bad"], True, True),
+    ("내용,평가", ["0", "1"], True, False),  # the others are numbers
+    ("내용,평가", ["good", "bad"], False, True),
+    ("a film,good", ["good", "bad"], False, False),
+])  # fmt: skip
 def test_a_header_that_is_read_as_an_example_is_named(tmp_path, caplog, header, labels, is_refused, is_warned):
     content = header + "\n" + "".join(f"text {number},{labels[number % 2]}\n" for number in range(8))
     text, label = header.split(",")
@@ -387,17 +381,14 @@ def table_of(labels) -> str:
     return "text,label\n" + "".join(f"text {number},{label}\n" for number, label in enumerate(labels))
 
 
-@pytest.mark.parametrize(
-    ("labels", "message"),
-    [
-        (range(100, 130), "each of the 30 rows has a label of its own, as '100': .*--regression"),
-        ([f"user-{number}" for number in range(6)], "each of the 6 rows has a label of its own, as 'user-0'"),
-        ([0.25, 0.5, 0.5, 1.25], "3 numbers as classes, such as '0.25': if they are scores, give --regression"),
-        ([*"abba", "b\ntext 0,b"], "rows with the text of an earlier row and another label: 1"),
-        ([*"abba-"], "'-' is taken for a class; --labels=first,second"),
-        ([*range(60)] * 2, "60 numbers as classes, such as '0': if they are scores, give --regression"),
-    ],
-)
+@pytest.mark.parametrize(("labels", "message"), [
+    (range(100, 130), "each of the 30 rows has a label of its own, as '100': .*--regression"),
+    ([f"user-{number}" for number in range(6)], "each of the 6 rows has a label of its own, as 'user-0'"),
+    ([0.25, 0.5, 0.5, 1.25], "3 numbers as classes, such as '0.25': if they are scores, give --regression"),
+    ([*"abba", "b\ntext 0,b"], "rows with the text of an earlier row and another label: 1"),
+    ([*"abba-"], "'-' is taken for a class; --labels=first,second"),
+    ([*range(60)] * 2, "60 numbers as classes, such as '0': if they are scores, give --regression"),
+])  # fmt: skip
 def test_labels_that_are_no_classes_are_named(tmp_path, caplog, labels, message):
     said = ""
     try:

@@ -7,19 +7,16 @@ import keras
 import numpy as np
 import pandas
 import pytest
-from helpers.exports import CONFIG, save
+from helpers.exports import CONFIG
 
 import bert_tf
+from bert_tf import BertConfig, BertModel, as_dataset
 from bert_tf.models import task_models
-from bert_tf.models.configuration.config import BertConfig
-from bert_tf.models.task_models import BertModel
-from bert_tf.tasks.classification.dataset import as_dataset
 
 TEXTS = ["One text.", "A much longer text, of many more words than the others have.", "three", "four four", "five"]
 
 
 def rows_of(dataset) -> list[list[int]]:
-    """Token ids of all rows, without padding."""
     features = [element[0] if isinstance(element, tuple) else element for element in dataset]
     return [
         row[mask == 1].tolist()
@@ -121,7 +118,7 @@ def test_labels(english):
     ({"tokenizer": "folder"}, TypeError, r"must be that of the model, bert_tf.read_tokenizer\(path\), not 'folder'"),
     ({"max_length": 2}, ValueError, "the maximum sequence length is 2"),
 ])  # fmt: skip
-def test_what_is_refused(english, arguments, error, message):
+def test_as_dataset_rejects_texts_and_labels_that_do_not_fit(english, arguments, error, message):
     with pytest.raises(error, match=message):
         as_dataset(**{"texts": TEXTS, "tokenizer": english, **arguments})
 
@@ -151,9 +148,6 @@ def test_a_dataset_of_other_labels_is_not_a_models(english, caplog):
     assert len(model.evaluate(wrong.take(2).map(lambda x, y: (x, 1 - y)), verbose=0)) == 3
     assert re.search("label_names=.* They are right only if what is mapped over it changes them", caplog.text)
     assert len(model.evaluate(data("bad ", "good"), verbose=0)) == len(unnamed.evaluate(data(*"abc"), verbose=0)) == 3
-
-
-# ---- ten lines -------------------------------------------------------------------------------------------------------
 
 
 def test_a_csv_in_ten_lines(tmp_path, monkeypatch):
@@ -191,14 +185,3 @@ def test_a_csv_in_ten_lines(tmp_path, monkeypatch):
     assert predictor.labels == ["negative", "positive"]
     found = predictor.predict(["The film was awful, seen 3 times.", "The film was lovely, seen 5 times."])
     assert [prediction["label"] for prediction in found] == ["negative", "positive"]
-
-
-# ---- model.export ----------------------------------------------------------------------------------------------------
-
-
-def test_labels_that_are_refused(tmp_path):
-    encoder = save(tmp_path / "encoder", BertModel)
-    with pytest.raises(ValueError, match="must be different names"):
-        task_models.BertForSequenceClassification.from_pretrained(encoder, labels=["a", "a"])
-    with pytest.raises(ValueError, match="num_labels=3, but labels"):
-        task_models.BertForSequenceClassification.from_pretrained(encoder, labels=["a", "b"], num_labels=3)

@@ -9,10 +9,9 @@ from helpers.outputs import enlarge
 from helpers.paths import lines_of
 from helpers.tiny import ONE_LAYER
 
+from bert_tf import BertConfig, BertForSequenceClassification, FullTokenizer
 from bert_tf.data import token_rows
 from bert_tf.data.token_rows import Share
-from bert_tf.models.configuration.config import BertConfig
-from bert_tf.models.task_models import BertForSequenceClassification
 from bert_tf.tasks import task as fine_tuning_task
 from bert_tf.tasks.choice import encode as choice_encode
 from bert_tf.tasks.choice.data import ChoiceExample
@@ -21,7 +20,6 @@ from bert_tf.tasks.classification import encode as classification_encode
 from bert_tf.tasks.classification import glue
 from bert_tf.tasks.ner import encode as ner_encode
 from bert_tf.tasks.ner.data import Sentence
-from bert_tf.text.wordpiece import FullTokenizer
 from bert_tf.training import step as train_step
 
 

@@ -7,13 +7,7 @@ import pytest
 
 from bert_tf.models.configuration.head_config import NO_HEAD, HeadConfig
 from bert_tf.tasks.classification.data import InputExample, Task
-from bert_tf.tasks.classification.encode import (
-    EncodedWindows,
-    TextWindows,
-    encode_examples,
-    windows_of,
-    windows_of_model,
-)
+from bert_tf.tasks.classification.encode import TextWindows, encode_examples, windows_of, windows_of_model
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghij"]
 A, B, C, D, E, F, G = range(5, 12)
@@ -33,7 +27,7 @@ def rows_in(encoded):
 def test_windows_by_hand(small, caplog):
     with caplog.at_level(python_logging.INFO, logger="absl"):
         encoded = encode(small, TEXTS, 6, 2)
-    assert isinstance(encoded, EncodedWindows) and encoded.guids == ["x-0", "x-1", "x-2", "x-3"]
+    assert encoded.guids == ["x-0", "x-1", "x-2", "x-3"]
     assert rows_in(encoded) == [
         [2, A, B, C, D, 3], [2, C, D, E, F, 3], [2, E, F, G, 3], [2, A, B, 3], [2, 3], [2, A, B, C, D, 3],
     ]  # fmt: skip
@@ -71,7 +65,7 @@ def test_where_windows_lie_by_default(small):
     assert windows_of_model(head, small, 12) == TextWindows(2, 3)
 
 
-def test_what_is_refused(small):
+def test_windows_without_room_and_pairs_are_rejected(small):
     with pytest.raises(ValueError, match="window_stride=5: a window of max_seq_length=6 has 4 tokens of the text"):
         windows_of(5, 8, small, 6)
     with pytest.raises(ValueError, match="the maximum sequence length is 2, but a pair's special tokens alone are 3"):

@@ -6,8 +6,7 @@ import json
 import pytest
 from helpers.descendants import save_model
 
-from bert_tf import BertForMaskedLM, BertForPreTraining, BertModel
-from bert_tf.models.electra import ElectraDiscriminator
+from bert_tf import BertForMaskedLM, BertForPreTraining, BertModel, ElectraDiscriminator
 from bert_tf.tasks.domain import recipe
 from bert_tf.tasks.domain.recipe import adapt
 from bert_tf.tasks.domain.settings import DomainSettings

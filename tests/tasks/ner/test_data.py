@@ -124,22 +124,19 @@ def test_lenient_reading_is_that_of_conlleval():
         assert ner_tags.lenient_entities(sentence) == chunks_of_conlleval(sentence), sentence
 
 
-@pytest.mark.parametrize(
-    ("scheme", "tags", "place", "words"),
-    [
-        ("iob2", "O I-A", 1, "the tag 'I-A' after 'O' breaks the scheme iob2, which has 'B-A' there"),
-        ("iob2", "I-A", 0, "at the start of the sentence"),
-        ("iob2", "O B", 1, "not part of the scheme iob2 (O, B-TYPE, I-TYPE)"),
-        ("iob2", "B-", 0, "not part of the scheme"),
-        ("iob2", "S-A", 0, "not part of the scheme"),
-        ("iob1", "O B-A", 1, "which has 'I-A' there"),
-        ("bioes", "B-A O", 0, "which has 'S-A' there"),
-        ("bioes", "B-A I-A", 1, "which has 'E-A' there"),
-        ("bioes", "E-A", 0, "which has 'S-A' there"),
-        ("bioes", "L-A", 0, "not part of the scheme bioes (O, B-TYPE, I-TYPE, E-TYPE, S-TYPE)"),
-        ("bilou", "B-A U-A", 0, "which has 'U-A' there"),
-    ],
-)
+@pytest.mark.parametrize(("scheme", "tags", "place", "words"), [
+    ("iob2", "O I-A", 1, "the tag 'I-A' after 'O' breaks the scheme iob2, which has 'B-A' there"),
+    ("iob2", "I-A", 0, "at the start of the sentence"),
+    ("iob2", "O B", 1, "not part of the scheme iob2 (O, B-TYPE, I-TYPE)"),
+    ("iob2", "B-", 0, "not part of the scheme"),
+    ("iob2", "S-A", 0, "not part of the scheme"),
+    ("iob1", "O B-A", 1, "which has 'I-A' there"),
+    ("bioes", "B-A O", 0, "which has 'S-A' there"),
+    ("bioes", "B-A I-A", 1, "which has 'E-A' there"),
+    ("bioes", "E-A", 0, "which has 'S-A' there"),
+    ("bioes", "L-A", 0, "not part of the scheme bioes (O, B-TYPE, I-TYPE, E-TYPE, S-TYPE)"),
+    ("bilou", "B-A U-A", 0, "which has 'U-A' there"),
+])  # fmt: skip
 def test_broken_schemes(write, scheme, tags, place, words):
     text = "fine O\n\n" + "".join(f"word {tag}\n" for tag in tags.split())
     with pytest.raises(ValueError, match=rf"file\.conll, line {3 + place}: .*{re.escape(words)}.* --repair_tags"):
@@ -231,23 +228,20 @@ def test_separators_columns_and_comments(write, caplog):
 PLAIN = Layout(tag_scheme="plain")
 
 
-@pytest.mark.parametrize(
-    ("text", "layout", "message"),
-    [
-        ("a O\nb x O\n", Layout(), "line 2: 3 columns, but line 1 has 2: 'b x O'. Columns are separated by spaces"),
-        ("a\tO\n\nb O\n", Layout(), "line 3: 1 columns, but line 1 has 2: 'b O'. Columns are separated by tabs"),
-        ("a\t\n", Layout(), "line 1: the tag is empty"),
-        ("\tO\n", Layout(), "line 1: the word is empty"),
-        ("a O\n", Layout(word_column=2), "line 1: no column --word_column=2, there are 2"),
-        ("a O\n", Layout(word_column=-1), "line 1: --word_column and --tag_column are the same column"),
-        ("\n \n\t\n-DOCSTART- O\n", Layout(), "has no words"),
-        ("word tag\na NN\nb VB\n", PLAIN, "line 1: 'word', 'tag' is a header"),
-        ("a NN\n", Layout(repair_tags=True), "line 1: the tag 'NN' is not part of the scheme"),
-        # Not all of them fit a notation: they are read as they are.
-        ("word B-PER\nword PER_I\n", Layout(), "line 2: the tag 'PER_I' .* not part of the scheme iob2"),
-        ("1\ta\tO\n2\tb\tO\n\n1\tc\tO\n", Layout(), "line 1: column 0 only numbers the words"),
-    ],
-)
+@pytest.mark.parametrize(("text", "layout", "message"), [
+    ("a O\nb x O\n", Layout(), "line 2: 3 columns, but line 1 has 2: 'b x O'. Columns are separated by spaces"),
+    ("a\tO\n\nb O\n", Layout(), "line 3: 1 columns, but line 1 has 2: 'b O'. Columns are separated by tabs"),
+    ("a\t\n", Layout(), "line 1: the tag is empty"),
+    ("\tO\n", Layout(), "line 1: the word is empty"),
+    ("a O\n", Layout(word_column=2), "line 1: no column --word_column=2, there are 2"),
+    ("a O\n", Layout(word_column=-1), "line 1: --word_column and --tag_column are the same column"),
+    ("\n \n\t\n-DOCSTART- O\n", Layout(), "has no words"),
+    ("word tag\na NN\nb VB\n", PLAIN, "line 1: 'word', 'tag' is a header"),
+    ("a NN\n", Layout(repair_tags=True), "line 1: the tag 'NN' is not part of the scheme"),
+    # Not all of them fit a notation: they are read as they are.
+    ("word B-PER\nword PER_I\n", Layout(), "line 2: the tag 'PER_I' .* not part of the scheme iob2"),
+    ("1\ta\tO\n2\tb\tO\n\n1\tc\tO\n", Layout(), "line 1: column 0 only numbers the words"),
+])  # fmt: skip
 def test_bad_files(write, text, layout, message):
     with pytest.raises(ValueError, match=r"file\.conll.* " + message):
         read_conll(write(text), layout)

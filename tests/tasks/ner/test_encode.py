@@ -108,7 +108,8 @@ def test_batches_have_labels_as_wide_as_their_ids(small):
     assert fixed.element_spec["label_ids"].shape == (2, 100)
 
 
-def test_logits_come_back_word_by_word(small):
+@pytest.mark.parametrize("static_padding", [False, True])
+def test_logits_come_back_word_by_word(small, static_padding):
     """A model that scores a token by its id and position; rows of all lengths, batches of three."""
     generator = np.random.default_rng(2)
     sentences = [
@@ -122,7 +123,7 @@ def test_logits_come_back_word_by_word(small):
             assert "label_ids" not in batch
             yield np.stack([ids, np.broadcast_to(np.arange(ids.shape[1]), ids.shape)], -1).astype(np.float32)
 
-    logits = ner_outputs.predict_logits(predict, rows, batch_size=3, max_seq_length=24, static_padding=False)
+    logits = ner_outputs.predict_logits(predict, rows, batch_size=3, max_seq_length=24, static_padding=static_padding)
     words = [word for one in sentences for word in one.words]
     assert logits[:, 0].tolist() == [5 + "abc".index(word) for word in words]
     assert logits[:, 1].tolist() == rows.word_positions.tolist()

@@ -40,15 +40,12 @@ def test_entities(gold, predicted, scores, by_type):
     assert outputs.klue(gold, predicted, ["O"])["entity_macro_f1"] == pytest.approx(by_type)
 
 
-@pytest.mark.parametrize(
-    ("gold", "predicted", "expected"),
-    [
-        ("B-PS I-PS O B-LC I-LC O O", "I-PS I-PS O B-LC I-LC O O", (50.0, 73.33)),
-        ("B-PS I-PS O B-LC I-LC O I-PS", "B-PS I-PS O B-LC I-LC O O", (100.0, 89.33)),
-        # PS: 2 of 3 predicted and 2 of 2 found, LC: none. O: 3 of 4 and 3 of 4; I-LC does not occur.
-        ("B-PS I-PS O B-LC | O O B-PS O", "B-PS I-PS O O | O O B-PS B-PS", (40.0, 71.0)),
-    ],
-)
+@pytest.mark.parametrize(("gold", "predicted", "expected"), [
+    ("B-PS I-PS O B-LC I-LC O O", "I-PS I-PS O B-LC I-LC O O", (50.0, 73.33)),
+    ("B-PS I-PS O B-LC I-LC O I-PS", "B-PS I-PS O B-LC I-LC O O", (100.0, 89.33)),
+    # PS: 2 of 3 predicted and 2 of 2 found, LC: none. O: 3 of 4 and 3 of 4; I-LC does not occur.
+    ("B-PS I-PS O B-LC | O O B-PS O", "B-PS I-PS O O | O O B-PS B-PS", (40.0, 71.0)),
+])  # fmt: skip
 def test_the_scores_of_klue(gold, predicted, expected):
     """By hand; issued by the model's logits, with spaces between the characters, which don't count."""
     labels = ["O", "B-LC", "I-LC", "B-PS", "I-PS"]
@@ -121,7 +118,7 @@ def test_settings_stay_with_the_model(tmp_path):
         TaggingSettings.read(str(tmp_path))
 
 
-def test_labels_do_not_hang_on_chance():
+def test_labels_do_not_depend_on_chance():
     sentences = [Sentence(["a", "b"], ["B-y", "O"], [1, 2]), Sentence(["c"], ["S-x"], [4])]
     assert outputs.labels_of(sentences[:1], "iob2") == ["O", "B-y", "I-y"]
     assert len(outputs.labels_of(sentences, "bioes")) == 9

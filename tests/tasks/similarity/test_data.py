@@ -1,4 +1,4 @@
-"""Texts that are compared, read from files; their rows; and the metrics."""
+"""Texts that are compared, read from files; their rows; the metrics; hard negatives beside their definition."""
 
 import json
 
@@ -8,6 +8,7 @@ import pytest
 from bert_tf.system.declare import check_values
 from bert_tf.tasks.similarity import encode
 from bert_tf.tasks.similarity.data import Columns, SimilarityExample, read_examples
+from bert_tf.tasks.similarity.encode import write_hard_negatives
 from bert_tf.tasks.similarity.settings import SimilaritySettings
 from bert_tf.training.settings import FineTuningSettings
 
@@ -84,21 +85,18 @@ def test_retrieval_beside_a_ranking_by_hand():
     assert few["eval_accuracy_5"] == few["eval_accuracy_10"] == 1.0
 
 
-@pytest.mark.parametrize(
-    ("name", "text", "arguments", "message"),
-    [
-        ("x.csv", "a,b\n1,2\n", {}, r"x.csv: which column is what\? There are 'a', 'b': name them by --text_a"),
-        ("x.csv", "question,answer\nq, \n", {}, "x.csv, line 2: answer is empty"),
-        ("x.csv", "sentence1,sentence2,score\na,b,6\n", {"score_range": (0, 5)},
-         "line 2: the score 6 is not in --score_range=0,5"),
-        ("x.csv", "sentence1;sentence2;score\na;b;0,5\n", {}, "line 2: a number is expected as score, found '0,5'"),
-        ("x.jsonl", '{"text_a": "a", "text_b": "b", "score": true}\n', {}, "line 1: a number is expected as score"),
-        ("x.csv", "sentence1,sentence2,label\na,b,1\nc,d,1\ne,f,0\n", {},
-         r"x.csv, line 4: the column 'label' \('1' before, '0' here\) is not used: .*--text_a=sentence1 --text_b="
-         "sentence2 --score=label --score_range="),
-    ],
-)  # fmt: skip
-def test_what_is_refused(tmp_path, name, text, arguments, message):
+@pytest.mark.parametrize(("name", "text", "arguments", "message"), [
+    ("x.csv", "a,b\n1,2\n", {}, r"x.csv: which column is what\? There are 'a', 'b': name them by --text_a"),
+    ("x.csv", "question,answer\nq, \n", {}, "x.csv, line 2: answer is empty"),
+    ("x.csv", "sentence1,sentence2,score\na,b,6\n", {"score_range": (0, 5)},
+     "line 2: the score 6 is not in --score_range=0,5"),
+    ("x.csv", "sentence1;sentence2;score\na;b;0,5\n", {}, "line 2: a number is expected as score, found '0,5'"),
+    ("x.jsonl", '{"text_a": "a", "text_b": "b", "score": true}\n', {}, "line 1: a number is expected as score"),
+    ("x.csv", "sentence1,sentence2,label\na,b,1\nc,d,1\ne,f,0\n", {},
+     r"x.csv, line 4: the column 'label' \('1' before, '0' here\) is not used: .*--text_a=sentence1 --text_b="
+     "sentence2 --score=label --score_range="),
+])  # fmt: skip
+def test_files_of_pairs_that_are_wrong_are_named(tmp_path, name, text, arguments, message):
     (tmp_path / name).write_text(text)
     with pytest.raises(ValueError, match=message):
         read_examples(str(tmp_path / name), **arguments)
@@ -124,15 +122,12 @@ def test_what_is_odd_is_reported(tmp_path, caplog):
     assert "a.csv: all scores are from 0 to 1, of --score_range=0,5: are these the lowest" in caplog.text
 
 
-@pytest.mark.parametrize(
-    ("changes", "texts", "scored", "message"),
-    [
-        ({"loss": "triplet", "ranking_scale": 3.0}, 3, False, "--ranking_scale is for --loss=ranking; this is"),
-        ({"loss": "cosine"}, 3, True, "--loss=cosine is for two texts and a score; --train_file has 3 texts"),
-        ({"loss": "ranking"}, 2, True, "--loss=ranking is for two or three texts without a score"),
-        ({"mine_hard_negatives": 1}, 3, False, "--mine_hard_negatives is for pairs without --score and --negative"),
-    ],
-)
+@pytest.mark.parametrize(("changes", "texts", "scored", "message"), [
+    ({"loss": "triplet", "ranking_scale": 3.0}, 3, False, "--ranking_scale is for --loss=ranking; this is"),
+    ({"loss": "cosine"}, 3, True, "--loss=cosine is for two texts and a score; --train_file has 3 texts"),
+    ({"loss": "ranking"}, 2, True, "--loss=ranking is for two or three texts without a score"),
+    ({"mine_hard_negatives": 1}, 3, False, "--mine_hard_negatives is for pairs without --score and --negative"),
+])  # fmt: skip
 def test_a_loss_that_does_not_fit(changes, texts, scored, message):
     with pytest.raises(ValueError, match=message):
         SimilaritySettings(**changes).loss_of(texts, scored)
@@ -146,16 +141,55 @@ def test_losses_that_fit():
         assert SimilaritySettings(**changes).loss_of(texts, scored) == loss
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"text_a": "title"}, "--text_a and --text_b: name both columns"),
-        ({"score": "score"}, "--score needs --text_a and --text_b beside it."),
-        ({"score_range": ("5", "0")}, "--score_range=5,0 must be two numbers, the lower one first"),
-    ],
-)
+@pytest.mark.parametrize(("changes", "message"), [
+    ({"text_a": "title"}, "--text_a and --text_b: name both columns"),
+    ({"score": "score"}, "--score needs --text_a and --text_b beside it."),
+    ({"score_range": ("5", "0")}, "--score_range=5,0 must be two numbers, the lower one first"),
+])  # fmt: skip
 def test_settings_that_contradict_each_other(tmp_path, changes, message):
     with pytest.raises(ValueError, match=message):
         settings = SimilaritySettings(train_file=str(tmp_path / "a.csv"), **changes)
         check_values(settings)
         settings.check(FineTuningSettings(output_dir="out", do_train=True))
+
+
+# Text -> its vector. "a" has two partners, of which "far" counts for the margin.
+ANGLES = {"a": 0, "near": 10, "far": 40, "b": 90, "of b": 95, "c": 70, "of c": 60, "itself": 180}
+ANGLES["twin"] = ANGLES["near"]
+PAIRS = [("a", "near"), ("a", "far"), ("b", "of b"), ("c", "of c"), ("itself", "itself"), ("b", "of b")]
+PAIRS += [("near", "twin")]
+
+
+def vectors_of(texts):
+    angles = np.deg2rad([ANGLES[text] for text in texts])
+    return np.stack([np.cos(angles), np.sin(angles)], -1).astype(np.float32)
+
+
+def mined(path, count, margin):
+    examples = [SimilarityExample(str(number), pair) for number, pair in enumerate(PAIRS)]
+    write_hard_negatives(str(path), examples, vectors_of, count, margin)
+    return [tuple(json.loads(line).values()) for line in path.read_text().splitlines()]
+
+
+@pytest.mark.parametrize("count", [1, 5])
+@pytest.mark.parametrize("margin", [0.0, 0.05, 0.3])
+def test_negatives_are_those_of_the_definition(tmp_path, count, margin, monkeypatch):
+    monkeypatch.setattr(encode, "_AT_ONCE", 2)
+    expected, corpus = [], list(dict.fromkeys(pair[1] for pair in PAIRS))
+    for anchor in dict.fromkeys(pair[0] for pair in PAIRS):
+        own = list(dict.fromkeys(pair[1] for pair in PAIRS if pair[0] == anchor))
+        cosine = {text: float((vectors_of([anchor]) @ vectors_of([text]).T)[0, 0]) for text in corpus}
+        farthest = min(cosine[text] for text in own)
+        allowed = [text for text in corpus if text not in (*own, anchor) and cosine[text] <= farthest * (1 - margin)]
+        best = sorted(allowed, key=cosine.get, reverse=True)[:count]
+        expected += [(anchor, positive, negative) for positive in own for negative in best]
+    assert mined(tmp_path / "mined.jsonl", count, margin) == expected
+    assert {line[0] for line in expected} == {"a", "b", "c", "itself", "near"}
+
+
+def test_a_margin_that_leaves_none_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="farther than the partner by --negatives_margin=3 in any of 6 pairs"):
+        mined(tmp_path / "mined.jsonl", 1, 3)
+    with pytest.raises(ValueError, match="^--mine_hard_negatives=6: --train_file has only 6 different second texts"):
+        mined(tmp_path / "mined.jsonl", 6, 0)
+    assert not list(tmp_path.iterdir())

@@ -5,17 +5,15 @@ import json
 import numpy as np
 import pytest
 from helpers.paths import lines_of
-from helpers.squad import SQUAD_SIZES
+from helpers.small_data import SQUAD_SIZES
 
-from bert_tf.tasks.squad import answers as squad_scores
+from bert_tf.tasks.squad import answers
 from bert_tf.tasks.squad.answers import (
     NO_NULL_SCORE,
     Answer,
-    AnswerTexts,
     Prediction,
     PredictionSettings,
     SpanScores,
-    get_final_text,
     predict_answers,
     write_predictions,
 )
@@ -26,11 +24,7 @@ from bert_tf.text.wordpiece import BasicTokenizer
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "which", "year", "?", "ada", "brown", "(", ")", "1801", "met"]
 
 
-# --- the original's files
-
-
 def golden_case(folder, questions, name, tokenizer):
-    """Examples, windows, logits and settings of one of the original's output folders."""
     version, size = name.split("-")[1:3]
     settings = json.loads((folder / name / "settings.json").read_text())
     assert settings.pop("do_lower_case")
@@ -75,12 +69,9 @@ def test_final_texts_equal_the_original(golden, version):
     basics = {case: BasicTokenizer(case) for case in (True, False)}
     records = lines_of(golden / "squad" / f"final_text-{version}.jsonl.gz")
     for record in records:
-        found = get_final_text(record["pred_text"], record["orig_text"], basics[record["do_lower_case"]])
+        found = answers.get_final_text(record["pred_text"], record["orig_text"], basics[record["do_lower_case"]])
         assert found == record["result"], record
     assert len(records) == {"v1.1": 573, "v2.0": 453}[version]
-
-
-# --- by hand
 
 
 def ask(*contexts, question="Which year?"):
@@ -152,9 +143,6 @@ def test_limits(small):
     assert predict(small, ask(context), [starts], [ends], **one)[0].best.text == "ada brown"
 
 
-# --- where the original crashes
-
-
 @pytest.mark.parametrize("answer_from", ["words", "offsets"])
 def test_no_candidate_but_none(small, answer_from):
     """With n_best_size 1 only [CLS] is a candidate: the best span outside the candidates counts."""
@@ -186,7 +174,7 @@ def test_empty_contexts(small, context, answer_from):
 @pytest.mark.parametrize("at_once", [2048, 3])
 def test_against_the_definition(small, monkeypatch, at_once):
     """All spans of all windows, without shortcuts."""
-    monkeypatch.setattr(squad_scores, "_WINDOWS_AT_ONCE", at_once)
+    monkeypatch.setattr(answers, "_WINDOWS_AT_ONCE", at_once)
     generator = np.random.default_rng(1)
     examples = ask(*("ada brown met ( 1801 ) " * count for count in (1, 2, 3)))
     windows = build_windows(examples, small, WindowSettings(12, 3, 4), False)
@@ -204,17 +192,11 @@ def test_against_the_definition(small, monkeypatch, at_once):
         assert prediction.nbest[0].score == max(scores)
 
 
-# --- by offsets
-
-
 def test_offsets_give_the_text_itself(small):
     context = "(Ada\u00a0 Brown)\n met"
     windows = build_windows(ask(context), small, WindowSettings(16, 128, 4, "offsets"), False)
-    texts = AnswerTexts(ask(context), windows, small, "offsets")
+    texts = answers.AnswerTexts(ask(context), windows, small, "offsets")
     assert texts.of(0, 6, 7) == ("Ada\u00a0 Brown", 1, 11) and texts.of(0, 5, 9) == (context, 0, len(context))
-
-
-# --- files
 
 
 def test_of_equal_ids_the_last_counts_and_no_questions_make_empty_files(tmp_path):

@@ -128,16 +128,13 @@ def test_many_answers_that_are_not_found_are_counted(file, caplog):
     assert "\n  and 3 more" in caplog.text
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        {"dta": []},
-        {"data": [{"paragraphs": [{"context": "x"}]}]},
-        [],
-        {"data": [1]},
-        {"data": [{"paragraphs": [{"context": "x", "qas": [{"is_impossible": "no"}]}]}]},
-    ],
-)
+@pytest.mark.parametrize("content", [
+    {"dta": []},
+    {"data": [{"paragraphs": [{"context": "x"}]}]},
+    [],
+    {"data": [1]},
+    {"data": [{"paragraphs": [{"context": "x", "qas": [{"is_impossible": "no"}]}]}]},
+])  # fmt: skip
 def test_what_is_no_squad_file(file, content):
     file.write_text(json.dumps(content))
     with pytest.raises(ValueError, match=r"squad\.json is not a SQuAD file, {\"data\""):

@@ -49,14 +49,11 @@ def assert_windows_equal(one, other):
 
 
 @pytest.mark.parametrize("answer_from", ["words", "offsets"])
-@pytest.mark.parametrize(
-    ("length", "stride", "pieces", "labels", "best"),
-    [
-        (32, 128, [11], [(11, 11)], [range(5, 16)]),
-        (12, 3, [6, 6, 5], [(0, 0), (8, 8), (5, 5)], [range(5, 10), range(7, 10), range(7, 10)]),
-        (14, 128, [8, 3], [(11, 11), (0, 0)], [range(5, 13), range(5, 8)]),
-    ],
-)
+@pytest.mark.parametrize(("length", "stride", "pieces", "labels", "best"), [
+    (32, 128, [11], [(11, 11)], [range(5, 16)]),
+    (12, 3, [6, 6, 5], [(0, 0), (8, 8), (5, 5)], [range(5, 10), range(7, 10), range(7, 10)]),
+    (14, 128, [8, 3], [(11, 11), (0, 0)], [range(5, 13), range(5, 8)]),
+])  # fmt: skip
 def test_windows_of_the_specification(small, length, stride, pieces, labels, best, answer_from):
     settings = WindowSettings(length, stride, 4, answer_from)
     windows = build_windows([example()], small, settings, True)
@@ -164,9 +161,6 @@ def test_settings_that_make_no_sense(small):
         WindowSettings(20, 8, 17).check_room(small)
 
 
-# --- processes and the cache
-
-
 def test_two_processes_make_the_same_windows(small, monkeypatch):
     monkeypatch.setattr(squad_windows, "_CHARACTERS_FOR_PROCESSES", 0)
     monkeypatch.setattr(squad_windows, "_QUESTIONS_PER_CHUNK", 7)
@@ -221,9 +215,6 @@ def test_whatever_the_windows_depend_on_makes_another_file(small, tmp_path):
     assert number_of_files([example()], FullTokenizer(str(vocab), do_lower_case=False)) == 13
 
 
-# --- gold answers come back
-
-
 def share_that_comes_back(examples, tokenizer, settings):
     """(answers complete in a window, how many of them their labels give back)"""
     windows = build_windows(examples, tokenizer, settings, True, num_processes=1)
@@ -236,16 +227,13 @@ def share_that_comes_back(examples, tokenizer, settings):
     return len(found), right
 
 
-@pytest.mark.parametrize(
-    ("context", "answers"),
-    [
-        ("세종대왕은 1443년에 한글을 만들었다.", ["세종대왕", "1443년", "한글", "만들었다"]),
-        ("富士山は日本一高い山で、標高は3776メートルです。", ["富士山", "日本一高い山", "3776メートル", "標高"]),
-        ("《战国无双3》是由光荣和ω-force开发的战国无双系列的正统第三续作。", ["光荣和ω-force", "战国无双3", "第三"]),
-        ("กรุงเทพมหานครเป็นเมืองหลวงของไทย", ["ไทย", "เมืองหลวง"]),
-        ("Die Straße in Köln\u00a0(NRW) heißt „Hohe Straße“.", ["Köln", "NRW", "Hohe Straße", "Straße in"]),
-    ],
-)
+@pytest.mark.parametrize(("context", "answers"), [
+    ("세종대왕은 1443년에 한글을 만들었다.", ["세종대왕", "1443년", "한글", "만들었다"]),
+    ("富士山は日本一高い山で、標高は3776メートルです。", ["富士山", "日本一高い山", "3776メートル", "標高"]),
+    ("《战国无双3》是由光荣和ω-force开发的战国无双系列的正统第三续作。", ["光荣和ω-force", "战国无双3", "第三"]),
+    ("กรุงเทพมหานครเป็นเมืองหลวงของไทย", ["ไทย", "เมืองหลวง"]),
+    ("Die Straße in Köln\u00a0(NRW) heißt „Hohe Straße“.", ["Köln", "NRW", "Hohe Straße", "Straße in"]),
+])  # fmt: skip
 def test_answers_in_scripts_without_spaces_come_back(english, context, answers):
     settings = WindowSettings(64, 32, 16, "offsets")
     examples = [example(context, answer, question="?", number=number) for number, answer in enumerate(answers)]
