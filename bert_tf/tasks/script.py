@@ -42,7 +42,7 @@ from bert_tf.tasks import outcome
 from bert_tf.tasks.outcome import Tried
 from bert_tf.tasks.task import ExampleSet, FineTuningTask
 from bert_tf.text.tokenizer import Tokenizer
-from bert_tf.training import checkpoints, distribution, fine_tuning, loop, run_directory, starting_model
+from bert_tf.training import checkpoints, distribution, fine_tuning, loop, run_directory, starting_model, workers
 from bert_tf.training.settings import FineTuningSettings
 from bert_tf.training.step import BATCHES_OF_A_PROGRAM, Trainer, make_predict_function
 from bert_tf.training.teacher import with_labels_of
@@ -176,6 +176,7 @@ class _Run(loop.Run):
     ):
         super().__init__(run, strategy, num_train_steps)
         self.task, self.teacher, self.files, self.recorded = task, task.teacher, task.files, {}
+        self.was_finished = False
         self.eval_batch_size = run.eval_batch_size or run.predict_batch_size
         self.eval_every_steps = 0
         if run.do_train and task.dev_sets:  # an epoch by default
@@ -192,6 +193,18 @@ class _Run(loop.Run):
             self.recorded = self.recorded_settings()
             run_directory.check_fixed(self.output_dir, self.recorded)
             self.trains = not run_directory.is_finished(self.output_dir, self.recorded, self.num_train_steps)
+            # Read before the first worker writes there.
+            noted = run_directory.read_settings(self.output_dir).get(run_directory.FINISHED)
+            self.was_finished = not self.trains and noted is not None
+
+    def facts(self) -> dict[str, object]:
+        task = self.task
+        named = {"train set": task.train_rows} if task.train_rows is not None else {}
+        for kind, sets in (("dev set", task.dev_sets), ("test set", task.test_sets)):
+            named |= {f"{kind} {examples.name}": examples.rows for examples in sets}
+        facts = {name: f"{len(rows)} examples, checksum {rows.checksum}" for name, rows in named.items()}
+        facts |= {"labels": task.files.head.labels, **(self.teacher.recorded if self.teacher else {})}
+        return super().facts() | workers.facts_of(task.settings) | workers.facts_of_model(task.files.config) | facts
 
     def recorded_settings(self) -> dict:
         """What run.json keeps: all settings, and what the training data was."""
@@ -286,12 +299,17 @@ class _Run(loop.Run):
         self.keeper = fine_tuning.BestModel(
             self.output_dir, self.files, metric, step, patience=run.early_stopping_patience, active=self.chief
         )
+        kept = self.keeper.best, [*self.keeper.evaluations.values()]
+        self.keeper.best, evaluations = workers.gather(self.strategy, kept)[0]
+        self.keeper.evaluations = {values["step"]: values for values in evaluations}
         self.predict = make_predict_function(self.model, self.strategy, compiled=self.compiles)
         if run.do_train and step and self.is_due(step) and step not in self.keeper.evaluations:
             logging.info("Step %d was saved, but the earlier run ended before its evaluation.", step)
             self.evaluate(step)
         if trainer:
             self.claim(step)
+            if run.use_best_model:  # which will be read from there
+                workers.await_written(self.strategy, [run_directory.settings_path(self.output_dir)])
         if self.chief and run.write_tf_records:
             self.write_records(self.trains and step < self.num_train_steps)
         if run.do_train and not self.trains:
@@ -348,7 +366,7 @@ class _Run(loop.Run):
         Unless the run keeps its optimizer state, only the weights of its last step are kept, with adapters of LoRA
         added to them. These also get a file of their own.
         """
-        if run_directory.read_settings(self.output_dir).get(run_directory.FINISHED) is not None:
+        if self.was_finished:
             return
         if self.task.dev_sets and step not in self.keeper.evaluations:
             self.evaluate(step)  # stopped early before, and its evaluation lost
@@ -371,6 +389,7 @@ class _Run(loop.Run):
         examples, batch_size = self.task.dev_sets[0], self.eval_batch_size
         outputs = self.outputs_of(examples, batch_size)
         outputs, results = self.task.evaluate(examples, outputs, batch_size)
+        results = workers.gather(self.strategy, results)[0]  # so that all choose the same best model, and end together
         self.keeper.update(step, results, self.model, self.task.further_files(examples, outputs))
         kept = (step, self.keeper.best["step"])
         self.evaluated = {key: value for key, value in {**self.evaluated, step: outputs}.items() if key in kept}
@@ -401,7 +420,7 @@ class _Run(loop.Run):
             self.end_training(step)
         if run.use_best_model:
             adjust = starting_model.unchanged if run.do_train else task.adjust
-            step = fine_tuning.use_best_model(self.model, self.keeper, adjust)
+            step = fine_tuning.use_best_model(self.model, self.keeper, adjust, self.strategy)
         tf.io.gfile.makedirs(self.output_dir)
         main, outputs_of_sets = {}, {}
         for number, examples in enumerate(task.dev_sets):

@@ -6,9 +6,7 @@ devices found, instead of a run on fewer devices than intended.
 
 import contextlib
 import functools
-import json
 import os
-import re
 import socket
 from collections.abc import Callable, Iterable, Iterator
 
@@ -19,7 +17,7 @@ from bert_tf.data.token_rows import WHOLE, Share
 from bert_tf.models import kernels
 from bert_tf.system.checks import check_tf_config
 from bert_tf.system.messages import hide_note_of_first_compilation
-from bert_tf.training import run_directory
+from bert_tf.training import run_directory, workers
 from bert_tf.training.settings import DeviceSettings
 
 _CONNECT_SECONDS = 60  # that a TPU may take to accept a connection
@@ -59,7 +57,7 @@ def _create_strategy(devices: DeviceSettings) -> tf.distribute.Strategy:
         return _tpu_strategy(devices.tpu_name or devices.master, devices.tpu_zone, devices.gcp_project)
     check_tf_config(devices.strategy)
     if devices.strategy == "multi_worker_mirrored":
-        return _only(tf.distribute.MultiWorkerMirroredStrategy)
+        return _only(workers.connect)
     gpus, cpus = ([device.name for device in tf.config.list_logical_devices(kind)] for kind in ("GPU", "CPU"))
     if devices.strategy == "one_device":
         return tf.distribute.OneDeviceStrategy((gpus or cpus)[0])
@@ -71,9 +69,9 @@ def _create_strategy(devices: DeviceSettings) -> tf.distribute.Strategy:
 
 
 @functools.cache
-def _only(kind: type, *devices: str) -> tf.distribute.Strategy:
+def _only(create: Callable, *devices: str) -> tf.distribute.Strategy:
     """The process's strategy for these devices. Sums of a second one, numbered from 0 again, would meet the first's."""
-    return kind(devices) if devices else kind()
+    return create(devices) if devices else create()
 
 
 def _grow_gpu_memory() -> None:
@@ -99,7 +97,11 @@ def is_one_cpu(strategy: tf.distribute.Strategy) -> bool:
 def check_batch_sizes(strategy: tf.distribute.Strategy, *runs) -> None:
     """Refuses batches of settings that the replicas, in training with their micro-batches, don't divide evenly."""
     for run in runs:
-        for name in ("train_batch_size", "eval_batch_size", "predict_batch_size", "batch_size"):
+        trains, evaluates, predicts = (getattr(run, name, False) for name in ("do_train", "do_eval", "do_predict"))
+        evaluates |= trains and run.eval_every_steps > 0
+        predicts |= evaluates and run.eval_batch_size is None
+        used = {"train_batch_size": trains, "eval_batch_size": evaluates, "predict_batch_size": predicts}
+        for name in (*filter(used.get, used), "batch_size"):
             size, parts = getattr(run, name, None), strategy.num_replicas_in_sync
             if name == "train_batch_size" and size:
                 parts *= run.gradient_accumulation_steps
@@ -163,31 +165,13 @@ def set_up_run(settings, *others) -> Iterator[tf.distribute.Strategy]:
     Args:
       settings, others: of the run, or of all runs that train in folders of output_dir.
     """
+    check_tf_config(settings.strategy, settings.do_train)
     strategy = set_up_devices(settings)
     check_batch_sizes(strategy, settings, *others)
     with contextlib.ExitStack() as stack:
         if settings.do_train and is_chief(strategy):
             stack.enter_context(run_directory.lock_output_dir(settings.output_dir, settings.checkpoints_while_training))
-        stack.enter_context(naming_lost_workers(strategy))
+        if workers.are_several(strategy):
+            stack.enter_context(workers.naming_lost_workers())
         yield strategy
-
-
-@contextlib.contextmanager
-def naming_lost_workers(strategy: tf.distribute.Strategy) -> Iterator[None]:
-    """In this context, the failure of an operation because of another worker is an error that names the worker.
-
-    A process that ends is noticed at once, a machine that no longer answers by TensorFlow's own check of health.
-    """
-    try:
-        yield
-    except (tf.errors.AbortedError, tf.errors.DeadlineExceededError, tf.errors.UnavailableError) as error:
-        if not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
-            raise
-        config = json.loads(os.environ["TF_CONFIG"])
-        matches = re.findall(r"/job:(chief|worker)/replica:\d+/task:(\d+)", error.message)
-        tasks = {(kind, int(number)) for kind, number in matches} - {(config["task"]["type"], config["task"]["index"])}
-        lost = ", ".join(f"{kind} {number} ({config['cluster'][kind][number]})" for kind, number in sorted(tasks))
-        raise RuntimeError(
-            f"{lost or 'another worker'} has ended or can't be reached: start all workers again with the same command, "
-            "which goes on from the newest checkpoint."
-        ) from error
+        workers.meet(strategy)

@@ -202,9 +202,13 @@ _WITHOUT_EFFECT = {
 }  # fmt: skip
 
 
+def settings_path(output_dir: str) -> str:
+    return posixpath.join(output_dir, _SETTINGS)
+
+
 def read_settings(output_dir: str) -> dict:
     """Flags and versions of the run in a directory; empty if there is none."""
-    return read_json_if_there(posixpath.join(output_dir, _SETTINGS)) or {}
+    return read_json_if_there(settings_path(output_dir)) or {}
 
 
 def settings_of_model(path: str) -> dict:
@@ -296,7 +300,7 @@ def record_settings(output_dir: str, settings: dict, resumed: bool) -> None:
 
 def _write_settings(output_dir: str, settings: dict) -> None:
     content = json.dumps(settings, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
-    write_text_file(posixpath.join(output_dir, _SETTINGS), content)
+    write_text_file(settings_path(output_dir), content)
 
 
 # --- the card ---------------------------------------------------------------------------------------------------------
