@@ -7,9 +7,10 @@ import sys
 
 import numpy as np
 import pytest
+from helpers.cluster import workers
 from helpers.events import wait_until
 from helpers.paths import ROOT
-from helpers.pretraining_runs import command, run, two_workers, values, write_inputs
+from helpers.pretraining_runs import command, run, values, write_inputs
 from helpers.scenarios import SCENARIOS
 from helpers.script_cases import arguments_of, kill_at_checkpoint, weights_of
 
@@ -52,7 +53,7 @@ def test_sigterm_on_one_of_two_workers_stops_both_at_the_same_step(number, tmp_p
     data = write_inputs(tmp_path)
     flags = {"num_train_steps": 1_000_000, "save_checkpoints_steps": 1_000_000, "log_every_steps": 20}
     arguments = command(data, tmp_path / "out", distribution_strategy="multi_worker_mirrored", **flags)
-    with two_workers(arguments, tmp_path) as processes:
+    with workers([arguments] * 2, tmp_path) as processes:
         wait_for_steps(tmp_path / "out", processes)
         processes[number].send_signal(signal.SIGTERM)
         codes = [process.wait() for process in processes]
@@ -68,7 +69,7 @@ def test_the_others_end_when_a_worker_is_lost_and_the_same_command_goes_on(numbe
     data = write_inputs(tmp_path)
     flags = {"num_train_steps": 100_000, "save_checkpoints_steps": 10, "log_every_steps": 10}
     arguments = command(data, tmp_path / "out", distribution_strategy="multi_worker_mirrored", **flags)
-    with two_workers(arguments, tmp_path) as processes:
+    with workers([arguments] * 2, tmp_path) as processes:
         wait_for_steps(tmp_path / "out", processes)
         processes[number].send_signal(how)
         assert processes[1 - number].wait() == 1
@@ -79,7 +80,7 @@ def test_the_others_end_when_a_worker_is_lost_and_the_same_command_goes_on(numbe
     shorter = command(
         data, tmp_path / "out", distribution_strategy="multi_worker_mirrored", **flags, stop_at_step=step + 5
     )
-    with two_workers(shorter, tmp_path) as processes:
+    with workers([shorter] * 2, tmp_path) as processes:
         assert [process.wait() for process in processes] == [0, 0]
     log = (tmp_path / "worker-0.log").read_text()
     assert f"Resuming at step {step} from" in log
