@@ -87,6 +87,34 @@ def test_the_others_end_when_a_worker_is_lost_and_the_same_command_goes_on(numbe
     assert values(tmp_path / "out", step + 5)["global_step"] == step + 5
 
 
+@pytest.mark.slow
+def test_two_workers_then_one_then_three_take_the_steps_of_one(tmp_path):
+    flags = {"num_train_steps": 9, "train_batch_size": 12, "eval_batch_size": 12, "save_checkpoints_steps": 3}
+    several = {"distribution_strategy": "multi_worker_mirrored"}
+    data = write_inputs(tmp_path)
+    run(command(data, tmp_path / "one", **flags))
+    for count, step in ((2, 3), (1, 6), (3, 9)):
+        arguments = command(data, tmp_path / "out", **flags, **several, stop_at_step=step)
+        with workers([arguments] * count, tmp_path) as processes:
+            assert [process.wait() for process in processes] == [0] * count
+    expected, found = (values(tmp_path / name, 9) for name in ("one", "out"))
+    for name in expected:
+        if "key/bias" not in name:  # its true gradient is 0, and Adam makes steps of its rounding
+            np.testing.assert_allclose(found[name], expected[name], rtol=0, atol=1e-6, err_msg=name)
+
+
+@pytest.mark.slow
+def test_a_worker_that_refuses_its_flags_is_named_by_the_other(tmp_path):
+    data = write_inputs(tmp_path)
+    several = {"distribution_strategy": "multi_worker_mirrored", "num_train_steps": 10}
+    commands = [command(data, tmp_path / "out", **several, train_batch_size=size) for size in (8, 7)]
+    with workers(commands, tmp_path) as processes:
+        assert [process.wait() for process in processes] == [1, 1]
+    last = [(tmp_path / f"worker-{number}.log").read_text().splitlines()[-1] for number in range(2)]
+    assert "error: worker 1 (localhost:" in last[0] and "--train_batch_size=7 can't be divided" in last[1]
+    assert not (tmp_path / "out" / "checkpoint").exists()
+
+
 def contents(folder) -> set[str]:
     files = (path for path in folder.rglob("*") if path.is_file() and "tfevents" not in path.name)
     return {str(path.relative_to(folder)) for path in files}
