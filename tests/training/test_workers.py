@@ -68,8 +68,8 @@ def test_fine_tuning_waits_for_the_best_model_and_is_refused_where_the_second_wo
     for name in ("train", "dev", "test"):
         path = tmp_path / "other" / f"{name}.csv"
         path.write_text(path.read_text().replace("w1", "w2"))
-    pieces = (tmp_path / "other" / "vocab.txt").read_text().replace("w1\n", "x\n").replace("w2\n", "w1\n")
-    (tmp_path / "other" / "vocab.txt").write_text(pieces.replace("x\n", "w2\n"))
+    vocabulary = tmp_path / "other" / "encoder" / "vocab.txt"
+    vocabulary.write_text(vocabulary.read_text().replace("w1\nw2\n", "w2\nw1\n"))
     best, new = tmp_path / "out" / "best_model", {"output_dir": tmp_path / "new"}
     check = {"do_train": False, "do_eval": False, "use_best_model": False, "init_checkpoint": best}
     cases = {
@@ -77,7 +77,7 @@ def test_fine_tuning_waits_for_the_best_model_and_is_refused_where_the_second_wo
         "again": ({**check, "output_dir": tmp_path / "again"}, {"log_every_steps": 3}, ""),
         **{file: (new, {f"{file}_file": other[f"{file}_file"]}, f"{file} set") for file in ("train", "dev", "test")},
         "labels": ({**new, "labels": "up,down"}, {"labels": "down,up"}, "--labels: ['up', 'down'] on"),
-        "vocabulary": (new, {"vocab_file": other["init_checkpoint"].parent / "vocab.txt"}, "train set: 32 examples, "),
+        "vocabulary": (new, {"init_checkpoint": other["init_checkpoint"]}, "train set: 32 examples, "),
         "length": (new, {"max_seq_length": 12}, "--max_seq_length: 24"),
         "epochs": (new, {"num_train_epochs": 2}, "--num_train_epochs: 1"),
         "patience": (new, {"early_stopping_patience": 1}, "--early_stopping_patience: 0"),
