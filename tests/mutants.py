@@ -58,7 +58,7 @@ MUTANTS = {
     ("training/loop.py", "training/test_workers.py"): [("zlib.crc32(values[name].tobytes(), checksum)", "0")],
     ("training/pretraining_tasks.py", "training/test_workers.py"): [("zlib.crc32(payload, checksum)", "checksum")],
     ("training/fine_tuning.py", "training/test_workers.py"): [
-        ("workers.await_written(strategy, [posixpath.join(keeper.directory, _RESULTS), file])", "pass")],
+        ("distribution.await_written(strategy, [posixpath.join(keeper.directory, _RESULTS), file])", "pass")],
     ("training/fine_tuning.py", "training/test_best_model.py"): [
         ("score > old[self._metric]:", "score >= old[self._metric]:"),
         ("again = old is not None and", "again = False and"),

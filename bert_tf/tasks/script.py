@@ -42,7 +42,7 @@ from bert_tf.tasks import outcome
 from bert_tf.tasks.outcome import Tried
 from bert_tf.tasks.task import ExampleSet, FineTuningTask
 from bert_tf.text.tokenizer import Tokenizer
-from bert_tf.training import checkpoints, distribution, fine_tuning, loop, run_directory, starting_model, workers
+from bert_tf.training import checkpoints, distribution, fine_tuning, loop, run_directory, starting_model
 from bert_tf.training.settings import FineTuningSettings
 from bert_tf.training.step import BATCHES_OF_A_PROGRAM, Trainer, make_predict_function
 from bert_tf.training.teacher import with_labels_of
@@ -204,7 +204,12 @@ class _Run(loop.Run):
             named |= {f"{kind} {examples.name}": examples.rows for examples in sets}
         facts = {name: f"{len(rows)} examples, checksum {rows.checksum}" for name, rows in named.items()}
         facts |= {"labels": task.files.head.labels, **(self.teacher.recorded if self.teacher else {})}
-        return super().facts() | workers.facts_of(task.settings) | workers.facts_of_model(task.files.config) | facts
+        return (
+            super().facts()
+            | distribution.facts_of(task.settings)
+            | distribution.facts_of_model(task.files.config)
+            | facts
+        )
 
     def recorded_settings(self) -> dict:
         """What run.json keeps: all settings, and what the training data was."""
@@ -300,7 +305,7 @@ class _Run(loop.Run):
             self.output_dir, self.files, metric, step, patience=run.early_stopping_patience, active=self.chief
         )
         kept = self.keeper.best, [*self.keeper.evaluations.values()]
-        self.keeper.best, evaluations = workers.gather(self.strategy, kept)[0]
+        self.keeper.best, evaluations = distribution.gather(self.strategy, kept)[0]
         self.keeper.evaluations = {values["step"]: values for values in evaluations}
         self.predict = make_predict_function(self.model, self.strategy, compiled=self.compiles)
         if run.do_train and step and self.is_due(step) and step not in self.keeper.evaluations:
@@ -309,7 +314,7 @@ class _Run(loop.Run):
         if trainer:
             self.claim(step)
             if run.use_best_model:  # which will be read from there
-                workers.await_written(self.strategy, [run_directory.settings_path(self.output_dir)])
+                distribution.await_written(self.strategy, [run_directory.settings_path(self.output_dir)])
         if self.chief and run.write_tf_records:
             self.write_records(self.trains and step < self.num_train_steps)
         if run.do_train and not self.trains:
@@ -389,7 +394,9 @@ class _Run(loop.Run):
         examples, batch_size = self.task.dev_sets[0], self.eval_batch_size
         outputs = self.outputs_of(examples, batch_size)
         outputs, results = self.task.evaluate(examples, outputs, batch_size)
-        results = workers.gather(self.strategy, results)[0]  # so that all choose the same best model, and end together
+        results = distribution.gather(self.strategy, results)[
+            0
+        ]  # so that all choose the same best model, and end together
         self.keeper.update(step, results, self.model, self.task.further_files(examples, outputs))
         kept = (step, self.keeper.best["step"])
         self.evaluated = {key: value for key, value in {**self.evaluated, step: outputs}.items() if key in kept}

@@ -24,7 +24,7 @@ from bert_tf.system.declare import declared_in
 from bert_tf.system.messages import announced, some
 from bert_tf.system.storage import write_text_file
 from bert_tf.system.text_files import parse_json, read_json_if_there, read_text_lines
-from bert_tf.training import workers
+from bert_tf.training import distribution
 from bert_tf.training.settings import FineTuningSettings
 from bert_tf.training.starting_model import Adjustment
 from bert_tf.weights.tensor_files import Weights
@@ -196,7 +196,7 @@ def use_best_model(model: keras.Model, keeper: BestModel, adjust: Adjustment, st
       adjust: makes of its weights those that the model takes.
     """
     file = posixpath.join(keeper.directory, open_weights.BERT_TF.file_name)
-    workers.await_written(strategy, [posixpath.join(keeper.directory, _RESULTS), file])
+    distribution.await_written(strategy, [posixpath.join(keeper.directory, _RESULTS), file])
     initialize.load_complete(model, adjust(open_weights.open_ours(file)))
     if variable_names.has_adapters(model):
         lora.clear_adapters(model)  # its kernels have them

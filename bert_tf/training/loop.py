@@ -33,7 +33,7 @@ from bert_tf.models.files import initialize
 from bert_tf.models.files.card import shown_results
 from bert_tf.system import messages
 from bert_tf.system.storage import write_file
-from bert_tf.training import checkpoints, workers
+from bert_tf.training import checkpoints, distribution
 from bert_tf.training.distribution import compiles_steps, distribute, is_chief
 from bert_tf.training.optimization import create_optimizer
 from bert_tf.training.run_directory import LOG_FILE
@@ -104,10 +104,10 @@ class Run:
 
     def execute(self) -> dict[str, float]:
         """Restores, trains, evaluates; returns the results of the last evaluation."""
-        workers.compare(self.strategy, self.facts)  # before a model is built: other variables would be waited for
+        distribution.compare(self.strategy, self.facts)  # before a model is built: other variables would be waited for
         self.model, optimizer, step = self.build_and_restore()
         trainer, options = self.create_trainer(optimizer) if self.trains else (None, {})
-        workers.compare(self.strategy, lambda: self.restored_facts(optimizer, step))
+        distribution.compare(self.strategy, lambda: self.restored_facts(optimizer, step))
         self.begin(step, trainer)
         if trainer:
             with self.reading:
@@ -124,7 +124,7 @@ class Run:
     def facts(self) -> dict[str, object]:
         """What must be the same on all workers, by names for messages."""
         runs = {"run that is finished": not self.trains, "last step": self.num_train_steps, "use of XLA": self.compiles}
-        return workers.facts_of(self.settings) | runs
+        return distribution.facts_of(self.settings) | runs
 
     def restored_facts(self, optimizer: keras.optimizers.Optimizer | None, step: int) -> dict[str, object]:
         """`facts` of the weights and moments that the run goes on with."""
@@ -224,7 +224,7 @@ class _Pace:
         # Workers synchronize in every step, and TensorFlow matches their messages by position within the call: all must
         # make calls of the same length, and agree on the time and on the end.
         own = trainer.settings.iterations_per_loop, periods
-        self._most, self._periods = workers.gather(trainer.strategy, own)[0]
+        self._most, self._periods = distribution.gather(trainer.strategy, own)[0]
         self._strategy, self._received = trainer.strategy, received
         self._meanwhile = threading.Thread(target=meanwhile, daemon=True)
         self._seconds = math.inf  # a step; unknown: the first call runs one
@@ -251,7 +251,7 @@ class _Pace:
         done = int(result["steps"] + result["skipped"])
         seconds = (time.monotonic() - self._started) / max(done, 1)
         received = (float(number in self._received) for number in _STOPS)
-        self._seconds, *stops = workers.mean(self._strategy, [seconds, *received]).tolist()
+        self._seconds, *stops = distribution.mean(self._strategy, [seconds, *received]).tolist()
         return step + done, result, stops
 
 

@@ -34,7 +34,7 @@ from bert_tf.system.declare import given
 from bert_tf.system.messages import naming_flag
 from bert_tf.system.text_files import list_files, warn_of_missing_shards
 from bert_tf.text import find_vocabulary
-from bert_tf.training import checkpoints, run_directory, workers
+from bert_tf.training import checkpoints, distribution, run_directory
 from bert_tf.training.loop import Run, restore
 from bert_tf.training.pretraining_settings import ELECTRA_FLAGS, MASK_FLAGS, PretrainingSettings
 from bert_tf.training.step import Trainer, make_evaluate_function
@@ -216,7 +216,7 @@ class PretrainingTask(Run):
         facts = {f"--{flag}": _content_of(opened.index) for flag, opened in self.data.items()}
         facts |= {name: value for name, value in self.recorded.items() if name != "teacher"}  # it is a path
         facts |= {"--vocab_file": self.masking.fingerprint} if self.masking else {}
-        return super().facts() | facts | workers.facts_of_model(self.config)
+        return super().facts() | facts | distribution.facts_of_model(self.config)
 
     # --- the order of work, see `Run.execute` -------------------------------------------------------------------------
 

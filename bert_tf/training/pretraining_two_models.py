@@ -21,7 +21,7 @@ from bert_tf.models.task_models import BertForMaskedLM
 from bert_tf.pretraining import mask_rules, model_vocabulary
 from bert_tf.system.declare import value_of
 from bert_tf.system.messages import naming_flag
-from bert_tf.training import checkpoints, run_directory, workers
+from bert_tf.training import checkpoints, distribution, run_directory
 from bert_tf.training.pretraining_settings import FIXED_MASK_FLAGS, PretrainingSettings, student_family
 from bert_tf.training.pretraining_tasks import PretrainingTask
 from bert_tf.training.teacher import DISTILLATION_FLAGS, open_teacher
@@ -98,7 +98,7 @@ class ElectraTask(PretrainingTask):
         return {**super().recorded, "generator_size": self.generator_config.hidden_size / self.config.hidden_size}
 
     def facts(self) -> dict[str, object]:
-        return super().facts() | workers.facts_of_model(self.generator_config, "generator")
+        return super().facts() | distribution.facts_of_model(self.generator_config, "generator")
 
     # --- the run's directory -----------------------------------------------------------------------------------------
 

@@ -62,11 +62,11 @@ def run_mains(steps: dict[str, tuple[str, list[dict]]], folder: pathlib.Path, pr
 def prepare() -> None:
     """In a process of `run_mains`: the last evaluation is the best, and the first worker holds its model back until
     another has asked for it, or read an older one; no file is waited for long."""
-    from bert_tf.training import fine_tuning, workers
+    from bert_tf.training import distribution, fine_tuning
 
     best, asked = fine_tuning.BestModel, pathlib.Path("asked")
     save, update, load = best._save, best.update, fine_tuning.initialize.load_complete
-    await_written = workers.await_written
+    await_written = distribution.await_written
 
     def held_save(self, *arguments):
         if len(self.evaluations) > 1:
@@ -86,8 +86,8 @@ def prepare() -> None:
         load(*arguments)
         ask()
 
-    workers._SECONDS_TO_APPEAR = 0.1
-    workers.await_written = noted
+    distribution._SECONDS_TO_APPEAR = 0.1
+    distribution.await_written = noted
     best._save = held_save
     best.update = lambda self, step, results, *rest: update(self, step, results | {self._metric: float(step)}, *rest)
     fine_tuning.initialize.load_complete = noted_load

@@ -16,7 +16,7 @@ from bert_tf.models import kernels
 from bert_tf.models.configuration.config import BertConfig
 from bert_tf.models.task_models import BertForNextSentencePrediction
 from bert_tf.system import checks
-from bert_tf.training import distribution, workers
+from bert_tf.training import distribution
 from bert_tf.training.settings import DeviceSettings, FineTuningSettings
 
 
@@ -133,7 +133,7 @@ def test_one_of_several_workers_alone(monkeypatch):
         nobody = f"localhost:{server.getsockname()[1]}"
     config = {"cluster": {"worker": ["localhost:1", nobody]}, "task": {"type": "worker", "index": 0}}
     monkeypatch.setenv("TF_CONFIG", json.dumps(config))
-    monkeypatch.setattr(workers, "_SECONDS_TO_COME", 0.0)
+    monkeypatch.setattr(distribution, "_SECONDS_TO_COME", 0.0)
     with pytest.raises(ValueError, match="^TF_CONFIG names 2 machines, but --distribution_strategy=one_device trains"):
         distribution.set_up_run(FineTuningSettings(output_dir="out", do_train=True)).__enter__()
     with pytest.raises(RuntimeError, match=rf"^worker 1 \({nobody}\) of TF_CONFIG is not there"):
