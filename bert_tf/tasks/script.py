@@ -204,12 +204,7 @@ class _Run(loop.Run):
             named |= {f"{kind} {examples.name}": examples.rows for examples in sets}
         facts = {name: f"{len(rows)} examples, checksum {rows.checksum}" for name, rows in named.items()}
         facts |= {"labels": task.files.head.labels, **(self.teacher.recorded if self.teacher else {})}
-        return (
-            super().facts()
-            | distribution.facts_of(task.settings)
-            | distribution.facts_of_model(task.files.config)
-            | facts
-        )
+        return super().facts() | distribution.facts_of(task.settings, model=task.files.config) | facts
 
     def recorded_settings(self) -> dict:
         """What run.json keeps: all settings, and what the training data was."""
@@ -394,9 +389,7 @@ class _Run(loop.Run):
         examples, batch_size = self.task.dev_sets[0], self.eval_batch_size
         outputs = self.outputs_of(examples, batch_size)
         outputs, results = self.task.evaluate(examples, outputs, batch_size)
-        results = distribution.gather(self.strategy, results)[
-            0
-        ]  # so that all choose the same best model, and end together
+        results = distribution.gather(self.strategy, results)[0]  # all choose the same best model
         self.keeper.update(step, results, self.model, self.task.further_files(examples, outputs))
         kept = (step, self.keeper.best["step"])
         self.evaluated = {key: value for key, value in {**self.evaluated, step: outputs}.items() if key in kept}

@@ -216,7 +216,7 @@ class PretrainingTask(Run):
         facts = {f"--{flag}": _content_of(opened.index) for flag, opened in self.data.items()}
         facts |= {name: value for name, value in self.recorded.items() if name != "teacher"}  # it is a path
         facts |= {"--vocab_file": self.masking.fingerprint} if self.masking else {}
-        return super().facts() | facts | distribution.facts_of_model(self.config)
+        return super().facts() | facts | distribution.facts_of(model=self.config)
 
     # --- the order of work, see `Run.execute` -------------------------------------------------------------------------
 

@@ -98,7 +98,7 @@ class ElectraTask(PretrainingTask):
         return {**super().recorded, "generator_size": self.generator_config.hidden_size / self.config.hidden_size}
 
     def facts(self) -> dict[str, object]:
-        return super().facts() | distribution.facts_of_model(self.generator_config, "generator")
+        return super().facts() | distribution.facts_of(generator=self.generator_config)
 
     # --- the run's directory -----------------------------------------------------------------------------------------
 
