@@ -193,9 +193,8 @@ class _Run(loop.Run):
             self.recorded = self.recorded_settings()
             run_directory.check_fixed(self.output_dir, self.recorded)
             self.trains = not run_directory.is_finished(self.output_dir, self.recorded, self.num_train_steps)
-            # Read before the first worker writes there.
-            noted = run_directory.read_settings(self.output_dir).get(run_directory.FINISHED)
-            self.was_finished = not self.trains and noted is not None
+            settings = run_directory.read_settings(self.output_dir)  # before the first worker writes there
+            self.was_finished = not self.trains and settings.get(run_directory.FINISHED) is not None
 
     def facts(self) -> dict[str, object]:
         task = self.task
@@ -309,7 +308,7 @@ class _Run(loop.Run):
         if trainer:
             self.claim(step)
             if run.use_best_model:  # which will be read from there
-                distribution.await_written(self.strategy, [run_directory.settings_path(self.output_dir)])
+                distribution.await_written(self.strategy, [posixpath.join(self.output_dir, run_directory.SETTINGS)])
         if self.chief and run.write_tf_records:
             self.write_records(self.trains and step < self.num_train_steps)
         if run.do_train and not self.trains:

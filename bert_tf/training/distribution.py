@@ -205,8 +205,7 @@ def are_several(strategy: tf.distribute.Strategy) -> bool:
 
 
 def _tasks() -> tuple[dict[tuple[str, int], str], tuple[str, int]]:
-    """Kind and number of each worker -> what messages call it, the one that writes the files first; and those of this
-    one."""
+    """Kind and number of each worker, first the one that writes -> what messages call it; and those of this one."""
     config = json.loads(os.environ["TF_CONFIG"])
     cluster, task = config["cluster"], config["task"]
     tasks = [(kind, number) for kind in ("chief", "worker") for number in range(len(cluster.get(kind, ())))]
@@ -216,8 +215,6 @@ def _tasks() -> tuple[dict[tuple[str, int], str], tuple[str, int]]:
 
 @functools.cache
 def _mean_of(strategy: tf.distribute.Strategy, shape: tuple[int, ...]) -> Callable[[tf.Tensor], tf.Tensor]:
-    """A graph that is called in the same order by all workers."""
-
     def mean(values):
         def add(values):  # of a tensor that is on the replica's device
             context = tf.distribute.get_replica_context()
@@ -276,7 +273,7 @@ def compare(strategy: tf.distribute.Strategy, facts: Callable[[], Mapping[str, o
     (first, *others), names = gather(strategy, facts()), [*_tasks()[0].values()]
     different = {}
     for name, other in zip(names[1:], others, strict=True):
-        for fact in [*first, *(other.keys() - first)]:
+        for fact in first | other:
             if first.get(fact) != other.get(fact):
                 shown = f"{first.get(fact)!s:.60} on {names[0]}, {other.get(fact)!s:.60} on {name}"
                 different.setdefault(fact, f"{fact}: {shown}")
