@@ -164,7 +164,7 @@ def check_tf_config(strategy: str, trains: bool = False) -> None:
             f"--distribution_strategy={strategy} needs the environment variable TF_CONFIG, on the first of two "
             f"machines {_TF_CONFIG}"
         )
-    if strategy != several and trains and is_known and count > 1:
+    if strategy in ("one_device", "mirrored") and trains and is_known and count > 1:
         raise ValueError(
             f"TF_CONFIG names {count} machines, but --distribution_strategy={strategy} trains on this one alone: give "
             f"{several}, or unset TF_CONFIG."
