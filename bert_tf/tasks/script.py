@@ -196,14 +196,14 @@ class _Run(loop.Run):
             settings = run_directory.read_settings(self.output_dir)  # before the first worker writes there
             self.was_finished = not self.trains and settings.get(run_directory.FINISHED) is not None
 
-    def facts(self) -> dict[str, object]:
+    def common_facts(self) -> dict[str, object]:
         task = self.task
         named = {"train set": task.train_rows} if task.train_rows is not None else {}
         for kind, sets in (("dev set", task.dev_sets), ("test set", task.test_sets)):
             named |= {f"{kind} {examples.name}": examples.rows for examples in sets}
         facts = {name: f"{len(rows)} examples, checksum {rows.checksum}" for name, rows in named.items()}
         facts |= {"labels": task.files.head.labels, **(self.teacher.recorded if self.teacher else {})}
-        return super().facts() | distribution.facts_of(task.settings, model=task.files.config) | facts
+        return super().common_facts() | distribution.facts_of(task.settings, model=task.files.config) | facts
 
     def recorded_settings(self) -> dict:
         """What run.json keeps: all settings, and what the training data was."""

@@ -104,7 +104,9 @@ class Run:
 
     def execute(self) -> dict[str, float]:
         """Restores, trains, evaluates; returns the results of the last evaluation."""
-        distribution.compare(self.strategy, self.facts)  # before a model is built: other variables would be waited for
+        distribution.compare(
+            self.strategy, self.common_facts
+        )  # before a model is built: other variables would be waited for
         self.model, optimizer, step = self.build_and_restore()
         trainer, options = self.create_trainer(optimizer) if self.trains else (None, {})
         distribution.compare(self.strategy, lambda: self.restored_facts(optimizer, step))
@@ -121,13 +123,13 @@ class Run:
                 )
         return self.finish(step)
 
-    def facts(self) -> dict[str, object]:
+    def common_facts(self) -> dict[str, object]:
         """What must be the same on all workers, by names for messages."""
         runs = {"run that is finished": not self.trains, "last step": self.num_train_steps, "use of XLA": self.compiles}
         return distribution.facts_of(self.settings) | runs
 
     def restored_facts(self, optimizer: keras.optimizers.Optimizer | None, step: int) -> dict[str, object]:
-        """`facts` of the weights and moments that the run goes on with."""
+        """`common_facts` of the weights and moments that the run goes on with."""
         model = self.model
         variables = initialize.training_variables(model, optimizer) if optimizer else initialize.all_variables(model)
         values, checksum = initialize.variables_as_weights("", variables), 0

@@ -212,11 +212,11 @@ class PretrainingTask(Run):
         """The notes in run.json besides settings, data and vocabulary, or instead of a setting."""
         return {"mask_rule": self.masking.mask_rule} if self.masking else {}
 
-    def facts(self) -> dict[str, object]:
+    def common_facts(self) -> dict[str, object]:
         facts = {f"--{flag}": _content_of(opened.index) for flag, opened in self.data.items()}
         facts |= {name: value for name, value in self.recorded.items() if name != "teacher"}  # it is a path
         facts |= {"--vocab_file": self.masking.fingerprint} if self.masking else {}
-        return super().facts() | facts | distribution.facts_of(model=self.config)
+        return super().common_facts() | facts | distribution.facts_of(model=self.config)
 
     # --- the order of work, see `Run.execute` -------------------------------------------------------------------------
 

@@ -97,8 +97,8 @@ class ElectraTask(PretrainingTask):
     def recorded(self) -> dict[str, object]:
         return {**super().recorded, "generator_size": self.generator_config.hidden_size / self.config.hidden_size}
 
-    def facts(self) -> dict[str, object]:
-        return super().facts() | distribution.facts_of(generator=self.generator_config)
+    def common_facts(self) -> dict[str, object]:
+        return super().common_facts() | distribution.facts_of(generator=self.generator_config)
 
     # --- the run's directory -----------------------------------------------------------------------------------------
 
