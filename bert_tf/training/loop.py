@@ -104,9 +104,8 @@ class Run:
 
     def execute(self) -> dict[str, float]:
         """Restores, trains, evaluates; returns the results of the last evaluation."""
-        distribution.compare(
-            self.strategy, self.common_facts
-        )  # before a model is built: other variables would be waited for
+        # Before a model is built: another one's variables would be waited for.
+        distribution.compare(self.strategy, self.common_facts)
         self.model, optimizer, step = self.build_and_restore()
         trainer, options = self.create_trainer(optimizer) if self.trains else (None, {})
         distribution.compare(self.strategy, lambda: self.restored_facts(optimizer, step))

@@ -152,7 +152,8 @@ SCENARIOS = {
     "pretraining in float16": _pretraining(dtype="float16"),
     "pretraining of two workers": _pretraining(**SEVERAL_WORKERS, num_train_steps=30),
     "classifier of three workers": _fine_tuning(
-        "run_classifier", **SEVERAL_WORKERS, use_best_model=True, train_batch_size=6, predict_batch_size=3
+        "run_classifier", **SEVERAL_WORKERS, use_best_model=True, train_batch_size=6, eval_batch_size=3,
+        predict_batch_size=3,
     ),
     "shards": _on_text("create_pretraining_data", "data.tfrecord", vocab_file=None, num_shards=6, num_workers=2,
                        max_seq_length=32, dupe_factor=2),
