@@ -57,8 +57,8 @@ MUTANTS = {
         ("if step < oldest:", "if step <= oldest:")],
     ("training/loop.py", "training/test_workers.py"): [("zlib.crc32(values[name].tobytes(), checksum)", "0")],
     ("training/pretraining_tasks.py", "training/test_workers.py"): [("zlib.crc32(payload, checksum)", "checksum")],
-    ("training/fine_tuning.py", "training/test_workers.py"): [
-        ("distribution.await_written(strategy, [posixpath.join(keeper.directory, _RESULTS), file])", "pass")],
+    ("tasks/script.py", "training/test_workers.py"): [
+        ("distribution.await_written(self.strategy, self.keeper.paths)", "pass")],
     ("training/fine_tuning.py", "training/test_best_model.py"): [
         ("score > old[self._metric]:", "score >= old[self._metric]:"),
         ("again = old is not None and", "again = False and"),

@@ -419,7 +419,8 @@ class _Run(loop.Run):
             self.end_training(step)
         if run.use_best_model:
             adjust = starting_model.unchanged if run.do_train else task.adjust
-            step = fine_tuning.use_best_model(self.model, self.keeper, adjust, self.strategy)
+            distribution.await_written(self.strategy, self.keeper.paths)
+            step = fine_tuning.use_best_model(self.model, self.keeper, adjust)
         tf.io.gfile.makedirs(self.output_dir)
         main, outputs_of_sets = {}, {}
         for number, examples in enumerate(task.dev_sets):
