@@ -4,8 +4,9 @@
     python tests/kill_campaign.py --kills=20 --scenarios=ner --scenarios=shards --seed=3
 
 A moment is a random time, or a random change of a file (written, closed, renamed, removed, a folder made), before or
-after it. All files that a run leaves must be there with the same bytes, but for those that tell times. Kills take turns
-over the scenarios; each run is killed up to three times. What differs is kept, and the exit code is 1.
+after it. Of several workers any one is killed, and all are started again. All files that a run leaves must be there
+with the same bytes, but for those that tell times. Kills take turns over the scenarios; each run is killed up to three
+times. What differs is kept, and the exit code is 1.
 """
 
 import collections
@@ -26,7 +27,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
 from helpers import warm  # noqa: E402
-from helpers.pretraining_runs import two_workers  # noqa: E402
+from helpers.cluster import workers  # noqa: E402
 from helpers.scenarios import SCENARIOS  # noqa: E402
 from helpers.script_cases import arguments_of  # noqa: E402
 
@@ -74,27 +75,42 @@ finally:
 
 
 def run_once(
-    scenario: str, script: str, values: dict, folder: pathlib.Path, seconds=warm.HANG_SECONDS, limit=0, after=False
+    scenario: str,
+    script: str,
+    values: dict,
+    folder: pathlib.Path,
+    seconds=warm.HANG_SECONDS,
+    limit=0,
+    after=False,
+    number=0,
 ) -> int:
-    """Runs a script, killed after some seconds or at its change number `limit`; returns the exit code."""
+    """Runs a script, killed after some seconds or at its change number `limit`; returns the exit code.
+
+    number: of the worker that is killed after some seconds; its exit code is that of all. The first makes the changes.
+    """
     program = [str(ROOT / f"{script}.py"), *arguments_of(values)]
     if "output_file" in values:
         (folder / "out").mkdir(exist_ok=True)
-    if scenario.endswith("two workers"):
-        with two_workers([sys.executable, *program], folder) as processes:
-            with contextlib.suppress(warm.TimeoutExpired):
-                processes[0].wait(seconds)
-            if processes[0].poll() is not None:
-                processes[1].wait()
-            return processes[0].poll() if processes[0].poll() is not None else -9
     counted = ["after" if after else "before", str(folder / "changes"), *program[1:]]
+    command = [sys.executable, "-c", _PRELUDE, program[0], str(limit), *counted]
+    if count := _count_of(scenario):
+        with workers([command, *[[sys.executable, *program]] * (count - 1)], folder) as processes:
+            with contextlib.suppress(warm.TimeoutExpired):
+                processes[number].wait(seconds)
+            processes[number].kill()
+            codes = [process.wait() for process in processes]  # those that lost another end by themselves
+            return codes[number] or max(codes)
     with open(folder / "log.txt", "w") as log:
-        command = [sys.executable, "-c", _PRELUDE, program[0], str(limit), *counted]
         process = warm.Popen(command, stdout=log, stderr=log, env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2"})
         with contextlib.suppress(warm.TimeoutExpired):
             process.wait(seconds)
         process.kill()
         return process.wait()
+
+
+def _count_of(scenario: str) -> int | None:
+    """The number of workers, where there are several."""
+    return {"two workers": 2, "three workers": 3}.get(" ".join(scenario.split()[-2:]))
 
 
 def contents(folder: pathlib.Path) -> dict[str, bytes]:
@@ -127,7 +143,8 @@ class Campaign:
             if self.changes and generator.random() < 0.5:
                 moments.append({"limit": generator.randint(1, self.changes), "after": generator.random() < 0.5})
             else:
-                moments.append({"seconds": generator.uniform(0, self.seconds)})
+                number = generator.randrange(_count_of(self.name) or 1)
+                moments.append({"seconds": generator.uniform(0, self.seconds), "number": number})
         return moments
 
     def kill(self, moments: list[dict]) -> tuple[int, str]:

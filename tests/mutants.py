@@ -59,6 +59,10 @@ MUTANTS = {
     ("training/checkpoints.py", "training/test_checkpoints.py"): [
         ("if 0 < keep_max <= len(listed) else ()", "if 0 < keep_max else ()"),
         ("if step < oldest:", "if step <= oldest:")],
+    ("training/loop.py", "training/test_workers.py"): [("zlib.crc32(values[name].tobytes(), checksum)", "0")],
+    ("training/pretraining_tasks.py", "training/test_workers.py"): [("zlib.crc32(payload, checksum)", "checksum")],
+    ("tasks/script.py", "training/test_workers.py"): [
+        ("distribution.await_written(self.strategy, self.keeper.paths)", "pass")],
     ("training/fine_tuning.py", "training/test_best_model.py"): [
         ("score > old[self._metric]:", "score >= old[self._metric]:"),
         ("again = old is not None and", "again = False and"),

@@ -146,22 +146,28 @@ def check_different(columns: Mapping[str, str | None]) -> None:
 _TF_CONFIG = '{"cluster": {"worker": ["host0:2222", "host1:2222"]}, "task": {"type": "worker", "index": 0}}'
 
 
-def check_tf_config(strategy: str) -> None:
+def check_tf_config(strategy: str, trains: bool = False) -> None:
     """Refuses multi_worker_mirrored without a TF_CONFIG that says which machines train, and which of them is this:
-    TensorFlow would train on this machine alone, or wait for others without end."""
-    if strategy != "multi_worker_mirrored":
-        return
+    TensorFlow would train on this machine alone, or wait for others without end. With a TF_CONFIG of several, refuses
+    to train on this one alone, into the folder of them all."""
     try:
         content = json.loads(os.environ.get("TF_CONFIG", ""))
-        task = content["task"]
+        task, cluster = content["task"], content["cluster"]
         is_known = task["type"] in ("chief", "worker")
-        is_known &= 0 <= int(task["index"]) < len(content["cluster"][task["type"]])
-    except (KeyError, TypeError, ValueError):
+        is_known &= 0 <= int(task["index"]) < len(cluster[task["type"]])
+        count = sum(len(cluster.get(kind, ())) for kind in ("chief", "worker"))
+    except (AttributeError, KeyError, TypeError, ValueError):
         is_known = False
-    if not is_known:
+    several = "multi_worker_mirrored"
+    if strategy == several and not is_known:
         raise ValueError(
             f"--distribution_strategy={strategy} needs the environment variable TF_CONFIG, on the first of two "
             f"machines {_TF_CONFIG}"
+        )
+    if strategy in ("one_device", "mirrored") and trains and is_known and count > 1:
+        raise ValueError(
+            f"TF_CONFIG names {count} machines, but --distribution_strategy={strategy} trains on this one alone: give "
+            f"{several}, or unset TF_CONFIG."
         )
 
 

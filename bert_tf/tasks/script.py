@@ -176,6 +176,7 @@ class _Run(loop.Run):
     ):
         super().__init__(run, strategy, num_train_steps)
         self.task, self.teacher, self.files, self.recorded = task, task.teacher, task.files, {}
+        self.was_finished = False
         self.eval_batch_size = run.eval_batch_size or run.predict_batch_size
         self.eval_every_steps = 0
         if run.do_train and task.dev_sets:  # an epoch by default
@@ -192,6 +193,17 @@ class _Run(loop.Run):
             self.recorded = self.recorded_settings()
             run_directory.check_fixed(self.output_dir, self.recorded)
             self.trains = not run_directory.is_finished(self.output_dir, self.recorded, self.num_train_steps)
+            settings = run_directory.read_settings(self.output_dir)  # before the first worker writes there
+            self.was_finished = not self.trains and settings.get(run_directory.FINISHED) is not None
+
+    def common_facts(self) -> dict[str, object]:
+        task = self.task
+        named = {"train set": task.train_rows} if task.train_rows is not None else {}
+        for kind, sets in (("dev set", task.dev_sets), ("test set", task.test_sets)):
+            named |= {f"{kind} {examples.name}": examples.rows for examples in sets}
+        facts = {name: f"{len(rows)} examples, checksum {rows.checksum}" for name, rows in named.items()}
+        facts |= {"labels": task.files.head.labels, **(self.teacher.recorded if self.teacher else {})}
+        return super().common_facts() | distribution.facts_of(task.settings, model=task.files.config) | facts
 
     def recorded_settings(self) -> dict:
         """What run.json keeps: all settings, and what the training data was."""
@@ -286,12 +298,17 @@ class _Run(loop.Run):
         self.keeper = fine_tuning.BestModel(
             self.output_dir, self.files, metric, step, patience=run.early_stopping_patience, active=self.chief
         )
+        kept = self.keeper.best, [*self.keeper.evaluations.values()]
+        self.keeper.best, evaluations = distribution.gather(self.strategy, kept)[0]
+        self.keeper.evaluations = {values["step"]: values for values in evaluations}
         self.predict = make_predict_function(self.model, self.strategy, compiled=self.compiles)
         if run.do_train and step and self.is_due(step) and step not in self.keeper.evaluations:
             logging.info("Step %d was saved, but the earlier run ended before its evaluation.", step)
             self.evaluate(step)
         if trainer:
             self.claim(step)
+            if run.use_best_model:  # which will be read from there
+                distribution.await_written(self.strategy, [posixpath.join(self.output_dir, run_directory.SETTINGS)])
         if self.chief and run.write_tf_records:
             self.write_records(self.trains and step < self.num_train_steps)
         if run.do_train and not self.trains:
@@ -348,7 +365,7 @@ class _Run(loop.Run):
         Unless the run keeps its optimizer state, only the weights of its last step are kept, with adapters of LoRA
         added to them. These also get a file of their own.
         """
-        if run_directory.read_settings(self.output_dir).get(run_directory.FINISHED) is not None:
+        if self.was_finished:
             return
         if self.task.dev_sets and step not in self.keeper.evaluations:
             self.evaluate(step)  # stopped early before, and its evaluation lost
@@ -371,6 +388,7 @@ class _Run(loop.Run):
         examples, batch_size = self.task.dev_sets[0], self.eval_batch_size
         outputs = self.outputs_of(examples, batch_size)
         outputs, results = self.task.evaluate(examples, outputs, batch_size)
+        results = distribution.gather(self.strategy, results)[0]  # all choose the same best model
         self.keeper.update(step, results, self.model, self.task.further_files(examples, outputs))
         kept = (step, self.keeper.best["step"])
         self.evaluated = {key: value for key, value in {**self.evaluated, step: outputs}.items() if key in kept}
@@ -401,6 +419,7 @@ class _Run(loop.Run):
             self.end_training(step)
         if run.use_best_model:
             adjust = starting_model.unchanged if run.do_train else task.adjust
+            distribution.await_written(self.strategy, self.keeper.paths)
             step = fine_tuning.use_best_model(self.model, self.keeper, adjust)
         tf.io.gfile.makedirs(self.output_dir)
         main, outputs_of_sets = {}, {}

@@ -1,28 +1,46 @@
 """--distribution_strategy -> tf.distribute.Strategy.
 
 Each strategy is TensorFlow's own; this module adds checks, so that a wrong flag gives an error that names it and the
-devices found, instead of a run on fewer devices than intended.
+devices found, instead of a run on fewer devices than intended. Several workers compare what they are about to train, so
+that none trains something else unnoticed, and wait for what the first has written before they read it.
 """
 
 import contextlib
+import dataclasses
 import functools
 import json
 import os
+import posixpath
 import re
 import socket
-from collections.abc import Callable, Iterable, Iterator
+import time
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+import keras
+import numpy as np
 import tensorflow as tf
 from absl import logging
 
 from bert_tf.data.token_rows import WHOLE, Share
 from bert_tf.models import kernels
+from bert_tf.models.configuration.config import BertConfig
 from bert_tf.system.checks import check_tf_config
-from bert_tf.system.messages import hide_note_of_first_compilation
+from bert_tf.system.messages import announced, hide_note_of_first_compilation, some
 from bert_tf.training import run_directory
 from bert_tf.training.settings import DeviceSettings
 
 _CONNECT_SECONDS = 60  # that a TPU may take to accept a connection
+# Settings in which workers may differ: where something is, since its content is compared, and what only the first
+# worker does, or all as the first does (`loop._Pace`).
+_MAY_DIFFER = {
+    "output_dir", "init_checkpoint", "bert_config_file", "generator_config_file", "vocab_file", "teacher", "data_dir",
+    "input_file", "eval_input_file", "train_file", "dev_file", "test_file", "predict_file", "feature_cache_dir",
+    "log_every_steps", "iterations_per_loop", "save_checkpoints_steps", "keep_checkpoint_max", "write_tf_records",
+    "verbose_logging", "verify_records", "recompute",
+}  # fmt: skip
+_SECONDS_TO_APPEAR = 60.0  # of a file on a disk that the workers share
+_SECONDS_TO_COME = 1800.0  # of the other workers
 
 
 def set_up_devices(devices: DeviceSettings) -> tf.distribute.Strategy:
@@ -59,7 +77,7 @@ def _create_strategy(devices: DeviceSettings) -> tf.distribute.Strategy:
         return _tpu_strategy(devices.tpu_name or devices.master, devices.tpu_zone, devices.gcp_project)
     check_tf_config(devices.strategy)
     if devices.strategy == "multi_worker_mirrored":
-        return _only(tf.distribute.MultiWorkerMirroredStrategy)
+        return _only(_connect)
     gpus, cpus = ([device.name for device in tf.config.list_logical_devices(kind)] for kind in ("GPU", "CPU"))
     if devices.strategy == "one_device":
         return tf.distribute.OneDeviceStrategy((gpus or cpus)[0])
@@ -71,9 +89,9 @@ def _create_strategy(devices: DeviceSettings) -> tf.distribute.Strategy:
 
 
 @functools.cache
-def _only(kind: type, *devices: str) -> tf.distribute.Strategy:
+def _only(create: Callable, *devices: str) -> tf.distribute.Strategy:
     """The process's strategy for these devices. Sums of a second one, numbered from 0 again, would meet the first's."""
-    return kind(devices) if devices else kind()
+    return create(devices) if devices else create()
 
 
 def _grow_gpu_memory() -> None:
@@ -99,7 +117,11 @@ def is_one_cpu(strategy: tf.distribute.Strategy) -> bool:
 def check_batch_sizes(strategy: tf.distribute.Strategy, *runs) -> None:
     """Refuses batches of settings that the replicas, in training with their micro-batches, don't divide evenly."""
     for run in runs:
-        for name in ("train_batch_size", "eval_batch_size", "predict_batch_size", "batch_size"):
+        trains, evaluates, predicts = (getattr(run, name, False) for name in ("do_train", "do_eval", "do_predict"))
+        evaluates |= trains and run.eval_every_steps > 0
+        predicts |= evaluates and run.eval_batch_size is None
+        used = {"train_batch_size": trains, "eval_batch_size": evaluates, "predict_batch_size": predicts}
+        for name in (*filter(used.get, used), "batch_size"):
             size, parts = getattr(run, name, None), strategy.num_replicas_in_sync
             if name == "train_batch_size" and size:
                 parts *= run.gradient_accumulation_steps
@@ -163,31 +185,161 @@ def set_up_run(settings, *others) -> Iterator[tf.distribute.Strategy]:
     Args:
       settings, others: of the run, or of all runs that train in folders of output_dir.
     """
+    check_tf_config(settings.strategy, settings.do_train)
     strategy = set_up_devices(settings)
     check_batch_sizes(strategy, settings, *others)
     with contextlib.ExitStack() as stack:
         if settings.do_train and is_chief(strategy):
             stack.enter_context(run_directory.lock_output_dir(settings.output_dir, settings.checkpoints_while_training))
-        stack.enter_context(naming_lost_workers(strategy))
+        if are_several(strategy):
+            stack.enter_context(naming_lost_workers())
         yield strategy
+        meet(strategy)
+
+
+# --- several workers, which all call these functions at the same times; with one there is nothing to do --------------
+
+
+def are_several(strategy: tf.distribute.Strategy) -> bool:
+    return isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy) and len(_tasks()[0]) > 1
+
+
+def _tasks() -> tuple[dict[tuple[str, int], str], tuple[str, int]]:
+    """Kind and number of each worker, first the one that writes -> what messages call it; and those of this one."""
+    config = json.loads(os.environ["TF_CONFIG"])
+    cluster, task = config["cluster"], config["task"]
+    tasks = [(kind, number) for kind in ("chief", "worker") for number in range(len(cluster.get(kind, ())))]
+    names = {(kind, number): f"{kind} {number} ({cluster[kind][number]})" for kind, number in tasks}
+    return names, (task["type"], int(task["index"]))
+
+
+@functools.cache
+def _mean_of(strategy: tf.distribute.Strategy, shape: tuple[int, ...]) -> Callable[[tf.Tensor], tf.Tensor]:
+    def mean(values):
+        def add(values):  # of a tensor that is on the replica's device
+            context = tf.distribute.get_replica_context()
+            return context.all_reduce(tf.distribute.ReduceOp.MEAN, tf.identity(values))
+
+        return strategy.experimental_local_results(strategy.run(add, args=(values,)))[0]
+
+    return tf.function(mean, autograph=False).get_concrete_function(tf.TensorSpec(shape))
+
+
+def mean(strategy: tf.distribute.Strategy, values) -> np.ndarray:
+    """The mean of each of some numbers over all workers, in float32."""
+    values = np.asarray(values, np.float32)
+    return _mean_of(strategy, values.shape)(tf.constant(values)).numpy() if are_several(strategy) else values
+
+
+def gather(strategy: tf.distribute.Strategy, value) -> list:
+    """What each worker has given, anything that JSON can hold; that of the one that writes the files comes first."""
+    if not are_several(strategy):
+        return [value]
+    content = np.frombuffer(json.dumps(value).encode(), np.uint8)
+    names, own = _tasks()
+    own, count = [*names].index(own), len(names)
+    lengths = np.zeros(count)
+    lengths[own] = len(content)
+    lengths = np.rint(count * mean(strategy, lengths)).astype(int)
+    rows = np.zeros([count, 1 << int(lengths.max()).bit_length()])  # few shapes, since each has a graph
+    rows[own, : len(content)] = content
+    rows = np.rint(count * mean(strategy, rows)).astype(np.uint8)
+    return [json.loads(row[:length].tobytes()) for row, length in zip(rows, lengths, strict=True)]
+
+
+def meet(strategy: tf.distribute.Strategy) -> None:
+    """Returns once all workers are here, none of which another still needs if it ends now."""
+    gather(strategy, None)
+    with contextlib.suppress(tf.errors.OpError):  # another has ended, after all came
+        gather(strategy, None)
+
+
+def facts_of(*settings, **configs: BertConfig) -> dict[str, object]:
+    """What workers with these settings and configurations must have alike."""
+    values = {name: value for each in settings for name, value in dataclasses.asdict(each).items()}
+    facts = {f"--{name}": value for name, value in values.items() if name not in _MAY_DIFFER}
+    for what, config in configs.items():
+        facts |= {f"{key} of the {what}": value for key, value in config.to_dict().items()}
+    return facts | {"TensorFlow": tf.__version__, "Keras": keras.__version__}
+
+
+def compare(strategy: tf.distribute.Strategy, facts: Callable[[], Mapping[str, object]]) -> None:
+    """Raises a ValueError, on all workers, where one has other facts than the first.
+
+    facts: name, for messages -> anything that JSON can hold; called with several workers only.
+    """
+    if not are_several(strategy):
+        return
+    (first, *others), names = gather(strategy, facts()), [*_tasks()[0].values()]
+    different = {}
+    for name, other in zip(names[1:], others, strict=True):
+        for fact in first | other:
+            if first.get(fact) != other.get(fact):
+                shown = f"{first.get(fact)!s:.60} on {names[0]}, {other.get(fact)!s:.60} on {name}"
+                different.setdefault(fact, f"{fact}: {shown}")
+    if different:
+        meet(strategy)
+        raise ValueError(
+            f"the workers do not agree: {some([*different.values()], '; ')}. Start all with the same command, data and "
+            "--output_dir."
+        )
+
+
+def await_written(strategy: tf.distribute.Strategy, paths: Sequence[str]) -> None:
+    """Returns once all workers see what the first has written at some paths; raises as `compare` does."""
+    if not are_several(strategy):
+        return
+    written = gather(strategy, [_content(path) for path in paths] if is_chief(strategy) else None)[0]
+    deadline = time.monotonic() + _SECONDS_TO_APPEAR
+    while (seen := [_content(path) for path in paths]) != written and time.monotonic() < deadline:
+        time.sleep(_SECONDS_TO_APPEAR / 100)
+    compare(strategy, lambda: dict(zip(map(posixpath.basename, paths), seen, strict=True)))
+
+
+def _content(path: str) -> str:
+    if not tf.io.gfile.exists(path):
+        return "missing"
+    with tf.io.gfile.GFile(path, "rb") as file:
+        content = file.read()
+    return f"{len(content)} bytes, checksum {zlib.crc32(content):08x}"
 
 
 @contextlib.contextmanager
-def naming_lost_workers(strategy: tf.distribute.Strategy) -> Iterator[None]:
-    """In this context, the failure of an operation because of another worker is an error that names the worker.
+def naming_lost_workers() -> Iterator[None]:
+    """In this context of several workers, the failure of an operation because of another one is an error that names it.
 
     A process that ends is noticed at once, a machine that no longer answers by TensorFlow's own check of health.
     """
     try:
         yield
     except (tf.errors.AbortedError, tf.errors.DeadlineExceededError, tf.errors.UnavailableError) as error:
-        if not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
-            raise
-        config = json.loads(os.environ["TF_CONFIG"])
         matches = re.findall(r"/job:(chief|worker)/replica:\d+/task:(\d+)", error.message)
-        tasks = {(kind, int(number)) for kind, number in matches} - {(config["task"]["type"], config["task"]["index"])}
-        lost = ", ".join(f"{kind} {number} ({config['cluster'][kind][number]})" for kind, number in sorted(tasks))
+        names, own = _tasks()
+        lost = ", ".join(names[task] for task in sorted({(kind, int(number)) for kind, number in matches} - {own}))
         raise RuntimeError(
             f"{lost or 'another worker'} has ended or can't be reached: start all workers again with the same command, "
             "which goes on from the newest checkpoint."
         ) from error
+
+
+def _connect() -> tf.distribute.Strategy:
+    """The strategy of TF_CONFIG, once all its workers are there: TensorFlow's first would wait for them without end."""
+    names, own = _tasks()
+    first, *others = names
+    deadline = time.monotonic() + _SECONDS_TO_COME
+    for name in [names[other] for other in others if own == first]:
+        host, _, port = name.partition("(")[2].strip(")").rpartition(":")
+        with announced(f"Waiting for {name} ..."):
+            while True:
+                try:
+                    socket.create_connection((host.strip("[]"), int(port)), 5).close()
+                    break
+                except OSError as error:
+                    if time.monotonic() > deadline:
+                        raise RuntimeError(f"{name} of TF_CONFIG is not there: did it end? Start all again.") from error
+                    time.sleep(0.2)
+    with naming_lost_workers(), announced(f"Waiting for {some([*names.values()])} ..."):
+        try:
+            return tf.distribute.MultiWorkerMirroredStrategy()
+        except tf.errors.UnknownError as error:
+            raise RuntimeError(f"TF_CONFIG says that this is {names[own]}, but it can't be: {error.message}") from error

@@ -53,12 +53,14 @@ class BestModel:
 
     Attributes:
       best: the results of the best model, with `step`; on a tie, of the first. evaluations: step -> likewise.
+      paths: of its results and its weights.
     """
 
     def __init__(
         self, output_dir: str, files: ModelFiles, metric: str, step: int = 0, *, patience: int = 0, active: bool = True
     ):
         self.directory = posixpath.join(output_dir, BEST_MODEL)
+        self.paths = [posixpath.join(self.directory, name) for name in (_RESULTS, open_weights.BERT_TF.file_name)]
         self._output_dir, self._path = output_dir, posixpath.join(output_dir, _EVALUATIONS)
         self._files, self._metric, self._patience, self._active = files, metric, patience, active
         self.evaluations: dict[int, dict] = {}
@@ -194,8 +196,7 @@ def use_best_model(model: keras.Model, keeper: BestModel, adjust: Adjustment) ->
     Args:
       adjust: makes of its weights those that the model takes.
     """
-    file = posixpath.join(keeper.directory, open_weights.BERT_TF.file_name)
-    initialize.load_complete(model, adjust(open_weights.open_ours(file)))
+    initialize.load_complete(model, adjust(open_weights.open_ours(keeper.paths[1])))
     if variable_names.has_adapters(model):
         lora.clear_adapters(model)  # its kernels have them
     return keeper.best["step"]

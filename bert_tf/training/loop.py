@@ -18,6 +18,7 @@ import signal
 import sys
 import threading
 import time
+import zlib
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 import keras
@@ -32,7 +33,7 @@ from bert_tf.models.files import initialize
 from bert_tf.models.files.card import shown_results
 from bert_tf.system import messages
 from bert_tf.system.storage import write_file
-from bert_tf.training import checkpoints
+from bert_tf.training import checkpoints, distribution
 from bert_tf.training.distribution import compiles_steps, distribute, is_chief
 from bert_tf.training.optimization import create_optimizer
 from bert_tf.training.run_directory import LOG_FILE
@@ -103,8 +104,11 @@ class Run:
 
     def execute(self) -> dict[str, float]:
         """Restores, trains, evaluates; returns the results of the last evaluation."""
+        # Before a model is built: another one's variables would be waited for.
+        distribution.compare(self.strategy, self.common_facts)
         self.model, optimizer, step = self.build_and_restore()
         trainer, options = self.create_trainer(optimizer) if self.trains else (None, {})
+        distribution.compare(self.strategy, lambda: self.restored_facts(optimizer, step))
         self.begin(step, trainer)
         if trainer:
             with self.reading:
@@ -117,6 +121,20 @@ class Run:
                     **options,
                 )
         return self.finish(step)
+
+    def common_facts(self) -> dict[str, object]:
+        """What must be the same on all workers, by names for messages."""
+        runs = {"run that is finished": not self.trains, "last step": self.num_train_steps, "use of XLA": self.compiles}
+        return distribution.facts_of(self.settings) | runs
+
+    def restored_facts(self, optimizer: keras.optimizers.Optimizer | None, step: int) -> dict[str, object]:
+        """`common_facts` of the weights and moments that the run goes on with."""
+        model = self.model
+        variables = initialize.training_variables(model, optimizer) if optimizer else initialize.all_variables(model)
+        values, checksum = initialize.variables_as_weights("", variables), 0
+        for name in sorted(values):
+            checksum = zlib.crc32(values[name].tobytes(), checksum)
+        return {"step in --output_dir": step, "checksum of the weights to begin with": f"{checksum:08x}"}
 
     @layers.drawn_late()
     def build_and_restore(self) -> tuple[keras.Model, keras.optimizers.Optimizer | None, int]:
@@ -204,8 +222,11 @@ class _Pace:
     """
 
     def __init__(self, trainer: Trainer, periods: Sequence[int], received: Collection[int], meanwhile: Callable):
-        self._most, self._periods, self._received = trainer.settings.iterations_per_loop, periods, received
-        self._average = _make_average(trainer.strategy)
+        # Workers synchronize in every step, and TensorFlow matches their messages by position within the call: all must
+        # make calls of the same length, and agree on the time and on the end.
+        own = trainer.settings.iterations_per_loop, periods
+        self._most, self._periods = distribution.gather(trainer.strategy, own)[0]
+        self._strategy, self._received = trainer.strategy, received
         self._meanwhile = threading.Thread(target=meanwhile, daemon=True)
         self._seconds = math.inf  # a step; unknown: the first call runs one
         self._around_call, self._started = messages.announced(_FIRST_STEP), 0.0
@@ -229,11 +250,9 @@ class _Pace:
         """The step reached, the sums of the call as numbers, and for each of _STOPS whether a worker received it."""
         result = {name: float(value) for name, value in result.items()}
         done = int(result["steps"] + result["skipped"])
-        # Workers synchronize in every step, and TensorFlow matches their messages by position within the call: all must
-        # make calls of the same length, and agree on the time and on the end.
-        self._seconds, *stops = self._average(
-            (time.monotonic() - self._started) / max(done, 1), *(float(number in self._received) for number in _STOPS)
-        )
+        seconds = (time.monotonic() - self._started) / max(done, 1)
+        received = (float(number in self._received) for number in _STOPS)
+        self._seconds, *stops = distribution.mean(self._strategy, [seconds, *received]).tolist()
         return step + done, result, stops
 
 
@@ -247,22 +266,6 @@ def _end_if_asked(stops: list[float], step: int, writer: checkpoints.Writer) -> 
         raise SystemExit(EXIT_CODE_TERMINATED)
     logging.warning("Interrupted: saved step %d; the same command resumes there.", step)
     raise KeyboardInterrupt
-
-
-def _make_average(strategy: tf.distribute.Strategy) -> Callable[..., list[float]]:
-    """A function of numbers that gives the mean of each over all workers, which call it at the same time."""
-    if not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
-        return lambda *values: list(values)
-
-    @tf.function(autograph=False)
-    def average(values):
-        def add(values):  # of a tensor that is on the replica's device
-            context = tf.distribute.get_replica_context()
-            return context.all_reduce(tf.distribute.ReduceOp.MEAN, tf.identity(values))
-
-        return strategy.experimental_local_results(strategy.run(add, args=(values,)))[0]
-
-    return lambda *values: average(tf.constant(values, tf.float32)).numpy().tolist()
 
 
 @contextlib.contextmanager

@@ -9,6 +9,7 @@ import functools
 import math
 import posixpath
 import textwrap
+import zlib
 from collections.abc import Callable, Mapping
 
 import keras
@@ -16,7 +17,7 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from bert_tf.data import records
+from bert_tf.data import record_files, records
 from bert_tf.data.record_files import features_of
 from bert_tf.data.token_rows import Share
 from bert_tf.models import encoder, objectives, task_models
@@ -33,7 +34,7 @@ from bert_tf.system.declare import given
 from bert_tf.system.messages import naming_flag
 from bert_tf.system.text_files import list_files, warn_of_missing_shards
 from bert_tf.text import find_vocabulary
-from bert_tf.training import checkpoints, run_directory
+from bert_tf.training import checkpoints, distribution, run_directory
 from bert_tf.training.loop import Run, restore
 from bert_tf.training.pretraining_settings import ELECTRA_FLAGS, MASK_FLAGS, PretrainingSettings
 from bert_tf.training.step import Trainer, make_evaluate_function
@@ -42,6 +43,7 @@ from bert_tf.weights.tensor_files import Weights
 
 # Rows, the number of their batch, and the number in it of the first of them -> features.
 _MASK_RULES = {"bert": mask_rules.bert, "roberta": mask_rules.roberta, "electra": mask_rules.electra}
+_RECORDS_COMPARED = 16  # at most, by workers: the first ones of blocks
 Labeller = Callable[[Mapping[str, tf.Tensor], tf.Tensor, tf.Tensor], dict[str, tf.Tensor]]
 
 
@@ -209,6 +211,12 @@ class PretrainingTask(Run):
     def recorded(self) -> dict[str, object]:
         """The notes in run.json besides settings, data and vocabulary, or instead of a setting."""
         return {"mask_rule": self.masking.mask_rule} if self.masking else {}
+
+    def common_facts(self) -> dict[str, object]:
+        facts = {f"--{flag}": _content_of(opened.index) for flag, opened in self.data.items()}
+        facts |= {name: value for name, value in self.recorded.items() if name != "teacher"}  # it is a path
+        facts |= {"--vocab_file": self.masking.fingerprint} if self.masking else {}
+        return super().common_facts() | facts | distribution.facts_of(model=self.config)
 
     # --- the order of work, see `Run.execute` -------------------------------------------------------------------------
 
@@ -384,6 +392,19 @@ class PretrainingTask(Run):
             f'  model, tokenizer = {model}.from_pretrained("{folder}"), read_tokenizer("{folder}")\n'
             f'  print(fill_mask(model, tokenizer, ["Your own text with a {mask} in it."]))'
         )
+
+
+def _content_of(index: records.RecordIndex) -> str:
+    """Sizes and places of the records, whatever their files are called, and a checksum of some of them."""
+    checksum = 0
+    for row in (index.file_sizes, *index.blocks()):
+        checksum = zlib.crc32(np.asarray(row, "<i8").tobytes(), checksum)
+    for block in sorted({*np.linspace(0, len(index.byte_offset) - 1, _RECORDS_COMPARED, dtype=int)}):
+        number = index.file_number[block]
+        size, offset = index.file_sizes[number], int(index.byte_offset[block])
+        _, _, (payload, *_) = next(record_files.read_records(index.files[number], size, offset, most=1))
+        checksum = zlib.crc32(payload, checksum)
+    return f"{index.total_records} records in {sum(index.file_sizes)} bytes, checksum {checksum:08x}"
 
 
 def mask_rule_of(settings: PretrainingSettings, config: BertConfig) -> str:

@@ -21,7 +21,7 @@ from bert_tf.models.task_models import BertForMaskedLM
 from bert_tf.pretraining import mask_rules, model_vocabulary
 from bert_tf.system.declare import value_of
 from bert_tf.system.messages import naming_flag
-from bert_tf.training import checkpoints, run_directory
+from bert_tf.training import checkpoints, distribution, run_directory
 from bert_tf.training.pretraining_settings import FIXED_MASK_FLAGS, PretrainingSettings, student_family
 from bert_tf.training.pretraining_tasks import PretrainingTask
 from bert_tf.training.teacher import DISTILLATION_FLAGS, open_teacher
@@ -96,6 +96,9 @@ class ElectraTask(PretrainingTask):
     @property
     def recorded(self) -> dict[str, object]:
         return {**super().recorded, "generator_size": self.generator_config.hidden_size / self.config.hidden_size}
+
+    def common_facts(self) -> dict[str, object]:
+        return super().common_facts() | distribution.facts_of(generator=self.generator_config)
 
     # --- the run's directory -----------------------------------------------------------------------------------------
 

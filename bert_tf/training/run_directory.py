@@ -106,10 +106,10 @@ def check_earlier_run(output_dir: str, settings: Collection[str], *, trains: boo
     newest = (checkpoints.check_newest if trains else latest_checkpoint)(output_dir)
     names = names_in(output_dir) if trains else []
     written = [name for name in names if _WRITTEN.fullmatch(name) and not is_folder(posixpath.join(output_dir, name))]
-    if written and not newest and {_SETTINGS, SEEDS, SEARCH}.isdisjoint(names):
+    if written and not newest and {SETTINGS, SEEDS, SEARCH}.isdisjoint(names):
         raise ValueError(
             f"--output_dir={output_dir} has files that a run would replace, but is not the directory of one (it has no "
-            f"{_SETTINGS}): {some(written)}. Choose another directory, or move these away."
+            f"{SETTINGS}): {some(written)}. Choose another directory, or move these away."
         )
     return newest
 
@@ -180,7 +180,7 @@ def remove_leftovers(output_dir: str, keep_max: int) -> None:
 
 # --- settings ---------------------------------------------------------------------------------------------------------
 
-_SETTINGS = "run.json"
+SETTINGS = "run.json"
 SEEDS, SEARCH = "seeds.json", "search.json"
 _VERSION = "version of "
 TRAINING_DATA = "training_data"  # in run.json: number and checksum of the training examples
@@ -205,7 +205,7 @@ _WITHOUT_EFFECT = {
 
 def read_settings(output_dir: str) -> dict:
     """Flags and versions of the run in a directory; empty if there is none."""
-    return read_json_if_there(posixpath.join(output_dir, _SETTINGS)) or {}
+    return read_json_if_there(posixpath.join(output_dir, SETTINGS)) or {}
 
 
 def settings_of_model(path: str) -> dict:
@@ -297,7 +297,7 @@ def record_settings(output_dir: str, settings: dict, resumed: bool) -> None:
 
 def _write_settings(output_dir: str, settings: dict) -> None:
     content = json.dumps(settings, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
-    write_text_file(posixpath.join(output_dir, _SETTINGS), content)
+    write_text_file(posixpath.join(output_dir, SETTINGS), content)
 
 
 # --- the card ---------------------------------------------------------------------------------------------------------

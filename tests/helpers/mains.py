@@ -12,7 +12,7 @@ from helpers.paths import ROOT, TESTS
 
 SCRIPTS = {path.stem for path in ROOT.glob("*.py")}
 _OWN_FLAGS = set(flags.FLAGS)
-_PROGRAM = """
+PROGRAM = """
 import sys
 prepare, *sys.path[:2] = sys.argv[1:]
 sys.argv = sys.argv[:1]
@@ -33,7 +33,7 @@ def run_mains(steps: dict[str, tuple[str, dict]], prepare: str = "", cwd=None, *
     """
     lines = [json.dumps([name, script, arguments_of(given)]) + "\n" for name, (script, given) in steps.items()]
     environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2", **environment}
-    command = [sys.executable, "-c", _PROGRAM, prepare, str(TESTS), str(ROOT)]
+    command = [sys.executable, "-c", PROGRAM, prepare, str(TESTS), str(ROOT)]
     result = warm.run(command, input="".join(lines), capture_output=True, text=True, cwd=cwd, env=environment)
     ended = [json.loads(line) for line in result.stdout.splitlines() if line.startswith('["')]
     assert [name for name, *_ in ended] == list(steps), result.stderr[-3000:]

@@ -1,10 +1,8 @@
 """Runs of run_pretraining.py on tiny files."""
 
-import contextlib
 import json
 import os
 import pathlib
-import socket
 import sys
 
 import numpy as np
@@ -55,23 +53,3 @@ def assert_bit_identical(first, other):
     assert first.keys() == other.keys()
     for name, value in first.items():
         np.testing.assert_array_equal(other[name], value, err_msg=name)
-
-
-@contextlib.contextmanager
-def two_workers(arguments, folder):
-    """The processes of a cluster on this machine, which write worker-0.log and worker-1.log; they end with it."""
-    sockets = [socket.create_server(("localhost", 0)) for _ in range(2)]
-    addresses = [f"localhost:{server.getsockname()[1]}" for server in sockets]
-    for server in sockets:
-        server.close()
-    processes = []
-    try:
-        for number in range(2):
-            cluster = {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": number}}
-            environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2", "TF_CONFIG": json.dumps(cluster)}
-            with open(folder / f"worker-{number}.log", "w") as log:
-                processes.append(warm.Popen(arguments, env=environment, stdout=log, stderr=log))
-        yield processes
-    finally:
-        for process in processes:
-            process.kill()

@@ -14,6 +14,7 @@ from helpers.pretraining_runs import flags_of, write_inputs
 from helpers.small_data import PIECES, WORLDS, texts_of
 from helpers.tiny import write_encoder
 
+SEVERAL_WORKERS = {"distribution_strategy": "multi_worker_mirrored"}
 TWO_REPLICAS = {"distribution_strategy": "mirrored", "num_virtual_cpus": 2}
 
 
@@ -149,7 +150,11 @@ SCENARIOS = {
     "classifier with a search": _fine_tuning("run_classifier", search="weight_decay_rate=0.01,0.1", num_seeds=2),
     "pretraining of two replicas": _pretraining(**TWO_REPLICAS),
     "pretraining in float16": _pretraining(dtype="float16"),
-    "pretraining of two workers": _pretraining(distribution_strategy="multi_worker_mirrored", num_train_steps=30),
+    "pretraining of two workers": _pretraining(**SEVERAL_WORKERS, num_train_steps=30),
+    "classifier of three workers": _fine_tuning(
+        "run_classifier", **SEVERAL_WORKERS, use_best_model=True, train_batch_size=6, eval_batch_size=3,
+        predict_batch_size=3,
+    ),
     "shards": _on_text("create_pretraining_data", "data.tfrecord", vocab_file=None, num_shards=6, num_workers=2,
                        max_seq_length=32, dupe_factor=2),
     "one file": _on_text("create_pretraining_data", "data.tfrecord", vocab_file=None, max_seq_length=32, dupe_factor=2),

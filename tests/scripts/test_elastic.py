@@ -8,9 +8,10 @@ import sys
 
 import numpy as np
 import pytest
+from helpers.cluster import workers
 from helpers.events import wait_until
 from helpers.paths import ROOT
-from helpers.pretraining_runs import command, run, two_workers, values, write_inputs
+from helpers.pretraining_runs import command, run, values, write_inputs
 from helpers.scenarios import SCENARIOS
 from helpers.script_cases import arguments_of, kill_at_checkpoint, weights_of
 
@@ -53,7 +54,7 @@ def test_sigterm_on_one_of_two_workers_stops_both_at_the_same_step(number, tmp_p
     data = write_inputs(tmp_path)
     flags = {"num_train_steps": 1_000_000, "save_checkpoints_steps": 1_000_000, "log_every_steps": 20}
     arguments = command(data, tmp_path / "out", distribution_strategy="multi_worker_mirrored", **flags)
-    with two_workers(arguments, tmp_path) as processes:
+    with workers([arguments] * 2, tmp_path) as processes:
         wait_for_steps(tmp_path / "out", processes)
         processes[number].send_signal(signal.SIGTERM)
         codes = [process.wait() for process in processes]
@@ -69,7 +70,7 @@ def test_the_others_end_when_a_worker_is_lost_and_the_same_command_goes_on(numbe
     data = write_inputs(tmp_path)
     flags = {"num_train_steps": 100_000, "save_checkpoints_steps": 10, "log_every_steps": 10}
     arguments = command(data, tmp_path / "out", distribution_strategy="multi_worker_mirrored", **flags)
-    with two_workers(arguments, tmp_path) as processes:
+    with workers([arguments] * 2, tmp_path) as processes:
         wait_for_steps(tmp_path / "out", processes)
         processes[number].send_signal(how)
         assert processes[1 - number].wait() == 1
@@ -80,11 +81,39 @@ def test_the_others_end_when_a_worker_is_lost_and_the_same_command_goes_on(numbe
     shorter = command(
         data, tmp_path / "out", distribution_strategy="multi_worker_mirrored", **flags, stop_at_step=step + 5
     )
-    with two_workers(shorter, tmp_path) as processes:
+    with workers([shorter] * 2, tmp_path) as processes:
         assert [process.wait() for process in processes] == [0, 0]
     log = (tmp_path / "worker-0.log").read_text()
     assert f"Resuming at step {step} from" in log
     assert values(tmp_path / "out", step + 5)["global_step"] == step + 5
+
+
+@pytest.mark.slow
+def test_two_workers_then_one_then_three_take_the_steps_of_one(tmp_path):
+    flags = {"num_train_steps": 9, "train_batch_size": 12, "eval_batch_size": 12, "save_checkpoints_steps": 3}
+    several = {"distribution_strategy": "multi_worker_mirrored"}
+    data = write_inputs(tmp_path)
+    run(command(data, tmp_path / "one", **flags))
+    for count, step in ((2, 3), (1, 6), (3, 9)):
+        arguments = command(data, tmp_path / "out", **flags, **several, stop_at_step=step)
+        with workers([arguments] * count, tmp_path) as processes:
+            assert [process.wait() for process in processes] == [0] * count
+    expected, found = (values(tmp_path / name, 9) for name in ("one", "out"))
+    for name in expected:
+        if "key/bias" not in name:  # its true gradient is 0, and Adam makes steps of its rounding
+            np.testing.assert_allclose(found[name], expected[name], rtol=0, atol=1e-6, err_msg=name)
+
+
+@pytest.mark.slow
+def test_a_worker_that_refuses_its_flags_is_named_by_the_other(tmp_path):
+    data = write_inputs(tmp_path)
+    several = {"distribution_strategy": "multi_worker_mirrored", "num_train_steps": 10}
+    commands = [command(data, tmp_path / "out", **several, train_batch_size=size) for size in (8, 7)]
+    with workers(commands, tmp_path) as processes:
+        assert [process.wait() for process in processes] == [1, 1]
+    last = [(tmp_path / f"worker-{number}.log").read_text().splitlines()[-1] for number in range(2)]
+    assert "error: worker 1 (localhost:" in last[0] and "--train_batch_size=7 can't be divided" in last[1]
+    assert not (tmp_path / "out" / "checkpoint").exists()
 
 
 def contents(folder) -> set[str]:

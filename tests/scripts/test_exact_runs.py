@@ -5,8 +5,9 @@ import sys
 import kill_campaign
 import numpy as np
 import pytest
+from helpers.cluster import workers
 from helpers.paths import ROOT
-from helpers.pretraining_runs import run, two_workers
+from helpers.pretraining_runs import run
 from helpers.scenarios import FINE_TUNING, PRETRAINING, SCENARIOS, TWO_REPLICAS
 from helpers.script_cases import arguments_of, results_of, run_cases, weights_of
 from helpers.slow import exhaustive, slow
@@ -69,7 +70,7 @@ def test_two_workers_take_the_steps_of_two_replicas(name, tmp_path):
     command = [sys.executable, str(ROOT / f"{script}.py")]
     run([*command, *arguments_of({**flags, **TWO_REPLICAS, "output_dir": tmp_path / "local"})])
     flags |= {"distribution_strategy": "multi_worker_mirrored", "output_dir": tmp_path / "cluster"}
-    with two_workers([*command, *arguments_of(flags)], tmp_path) as processes:
+    with workers([[*command, *arguments_of(flags)]] * 2, tmp_path) as processes:
         codes = [process.wait() for process in processes]
     logs = [(tmp_path / f"worker-{number}.log").read_text() for number in range(2)]
     assert codes == [0, 0], logs[0][-3000:]

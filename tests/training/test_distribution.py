@@ -15,6 +15,7 @@ import bert_tf
 from bert_tf.models import kernels
 from bert_tf.models.configuration.config import BertConfig
 from bert_tf.models.task_models import BertForNextSentencePrediction
+from bert_tf.system import checks
 from bert_tf.training import distribution
 from bert_tf.training.settings import DeviceSettings, FineTuningSettings
 
@@ -110,15 +111,36 @@ def test_a_tpu_that_does_not_answer_or_has_no_credentials_is_one_line(monkeypatc
         distribution._tpu_strategy("mine", None, None)
 
 
-@pytest.mark.parametrize(
-    "settings", [{"train_batch_size": 7, "gradient_accumulation_steps": 3}, {"predict_batch_size": 7}]
-)
+@pytest.mark.parametrize("settings", [
+    {"train_batch_size": 7, "gradient_accumulation_steps": 3, "do_train": True},
+    {"predict_batch_size": 7, "do_predict": True}, {"predict_batch_size": 7, "do_eval": True},
+    {"eval_batch_size": 7, "predict_batch_size": 8, "do_eval": True},
+    {"eval_batch_size": 7, "predict_batch_size": 8, "do_train": True, "eval_every_steps": 1},
+])  # fmt: skip
 def test_batches_that_replicas_do_not_divide(settings, cpus):
+    """Sizes that are not used may be any, such as the default of 8 for evaluations with three workers."""
     several = strategy_of("mirrored")
     run = FineTuningSettings(output_dir="out", **{"train_batch_size": 6 * len(cpus), **settings})
     distribution.check_batch_sizes(strategy_of(), dataclasses.replace(run, train_batch_size=6))
+    distribution.check_batch_sizes(several, dataclasses.replace(run, do_train=False, do_eval=False, do_predict=False))
     with pytest.raises(ValueError, match=r"batch_size=7 can't be divided by \d+, the replicas"):
         distribution.check_batch_sizes(several, run)
+
+
+def test_one_of_several_workers_alone(monkeypatch):
+    """It neither trains by another strategy, into the same folder, nor waits for the others without end."""
+    with socket.create_server(("localhost", 0)) as server:
+        nobody = f"localhost:{server.getsockname()[1]}"
+    config = {"cluster": {"worker": ["localhost:1", nobody]}, "task": {"type": "worker", "index": 0}}
+    monkeypatch.setenv("TF_CONFIG", json.dumps(config))
+    monkeypatch.setattr(distribution, "_SECONDS_TO_COME", 0.0)
+    with pytest.raises(ValueError, match="^TF_CONFIG names 2 machines, but --distribution_strategy=one_device trains"):
+        distribution.set_up_run(FineTuningSettings(output_dir="out", do_train=True)).__enter__()
+    with pytest.raises(RuntimeError, match=rf"^worker 1 \({nobody}\) of TF_CONFIG is not there"):
+        strategy_of("multi_worker_mirrored")
+    strategy_of()  # an evaluation may be apart
+    monkeypatch.setenv("TF_CONFIG", json.dumps({**config, "cluster": WORKER}))
+    checks.check_tf_config("one_device", trains=True)
 
 
 def test_a_tpu_strategy_switches_the_fused_forms_off(monkeypatch):
