@@ -57,14 +57,14 @@ def fine_tuning_run(values, task: str, name: str, start: dict[str, str], num_see
 
 def write_layers(teacher: str, layers: list[int], output_dir: str) -> None:
     """Writes some layers of a model as one of its own, without its head."""
-    from bert_tf.models import students
+    from bert_tf.models import distillation
     from bert_tf.models.configuration.head_config import HeadConfig
     from bert_tf.models.files import pretrained
 
     weights, files = pretrained.read_model(teacher)
-    files.config = students.shallower(files.config, layers)
+    files.config = distillation.shallower(files.config, layers)
     files.head = HeadConfig()
-    chosen = students.chosen_layers(weights, layers)
+    chosen = distillation.chosen_layers(weights, layers)
     saving.write_model(output_dir, chosen, files, format="bert_tf", overwrite=True)
 
 

@@ -6,28 +6,35 @@ stand in a training step where a model and its objective do; what is saved and u
     model = TaughtModel(student, teacher)
     objective = DistillationObjective(student.objective, weight=0.5, temperature=2.0)
 
-`TaughtLanguageModel` and `LanguageDistillation` do the same in pre-training.
+`TaughtLanguageModel` and `LanguageDistillation` do the same in pre-training. `chosen_layers` are what a student takes
+from its teacher at the start.
 
-Sources: Hinton et al. 2015 (arXiv:1503.02531); Sanh et al. 2019 (arXiv:1910.01108); run_squad_w_distillation.py and
-distiller.py of DistilBERT (huggingface/transformers-research-projects, distillation).
+Sources: Hinton et al. 2015 (arXiv:1503.02531); Sanh et al. 2019 (arXiv:1910.01108); run_squad_w_distillation.py,
+distiller.py, extract.py and extract_distilbert.py of DistilBERT (huggingface/transformers-research-projects).
 
 Shape legend: B batch, S sequence length, P predictions per sequence, N tokens, H hidden size, E embedding size,
 V vocabulary.
 """
 
+import copy
 import dataclasses
+import re
 from collections.abc import Sequence
 
 import keras
 from keras import ops
 
 from bert_tf.models import kernels
+from bert_tf.models.configuration.config import BertConfig
+from bert_tf.models.configuration.families import DistilBertConfig, is_encoder_variable
 from bert_tf.models.inputs import select
 from bert_tf.models.layers import gather_positions
 from bert_tf.models.objectives import MaskedLanguageModelObjective, divide
+from bert_tf.weights.tensor_files import Weights, is_model_variable, renamed
 
 # Tokens whose scores are computed at a time.
 _ROWS = 512
+_LAYER = re.compile(r"(\w+/encoder/layer_)(\d+)(/.+)")
 
 
 class TaughtModel:
@@ -312,3 +319,57 @@ def _sums_and_gradients(student, teacher, weights, temperature: float, factors: 
     if training:
         gradients[0] = ops.take(gradients[0], positions, axis=0)
     return ops.concatenate([ops.sum(sums * ops.convert_to_tensor(factors), keepdims=True), sums]), gradients
+
+
+# --- what a student takes from its teacher ----------------------------------------------------------------------------
+
+
+def shallower(config: BertConfig, layers: Sequence[int]) -> BertConfig:
+    """The teacher's configuration with as many layers as are chosen."""
+    flag, order = f"--student_layers={','.join(map(str, layers))}", config.block_order
+    if len(set(order)) != len(order):
+        raise ValueError(f"{flag}: the layers of this {config.title} share their weights; there are none to choose.")
+    if len(set(layers)) < len(layers) or not set(layers) <= set(range(len(order))):
+        raise ValueError(f"{flag}: the teacher has the layers 0 to {len(order) - 1}; name each once at most.")
+    config = copy.deepcopy(config)
+    config.num_hidden_layers = len(layers)
+    return config
+
+
+def as_distilbert(config: BertConfig) -> DistilBertConfig:
+    """A configuration of BERT as that of a DistilBERT: without segments and pooler."""
+    if config.model_type != BertConfig.model_type or config.is_causal:
+        kind = "one with causal attention" if config.is_causal else f"a {config.title}"
+        raise ValueError(f"--student_family=distilbert needs a BERT as teacher, not {kind}.")
+    keys = DistilBertConfig.keys()
+    return DistilBertConfig(**{key: getattr(config, key) for key in keys})
+
+
+def chosen_layers(
+    weights: Weights, layers: Sequence[int], student: BertConfig | None = None, *, transform: bool = False
+) -> Weights:
+    """A teacher's weights for a student: the encoder with these layers only, numbered from 0.
+
+    Args:
+      weights: of a model for which `shallower` passes.
+      student: of a model to pre-train, which may be a DistilBERT: it gets the masked-LM head, too, and only what its
+        family has. None: heads are left out.
+      transform: with the hidden layer of the masked-LM head (--vocab_transform).
+    """
+    numbers = {layer: number for number, layer in enumerate(layers)}
+    names, head = {}, ("cls/predictions/output_bias", *["cls/predictions/transform/"] * transform)
+    for name in filter(is_model_variable, weights):
+        layer = _LAYER.fullmatch(name)
+        if layer and int(layer[2]) in numbers:
+            names[f"{layer[1]}{numbers[int(layer[2])]}{layer[3]}"] = name
+        elif (not layer and is_encoder_variable(name)) or (student and name.startswith(head)):
+            names[name] = name
+    if student:
+        names = {
+            f"{student.model_type}/{new.partition('/')[2]}" if is_encoder_variable(new) else new: old
+            for new, old in names.items()
+            if student.type_vocab_size or not new.endswith("/token_type_embeddings")
+            if student.has_pooler or "/pooler/" not in new
+        }
+    reasons = dict.fromkeys([name for name in weights if name not in names.values()], "not what a student takes over")
+    return renamed(weights, names, reasons)

@@ -27,10 +27,10 @@ import tensorflow as tf
 from absl import logging
 
 from bert_tf.data.token_rows import Share
-from bert_tf.models import encoder, students
+from bert_tf.models import encoder
 from bert_tf.models.configuration import head_config, recipe, variable_names
 from bert_tf.models.configuration.recipe import OptimizerSettings, Recipe, number_of_steps
-from bert_tf.models.distillation import DistillationObjective, TaughtModel
+from bert_tf.models.distillation import DistillationObjective, TaughtModel, chosen_layers
 from bert_tf.models.files import card, initialize, lora_file, open_weights, saving
 from bert_tf.models.files.card import CardFacts
 from bert_tf.models.files.directory import ModelFiles
@@ -256,7 +256,7 @@ class _Run(loop.Run):
         if self.trains and run.freeze_layers is not None:
             model.bert.freeze_layers(run.freeze_layers)
         if run.layers:
-            start = students.chosen_layers(open_weights.open_weights(run.teacher), run.layers)
+            start = chosen_layers(open_weights.open_weights(run.teacher), run.layers)
         if variable_names.has_adapters(model):
             if not newest:
                 fine_tuning.check_base(model, start)

@@ -299,9 +299,11 @@ def await_written(strategy: tf.distribute.Strategy, paths: Sequence[str]) -> Non
 def _content(path: str) -> str:
     if not tf.io.gfile.exists(path):
         return "missing"
+    size, checksum = 0, 0
     with tf.io.gfile.GFile(path, "rb") as file:
-        content = file.read()
-    return f"{len(content)} bytes, checksum {zlib.crc32(content):08x}"
+        while part := file.read(1 << 24):
+            size, checksum = size + len(part), zlib.crc32(part, checksum)
+    return f"{size} bytes, checksum {checksum:08x}"
 
 
 @contextlib.contextmanager

@@ -11,7 +11,7 @@ import tensorflow as tf
 from absl import logging
 
 from bert_tf.data import records
-from bert_tf.models import students
+from bert_tf.models import distillation
 from bert_tf.models.configuration.config import BertConfig
 from bert_tf.models.configuration.families import AlbertConfig, DistilBertConfig, config_of_size
 from bert_tf.models.files import pretrained
@@ -71,9 +71,9 @@ def _configure(settings: PretrainingSettings) -> tuple[BertConfig, str]:
         config = pretrained.read_config(settings.bert_config_file, settings.init_checkpoint)
         name = settings.bert_config_file or f"the configuration beside {settings.init_checkpoint}"
     if settings.student_layers:
-        family, config = student_family(settings, config), students.shallower(config, settings.layers)
+        family, config = student_family(settings, config), distillation.shallower(config, settings.layers)
         if family == "distilbert" and config.model_type != DistilBertConfig.model_type:
-            config = students.as_distilbert(config)
+            config = distillation.as_distilbert(config)
     _kind_of_task(settings).configure(settings, config, name)
     if settings.nsp and not config.has_pooler:
         raise ValueError(f"--nsp needs a model with a pooler, but {name} is that of {config.title}: leave it out.")

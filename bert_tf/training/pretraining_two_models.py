@@ -7,12 +7,12 @@ from collections.abc import Mapping
 import keras
 from absl import logging
 
-from bert_tf.models import encoder, students
+from bert_tf.models import encoder
 from bert_tf.models.configuration import variable_names
 from bert_tf.models.configuration.config import BertConfig
 from bert_tf.models.configuration.families import DistilBertConfig, ElectraConfig
 from bert_tf.models.configuration.recipe import Recipe
-from bert_tf.models.distillation import LanguageDistillation, TaughtLanguageModel
+from bert_tf.models.distillation import LanguageDistillation, TaughtLanguageModel, chosen_layers
 from bert_tf.models.electra import ElectraPretrainer, ReplacedTokenEvaluation, ReplacedTokenPretraining
 from bert_tf.models.files import card, initialize, open_weights, saving
 from bert_tf.models.files import directory as model_directory
@@ -159,7 +159,7 @@ class DistillationTask(PretrainingTask):
         layers, transform = self.settings.layers, self.settings.vocab_transform
         if not layers:
             return super().start()
-        return students.chosen_layers(self.teacher.weights, layers, self.config, transform=transform)
+        return chosen_layers(self.teacher.weights, layers, self.config, transform=transform)
 
     def around(self, model: keras.Model) -> TaughtLanguageModel:
         teacher = BertForMaskedLM.from_pretrained(self.teacher.path, dtype=self.settings.dtype_policy, trained=True)

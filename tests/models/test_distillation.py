@@ -15,11 +15,18 @@ from scipy.special import log_softmax, softmax
 
 from bert_tf import BertConfig, BertForMaskedLM, BertForSequenceClassification
 from bert_tf.models import distillation, objectives
-from bert_tf.models.distillation import LanguageDistillation, TaughtLanguageModel, TaughtModel, vocabulary_divergence
+from bert_tf.models.distillation import (
+    LanguageDistillation,
+    TaughtLanguageModel,
+    TaughtModel,
+    as_distilbert,
+    chosen_layers,
+    shallower,
+    vocabulary_divergence,
+)
 from bert_tf.models.files import initialize
 from bert_tf.models.files.open_weights import open_weights
 from bert_tf.models.files.pretrained import read_model
-from bert_tf.models.students import as_distilbert, chosen_layers, shallower
 
 LAYERS = [0, 2, 4, 7, 9, 11]
 
