@@ -73,7 +73,11 @@ def test_missing_flags(script):
 
 @pytest.mark.parametrize(
     ("argument", "said", "code"),
-    [("--version", f"{bert_tf.__version__}\n", 0), ("run_glue", "bert-tf: error: there is no script 'run_glue'.\n", 1)],
+    [
+        ("--version", f"{bert_tf.__version__}\n", 0),
+        ("run_glue", "bert-tf: error: there is no script 'run_glue'.\n", 1),
+        ("run_sqad", "bert-tf: error: there is no script 'run_sqad'. Did you mean run_squad?\n", 1),
+    ],
 )
 def test_the_command_says_its_version_and_which_script_is_meant(argument, said, code):
     command = [sys.executable, "-m", "bert_tf", argument]
