@@ -80,6 +80,7 @@ def test_form(path):
     lines = [line.rstrip() for cell in code for line in cell["source"] if not line.startswith(("%", "!"))]
     imports = [node for node in ast.walk(ast.parse("\n".join(lines))) if isinstance(node, ast.ImportFrom)]
     assert any(node.module.startswith("bert_tf") for node in imports)
+    assert ("from demo import" in text) == ("sys.path += [SOURCE" in text)  # pip installs bert_tf alone
     for node in imports:
         exec(ast.unparse(node), {})
 

@@ -72,11 +72,20 @@ def test_missing_flags(script):
 
 
 @pytest.mark.parametrize(
-    ("argument", "said", "code"),
-    [("--version", f"{bert_tf.__version__}\n", 0), ("run_glue", "bert-tf: error: there is no script 'run_glue'.\n", 1)],
+    ("words", "said", "code"),
+    [
+        ("bert_tf --version", f"{bert_tf.__version__}\n", 0),
+        ("bert_tf run_glue", "bert-tf: error: there is no script 'run_glue'.\n", 1),
+        ("bert_tf run_sqad", "bert-tf: error: there is no script 'run_sqad'. Did you mean run_squad?\n", 1),
+        (
+            "bert_tf.cli.run_ner --help",
+            "run_ner.py: error: start it with `bert-tf run_ner`, or in a checkout with `python run_ner.py`.\n",
+            1,
+        ),
+    ],
 )
-def test_the_command_says_its_version_and_which_script_is_meant(argument, said, code):
-    command = [sys.executable, "-m", "bert_tf", argument]
+def test_the_command_says_its_version_and_which_script_is_meant(words, said, code):
+    command = [sys.executable, "-m", *words.split()]
     result = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
     assert (result.stderr if code else result.stdout, result.returncode) == (said, code)
 

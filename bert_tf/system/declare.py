@@ -14,6 +14,8 @@ fields that follow belong to it, and classes that use the same heading share the
 import dataclasses
 import functools
 import math
+import os
+import sys
 import types
 import typing
 from collections.abc import Callable, Collection, Sequence
@@ -149,6 +151,10 @@ def check_values(settings) -> None:
 
 def define_flags(*kinds: type, without: Collection[str] = (), values: Flags = flags.FLAGS, **defaults) -> None:
     """Defines a flag for each setting of some classes, `without` some, with other defaults for some."""
+    folder, program = os.path.split(getattr(sys.modules["__main__"], "__file__", None) or "")
+    if folder.endswith(os.path.join("bert_tf", "cli")):
+        name = program.removesuffix(".py")
+        sys.exit(f"{program}: error: start it with `bert-tf {name}`, or in a checkout with `python {program}`.")
     for kind in kinds:
         types_of_values = {field.name: field.type for field in dataclasses.fields(kind)}
         for name, declared in declared_in(kind).items():

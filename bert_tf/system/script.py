@@ -65,12 +65,13 @@ def run(main) -> None:
             print(f"{os.path.basename(sys.argv[0])}: error: {visible(' '.join(message.splitlines()))}", file=sys.stderr)
             sys.exit(1)
 
+    sys.modules["__main__"].__doc__ = sys.modules[main.__module__].__doc__  # for absl's --helpfull
     if {"--help", "-help", "--helpshort", "-?", "-h"} & set(sys.argv[1:]) and (text := help_text(flags.FLAGS)):
-        with _reader_may_leave():
-            print(f"{sys.modules[main.__module__].__doc__}{text}\n--helpfull lists the flags of all packages.")
+        with reader_may_leave():
+            print(f"{sys.modules['__main__'].__doc__}{text}\n--helpfull lists the flags of all packages.")
         sys.exit(0)
     flags.FLAGS.set_gnu_getopt(True)  # a loose word does not end the flags
-    with _reader_may_leave():
+    with reader_may_leave():
         app.run(guarded, flags_parser=_parse)
 
 
@@ -98,8 +99,8 @@ def _has_left(descriptor: int) -> bool:
 
 
 @contextlib.contextmanager
-def _reader_may_leave() -> Iterator[None]:
-    """Ends the script without a word where the reader of its output has left, as in `--help | head`."""
+def reader_may_leave() -> Iterator[None]:
+    """Ends the script silently where the reader of its output has left, as in `--help | head`."""
     try:
         try:
             yield

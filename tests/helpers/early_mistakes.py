@@ -21,7 +21,7 @@ from helpers.script_cases import arguments_of
 _PROGRAM = """
 import importlib, json, os, sys
 sys.path.insert(0, sys.argv[2])
-module = importlib.import_module(sys.argv[1])
+module = importlib.import_module("bert_tf.cli." + sys.argv[1])
 for arguments in json.load(sys.stdin):
     if os.fork():
         os.wait()

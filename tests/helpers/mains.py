@@ -10,7 +10,6 @@ from absl import flags, logging
 from helpers import warm
 from helpers.paths import ROOT, TESTS
 
-SCRIPTS = {path.stem for path in ROOT.glob("*.py")}
 _OWN_FLAGS = set(flags.FLAGS)
 PROGRAM = """
 import sys
@@ -68,9 +67,9 @@ def run_main(script: str, arguments: list[str]) -> None:
     """Runs the main of a script with only its own flags: `create_vocab`, say, or `experiments.ablations`."""
     outer = _remove_flags()
     try:
-        for name in SCRIPTS & set(sys.modules):  # they define flags when imported
+        for name in [name for name in sys.modules if name.startswith("bert_tf.cli.")]:  # importing them defines flags
             del sys.modules[name]
-        module = importlib.import_module(script)
+        module = importlib.import_module(script if "." in script else f"bert_tf.cli.{script}")
         if hasattr(module, "define_flags"):
             module.define_flags()
         flags.FLAGS([f"{script}.py", *arguments])

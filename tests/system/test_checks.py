@@ -77,18 +77,16 @@ def test_one_line_for_what_is_no_fault_of_the_program(tmp_path, statement, code,
     assert ("Traceback" in result.stderr) == (statement == "1 / 0")
 
 
-@pytest.mark.parametrize("output", ["--help", "many lines"])
-def test_a_reader_that_has_left(tmp_path, output):
+@pytest.mark.parametrize("command", ["work.py --help", "work.py", "-m bert_tf", "-m bert_tf --version"])
+def test_a_reader_that_has_left(tmp_path, command):
     """`... | head`: no message, and the exit code of a program that SIGPIPE ended."""
     (tmp_path / "work.py").write_text(
-        "from bert_tf.system import script\n\ndef main(_):\n"
-        f"    print('{output}\\n' * {9999 if 'many' in output else 1})\n\nscript.run(main)\n"
+        "from bert_tf.system import script\n\ndef main(_):\n    print('many lines\\n' * 9999)\n\nscript.run(main)\n"
     )
     reader, writer = os.pipe()
     os.close(reader)
-    command = [sys.executable, str(tmp_path / "work.py"), *([output] if output.startswith("--") else [])]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    result = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, env=environment, text=True)
+    given = {"env": {**os.environ, "PYTHONPATH": str(ROOT)}, "text": True, "cwd": tmp_path}
+    result = subprocess.run([sys.executable, *command.split()], stdout=writer, stderr=subprocess.PIPE, **given)
     os.close(writer)
     assert (result.returncode, result.stderr) == (128 + signal.SIGPIPE, "")
 

@@ -228,6 +228,30 @@ SIZES = {
 }  # fmt: skip
 
 
+@pytest.mark.parametrize(("kind", "own"), [
+    ("Roberta", {"type_vocab_size": 1, "pad_token_id": 5, "hidden_act": "relu"}),
+    ("Electra", {"embedding_size": 8, "hidden_act": "gelu_new", "pad_token_id": 0}),
+])  # fmt: skip
+def test_masked_lm_equals_theirs(tmp_path, kind, own):
+    transformers, torch = pytest.importorskip("transformers"), pytest.importorskip("torch")
+    torch.manual_seed(0)
+    config = getattr(transformers, f"{kind}Config")(**SIZES, **own, max_position_embeddings=14)
+    theirs, ids = getattr(transformers, f"{kind}ForMaskedLM")(config).eval(), np.arange(6, 27).reshape(3, 7)
+    ids[1, 4:] = own["pad_token_id"]
+    mask = (ids >= 6).astype(int)
+    with torch.no_grad():
+        expected = theirs(input_ids=torch.tensor(ids), attention_mask=torch.tensor(mask)).logits.numpy()
+    theirs.save_pretrained(tmp_path / "theirs")
+    model = BertForMaskedLM.from_pretrained(str(tmp_path / "theirs"))
+    np.testing.assert_allclose(
+        np.asarray(model({"input_ids": ids, "input_mask": mask}))[mask > 0], expected[mask > 0], atol=2e-4
+    )
+    # Written in their format they are the same again.
+    model.save_pretrained(str(tmp_path / "back"), format="huggingface")
+    back = getattr(transformers, f"{kind}ForMaskedLM").from_pretrained(tmp_path / "back").state_dict()
+    assert all(torch.equal(value, back[name]) for name, value in theirs.state_dict().items())
+
+
 def test_positions_of_roberta_begin_behind_the_padding():
     config = RobertaConfig(**SIZES, max_position_embeddings=14, pad_token_id=5)
     assert (config.first_position, config.max_length) == (6, 8)
