@@ -239,7 +239,7 @@ def test_a_model_of_others_moves_no_files_elsewhere(tmp_path):
     for text in (*map(json.dumps, lists), ""):
         (arriving / "a").touch()
         (arriving / "moves.json").write_text(text)
-        with pytest.raises(OSError, match=r"arriving, of an interrupted save, .*: (moves.json names files in other|Exp)"):
+        with pytest.raises(OSError, match=r"of an interrupted save, .*: (moves.json names files in other|Expecting)"):
             storage.finish_replacing(str(tmp_path / "model"))
     assert (tmp_path / "precious").exists()
 
