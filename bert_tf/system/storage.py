@@ -268,6 +268,7 @@ def replace_together(source: str, folder: str, names: Sequence[str], obsolete: S
     for name in names:
         os.makedirs(os.path.join(folder, os.path.dirname(name)), exist_ok=True)
     write_text_file(os.path.join(source, _MOVES), json.dumps([names, obsolete]))
+    finish_replacing(folder)
     os.rename(source, os.path.join(folder, _ARRIVING))
     sync(folder)
     finish_replacing(folder)
@@ -276,25 +277,46 @@ def replace_together(source: str, folder: str, names: Sequence[str], obsolete: S
 def finish_replacing(folder: str) -> None:
     """Does what is left of a killed `replace_together`, or waits for one that lives."""
     arriving = os.path.join(folder, _ARRIVING)
-    if is_remote(folder) or not os.path.isdir(arriving):
-        return
-    descriptor = os.open(arriving, os.O_RDONLY)
+    while not is_remote(folder) and os.path.isdir(arriving):
+        with contextlib.suppress(FileNotFoundError), _locked(arriving) as is_there:
+            if is_there:
+                return _finish(folder, arriving)
+
+
+@contextlib.contextmanager
+def _locked(folder: str) -> Iterator[bool]:
+    """Holds a folder's lock. Yields whether it is still there: not removed, or another one, when the lock is got."""
+    descriptor = os.open(folder, os.O_RDONLY)
     try:
         with contextlib.suppress(OSError):  # a file system without locks
             fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield os.path.samestat(os.fstat(descriptor), os.stat(folder))
+    finally:
+        os.close(descriptor)
+
+
+def _finish(folder: str, arriving: str) -> None:
+    import tensorflow as tf
+
+    try:
         if os.path.exists(listed := os.path.join(arriving, _MOVES)):
             with open(listed, encoding="utf-8") as file:
                 names, obsolete = json.load(file)
-            root = os.path.realpath(folder)
-            folders = {os.path.realpath(os.path.join(root, os.path.dirname(name))) for name in (*names, *obsolete)}
-            if any(os.path.commonpath([root, path]) != root for path in folders):  # of someone else's model
-                raise ValueError(f"{listed} names files in other folders: remove {arriving} if you do not trust it")
+            root, places = os.path.realpath(folder), [folder, arriving]
+            paths = [os.path.join(place, name) for place in places for name in (*names, *obsolete)]
+            if any(os.path.commonpath([root, os.path.realpath(os.path.dirname(path))]) != root for path in paths):
+                raise ValueError(f"{_MOVES} names files in other folders")  # of someone else's model
             moves = {os.path.join(arriving, name): os.path.join(folder, name) for name in names}
             if left := {source: path for source, path in moves.items() if os.path.exists(source)}:
                 move_together(left, [os.path.join(folder, name) for name in obsolete])
         remove_folder(arriving)
-    finally:
-        os.close(descriptor)
+    except (OSError, ValueError, tf.errors.OpError) as error:
+        if getattr(error, "errno", None) == errno.ENOTEMPTY:
+            return  # removed, and another process has put a new one there
+        raise OSError(
+            f"{arriving}, of an interrupted save, can't be moved to its place: {error}. Open the model once where it "
+            "may be written; or, if you do not trust it, remove that folder."
+        ) from error
 
 
 @contextlib.contextmanager

@@ -1,6 +1,7 @@
 """Files are written completely or not at all, kept arrays read whole or made again; whose a folder is."""
 
 import contextlib
+import fcntl
 import functools
 import itertools
 import json
@@ -227,15 +228,41 @@ def test_a_new_model_in_a_store_is_saved_again_as_it_was(tmp_path, monkeypatch):
 
 
 def test_a_model_of_others_moves_no_files_elsewhere(tmp_path):
-    (tmp_path / "model" / ".bert_tf_arriving").mkdir(parents=True)
+    arriving = tmp_path / "model" / ".bert_tf_arriving"
+    (tmp_path / "model" / "inner").mkdir(parents=True)
+    arriving.mkdir()
     (tmp_path / "precious").touch()
-    (tmp_path / "model" / "link").symlink_to(tmp_path)
-    for name in ("../precious", str(tmp_path / "precious"), "link/precious"):
-        (tmp_path / "model" / ".bert_tf_arriving" / "a").touch()
-        (tmp_path / "model" / ".bert_tf_arriving" / "moves.json").write_text(json.dumps([["a"], [name]]))
-        with pytest.raises(ValueError, match=r"moves.json names files in other folders"):
+    for folder in (tmp_path / "model" / "link", arriving / "inner"):
+        folder.symlink_to(tmp_path)
+    absolute = str(tmp_path / "precious")
+    lists = [[["a"], [name]] for name in ("../precious", absolute, "link/precious")] + [[["inner/precious"], []]]
+    for text in (*map(json.dumps, lists), ""):
+        (arriving / "a").touch()
+        (arriving / "moves.json").write_text(text)
+        with pytest.raises(OSError, match=r"of an interrupted save, .*: (moves.json names files in other|Expecting)"):
             storage.finish_replacing(str(tmp_path / "model"))
     assert (tmp_path / "precious").exists()
+
+
+def test_a_save_that_another_process_ends_meanwhile(tmp_path, monkeypatch):
+    arriving, lock, locked = tmp_path / ".bert_tf_arriving", fcntl.flock, []
+
+    def arrive(text: str) -> None:
+        arriving.mkdir()
+        (arriving / "a").write_text(text)
+        (arriving / "moves.json").write_text('[["a"], []]')
+
+    def lock_late(descriptor, kind) -> None:
+        locked.append(os.fstat(descriptor).st_ino)
+        if len(locked) == 1:  # it was removed, and there is one of the next save
+            arriving.rename(tmp_path / "removed")
+            arrive("2")
+        lock(descriptor, kind)
+
+    arrive("1")
+    monkeypatch.setattr(fcntl, "flock", lock_late)
+    storage.finish_replacing(str(tmp_path))
+    assert len({*locked}) == 2 and (tmp_path / "a").read_text() == "2" and not arriving.exists()
 
 
 def held(folder):
