@@ -11,6 +11,8 @@ from helpers.scenarios import fine_tuning_flags
 from helpers.slow import slow
 from helpers.tiny import ONE_LAYER, write_pretraining_records
 
+from bert_tf.training import distribution
+
 SEVERAL = {"distribution_strategy": "multi_worker_mirrored"}
 
 
@@ -20,6 +22,17 @@ def assert_agreed(outcomes: list[dict], expected: dict[str, str]) -> None:
     start = "ValueError: the workers do not agree: "
     said = {name: text.removeprefix(start) for name, text in outcomes[0].items()}
     assert not {name: said[name] for name, text in expected.items() if not said[name].startswith(text or "done")}
+
+
+def test_the_code_is_compared(monkeypatch, tmp_path):
+    facts = []
+    for text in ("a = 1\n", "a = 2\n"):
+        (tmp_path / "module.py").write_text(text)
+        monkeypatch.setattr(distribution, "__file__", str(tmp_path / "training" / "distribution.py"))
+        distribution._checksum_of_code.cache_clear()
+        facts.append(distribution.facts_of())
+    distribution._checksum_of_code.cache_clear()
+    assert [name for name in facts[0] if facts[0][name] != facts[1][name]] == ["checksum of the code in bert_tf/"]
 
 
 @pytest.mark.parametrize("count", [2, *slow(3)])
