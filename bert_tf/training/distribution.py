@@ -336,8 +336,8 @@ def naming_lost_workers() -> Iterator[None]:
         if "is joining a group" not in error.message:
             raise
         raise ValueError(
-            "the workers do not agree on how many they or their devices are: give all the same list in TF_CONFIG, and as "
-            "many GPUs."
+            "the workers do not agree on how many they or their devices are: give all the same list in TF_CONFIG, and "
+            "as many GPUs."
         ) from error
 
 
@@ -357,7 +357,9 @@ def _connect() -> tf.distribute.Strategy:
                     if time.monotonic() > deadline:
                         raise RuntimeError(f"{name} of TF_CONFIG is not there: did it end? Start all again.") from error
                     time.sleep(0.2)
-    with naming_lost_workers(), announced(f"Waiting for {some([*names.values()])} ..."):
+    if own != first:  # at once: no other thread runs while TensorFlow connects
+        logging.info("Waiting for %s ...", names[first])
+    with naming_lost_workers():
         try:
             return tf.distribute.MultiWorkerMirroredStrategy()
         except tf.errors.UnknownError as error:

@@ -6,7 +6,7 @@ import shutil
 import numpy as np
 import pytest
 from helpers import cluster
-from helpers.pretraining_runs import flags_of, write_inputs
+from helpers.pretraining_runs import command, flags_of, write_inputs
 from helpers.scenarios import fine_tuning_flags
 from helpers.slow import slow
 from helpers.tiny import ONE_LAYER, write_pretraining_records
@@ -33,6 +33,16 @@ def test_the_code_is_compared(monkeypatch, tmp_path):
         facts.append(distribution.facts_of())
     distribution._checksum_of_code.cache_clear()
     assert [name for name in facts[0] if facts[0][name] != facts[1][name]] == ["checksum of the code in bert_tf/"]
+
+
+def test_another_list_of_workers_is_one_line_on_all(tmp_path):
+    arguments = command(write_inputs(tmp_path), tmp_path / "out", **SEVERAL, num_train_steps=10)
+    with cluster.workers([arguments] * 2, tmp_path, more_of_last=["localhost:1"]) as processes:
+        assert [process.wait() for process in processes] == [1, 1]
+    for number in range(2):
+        *_, last = (tmp_path / f"worker-{number}.log").read_text().splitlines()
+        assert last.startswith("run_pretraining.py: error: the workers do not agree on how many they or their devices")
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("count", [2, *slow(3)])
