@@ -35,13 +35,13 @@ def test_the_code_is_compared(monkeypatch, tmp_path):
     assert [name for name in facts[0] if facts[0][name] != facts[1][name]] == ["checksum of the code in bert_tf/"]
 
 
-def test_another_list_of_workers_is_one_line_on_all(tmp_path):
+def test_another_list_of_workers_is_one_line(tmp_path):
     arguments = command(write_inputs(tmp_path), tmp_path / "out", **SEVERAL, num_train_steps=10)
     with cluster.workers([arguments] * 2, tmp_path, more_of_last=["localhost:1"]) as processes:
         assert [process.wait() for process in processes] == [1, 1]
-    for number in range(2):
-        *_, last = (tmp_path / f"worker-{number}.log").read_text().splitlines()
-        assert last.startswith("run_pretraining.py: error: the workers do not agree on how many they or their devices")
+    last = [(tmp_path / f"worker-{number}.log").read_text().splitlines()[-1] for number in range(2)]
+    assert all(line.startswith("run_pretraining.py: error: ") for line in last), last
+    assert any("the workers do not agree on how many they or their devices are" in line for line in last), last
     assert not (tmp_path / "out").exists()
 
 
@@ -94,6 +94,10 @@ def test_fine_tuning_waits_for_the_best_model_and_is_refused_where_the_second_wo
     vocabulary = tmp_path / "other" / "encoder" / "vocab.txt"
     vocabulary.write_text(vocabulary.read_text().replace("w1\nw2\n", "w2\nw1\n"))
     best, new = tmp_path / "out" / "best_model", {"output_dir": tmp_path / "new"}
+    (teacher := tmp_path / "teacher").mkdir()  # with the weights of the best model
+    (teacher / "bert_config.json").write_text(json.dumps({**ONE_LAYER, "hidden_act": "relu"}))
+    for name in ("bert_model.safetensors", "vocab.txt", "tokenizer_config.json", "head_config.json"):
+        (teacher / name).symlink_to(best / name)
     check = {"do_train": False, "do_eval": False, "use_best_model": False, "init_checkpoint": best}
     cases = {
         "held back": ({}, {}, ""),
@@ -107,6 +111,7 @@ def test_fine_tuning_waits_for_the_best_model_and_is_refused_where_the_second_wo
         "training": ({**new, "init_checkpoint": best}, {"do_train": False}, "--do_train: True"),
         "predictions": (new, {"do_predict": False}, "--do_predict: True"),
         "seeds": (new, {"num_seeds": 2}, "--num_seeds: 1"),
+        "teacher": ({**new, "teacher": best}, {"teacher": teacher}, "hidden_act of the teacher: gelu on worker 0"),
         "weights": (new, {"init_checkpoint": best}, "checksum of the weights to begin with: "),
         "folder": (new, {"output_dir": tmp_path / "own"}, "run.json: "),
     }
