@@ -332,12 +332,12 @@ def naming_lost_workers() -> Iterator[None]:
             f"{lost or 'another worker'} has ended or can't be reached: start all workers again with the same command, "
             "which goes on from the newest checkpoint."
         ) from error
-    except tf.errors.InternalError as error:
-        if "is joining a group" not in error.message:
+    except (tf.errors.InternalError, tf.errors.InvalidArgumentError) as error:
+        if not re.search("is joining a group|ollective instance", error.message):
             raise
         raise ValueError(
-            "the workers do not agree on how many they or their devices are: give all the same list in TF_CONFIG, and "
-            "as many GPUs."
+            "the workers do not agree on how many they or their devices are, or on what they compute: give all one "
+            "list in TF_CONFIG, as many GPUs, and one version of bert_tf."
         ) from error
 
 
