@@ -17,6 +17,7 @@ import pathlib
 import random
 import re
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -98,7 +99,12 @@ def run_once(
             with contextlib.suppress(warm.TimeoutExpired):
                 processes[number].wait(seconds)
             processes[number].kill()
-            codes = [process.wait() for process in processes]  # those that lost another end by themselves
+            lost = processes[number].wait() == -signal.SIGKILL
+            for other, process in enumerate(processes):  # one that is connected ends by itself
+                log = (folder / f"worker-{other}.log").read_text()
+                if lost and "distribution strategy multi_worker_mirrored" not in log:
+                    process.kill()  # as an operator does: it waits for the one that was lost to come
+            codes = [process.wait() for process in processes]
             return codes[number] or max(codes)
     with open(folder / "log.txt", "w") as log:
         process = warm.Popen(command, stdout=log, stderr=log, env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2"})

@@ -203,7 +203,8 @@ class _Run(loop.Run):
             named |= {f"{kind} {examples.name}": examples.rows for examples in sets}
         facts = {name: f"{len(rows)} examples, checksum {rows.checksum}" for name, rows in named.items()}
         facts |= {"labels": task.files.head.labels, **(self.teacher.recorded if self.teacher else {})}
-        return super().common_facts() | distribution.facts_of(task.settings, model=task.files.config) | facts
+        configs = {"model": task.files.config, **({"teacher": self.teacher.files.config} if self.teacher else {})}
+        return super().common_facts() | distribution.facts_of(task.settings, **configs) | facts
 
     def recorded_settings(self) -> dict:
         """What run.json keeps: all settings, and what the training data was."""

@@ -10,6 +10,7 @@ import dataclasses
 import functools
 import json
 import os
+import pathlib
 import posixpath
 import re
 import socket
@@ -260,7 +261,16 @@ def facts_of(*settings, **configs: BertConfig) -> dict[str, object]:
     facts = {f"--{name}": value for name, value in values.items() if name not in _MAY_DIFFER}
     for what, config in configs.items():
         facts |= {f"{key} of the {what}": value for key, value in config.to_dict().items()}
-    return facts | {"TensorFlow": tf.__version__, "Keras": keras.__version__}
+    versions = {"TensorFlow": tf.__version__, "Keras": keras.__version__}
+    return facts | versions | {"checksum of the code in bert_tf/": _checksum_of_code()}
+
+
+@functools.cache
+def _checksum_of_code() -> str:
+    checksum = 0
+    for path in sorted(pathlib.Path(__file__).parents[1].rglob("*.py")):
+        checksum = zlib.crc32(path.read_bytes(), checksum)
+    return f"{checksum:08x}"
 
 
 def compare(strategy: tf.distribute.Strategy, facts: Callable[[], Mapping[str, object]]) -> None:
@@ -322,6 +332,13 @@ def naming_lost_workers() -> Iterator[None]:
             f"{lost or 'another worker'} has ended or can't be reached: start all workers again with the same command, "
             "which goes on from the newest checkpoint."
         ) from error
+    except (tf.errors.InternalError, tf.errors.InvalidArgumentError) as error:
+        if not re.search("is joining a group|ollective instance", error.message):
+            raise
+        raise ValueError(
+            "the workers do not agree on how many they or their devices are, or on what they compute: give all one "
+            "list in TF_CONFIG, as many GPUs, and one version of bert_tf."
+        ) from error
 
 
 def _connect() -> tf.distribute.Strategy:
@@ -340,7 +357,9 @@ def _connect() -> tf.distribute.Strategy:
                     if time.monotonic() > deadline:
                         raise RuntimeError(f"{name} of TF_CONFIG is not there: did it end? Start all again.") from error
                     time.sleep(0.2)
-    with naming_lost_workers(), announced(f"Waiting for {some([*names.values()])} ..."):
+    if own != first:  # at once: no other thread runs while TensorFlow connects
+        logging.info("Waiting for %s ...", names[first])
+    with naming_lost_workers():
         try:
             return tf.distribute.MultiWorkerMirroredStrategy()
         except tf.errors.UnknownError as error:

@@ -179,6 +179,9 @@ class DistillationTask(PretrainingTask):
     def unused_settings(self) -> tuple[str, ...]:
         return tuple(name for name in super().unused_settings if name not in DISTILLATION_FLAGS)
 
+    def common_facts(self) -> dict[str, object]:
+        return super().common_facts() | distribution.facts_of(teacher=self.teacher.files.config)
+
     @property
     def recorded(self) -> dict[str, object]:
         recorded = {**super().recorded, "teacher": self.settings.teacher, **self.teacher.recorded}

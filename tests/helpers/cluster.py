@@ -13,10 +13,14 @@ from helpers.paths import ROOT, TESTS
 
 
 @contextlib.contextmanager
-def workers(commands: Sequence[list[str]], folder: pathlib.Path) -> Iterator[list[warm.Popen]]:
+def workers(
+    commands: Sequence[list[str]], folder: pathlib.Path, more_of_last: Sequence[str] = ()
+) -> Iterator[list[warm.Popen]]:
     """The processes of these commands, which write worker-0.log, worker-1.log and so on; they end with the context.
 
     What is in worker-0.in, if it is there, is the input of the first, and worker-0.out its output.
+
+    more_of_last: addresses of workers that only the last one's TF_CONFIG has.
     """
     sockets = [socket.create_server(("localhost", 0)) for _ in commands]
     addresses = [f"localhost:{server.getsockname()[1]}" for server in sockets]
@@ -25,7 +29,8 @@ def workers(commands: Sequence[list[str]], folder: pathlib.Path) -> Iterator[lis
     processes = []
     try:
         for number, command in enumerate(commands):
-            config = {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": number}}
+            listed = [*addresses, *(more_of_last if number == len(commands) - 1 else ())]
+            config = {"cluster": {"worker": listed}, "task": {"type": "worker", "index": number}}
             environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2", "TF_CONFIG": json.dumps(config)}
             given, written, log = (folder / f"worker-{number}.{ending}" for ending in ("in", "out", "log"))
             given.touch()

@@ -6,10 +6,12 @@ import shutil
 import numpy as np
 import pytest
 from helpers import cluster
-from helpers.pretraining_runs import flags_of, write_inputs
+from helpers.pretraining_runs import command, flags_of, write_inputs
 from helpers.scenarios import fine_tuning_flags
 from helpers.slow import slow
 from helpers.tiny import ONE_LAYER, write_pretraining_records
+
+from bert_tf.training import distribution
 
 SEVERAL = {"distribution_strategy": "multi_worker_mirrored"}
 
@@ -20,6 +22,27 @@ def assert_agreed(outcomes: list[dict], expected: dict[str, str]) -> None:
     start = "ValueError: the workers do not agree: "
     said = {name: text.removeprefix(start) for name, text in outcomes[0].items()}
     assert not {name: said[name] for name, text in expected.items() if not said[name].startswith(text or "done")}
+
+
+def test_the_code_is_compared(monkeypatch, tmp_path):
+    facts = []
+    for text in ("a = 1\n", "a = 2\n"):
+        (tmp_path / "module.py").write_text(text)
+        monkeypatch.setattr(distribution, "__file__", str(tmp_path / "training" / "distribution.py"))
+        distribution._checksum_of_code.cache_clear()
+        facts.append(distribution.facts_of())
+    distribution._checksum_of_code.cache_clear()
+    assert [name for name in facts[0] if facts[0][name] != facts[1][name]] == ["checksum of the code in bert_tf/"]
+
+
+def test_another_list_of_workers_is_one_line(tmp_path):
+    arguments = command(write_inputs(tmp_path), tmp_path / "out", **SEVERAL, num_train_steps=10)
+    with cluster.workers([arguments] * 2, tmp_path, more_of_last=["localhost:1"]) as processes:
+        assert [process.wait() for process in processes] == [1, 1]
+    last = [(tmp_path / f"worker-{number}.log").read_text().splitlines()[-1] for number in range(2)]
+    assert all(line.startswith("run_pretraining.py: error: ") for line in last), last
+    assert any("the workers do not agree on how many they or their devices are" in line for line in last), last
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("count", [2, *slow(3)])
@@ -71,6 +94,10 @@ def test_fine_tuning_waits_for_the_best_model_and_is_refused_where_the_second_wo
     vocabulary = tmp_path / "other" / "encoder" / "vocab.txt"
     vocabulary.write_text(vocabulary.read_text().replace("w1\nw2\n", "w2\nw1\n"))
     best, new = tmp_path / "out" / "best_model", {"output_dir": tmp_path / "new"}
+    (teacher := tmp_path / "teacher").mkdir()  # with the weights of the best model
+    (teacher / "bert_config.json").write_text(json.dumps({**ONE_LAYER, "hidden_act": "relu"}))
+    for name in ("bert_model.safetensors", "vocab.txt", "tokenizer_config.json", "head_config.json"):
+        (teacher / name).symlink_to(best / name)
     check = {"do_train": False, "do_eval": False, "use_best_model": False, "init_checkpoint": best}
     cases = {
         "held back": ({}, {}, ""),
@@ -84,6 +111,7 @@ def test_fine_tuning_waits_for_the_best_model_and_is_refused_where_the_second_wo
         "training": ({**new, "init_checkpoint": best}, {"do_train": False}, "--do_train: True"),
         "predictions": (new, {"do_predict": False}, "--do_predict: True"),
         "seeds": (new, {"num_seeds": 2}, "--num_seeds: 1"),
+        "teacher": ({**new, "teacher": best}, {"teacher": teacher}, "hidden_act of the teacher: gelu on worker 0"),
         "weights": (new, {"init_checkpoint": best}, "checksum of the weights to begin with: "),
         "folder": (new, {"output_dir": tmp_path / "own"}, "run.json: "),
     }
