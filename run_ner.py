@@ -1,6 +1,6 @@
 """For a checkout: the script is bert_tf/cli/run_ner.py."""
 
-from bert_tf.cli.run_ner import main
+from bert_tf.cli.run_ner import FLAGS, main  # noqa: F401
 from bert_tf.system import script
 
 if __name__ == "__main__":

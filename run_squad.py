@@ -1,6 +1,6 @@
 """For a checkout: the script is bert_tf/cli/run_squad.py; the names of the original's are here, too."""
 
-from bert_tf.cli.run_squad import main
+from bert_tf.cli.run_squad import FLAGS, main  # noqa: F401
 from bert_tf.system import script
 
 
