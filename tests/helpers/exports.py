@@ -33,7 +33,6 @@ def signature_of(model_dir: str, task: str, name: str = "serving_default", **str
 
 
 def load_no_graphs(monkeypatch) -> None:
-    """Makes opened exports have no graphs, only their export.json: for tests of what is refused by that alone."""
     monkeypatch.setattr(tf.saved_model, "load", lambda path: types.SimpleNamespace(signatures={}))
 
 

@@ -25,14 +25,10 @@ _LARGE = (".safetensors", ".bin", ".model")  # in LFS
 
 
 class HubServer(http.server.ThreadingHTTPServer):
-    """Serves models and data sets; see `put`.
+    """Serves models: name, of a data set datasets/name -> {commit -> folder}, the last that of main and of refs/.
 
-    Attributes:
-      models: name, of a data set datasets/name -> {commit -> folder}, the last one is that of main and of refs/.
-      private, gated: names that need a token.
-      failures: statuses to answer the next API requests with.
-      tamper: gets the path of an answer, its content and its headers, and returns those to send instead.
-      requests: (method, path, Range) of each.
+    failures: statuses of the next API answers. tamper: path, content, headers -> those to send. requests: method, path,
+    Range. Names that are private or gated need a token.
     """
 
     def __init__(self):
@@ -64,7 +60,6 @@ class HubServer(http.server.ThreadingHTTPServer):
 
     @staticmethod
     def forget() -> None:
-        """Makes this process ask again, as another one would."""
         hub._commit.cache_clear()
         hub.matching.cache_clear()
 

@@ -23,7 +23,6 @@ def masking(**settings):
 
 
 def random_pairs(count, lengths, seed=0) -> list[tuple[list[int], list[int]]]:
-    """Pairs ([CLS] A [SEP], B [SEP]) with these total lengths."""
     generator = np.random.default_rng(seed)
     pairs = []
     for length in generator.integers(*lengths, count):

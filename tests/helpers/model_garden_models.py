@@ -19,7 +19,6 @@ CONFIG = BertConfig(50, 12, 2, 3, 20, max_position_embeddings=16, type_vocab_siz
 
 
 def randomise(model, seed=0):
-    """Sets every variable to noise, so that no two are equal and none is all zeros."""
     generator = np.random.default_rng(seed)
     for variable in model.variables:
         variable.assign(generator.normal(1.0 if "gamma" in variable.name else 0.0, 0.3, variable.shape))

@@ -24,7 +24,6 @@ def assert_close(actual, expected, mask=slice(None)):
 
 
 def assert_drawn_independently(model):
-    """No two weights of a new model begin with the same random numbers."""
     values = [v.numpy().ravel() for v in model.trainable_variables if len(v.shape) > 1]
     size = min(64, *(value.size for value in values))
     correlations = np.corrcoef([value[:size] for value in values if value[:size].any()])

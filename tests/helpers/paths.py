@@ -11,7 +11,6 @@ GOLDEN = TESTS / "golden"
 
 
 def lines_of(path: pathlib.Path) -> list:
-    """The values of a file of JSON lines, which may be compressed."""
     with gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else path.open(encoding="utf-8") as file:
         return [json.loads(line) for line in file]
 

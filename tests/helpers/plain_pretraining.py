@@ -43,7 +43,6 @@ class VocabularyIds:
 
 
 def read_documents(input_files: Sequence[str], tokenize: Callable[[str], Sentence]) -> list[Document]:
-    """One sentence per line, a blank line between documents; a line without tokens does not end a document."""
     documents: list[Document] = [[]]
     for path in input_files:
         for line in map(str.strip, read_text_lines(path)):

@@ -17,7 +17,6 @@ STEPS = 60
 
 
 def write_inputs(folder: pathlib.Path) -> pathlib.Path:
-    """Writes the configuration and the 40 records that `flags_of` names; returns the folder."""
     (folder / "bert_config.json").write_text(json.dumps(ONE_LAYER))
     write_pretraining_records(folder / "train-0.tfrecord", 40)
     return folder
@@ -37,7 +36,6 @@ def command(data, output_dir, **flags) -> list[str]:
 
 
 def run(arguments) -> str:
-    """Runs a script to its good end; returns what it wrote to stderr."""
     environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2", "PYTHONUNBUFFERED": "1"}
     result = warm.run(arguments, env=environment, capture_output=True, text=True)
     assert result.returncode == 0, result.stderr[-3000:]

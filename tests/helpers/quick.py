@@ -10,7 +10,6 @@ _VARIABLE = "BERT_TF_QUICK_GRAPHS"
 
 
 def choose() -> None:
-    """Chooses quick compilation for this process and all that it starts from now on, unless XLA_FLAGS are given."""
     if "XLA_FLAGS" not in os.environ:
         flags = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
         os.environ["XLA_FLAGS"] = f"{flags} --xla_cpu_parallel_codegen_split_count=1"  # a program is one module

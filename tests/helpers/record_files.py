@@ -13,7 +13,6 @@ _KINDS = {
 
 
 def example_of(values: dict[str, list]) -> bytes:
-    """A record with these lists of integers, floats or bytes; an empty one is of no kind."""
     features = {
         name: tf.train.Feature(**_KINDS[type(value[0])](value) if value else {}) for name, value in values.items()
     }

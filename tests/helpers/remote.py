@@ -37,7 +37,6 @@ def compiled_library() -> str:
 
 
 def add_file_system(folder: pathlib.Path) -> None:
-    """Makes remote:// paths known to this process, with their files below a folder."""
     import tensorflow as tf
 
     os.environ[_FILES] = str(folder)
@@ -91,10 +90,7 @@ def end_at(count: int, monkeypatch, kills: bool = True) -> None:
 def run_on_bucket(folder: pathlib.Path, steps: dict[str, tuple[str, dict]]) -> tuple[dict, str]:
     """`run_mains` with the folder's bucket/ as remote://bucket; returns outcomes without reports, and stderr.
 
-    The process runs in an empty directory, with another empty one for temporary files.
-
-    Raises:
-      AssertionError: something is left in one of the two directories.
+    Asserts that nothing is left in its current directory and in that for temporary files.
     """
     folders = {name: folder / name for name in ("current", "temporary")}
     for directory in folders.values():

@@ -32,7 +32,6 @@ def run_and_refuse(script: str, out: pathlib.Path, done: dict, refused: dict) ->
 
 
 def selected_cases(request, cases: dict, slow: set, marker: str = "slow") -> dict:
-    """The cases that a file's selected tests need: those in `slow` are only for its tests with that marker."""
     assert slow <= set(cases), slow - set(cases)
     tests = (item for item in request.session.items if item.path == request.path)
     if any(test.get_closest_marker(marker) for test in tests):
@@ -46,7 +45,6 @@ def results_of(folder, file="eval_results.txt") -> dict[str, float]:
 
 
 def assert_in_order(message: str, outcome: str) -> None:
-    """Asserts that an outcome contains the parts of a message, separated by "*", in order."""
     start = 0
     for part in message.split("*"):
         assert part in outcome[start:], outcome

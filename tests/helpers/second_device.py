@@ -76,7 +76,6 @@ def sent(graphs) -> tuple[int, list[str]]:
 
 
 def compared(case: str, read: bool) -> tuple[float, float, int, list[str]]:
-    """The largest difference of results, that of the weights' changes, both relative, and what `sent` returns."""
     before, after, expected, _ = trained_on(one_device(), case)
     _, compiled, results, graphs = trained_on(tf.distribute.OneDeviceStrategy(_DEVICE), case, before, read)
     largest = max(abs(results[name] - value) / max(abs(value), 1.0) for name, value in expected.items())

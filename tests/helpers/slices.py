@@ -26,7 +26,6 @@ def recorded() -> dict[str, int]:
 
 
 def parse(text: str) -> tuple[int, int]:
-    """ "2/4" -> (2, 4)."""
     match = re.fullmatch(r"(\d+)/(\d+)", text)
     number, count = map(int, match.groups()) if match else (0, 0)
     if not 1 <= number <= count:
@@ -89,7 +88,6 @@ def touched(tests: dict[str, int], seconds: dict[str, int], paths: Sequence[str]
 
 
 def changed_files(commits: int) -> list[str]:
-    """What the last commits changed, as far as this clone has them."""
     command = ["git", "log", f"--max-count={commits}", "--format=", "--name-only", "-m", "--first-parent"]
     result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     return sorted(set(result.stdout.split("\n")) - {""})

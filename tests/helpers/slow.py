@@ -4,7 +4,6 @@ import pytest
 
 
 def slow(*cases) -> list:
-    """Parameters for `pytest.mark.parametrize`, each marked slow; a tuple is one case with several values."""
     return _marked(cases, pytest.mark.slow)
 
 

@@ -8,7 +8,6 @@ PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "good", "bad", *(f"w{num
 
 
 def texts_of(count, seed):
-    """(words, whether "good" is among them, its position or that of "bad")."""
     generator = np.random.default_rng(seed)
     for number in range(count):
         words = [f"w{word}" for word in generator.integers(0, 93, generator.integers(2, 9))]

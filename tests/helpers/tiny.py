@@ -16,7 +16,6 @@ ONE_LAYER = {**TINY_CONFIG, "num_hidden_layers": 1}
 def write_encoder(
     folder: pathlib.Path, pieces: list[str], config: dict = ONE_LAYER, do_lower_case: bool = True
 ) -> None:
-    """Writes a vocabulary of these pieces to vocab.txt, and a random encoder, always the same, to encoder/."""
     (folder / "vocab.txt").write_text("".join(piece + "\n" for piece in pieces))
     keras.utils.set_random_seed(0)
     model = BertModel(BertConfig.from_dict(config))

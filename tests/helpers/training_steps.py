@@ -63,7 +63,6 @@ def build(strategy, dropout=0.0, dtype=None, optimizer="adamw", rate=1e-2, steps
 
 
 def feed(strategy, batches: tf.data.Dataset):
-    """An iterator that gives each replica its rows of whole batches."""
     return iter(distribution.distribute(strategy, functools.partial(parts_of_batches, batches)))
 
 
@@ -94,7 +93,6 @@ def _variables(trainer) -> list:
 
 
 def fresh_trainer(strategy, batch_size, parts=1, scale=None, **options) -> Trainer:
-    """A trainer at its first step, which an earlier test may have used."""
     trainer, start = _traced(strategy.num_replicas_in_sync, batch_size, parts, scale, tuple(sorted(options.items())))
     for variable, value in zip(_variables(trainer), start, strict=True):
         variable.assign(value)
@@ -102,7 +100,6 @@ def fresh_trainer(strategy, batch_size, parts=1, scale=None, **options) -> Train
 
 
 def cut_to_lengths(number, batch: dict) -> dict:
-    """Every second batch has 8 tokens instead of 16; the shapes are unknown when a step is traced."""
     width = tf.where(number % 2 == 0, 8, 16)
     rows = ("input_ids", "input_mask", "segment_ids")
     return {name: value[:, :width] if name in rows else value for name, value in batch.items()}

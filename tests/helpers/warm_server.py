@@ -90,7 +90,6 @@ def serve(listening: socket.socket) -> dict:
 
 
 def become(request: dict) -> None:
-    """Gives this process the directory, environment and random state of a fresh one."""
     os.chdir(request["cwd"])
     os.environ.clear()
     os.environ.update(request["env"])

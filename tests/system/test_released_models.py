@@ -52,10 +52,7 @@ def contents(folder: str) -> dict[str, bytes]:
 class Server(http.server.ThreadingHTTPServer):
     """One archive at every address that ends in .zip, with the headers of Google Cloud Storage.
 
-    Attributes:
-      etag: None for a server without. break_after: bytes after which the next transfers break off, first first.
-      has_ranges: whether it answers a Range with that, not with the whole.
-      status: an error to answer with. requests: (path, Range) of each.
+    break_after: bytes after which the next transfers break off, first first. requests: (path, Range) of each.
     """
 
     def __init__(self):
