@@ -36,7 +36,8 @@ def test_the_code_is_compared(monkeypatch, tmp_path):
 
 
 def test_another_list_of_workers_is_one_line(tmp_path):
-    arguments = command(write_inputs(tmp_path), tmp_path / "out", **SEVERAL, num_train_steps=10)
+    flags = {**SEVERAL, "num_train_steps": 10, "train_batch_size": 12}  # which two and three workers divide
+    arguments = command(write_inputs(tmp_path), tmp_path / "out", **flags)
     with cluster.workers([arguments] * 2, tmp_path, more_of_last=["localhost:1"]) as processes:
         assert [process.wait() for process in processes] == [1, 1]
     last = [(tmp_path / f"worker-{number}.log").read_text().splitlines()[-1] for number in range(2)]
