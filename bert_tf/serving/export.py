@@ -218,8 +218,11 @@ def version_folder(export_dir: str) -> Iterator[str]:
     """
     tf.io.gfile.makedirs(export_dir)
     for name in names_in(export_dir) if is_remote(export_dir) else ():
+        left = posixpath.join(export_dir, name)
         if re.fullmatch(r"\.[0-9a-f]{12}\.tmp", name):
-            storage.remove_folder(posixpath.join(export_dir, name))
+            storage.remove_folder(left)
+        for file in filter(storage.is_temporary_name, names_in(left) if name.isdigit() else ()):
+            tf.io.gfile.remove(posixpath.join(left, file))
     storage.remove_left_behind(parent := None if is_remote(export_dir) else export_dir)
     with storage.private_folder(parent) as folder:
         yield posixpath.join(folder, "version")

@@ -227,6 +227,17 @@ def test_a_new_model_in_a_store_is_saved_again_as_it_was(tmp_path, monkeypatch):
     assert count > 6
 
 
+def test_the_next_export_removes_what_killed_ones_left(tmp_path):
+    add_file_system(tmp_path)
+    names = ("3/saved_model.pb", "3/.saved_model.pb.0123456789ab.tmp", ".0123456789ab.tmp/saved_model.pb")
+    for path in (tmp_path / "bucket" / name for name in names):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    with export.version_folder(BUCKET):
+        pass
+    assert {path.name for path in (tmp_path / "bucket").rglob("*")} == {"3", "saved_model.pb"}
+
+
 def test_a_model_of_others_moves_no_files_elsewhere(tmp_path):
     arriving = tmp_path / "model" / ".bert_tf_arriving"
     (tmp_path / "model" / "inner").mkdir(parents=True)
