@@ -180,6 +180,7 @@ class _Run(loop.Run):
         self.eval_batch_size = run.eval_batch_size or run.predict_batch_size
         self.eval_every_steps = 0
         if run.do_train and task.dev_sets:  # an epoch by default
+            distribution.check_batch_sizes(strategy, dataclasses.replace(run, do_eval=True))
             self.eval_every_steps = run.eval_every_steps or max(len(task.train_rows) // run.train_batch_size, 1)
 
     def check_output_dir(self) -> None:
