@@ -50,7 +50,6 @@ for arguments in json.load(sys.stdin):
 
 
 def outcomes(script: str, commands: Sequence[Sequence[str]], is_warm: bool = False) -> list[tuple[str, bool]]:
-    """For each command: the error as `Kind: message`, and whether TensorFlow was imported (is_warm: it already was)."""
     run = warm.run if is_warm else subprocess.run
     command = [sys.executable, "-c", _PROGRAM, script, str(ROOT)]
     result = run(command, input=json.dumps(commands), capture_output=True, text=True, check=True)
@@ -58,7 +57,6 @@ def outcomes(script: str, commands: Sequence[Sequence[str]], is_warm: bool = Fal
 
 
 def refusals(script: str, commands: Sequence[Sequence[str]]) -> list[str]:
-    """For each command, a list of flags, what its only line on stderr says after `SCRIPT.py: error: `."""
     command = [sys.executable, "-c", _RUNS, script]
     result = subprocess.run(command, input=json.dumps(commands), capture_output=True, text=True, check=True, cwd=ROOT)
     lines = result.stderr.splitlines()

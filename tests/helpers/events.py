@@ -32,7 +32,6 @@ def wait_until(condition: Callable[[], bool], *processes, log: Callable[[], str]
 
 
 def run_that(change: str, script: str, arguments: list[str], **options) -> warm.Popen:
-    """Starts a script in a process that first executes a piece of Python, with `os` and `signal`, by `warm.Popen`."""
     program = _PROGRAM.format(change=change, path=[str(ROOT), str(TESTS)])
     environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2"}
     command = [sys.executable, "-c", program, str(ROOT / f"{script}.py"), *arguments]

@@ -25,7 +25,6 @@ def save(folder, model_class, config=None, **arguments) -> str:
 
 
 def signature_of(model_dir: str, task: str, name: str = "serving_default", **strings) -> dict[str, np.ndarray]:
-    """What an export of a model gives for strings, op by op: a graph that is traced, written and read takes longer."""
     signature = export.create_served_model(model_dir, task).signatures()[name]
     with op_by_op():
         outputs = signature(**{name: tf.constant(values) for name, values in strings.items()})

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def serving(server) -> Iterator[http.server.ThreadingHTTPServer]:
-    """Serves during the context; server: a server, or the class of the handler for one on the loopback interface."""
     if isinstance(server, type):
         server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), server)
     with server:

@@ -40,7 +40,6 @@ def run_mains(steps: dict[str, tuple[str, dict]], prepare: str = "", cwd=None, *
 
 
 def run_cases(script: str, cases: dict[str, dict]) -> tuple[dict, dict]:
-    """`run_mains` of one script; cases: name -> {flag: value}. Gives outcomes, and what each wrote to stderr."""
     ended, log = run_mains({name: (script, values) for name, values in cases.items()})
     logs = dict(part.split("\n", 1) for part in log.split("CASE ")[1:])
     return {name: outcome for name, (outcome, _) in ended.items()}, logs

@@ -130,7 +130,6 @@ def export(folder, pretrainer, kind, with_mlm):
 
 
 def write_variables(prefix, values):
-    """Writes a checkpoint with variables of these full names: one flat list, as in a SavedModel."""
     tree = tf.train.Checkpoint()
     tree.variables = [tf.Variable(value, name=name) for name, value in values.items()]
     return tree.write(str(prefix))

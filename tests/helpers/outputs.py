@@ -8,7 +8,6 @@ TOLERANCE = 2e-5  # of outputs in float32, at tokens that are not padding
 
 
 def enlarge(model, seed=7):
-    """Gives a model random weights, large enough for its outputs to differ between rows; returns it."""
     if not model.built:
         model.build()
     generator = np.random.default_rng(seed)

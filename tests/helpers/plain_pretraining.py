@@ -54,7 +54,6 @@ def read_documents(input_files: Sequence[str], tokenize: Callable[[str], Sentenc
 
 
 def create_instances_from_documents(documents: list[Document], settings, vocabulary, rng) -> list[TrainingInstance]:
-    """Goes over the documents dupe_factor times, with new pairs and masks each time, and shuffles the result."""
     rng.shuffle(documents)
     instances: list[TrainingInstance] = []
     for _ in range(settings.dupe_factor):

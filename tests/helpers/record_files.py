@@ -20,7 +20,6 @@ def example_of(values: dict[str, list]) -> bytes:
 
 
 def write_records(path, payloads) -> list[int]:
-    """Writes the records and returns the byte offset of each, followed by the file's length."""
     offsets = [0]
     with tf.io.TFRecordWriter(str(path)) as writer:
         for payload in payloads:

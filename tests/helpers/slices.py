@@ -94,7 +94,6 @@ def changed_files(commits: int) -> list[str]:
 
 
 def chosen(files: Sequence[str], part: tuple[int, int] | None, commits: int) -> set[str]:
-    """The files (given for each test) whose tests are run: of a slice, and near to so many last commits."""
     tests, seconds = dict(collections.Counter(files)), recorded()
     if not part:
         return set(tests)

@@ -67,7 +67,6 @@ def feed(strategy, batches: tf.data.Dataset):
 
 
 def trainer_of(model, optimizer, objective=None, strategy=None, *, batch_size, scale=None, **options) -> Trainer:
-    """A trainer on one device with the model's own objective, unless said otherwise; scale: the first loss scale."""
     sum_loss = options.pop("sum_loss", False)
     settings = TrainingSettings(train_batch_size=batch_size, dtype="float16" if scale else "float32", **options)
     trainer = Trainer(model, optimizer, objective or model.objective, strategy or one_device(), settings, sum_loss)
@@ -78,7 +77,6 @@ def trainer_of(model, optimizer, objective=None, strategy=None, *, batch_size, s
 
 @functools.cache
 def _traced(replicas, batch_size, parts, scale, options) -> tuple[Trainer, list]:
-    """A trainer that is traced once for all runs with these options, and the first values of its variables."""
     options, strategy = dict(options), one_device() if replicas == 1 else mirrored(replicas)
     extra = {name: options.pop(name) for name in ("use_xla", "recompute", "skip_nonfinite_steps") if name in options}
     trainer = trainer_of(

@@ -116,7 +116,6 @@ def run(arguments: list[str]) -> None:
 
 
 def leave() -> None:
-    """The last of a child's exit functions: skips Python's finalization, which takes half a second."""
     if exit_code is not None:
         sys.stdout.flush()
         sys.stderr.flush()
