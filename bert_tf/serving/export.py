@@ -144,8 +144,7 @@ def create_served_model(
 ) -> graph_models.ServedModel:
     """The model of a directory with its tokenizer and signatures; see `export_saved_model`.
 
-    Args:
-      ids_only: signatures that take texts can't be traced; the tokenizer needs no graph form.
+    ids_only: signatures that take texts can't be traced; the tokenizer needs no graph form.
     """
     tokenizer = copy.copy(read_tokenizer(model_dir))  # first, for its error message if there is no model
     tokenizer.graph = object() if ids_only else graph_of(tokenizer, task == "squad")

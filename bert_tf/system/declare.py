@@ -41,18 +41,17 @@ Settings = TypeVar("Settings")
 class Declared:
     """The declaration of a setting, besides its name and type.
 
-    Attributes:
-      default: holds where the setting is not given. help: for a reader of --help.
-      heading: begins a group of --help.
-      least, most: bounds, included. above, below: bounds, not included.
-      choices: the values it can have; empty: any.
-      check: gets a value and the flag ("--name"), and raises what it has against the value.
-      unset: it is None where it is not given, since what holds then depends on more, as the help says ("If unset,
-        ..."). The default holds where nothing else is known.
-      shown: whether the default is also the flag's; else the flag has none, and the help says what holds.
-      model_check: it is the path of a model, or several, or names on the hub, which local folders replace; this is the
-        `check` of `hub.local`.
-      model_file: of a file that a model has, too, so that its name may stand for it: folder -> path of the file.
+    default: holds where the setting is not given. help: for a reader of --help.
+    heading: begins a group of --help.
+    least, most: bounds, included. above, below: bounds, not included.
+    choices: the values it can have; empty: any.
+    check: gets a value and the flag ("--name"), and raises what it has against the value.
+    unset: it is None where it is not given, since what holds then depends on more, as the help says ("If unset,
+      ..."). The default holds where nothing else is known.
+    shown: whether the default is also the flag's; else the flag has none, and the help says what holds.
+    model_check: it is the path of a model, or several, or names on the hub, which local folders replace; this is the
+      `check` of `hub.local`.
+    model_file: of a file that a model has, too, so that its name may stand for it: folder -> path of the file.
     """
 
     default: object
@@ -208,9 +207,8 @@ def settings_of(kind: type[Settings], values: Flags, check: Callable[[Settings],
 def with_models(settings: Settings, check: Callable = check_values, begun: str | None = None) -> Settings:
     """Settings that were checked, with the local folders of models instead of their names on the hub.
 
-    Args:
-      check: of the settings, before a model is downloaded, and with its folder.
-      begun: the output_dir of a run that may go on.
+    check: of the settings, before a model is downloaded, and with its folder.
+    begun: the output_dir of a run that may go on.
     """
     check(settings)
     declared = declared_in(type(settings))
@@ -255,7 +253,6 @@ def help_text(values: Flags) -> str:
 
 
 def _help_of_flag(flag: flags.Flag, declared: Declared) -> str:
-    """The lines of a flag: name, choices, help, the default that holds, bounds."""
     default = flag.default
     notes = [declared.bounds] if declared.bounds else []
     if declared.default is REQUIRED:

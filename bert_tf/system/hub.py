@@ -53,9 +53,8 @@ def local(
 ) -> str:
     """A path as it is, or for the name of a model the local folder with its files, fetched unless the cache has them.
 
-    Args:
-      flag: that gave the path. output_dir: of a run; the commit of this model that it began with is taken, unless the
-        name has a revision. check: gets the folder when only configurations are there, and refuses other families.
+    flag: that gave the path. output_dir: of a run; the commit of this model that it began with is taken, unless the
+      name has a revision. check: gets the folder when only configurations are there, and refuses other families.
     """
     if not is_name(path):
         return path
@@ -332,7 +331,6 @@ def matching(pattern: str) -> dict[str, str]:
 
 
 def _matches(file: str, names: list[str]) -> list[str]:
-    """The names that a name or glob means; * and ? stand for no slash."""
     if file in names:
         return [file]
     parts, cut = file.split("/"), {name: name.split("/") for name in names}

@@ -92,7 +92,6 @@ def _end_with_stdin() -> None:
 
 
 def _has_left(descriptor: int) -> bool:
-    """Whether nothing reads what is written to a pipe."""
     poll = select.poll()
     poll.register(descriptor, 0)
     return any(event & select.POLLERR for _, event in poll.poll(0))

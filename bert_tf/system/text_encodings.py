@@ -86,9 +86,8 @@ def converted(path: str, encoding: str, errors: str, chunks: Iterable[bytes]) ->
 def advice(beginning: bytes, block: bytes, offset: int, has_flag: bool) -> str:
     """What to do about a text that is not UTF-8, as a sentence that names the likely encoding, if there is one.
 
-    Args:
-      beginning: of the file. block: a part of the file, with the first invalid byte at `offset`.
-      has_flag: whether the file is one that --encoding is for.
+    beginning: of the file. block: a part of the file, with the first invalid byte at `offset`.
+    has_flag: whether the file is one that --encoding is for.
     """
     before = block[max(0, offset - SAMPLE_BYTES) : offset].decode(errors="ignore")
     name = _utf_16_of(beginning)
@@ -138,7 +137,6 @@ def _utf_16_of(sample: bytes, most_ascii: int = 50) -> str | None:
 
 
 def _likely(sample: bytes) -> str | None:
-    """The name of the encoding in which most of a text is what people write; None: none is likely."""
     scores = {name: _score(sample, name) for name in _CANDIDATES}
     best = max(scores, key=scores.get)
     few = len(sample) > 5 * sum(byte >= 0x80 for byte in sample)

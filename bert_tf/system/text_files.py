@@ -49,8 +49,7 @@ def check_encoding(encoding: str, flag: str = "--encoding") -> None:
 def read_json(path: str, kind: type = dict, encoding: str | None = None, **options):
     """The content of a JSON file that holds an object.
 
-    Args:
-      kind: list if it holds a list. encoding: see `TextFile`. options: passed to `json.loads`.
+    kind: list if it holds a list. encoding: see `TextFile`. options: passed to `json.loads`.
     """
     file = TextFile(path, encoding=encoding)
     text = file.decode(0, b"".join(file.chunks()))
@@ -83,9 +82,8 @@ def naming_file(path: str) -> Iterator[None]:
 def parse_json(text: str, path: str, line: int | None = None, **options):
     """The value of a JSON text.
 
-    Args:
-      path: of the file that it comes from. line: its line number in the file, if the text is one line of many.
-      options: passed to `json.loads`.
+    path: of the file that it comes from. line: its line number in the file, if the text is one line of many.
+    options: passed to `json.loads`.
     """
     try:
         return json.loads(text, **options)
@@ -178,9 +176,8 @@ def read_text_lines(
     Only a newline, or one after carriage returns, ends a line. Lines come without it but otherwise unstripped; blank
     lines are included. A carriage return inside a line stays, as whitespace; the original drops it and joins two words.
 
-    Args:
-      path: a local path or any that `tf.io.gfile` opens (gs://...).
-      progress: called after each read with the number of bytes. encoding, is_gzip: see `TextFile`.
+    path: a local path or any that `tf.io.gfile` opens (gs://...).
+    progress: called after each read with the number of bytes. encoding, is_gzip: see `TextFile`.
     """
     file = TextFile(path, is_gzip, encoding)
     for offset, block in whole_lines(file, file.chunks(progress=progress)):
@@ -196,10 +193,9 @@ class TextFile:
 
     Offsets refer to the text in UTF-8: for a compressed file they count decompressed bytes.
 
-    Attributes:
-      is_gzip: it is compressed by gzip.
-      encoding: of the file, as the flag --encoding has it; None: it must be UTF-8, and there is no such flag.
-      errors: of a file in another encoding: "strict", or "replace": what is invalid becomes U+FFFD.
+    is_gzip: it is compressed by gzip.
+    encoding: of the file, as the flag --encoding has it; None: it must be UTF-8, and there is no such flag.
+    errors: of a file in another encoding: "strict", or "replace": what is invalid becomes U+FFFD.
     """
 
     path: str
@@ -220,8 +216,7 @@ class TextFile:
     def chunks(self, begin: int = 0, end: int | None = None, progress: Progress | None = None) -> Iterator[bytes]:
         """The text in UTF-8 from `begin` to `end`, about a megabyte at a time; see `starts_anywhere`.
 
-        Args:
-          progress: called with the number of bytes that each read takes from the disk.
+        progress: called with the number of bytes that each read takes from the disk.
         """
         if self.starts_anywhere:
             return _plain(self.path, begin, end, progress)
@@ -280,10 +275,9 @@ def whole_lines(
 ) -> Iterator[tuple[int, bytes]]:
     """Yields (offset, block): the same bytes in blocks that end with a newline or the end of the text.
 
-    Args:
-      file: that the chunks come from, for messages.
-      longest: a line of more bytes is split after a space (if there is one), so that it need not fit into memory.
-      offset: of the first byte.
+    file: that the chunks come from, for messages.
+    longest: a line of more bytes is split after a space (if there is one), so that it need not fit into memory.
+    offset: of the first byte.
     """
     held: list[bytes] = []
     size = 0

@@ -135,10 +135,9 @@ def run_tasks(
 
     If a process dies (killed for its memory, say), the unfinished tasks start again in new processes.
 
-    Args:
-      function: of a module, so that another process can import it; it may call `report_progress`.
-      num_workers: 1: this process. on_progress: called every half second.
-      shared: sent to each process once; tasks can use it as a cache for later ones.
+    function: of a module, so that another process can import it; it may call `report_progress`.
+    num_workers: 1: this process. on_progress: called every half second.
+    shared: sent to each process once; tasks can use it as a cache for later ones.
     """
     global _report
     if num_workers == 1:

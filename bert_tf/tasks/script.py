@@ -144,7 +144,6 @@ def _load(
 
 
 def _folder_of(run: FineTuningSettings, values: recipe.Values) -> str:
-    """The folder of a combination of settings; without a search, output_dir."""
     return posixpath.join(run.output_dir, recipe.folder_of(values)) if values else run.output_dir
 
 
@@ -340,7 +339,6 @@ class _Run(loop.Run):
             task.write_records(path, rows, run.max_seq_length)
 
     def training_batches(self, first_step: int, share: Share) -> tf.data.Dataset:
-        """See `token_rows.training_batches`."""
         run = self.settings
         programs = 1 if self.num_train_steps < _STEPS_OF_TWO_PROGRAMS else 2
         return self.task.training_batches(

@@ -28,9 +28,8 @@ LOGGED_EXAMPLES = 3
 class ExampleSet:
     """Examples to evaluate on or to predict.
 
-    Attributes:
-      name: of the set, for messages. rows: encoded. examples: as the task read them.
-      suffix: of the names of its files: "" for the main set.
+    name: of the set, for messages. rows: encoded. examples: as the task read them.
+    suffix: of the names of its files: "" for the main set.
     """
 
     name: str
@@ -42,18 +41,17 @@ class ExampleSet:
 class FineTuningTask(abc.ABC):
     """What a task contributes to the run; subclasses set the attributes in `load`.
 
-    Attributes:
-      name: in the table of tasks. settings: the task's own, a dataclass. is_chief: whether this process writes files.
-      num_replicas: over which a batch is divided.
-      main_metric: chooses the best model.
-      files: that are written beside the weights; `head` says which task the model is trained for.
-      starting_head, teacher: what `describe` opens: the output layer of the run's weights, and its teacher, if any.
-      adjust: of the weights, so that their output layer is that of the labels; see `adjustment_of`.
-      train_rows: token rows to train on; None without --do_train.
-      class_weights: of the classes in the loss; None: 1.
-      other_labels: further names of the labels, in the order of their ids, that a model may know them by.
-      dev_sets, test_sets: the first one is the main set. test_records: first part of the names of their record files,
-        None: none are written; dev_records likewise.
+    name: in the table of tasks. settings: the task's own, a dataclass. is_chief: whether this process writes files.
+    num_replicas: over which a batch is divided.
+    main_metric: chooses the best model.
+    files: that are written beside the weights; `head` says which task the model is trained for.
+    starting_head, teacher: what `describe` opens: the output layer of the run's weights, and its teacher, if any.
+    adjust: of the weights, so that their output layer is that of the labels; see `adjustment_of`.
+    train_rows: token rows to train on; None without --do_train.
+    class_weights: of the classes in the loss; None: 1.
+    other_labels: further names of the labels, in the order of their ids, that a model may know them by.
+    dev_sets, test_sets: the first one is the main set. test_records: first part of the names of their record files,
+      None: none are written; dev_records likewise.
     """
 
     name: str
@@ -95,8 +93,7 @@ class FineTuningTask(abc.ABC):
     def resolve(self, run: FineTuningSettings, newest: str | None) -> FineTuningSettings:
         """The run's settings with what follows from the task's.
 
-        Args:
-          newest: checkpoint in output_dir, if any.
+        newest: checkpoint in output_dir, if any.
         """
         return run
 
@@ -141,14 +138,12 @@ class FineTuningTask(abc.ABC):
     def cost_of_example(self, tokens: float, flops: float, model: keras.Model) -> tuple[float, float]:
         """The cost of an example, for the log: tokens, and model FLOPs of forward and backward.
 
-        Args:
-          tokens, flops: of a row that the model's encoder reads, which is trained.
+        tokens, flops: of a row that the model's encoder reads, which is trained.
         """
         count = getattr(self.train_rows, "rows_per_example", 1)
         return tokens * count, flops * count
 
     def training_batches(self, **arguments) -> tf.data.Dataset:
-        """See `token_rows.training_batches`."""
         return token_rows.training_batches(self.train_rows, **arguments)
 
     def begin(self, run: FineTuningSettings) -> None:  # noqa: B027
@@ -164,8 +159,7 @@ class FineTuningTask(abc.ABC):
     def outputs_of(self, predict: Callable, examples: ExampleSet, *, batch_size: int, **padding):
         """The model's outputs for a set: by default logits [n, ...] in the order of its rows.
 
-        Args:
-          predict: of `step.make_predict_function`. padding: see `token_rows.evaluation_batches`.
+        predict: of `step.make_predict_function`. padding: see `token_rows.evaluation_batches`.
         """
         return predict_logits(predict, examples.rows, batch_size=batch_size, **padding)
 

@@ -85,9 +85,8 @@ def _set_aside(prefix: str) -> None:
 def save(output_dir: str, step: int, tensors: Mapping, keep_max: int = 5) -> str:
     """Writes `output_dir/model.ckpt-<step>` and deletes all but the newest `keep_max` checkpoints.
 
-    Args:
-      tensors: values by name (variables, arrays or scalars).
-      keep_max: 0 keeps all.
+    tensors: values by name (variables, arrays or scalars).
+    keep_max: 0 keeps all.
 
     Returns the prefix.
     """
@@ -121,7 +120,6 @@ def save(output_dir: str, step: int, tensors: Mapping, keep_max: int = 5) -> str
 
 
 def _write_state(output_dir: str, names: Sequence[str]) -> None:
-    """Writes the state file with the names of all checkpoints that count, the newest last."""
     # Names without a directory: a run that was moved or copied still finds its checkpoints.
     lines = [f'model_checkpoint_path: "{names[-1]}"\n'] + [f'all_model_checkpoint_paths: "{name}"\n' for name in names]
     write_text_file(posixpath.join(output_dir, _STATE_FILE), "".join(lines))

@@ -96,7 +96,6 @@ def _only(create: Callable, *devices: str) -> tf.distribute.Strategy:
 
 
 def _grow_gpu_memory() -> None:
-    """Makes TensorFlow take the memory of GPUs as it is needed, unless it has begun otherwise already (a notebook)."""
     for gpu in tf.config.get_visible_devices("GPU"):
         try:
             tf.config.experimental.set_memory_growth(gpu, True)
@@ -162,9 +161,8 @@ def is_chief(strategy: tf.distribute.Strategy) -> bool:
 def distribute(strategy: tf.distribute.Strategy, batches: Callable[[Share], tf.data.Dataset]) -> Iterable:
     """Batches for a loop around `strategy.run`: each replica gets its part of each, ahead of time and on its device.
 
-    Args:
-      batches: share -> endless dataset of the parts of each batch that are in it; called once in each process, or for
-        each host of a TPU, and only in the process whose share it is.
+    batches: share -> endless dataset of the parts of each batch that are in it; called once in each process, or for
+      each host of a TPU, and only in the process whose share it is.
     """
     if is_one_cpu(strategy):
         # The strategy's iterator has a tuner of its own, for whose next wake-up its end may wait, up to a minute.
@@ -183,8 +181,7 @@ def distribute(strategy: tf.distribute.Strategy, batches: Callable[[Share], tf.d
 def set_up_run(settings, *others) -> Iterator[tf.distribute.Strategy]:
     """The devices of a run, which has its output_dir for itself while it trains.
 
-    Args:
-      settings, others: of the run, or of all runs that train in folders of output_dir.
+    settings, others: of the run, or of all runs that train in folders of output_dir.
     """
     check_tf_config(settings.strategy, settings.do_train)
     strategy = set_up_devices(settings)

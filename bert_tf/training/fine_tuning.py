@@ -73,8 +73,7 @@ class BestModel:
     def update(self, step: int, results: dict, model: keras.Model, further_files: Mapping[str, str]) -> None:
         """Records the results of an evaluation, and saves the model if no earlier one is as good.
 
-        Args:
-          further_files: name -> content of the model's other files, which are also written for that of the last step.
+        further_files: name -> content of the model's other files, which are also written for that of the last step.
         """
         self.evaluations[step] = values = {"step": step, **results}
         old, score = self.best, values[self._metric]
@@ -175,8 +174,7 @@ def cost_of_example(
 ) -> tuple[float, float]:
     """The tokens of a training example, and its model FLOPs, forward and backward.
 
-    Args:
-      lengths: tokens of each training example. tokens_read: see `encoder.layer_flops`.
+    lengths: tokens of each training example. tokens_read: see `encoder.layer_flops`.
     """
     mean_length = run.max_seq_length if run.padding["static_padding"] else float(lengths.mean())
     # Backward is twice as much as forward, and needless where nothing is trained.
@@ -193,8 +191,7 @@ def cost_of_example(
 def use_best_model(model: keras.Model, keeper: BestModel, adjust: Adjustment) -> int:
     """Loads the best model; returns its step.
 
-    Args:
-      adjust: makes of its weights those that the model takes.
+    adjust: makes of its weights those that the model takes.
     """
     initialize.load_complete(model, adjust(open_weights.open_ours(keeper.paths[1])))
     if variable_names.has_adapters(model):

@@ -28,8 +28,7 @@ class InPlaceAdam:
     TensorFlow hands the memory of tensors to a function of NumPy arrays, and does not know that it is written to. So
     nothing else may hold a variable's memory: see `own_memory`.
 
-    Attributes:
-      addresses: of the memory that is written to -> that memory: while it is held here, nothing else can get it.
+    addresses: of the memory that is written to -> that memory: while it is held here, nothing else can get it.
     """
 
     def __init__(self, optimizer: AdamWeightDecay, variables: Sequence):

@@ -167,13 +167,12 @@ def train(
 ) -> int:
     """Trains from the step that was restored until `num_train_steps`; returns the step reached.
 
-    Args:
-      output_dir: for checkpoints, which are also saved after SIGTERM and Ctrl-C, which then end the run.
-      batches: from the step that was restored on, without end, as `distribution.distribute` gives them.
-      evaluate: called with the step every `eval_every_steps` and at the end; its numbers, if any, are logged.
-      should_stop: asked at the start and after each evaluation; True ends the training early, with a checkpoint.
-      kept_at_end: the tensors of the last checkpoint, by name; None: all that a further step would read.
-      cost_of_example: for the log: tokens, and FLOPs of the model. meanwhile: called in a thread after the first step.
+    output_dir: for checkpoints, which are also saved after SIGTERM and Ctrl-C, which then end the run.
+    batches: from the step that was restored on, without end, as `distribution.distribute` gives them.
+    evaluate: called with the step every `eval_every_steps` and at the end; its numbers, if any, are logged.
+    should_stop: asked at the start and after each evaluation; True ends the training early, with a checkpoint.
+    kept_at_end: the tensors of the last checkpoint, by name; None: all that a further step would read.
+    cost_of_example: for the log: tokens, and FLOPs of the model. meanwhile: called in a thread after the first step.
     """
     settings, step, saved_step = trainer.settings, trainer.step, trainer.step
     if step >= num_train_steps or should_stop():
@@ -217,8 +216,7 @@ def train(
 class _Pace:
     """How many steps each call of `Trainer.steps`, which is made in this context, runs: none takes long.
 
-    Args:
-      periods: a call ends at each multiple of one; 0: none. received: the signals that came. meanwhile: see `train`.
+    periods: a call ends at each multiple of one; 0: none. received: the signals that came. meanwhile: see `train`.
     """
 
     def __init__(self, trainer: Trainer, periods: Sequence[int], received: Collection[int], meanwhile: Callable):
@@ -314,13 +312,12 @@ def restore(
 
     A checkpoint in output_dir wins over init_checkpoint: the same command started again resumes.
 
-    Args:
-      optimizer: None to restore the model only (evaluation without training).
-      init_checkpoint: a path, or open weights.
-      with_optimizer: take Adam moments and global_step from init_checkpoint as well, to continue a run in a new
-        output_dir.
-      adjust: makes of the weights those that the model takes.
-      unread: of a model that is not trained, see `initialize.check_complete`.
+    optimizer: None to restore the model only (evaluation without training).
+    init_checkpoint: a path, or open weights.
+    with_optimizer: take Adam moments and global_step from init_checkpoint as well, to continue a run in a new
+      output_dir.
+    adjust: makes of the weights those that the model takes.
+    unread: of a model that is not trained, see `initialize.check_complete`.
     """
     model_only = initialize.model_variables(model)
     everything = initialize.training_variables(model, optimizer) if optimizer else model_only

@@ -135,10 +135,9 @@ def layer_rates(paths: Sequence[str], decay: float) -> list[float]:
 class _DecayingOptimizer(keras.optimizers.Optimizer):
     """First and second moments, a weight decay that skips variables by path, and rates that differ by layer.
 
-    Args:
-      bias_correction: divide the moments by what their zero start takes from them. None: the optimizer's usual way.
-      epsilon_after_correction: epsilon is added to the corrected second moment, not to the other.
-      layerwise_lr_decay: see `layer_rates`.
+    bias_correction: divide the moments by what their zero start takes from them. None: the optimizer's usual way.
+    epsilon_after_correction: epsilon is added to the corrected second moment, not to the other.
+    layerwise_lr_decay: see `layer_rates`.
     """
 
     corrects_bias = False  # usually
@@ -209,12 +208,11 @@ class _DecayingOptimizer(keras.optimizers.Optimizer):
     def update_step(self, gradient, variable, learning_rate, gradient_factor=1.0, apply_update=True, step_number=None):
         """Updates one variable and its moments.
 
-        Args:
-          gradient: has the variable's shape (dense or IndexedSlices).
-          gradient_factor: scalar by which the gradient is multiplied.
-          apply_update: boolean scalar; where False, variable and moments keep their values, whatever the gradient
-            holds (NaN included).
-          step_number: that of `step_number()`, which a caller with many variables reads only once.
+        gradient: has the variable's shape (dense or IndexedSlices).
+        gradient_factor: scalar by which the gradient is multiplied.
+        apply_update: boolean scalar; where False, variable and moments keep their values, whatever the gradient
+          holds (NaN included).
+        step_number: that of `step_number()`, which a caller with many variables reads only once.
         """
         self.update_steps([gradient], [variable], learning_rate, gradient_factor, apply_update, step_number)
 

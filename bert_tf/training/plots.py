@@ -54,8 +54,7 @@ def _drawn(
 ) -> Iterator:
     """A Figure to draw into. At the end it is laid out, and written, complete or not at all, if there is a path.
 
-    Args:
-      width, height: in inches. title: above all panels. fonts: if others than usual.
+    width, height: in inches. title: above all panels. fonts: if others than usual.
     """
     from matplotlib import rc_context
     from matplotlib.figure import Figure
@@ -173,7 +172,6 @@ def plot_training_log(
 
 
 def _panels(records: dict[str, list[dict]]) -> dict[str, dict[str, str]]:
-    """Title of each panel -> kind of record -> name of the value shown."""
     recorded = {name for kind in _KINDS for record in records[kind] for name in record}
     panels = {title: dict.fromkeys(_KINDS, name) for title, name in _PRETRAINING_PANELS.items() if name in recorded}
     if panels or "loss" not in recorded:

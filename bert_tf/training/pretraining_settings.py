@@ -21,8 +21,7 @@ MASKS, ELECTRA = "Masks of unmasked records", "With --objective=electra"  # head
 class PretrainingSettings(LanguageTeacherSettings, TrainingSettings, DeviceSettings):
     """What is trained, on which data, for how long; the flags of run_pretraining.py.
 
-    Attributes:
-      nsp, mask_rule: None: as in the model's family. learning_rate: None: that of the family's recipe.
+    nsp, mask_rule: None: as in the model's family. learning_rate: None: that of the family's recipe.
     """
 
     input_file: str = setting(

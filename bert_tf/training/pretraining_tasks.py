@@ -51,9 +51,8 @@ Labeller = Callable[[Mapping[str, tf.Tensor], tf.Tensor, tf.Tensor], dict[str, t
 class OpenedRecords:
     """Pre-training records.
 
-    Attributes:
-      flag: the flag that named them, without dashes. index, features: see `records`.
-      pairs: unmasked pairs per row; None for masked records.
+    flag: the flag that named them, without dashes. index, features: see `records`.
+    pairs: unmasked pairs per row; None for masked records.
     """
 
     flag: str
@@ -98,11 +97,10 @@ class PretrainingTask(Run):
 
     config: of the model. name: the configuration in messages.
 
-    Attributes:
-      data: the run's records, by the names of their flags.
-      masking: how unmasked records are masked; None if there are none, or nothing is masked.
-      token_weights: of `mask_rules.smoothed`; None: all tokens are masked alike.
-      own_masks: attributes of the masks that the settings have no say in.
+    data: the run's records, by the names of their flags.
+    masking: how unmasked records are masked; None if there are none, or nothing is masked.
+    token_weights: of `mask_rules.smoothed`; None: all tokens are masked alike.
+    own_masks: attributes of the masks that the settings have no say in.
     """
 
     own_masks: Mapping[str, object] = {}

@@ -33,8 +33,7 @@ _OUTPUT_LAYER = "cls/predictions/output_bias"  # of a masked LM
 class ElectraTask(PretrainingTask):
     """Replaced token detection; see `ElectraPretrainer`. The configuration is the discriminator's.
 
-    Attributes:
-      generator_config: the generator's.
+    generator_config: the generator's.
     """
 
     own_masks: Mapping[str, object] = {
@@ -131,8 +130,7 @@ class ElectraTask(PretrainingTask):
 class DistillationTask(PretrainingTask):
     """Distillation; see `distillation.LanguageDistillation`. The configuration is the student's.
 
-    Attributes:
-      teacher: opened and checked.
+    teacher: opened and checked.
     """
 
     model_class = BertForMaskedLM

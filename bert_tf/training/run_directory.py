@@ -41,11 +41,10 @@ def check_output_dir(
 ) -> None:
     """Refuses a directory with the checkpoints of another model.
 
-    Args:
-      head: not compared where it says nothing: the weights show what such a model is for. How it cuts windows is not
-        compared, since that says how the model is used, not what it is.
-      part: of several models that are trained together; its configuration is in a folder of this name.
-      trains: whether the run is resumed; where its model is only used, its labels are matched by name, not compared.
+    head: not compared where it says nothing: the weights show what such a model is for. How it cuts windows is not
+      compared, since that says how the model is used, not what it is.
+    part: of several models that are trained together; its configuration is in a folder of this name.
+    trains: whether the run is resumed; where its model is only used, its labels are matched by name, not compared.
     """
     path = find_config(posixpath.join(output_dir, part))
     if not (path and latest_checkpoint(output_dir)):

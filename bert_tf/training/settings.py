@@ -190,10 +190,9 @@ _APART = {
 class FineTuningSettings(OptimizerSettings, TeacherSettings, TrainingSettings, DeviceSettings, ModelSettings):
     """A fine-tuning run of any task: model, actions, schedule. None means "not given".
 
-    Attributes:
-      keep_checkpoint_max: None: the run keeps its newest checkpoint until it ends, and then only the weights of its
-        last step. A number: it keeps this many checkpoints, with optimizer state; 0: all of them.
-      eval_batch_size: None: predict_batch_size.
+    keep_checkpoint_max: None: the run keeps its newest checkpoint until it ends, and then only the weights of its
+      last step. A number: it keeps this many checkpoints, with optimizer state; 0: all of them.
+    eval_batch_size: None: predict_batch_size.
     """
 
     output_dir: str = setting(

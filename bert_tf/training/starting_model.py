@@ -30,9 +30,8 @@ def unchanged(weights: Weights) -> Weights:
 def describe_model(values: FineTuningSettings, newest: str | None, head: str | None) -> tuple[ModelFiles, Tokenizer]:
     """The files of a run's model, and its tokenizer, checked against each other and the weights.
 
-    Args:
-      newest: checkpoint in --output_dir, if any. head: name of the output layer's weights, e.g. "output_weights",
-        which evaluation and prediction need; None: they need none.
+    newest: checkpoint in --output_dir, if any. head: name of the output layer's weights, e.g. "output_weights",
+      which evaluation and prediction need; None: they need none.
     """
     path, weights = values.init_checkpoint or newest, None
     if path:
@@ -72,8 +71,7 @@ def make_tokenizer(files: ModelFiles, values: ModelSettings) -> Tokenizer:
 class StartingHead:
     """The output layer of the weights that a run begins with, or uses.
 
-    Attributes:
-      source: flag and path of the weights. head: what is known of it. outputs: its rows.
+    source: flag and path of the weights. head: what is known of it. outputs: its rows.
     """
 
     source: str
@@ -105,9 +103,8 @@ def find_head(run: FineTuningSettings, newest: str | None, layer: str | None) ->
 def adjustment_of(start: StartingHead | None, head: HeadConfig, others: Sequence = (), *, trains: bool) -> Adjustment:
     """The change that fits the output layer of the starting weights to the run's labels.
 
-    Args:
-      head: of the run's models, with what the data says of it; where that is not known yet, only the task is compared.
-      others: see `head_config.order_of`.
+    head: of the run's models, with what the data says of it; where that is not known yet, only the task is compared.
+    others: see `head_config.order_of`.
     """
     if start is None:
         return unchanged

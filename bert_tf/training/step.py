@@ -290,14 +290,12 @@ def _add_parts(part: Callable, parts: int, first: tuple) -> tuple:
 
 
 def _map_values(function: Callable[[list], Sequence], structure):
-    """Applies a function to the list of a structure's values; None stays None."""
     values = tf.nest.flatten(structure)
     new = iter(function([value for value in values if value is not None]))
     return tf.nest.pack_sequence_as(structure, [None if value is None else next(new) for value in values])
 
 
 def _half_square(tensor):
-    """Half the sum of the squares of a tensor."""
     return tf.nn.l2_loss(tf.cast(tensor, tf.float32))
 
 
@@ -325,7 +323,6 @@ def _rows(tensor, start, count):
 
 
 def _replica_rows(batch: dict, context: tf.distribute.ReplicaContext) -> dict:
-    """A replica's share of a batch's rows."""
     if context.num_replicas_in_sync == 1:
         return batch
     count = next(iter(batch.values())).shape[0] // context.num_replicas_in_sync
@@ -341,8 +338,7 @@ def make_evaluate_function(model, objective, strategy, compiled: bool = False) -
     `loss` is the plain mean of the batches' losses, as the original's Estimator reported it; the metrics weight every
     prediction equally. The batch size must be divisible by the number of replicas.
 
-    Args:
-      compiled: a batch is one XLA program on each replica, compiled once for each length.
+    compiled: a batch is one XLA program on each replica, compiled once for each length.
     """
     replicas = strategy.num_replicas_in_sync
 
@@ -393,9 +389,8 @@ def make_predict_function(model, strategy, fused: bool = True, compiled: bool = 
     The rows of a batch stay in order for any number of replicas, which must divide the batch size. On a CPU several
     are computed at a time. Batches that are no dataset may have a spec, a dict of tf.TensorSpec, and then no bar.
 
-    Args:
-      fused, compiled: with `BATCHES_OF_A_PROGRAM` or more, or a spec, see `kernels.fused_inference`; a batch is one XLA
-        program. Fewer are done sooner with nothing compiled.
+    fused, compiled: with `BATCHES_OF_A_PROGRAM` or more, or a spec, see `kernels.fused_inference`; a batch is one XLA
+      program. Fewer are done sooner with nothing compiled.
     """
     replicas = strategy.num_replicas_in_sync
 

@@ -107,9 +107,8 @@ DISTILLATION_FLAGS = group(LanguageTeacherSettings, DISTILLATION)
 class Teacher:
     """A teacher's directory.
 
-    Attributes:
-      path: as given. weights, files: what is there. outputs: rows of its output layer.
-      labels: their names in the order of the student's; None: as they are.
+    path: as given. weights, files: what is there. outputs: rows of its output layer.
+    labels: their names in the order of the student's; None: as they are.
     """
 
     path: str
@@ -129,9 +128,8 @@ def open_teacher(
 ) -> Teacher:
     """Opens a teacher, which must have learned the task, and read the student's rows as the student does.
 
-    Args:
-      tokenizer: the student's; None if it is not known. output_layer: a variable that a model of the task has.
-      architecture: the class of such a model; None if the output layer shows it.
+    tokenizer: the student's; None if it is not known. output_layer: a variable that a model of the task has.
+    architecture: the class of such a model; None if the output layer shows it.
     """
     with naming_flag("--teacher"):
         weights, files = model_directory.read_model(path)

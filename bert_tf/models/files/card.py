@@ -119,7 +119,6 @@ def _front_of(text: str, directory: str) -> dict:
 
 
 def _beginning(directory: str, name: str) -> str:
-    """The beginning of a text file; "" if there is no such file. Bytes that are not UTF-8 become U+FFFD."""
     path = posixpath.join(directory, name)
     if not exists(path) or is_folder(path):
         return ""

@@ -60,13 +60,12 @@ _CONFIG_CLASSES = {family.config_class.file_name: family.config_class for family
 class CardFacts:
     """What a card says beyond what a model's own files do; what is not known stays out.
 
-    Attributes:
-      beginning: the weights that it began from, as `card.beginning_of` has them.
-      data: what tells the training data from any other.
-      settings: of the training, as `card.public` has them. results: on the dev set, with `step`, if known.
-      notes: sentences about these.
-      usage: Python, or commands, for the model in the folder `card.PLACE`; None: they follow from its class. is_served:
-        whether export_saved_model.py takes it.
+    beginning: the weights that it began from, as `card.beginning_of` has them.
+    data: what tells the training data from any other.
+    settings: of the training, as `card.public` has them. results: on the dev set, with `step`, if known.
+    notes: sentences about these.
+    usage: Python, or commands, for the model in the folder `card.PLACE`; None: they follow from its class. is_served:
+      whether export_saved_model.py takes it.
     """
 
     beginning: Mapping | None = None
@@ -82,12 +81,11 @@ class CardFacts:
 class ModelFiles:
     """The files beside a model's weights; None for those that do not exist.
 
-    Attributes:
-      directory: where they are. config, head, casing: their content. config_file, vocab_file: paths.
-      max_seq_length: of the examples that the model was fine-tuned on, if tokenizer_config.json has it.
-      sentences: how the model makes vectors of texts, if it was trained for that; `read_model_files` leaves it out.
-      card: facts for the model's card; only the code that trains or loads the model fills them in.
-      description: of `saving.description_of`, where the model is written more than once.
+    directory: where they are. config, head, casing: their content. config_file, vocab_file: paths.
+    max_seq_length: of the examples that the model was fine-tuned on, if tokenizer_config.json has it.
+    sentences: how the model makes vectors of texts, if it was trained for that; `read_model_files` leaves it out.
+    card: facts for the model's card; only the code that trains or loads the model fills them in.
+    description: of `saving.description_of`, where the model is written more than once.
     """
 
     directory: str
@@ -258,8 +256,7 @@ def check_weights(path: str | None, flag: str) -> None:
 def read_model(path: str, config_file: str | None = None, part: str | None = None) -> tuple[Weights, ModelFiles]:
     """Opens the weights at a path of any format, and reads the files beside them.
 
-    Args:
-      config_file: a configuration to use instead of the one there. part: see `open_weights.open_weights`.
+    config_file: a configuration to use instead of the one there. part: see `open_weights.open_weights`.
 
     For a SavedModel, Model Garden checkpoint or Google's ELECTRA without a configuration, sizes are inferred from the
     weights, and a log line says what can't be inferred.
@@ -304,7 +301,6 @@ def _warn_of_version(weights: Weights, files: ModelFiles) -> None:
 
 @functools.cache
 def _warn_once(text: str) -> None:
-    """A warning about files, which a program may open several times."""
     logging.warning("%s", text)
 
 

@@ -88,9 +88,8 @@ def training_variables(model: keras.Model, optimizer: keras.optimizers.Optimizer
 class Initialization:
     """Which variables a checkpoint initialized.
 
-    Attributes:
-      checkpoint: its prefix. initialized: names loaded. missing: names of the model that the checkpoint lacks, or that
-        were not to be taken. unused: names of the checkpoint that were not taken -> why; "" if the model lacks them.
+    checkpoint: its prefix. initialized: names loaded. missing: names of the model that the checkpoint lacks, or that
+      were not to be taken. unused: names of the checkpoint that were not taken -> why; "" if the model lacks them.
     """
 
     checkpoint: str
@@ -106,9 +105,8 @@ def initialize(
 
     Nothing is assigned unless all shapes match.
 
-    Args:
-      variables: from `model_variables` or `training_variables`.
-      must_have_all: a variable that the checkpoint lacks is an error (when resuming a run).
+    variables: from `model_variables` or `training_variables`.
+    must_have_all: a variable that the checkpoint lacks is an error (when resuming a run).
     """
     path, shapes = weights.path, weights.shapes
     shared = [name for name in variables if name in shapes]
@@ -142,10 +140,9 @@ def initialize_model(
 ) -> Initialization:
     """Builds a model with the variables of weights, logs what was loaded, and warns of what stays random.
 
-    Args:
-      depth: calls between this one and the user's line, which the warning shows.
-      complete: see `check_complete`, which is then called.
-      untrained: variables whose values were saved before they were trained; they count among what is missing.
+    depth: calls between this one and the user's line, which the warning shows.
+    complete: see `check_complete`, which is then called.
+    untrained: variables whose values were saved before they were trained; they count among what is missing.
     """
     with layers.drawn_late():
         if not model.built:
@@ -165,8 +162,7 @@ def initialize_model(
 def weights_for(model: keras.Model, path: str, *, merge: bool = True) -> Weights:
     """Opens the weights at a path; of several models in a file those that the model takes (`Pretrained.weights_in`).
 
-    Args:
-      merge: see `open_weights.open_weights`.
+    merge: see `open_weights.open_weights`.
     """
     weights = open_weights(path, merge=merge)
     return model.weights_in(weights) if hasattr(model, "weights_in") else weights
@@ -177,8 +173,7 @@ def draw_normal_weights(model: keras.Model) -> None:
     (init_bert_params) and transformers for DistilBERT; the rows of padding in its tables are 0. Layers draw from a
     truncated one.
 
-    Args:
-      model: built.
+    model: built.
     """
     config, tables = model.config, model.bert.embeddings
     empty = {tables.word_embeddings.path: getattr(config, "pad_token_id", 0)}
@@ -217,15 +212,13 @@ def _without_pooler(names: Iterable[str], unread: tuple[str, ...] = ()) -> list[
 
 
 def _random_variables(result: Initialization, model: keras.Model) -> list[str]:
-    """The variables that a checkpoint lacks, and that the model's outputs depend on."""
     return result.missing if getattr(model, "reads_pooler", True) else _without_pooler(result.missing)
 
 
 def check_complete(result: Initialization, model: keras.Model, unread: tuple[str, ...] = ()) -> None:
     """Refuses a model that is to answer, if variables that its answers depend on are random.
 
-    Args:
-      unread: beginnings of the names of variables that are not needed.
+    unread: beginnings of the names of variables that are not needed.
     """
     if missing := [name for name in _random_variables(result, model) if not name.startswith(unread)]:
         verb = "holds, but untrained," if _UNTRAINED in map(result.unused.get, missing) else "lacks"
@@ -260,8 +253,7 @@ def untrained_variables(model: keras.Model) -> list[str]:
 def check_trained(model: keras.Model, unread: tuple[str, ...] = ()) -> None:
     """Refuses a model with variables that its weights lacked and that were not trained since; the pooler may be one.
 
-    Args:
-      unread: see `check_complete`.
+    unread: see `check_complete`.
     """
     if names := _without_pooler(untrained_variables(model), unread):
         kind = type(model).__name__
@@ -282,8 +274,7 @@ def load_complete(model: keras.Model, weights: Weights) -> None:
 def log_initialization(result: Initialization, model: keras.Model, level: int | None = None) -> None:
     """Logs a line on what was loaded, and what stays random.
 
-    Args:
-      level: of what stays random; None: a warning, unless it is only a new output layer.
+    level: of what stays random; None: a warning, unless it is only a new output layer.
     """
     sizes = {name: math.prod(variable.shape) for name, variable in model_variables(model).items()}
     unused = sorted(filter(is_model_variable, result.unused))

@@ -82,9 +82,8 @@ def description_of(files: ModelFiles, vocabulary: list[str] | None = None) -> di
 
     They are in the order of writing: tokenizer_config.json comes before the vocabulary.
 
-    Args:
-      files: with a configuration. Without a vocabulary there is nothing but the casing, if it is known.
-      vocabulary: lines of vocab.txt instead of files.vocab_file, for word pieces.
+    files: with a configuration. Without a vocabulary there is nothing but the casing, if it is known.
+    vocabulary: lines of vocab.txt instead of files.vocab_file, for word pieces.
     """
     check_vocabulary(files, vocabulary)
     default = family_of(files.config).tokenizer_class
@@ -145,14 +144,13 @@ def write_model(
     Everything is written into a private folder and then moved, see `storage.replace_together`, or copied to a remote
     directory, in which a kill may leave no weights.
 
-    Args:
-      target: a directory; for TensorFlow checkpoints also a prefix ending in .ckpt or .ckpt-<number>.
-      files: configuration (required), head, vocabulary and casing to write, and facts for the card.
-      with_optimizer: also write Adam moments and step (tf1 and bert_tf).
-      vocabulary: lines of vocab.txt instead of files.vocab_file.
-      overwrite: replace existing files.
-      check: called with the path of the weights while they still have their temporary name; may raise.
-      card_text: the card, if `files` don't describe it.
+    target: a directory; for TensorFlow checkpoints also a prefix ending in .ckpt or .ckpt-<number>.
+    files: configuration (required), head, vocabulary and casing to write, and facts for the card.
+    with_optimizer: also write Adam moments and step (tf1 and bert_tf).
+    vocabulary: lines of vocab.txt instead of files.vocab_file.
+    overwrite: replace existing files.
+    check: called with the path of the weights while they still have their temporary name; may raise.
+    card_text: the card, if `files` don't describe it.
     """
     import tensorflow as tf
 
