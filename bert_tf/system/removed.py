@@ -33,8 +33,8 @@ VALUES = dict.fromkeys(("--format=tflite", "--format=tflite_int8"), _LITE_RT)
 # Names of the package, as in `from bert_tf import NAME`.
 NAMES = dict.fromkeys(("AlbertForQuestionAnswering", "ElectraForQuestionAnswering"), "use BertForQuestionAnswering")
 # Keys of head_config.json.
-_JOINT = "the joint head for questions is gone: train BERT's on this encoder, with run_squad.py"
-_ON_TOP = "a {} on top is gone: train BERT's own output layer on this encoder, or see experiments/feature_based.py"
+_JOINT = "the joint head for questions was removed: train BERT's on this encoder, with run_squad.py"
+_ON_TOP = "a {} on top was removed: train BERT's own output layer on this encoder, or see experiments/feature_based.py"
 HEADS = {
     "starts": _JOINT, "ends": _JOINT, "lstm_on_top": _ON_TOP.format("BiLSTM"),
     **dict.fromkeys(("features", "model_on_top", "size_on_top"), _ON_TOP.format("model of frozen features")),

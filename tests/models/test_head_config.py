@@ -65,9 +65,9 @@ def test_names_can_be_read_in_all_files(tmp_path):
 
 
 @pytest.mark.parametrize(("text", "problem"), [
-    ('{"architecture": "AlbertForQuestionAnswering", "starts": 5}', "json: the joint head for questions is gone"),
+    ('{"architecture": "AlbertForQuestionAnswering", "starts": 5}', "json: the joint head for questions was removed"),
     ('{"label": ["a"]}', "head_config.json: unknown key label. Known: architecture, labels, problem_type, hidden_"),
-    ('{"lstm_on_top": true}', "head_config.json: a BiLSTM on top is gone: train BERT's own output layer"),
+    ('{"lstm_on_top": true}', "head_config.json: a BiLSTM on top was removed: train BERT's own output layer"),
     ('{"max_windows": 1000000000, "window_pooling": "max"}', "max_windows=1000000000 must be from 1 to 65,536"),
     ('{"labels": 5}', "head_config.json: a value in it"),
 ])  # fmt: skip

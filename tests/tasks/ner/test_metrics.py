@@ -114,7 +114,7 @@ def test_settings_stay_with_the_model(tmp_path):
     path.write_text(json.dumps({**json.loads(settings.to_json()), **earlier}))
     assert TaggingSettings.read(str(tmp_path)) == settings
     path.write_text('{"features": "last"}')
-    with pytest.raises(ValueError, match=r"token_classification\.json: a model of frozen features on top is gone"):
+    with pytest.raises(ValueError, match=r"token_classification\.json: a model of frozen features on top was removed"):
         TaggingSettings.read(str(tmp_path))
 
 
