@@ -19,7 +19,7 @@ import numpy as np
 import tensorflow as tf
 from absl import app, flags
 
-from bert_tf.models.configuration.config import BertConfig
+from bert_tf.families.config import BertConfig
 from bert_tf.models.distillation import DistillationObjective, TaughtModel
 from bert_tf.models.task_models import BertForSequenceClassification
 from bert_tf.training.optimization import create_optimizer

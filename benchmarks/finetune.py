@@ -144,7 +144,7 @@ def limit_of_task():
     sys.path.insert(0, ROOT)
     from machine import Limit, encoder_flops
 
-    from bert_tf.models.files.pretrained import read_config, read_tokenizer
+    from bert_tf.models.pretrained import read_config, read_tokenizer
     from bert_tf.tasks.classification import data, glue
     from bert_tf.tasks.classification.encode import encode_examples
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 import tensorflow as tf
 
-from bert_tf.models.configuration.config import BertConfig
+from bert_tf.families.config import BertConfig
 from bert_tf.models.encoder import encoder_flops_per_example
 
 

@@ -23,7 +23,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 sys.path.insert(0, ROOT)
 
 from bert_tf.data import token_rows  # noqa: E402
-from bert_tf.models.configuration.config import BertConfig  # noqa: E402
+from bert_tf.families.config import BertConfig  # noqa: E402
 from bert_tf.models.encoder import layer_flops  # noqa: E402
 from bert_tf.pretraining import row_kinds  # noqa: E402
 from bert_tf.tasks.classification import data, glue  # noqa: E402

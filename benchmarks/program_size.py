@@ -16,7 +16,7 @@ import numpy as np
 import tensorflow as tf
 from absl import app, flags
 
-from bert_tf.models.configuration.config import BertConfig
+from bert_tf.families.config import BertConfig
 from bert_tf.models.task_models import BertForPreTraining, BertForSequenceClassification
 from bert_tf.training.optimization import create_optimizer
 from bert_tf.training.settings import TrainingSettings

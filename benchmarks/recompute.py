@@ -17,7 +17,7 @@ from absl import app, flags
 from pretraining_batches import random_batch, repeated
 from train_step import FLAGS, our_step
 
-from bert_tf.models.configuration.config import BertConfig
+from bert_tf.families.config import BertConfig
 from bert_tf.models.task_models import BertForPreTraining
 
 _DEFAULTS = {

@@ -17,8 +17,8 @@ import time
 from absl import app, flags
 from measured import add
 
-from bert_tf.models.configuration.families import config_of_size
-from bert_tf.models.files import initialize
+from bert_tf.families.families import config_of_size
+from bert_tf.models import initialize
 from bert_tf.models.task_models import BertForPreTraining
 from bert_tf.training import checkpoints
 from bert_tf.training.optimization import create_optimizer

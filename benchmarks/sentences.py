@@ -49,7 +49,7 @@ def main(_):
 
     from bert_tf import Embedder
     from bert_tf.data.token_rows import rows_of_texts
-    from bert_tf.models.files.pretrained import read_config
+    from bert_tf.models.pretrained import read_config
 
     texts = read_texts()
     theirs = SentenceTransformer(FLAGS.model, device="cpu")

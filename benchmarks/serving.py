@@ -197,9 +197,9 @@ def in_process(function, *arguments):
 
 def export(model_dir: str, folder: str, variant: str) -> str:
     """An export of a variant such as "bfloat16 freeze", or an ONNX file."""
-    from bert_tf.models.files import directory as model_directory
     from bert_tf.serving import export as serving_export
     from bert_tf.serving import onnx_export
+    from bert_tf.store import directory as model_directory
 
     logging.set_verbosity(logging.ERROR)
     if variant.startswith("onnx"):
@@ -227,7 +227,7 @@ def print_limits(model_dir: str, rows: list[tuple]) -> None:
     """Prints the least time for a text of median length, in both types, in a process of its own."""
     from machine import Limit, encoder_flops
 
-    from bert_tf.models.files.pretrained import read_config, read_tokenizer
+    from bert_tf.models.pretrained import read_config, read_tokenizer
 
     config, tokenizer = read_config(None, model_dir), read_tokenizer(model_dir)
     length = round(statistics.median(int(tokenizer([text])["input_mask"].sum()) for (text,) in rows))

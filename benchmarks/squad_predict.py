@@ -132,7 +132,7 @@ def limit_of_windows():
     """What the windows of the flags need at least; imports what transformers must not wait for."""
     from machine import Limit, encoder_flops
 
-    from bert_tf.models.files.pretrained import read_config, read_tokenizer
+    from bert_tf.models.pretrained import read_config, read_tokenizer
     from bert_tf.tasks.squad import data, windows
 
     config, settings = read_config(None, FLAGS.model), windows.WindowSettings()

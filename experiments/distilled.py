@@ -15,7 +15,7 @@ import time
 
 from absl import flags, logging
 
-from bert_tf.models.files import saving
+from bert_tf.store import saving
 from bert_tf.system import script as system_script
 from bert_tf.system.storage import write_text_file
 from experiments.ablation_tables import cell, estimate
@@ -57,9 +57,8 @@ def fine_tuning_run(values, task: str, name: str, start: dict[str, str], num_see
 
 def write_layers(teacher: str, layers: list[int], output_dir: str) -> None:
     """Writes some layers of a model as one of its own, without its head."""
-    from bert_tf.models import distillation
-    from bert_tf.models.configuration.head_config import HeadConfig
-    from bert_tf.models.files import pretrained
+    from bert_tf.models import distillation, pretrained
+    from bert_tf.store.head_config import HeadConfig
 
     weights, files = pretrained.read_model(teacher)
     files.config = distillation.shallower(files.config, layers)

@@ -127,7 +127,7 @@ MUTANTS = {
         ("line, counted = line + text.count(\"\\n\", counted, at), at", "line, counted = line + 1, at"),
         ("f\"{prefix}{name}.\"", "f\"{name}.\""),
         ("text = \"\\n\" * (line - 1) + text.rstrip()", "at = 0")],
-    ("weights/pytorch_file.py", "weights/test_pytorch_file.py"): [
+    ("store/pytorch_file.py", "store/test_pytorch_file.py"): [
         ("math.prod(filter(None, tensor.shape)) > largest or", ""),
         ("numbers[start:]", "numbers"),
         ("(values.astype(np.uint32) << 16)", "(values.astype(np.uint32) << 15)"),
@@ -184,11 +184,11 @@ MUTANTS = {
     ("models/layers.py", "models/test_similarity.py"): [("ops.where(counted > 0, outputs, _LOWEST)", "outputs")],
     ("models/layers.py", "serving/test_embedder.py"): [
         ("(ops.shape(mask)[1]) >= skipped", "(ops.shape(mask)[1]) > skipped")],
-    ("models/files/card.py", "models/test_card.py::test_licences_beside_the_weights"): [
+    ("store/card.py", "models/test_card.py::test_licences_beside_the_weights"): [
         ("if phrase in words), {})", "), {})"),
         ("        **license,\n", ""),
         ("if isinstance(front.get(key), str)", "if front.get(key)")],
-    ("models/lora.py", "models/test_lora.py"): [
+    ("store/lora.py", "models/test_lora.py"): [
         ("/ a.shape[1]", "/ a.shape[0]"),
         ("return self.alpha / self.rank", "return self.alpha")],
     ("models/distillation.py", "models/test_distillation.py"): [
@@ -197,7 +197,7 @@ MUTANTS = {
         ("hidden = () if self.student.config.type_vocab_size else", "hidden =")],
     ("models/dropout.py", "models/test_dropout.py models/test_similarity.py"): [
         ("scope.key * ops.convert_to_tensor([1, 1, count]", "scope.key * ops.convert_to_tensor([1, 1, 1]")],
-    ("models/configuration/families.py", "training/test_recipes.py::test_warmups_as_runs_make_them"): [
+    ("families/families.py", "training/test_recipes.py::test_warmups_as_runs_make_them"): [
         ('learning_rate=5e-4, warmup_proportion=0.01, warmup="multiplies"',
          "learning_rate=5e-4, warmup_proportion=0.01"),
         ('warmup="precedes_from_zero"', 'warmup="precedes"')],

@@ -25,10 +25,10 @@ def test_they_are_all_tests_once_and_take_about_the_same_time(count):
 
 
 def test_pytest_collects_the_tests_of_a_slice():
-    command = [sys.executable, "-m", "pytest", "-p", "no:xdist", "--collect-only", "-q", "tests/weights", "--slice=1/2"]
+    command = [sys.executable, "-m", "pytest", "-p", "no:xdist", "--collect-only", "-q", "tests/store", "--slice=1/2"]
     result = warm.run(command, cwd=ROOT, capture_output=True, text=True)
     found = {*re.findall(r"^(tests/\S+)::", result.stdout, re.MULTILINE)}
-    assert {f"tests/weights/{path.name}" for path in (ROOT / "tests" / "weights").glob("test_*.py")} > found != set()
+    assert {f"tests/store/{path.name}" for path in (ROOT / "tests" / "store").glob("test_*.py")} > found != set()
     with pytest.raises(argparse.ArgumentTypeError, match="3/2: expected a slice and their number, as in 2/4"):
         slices.parse("3/2")
 

@@ -24,13 +24,13 @@ from collections.abc import Sequence
 import keras
 from keras import ops
 
+from bert_tf.families.config import BertConfig
+from bert_tf.families.families import DistilBertConfig, is_encoder_variable
 from bert_tf.models import kernels
-from bert_tf.models.configuration.config import BertConfig
-from bert_tf.models.configuration.families import DistilBertConfig, is_encoder_variable
 from bert_tf.models.inputs import select
 from bert_tf.models.layers import gather_positions
 from bert_tf.models.objectives import MaskedLanguageModelObjective, divide
-from bert_tf.weights.tensor_files import Weights, is_model_variable, renamed
+from bert_tf.store.tensor_files import Weights, is_model_variable, renamed
 
 # Tokens whose scores are computed at a time.
 _ROWS = 512

@@ -12,15 +12,15 @@ import numpy as np
 from absl import logging
 from keras import ops
 
+from bert_tf.families.families import as_config
 from bert_tf.models import kernels, objectives
-from bert_tf.models.configuration import variable_names
-from bert_tf.models.configuration.families import as_config
 from bert_tf.models.encoder import BertEncoder
 from bert_tf.models.heads import MaskedLanguageModelHead, TaskModel
 from bert_tf.models.inputs import require_inputs, select
 from bert_tf.models.layers import ConfiguredLayer, Projection
 from bert_tf.models.objectives import ClassificationObjective, MaskedLanguageModelObjective, SumObjective, row_weights
-from bert_tf.weights.tensor_files import Weights
+from bert_tf.store import variable_names
+from bert_tf.store.tensor_files import Weights
 
 _EPSILON = 1e-6  # added to numbers of tokens and predictions, so that a batch without any has loss 0
 

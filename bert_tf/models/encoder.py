@@ -6,10 +6,9 @@ What differs between families is read from the configuration: the attributes of 
 import keras
 from keras import ops
 
+from bert_tf.families.config import BertConfig
+from bert_tf.families.families import as_config
 from bert_tf.models import kernels
-from bert_tf.models.configuration.config import BertConfig
-from bert_tf.models.configuration.families import as_config
-from bert_tf.models.configuration.variable_names import ADAPTER_A, ADAPTER_ALPHA, ADAPTER_B
 from bert_tf.models.dropout import dropout, in_scope, under, under_each
 from bert_tf.models.inputs import is_packed, require, require_inputs
 from bert_tf.models.layer_loop import looped
@@ -23,6 +22,7 @@ from bert_tf.models.layers import (
     attention_bias,
     gather_positions,
 )
+from bert_tf.store.variable_names import ADAPTER_A, ADAPTER_ALPHA, ADAPTER_B
 
 
 class Embeddings(ConfiguredLayer):
@@ -124,7 +124,7 @@ class BertEncoder(NamedInputs, Rebuilt, keras.Model):
         train_pooler: also trains the pooler, for a head that reads it: in many a released model nobody has trained it,
         so that hardly anything would pass through it.
         """
-        from bert_tf.models import lora
+        from bert_tf.store import lora
 
         self.lora = lora.Lora(rank, alpha, train_pooler)
         for block in self.blocks:

@@ -16,16 +16,16 @@ from types import MappingProxyType, SimpleNamespace
 import keras
 from keras import ops
 
-from bert_tf.models.configuration.families import as_config
-from bert_tf.models.configuration.head_config import NO_HEAD, HeadConfig
+from bert_tf.families.families import as_config
 from bert_tf.models.dropout import dropout, in_scope
 from bert_tf.models.encoder import BertEncoder
 from bert_tf.models.inputs import ENCODER_INPUTS, features_with_labels, select
 from bert_tf.models.keras_internals import MetricsList
 from bert_tf.models.layers import ConfiguredLayer, NamedInputs, Projection, Rebuilt, add_random_weight, gather_positions
 from bert_tf.models.objectives import ClassificationObjective, MultiLabelObjective, RegressionObjective
+from bert_tf.store.head_config import NO_HEAD, HeadConfig
+from bert_tf.store.tensor_files import Weights
 from bert_tf.system.checks import number, whole_number
-from bert_tf.weights.tensor_files import Weights
 
 
 class ObjectiveMetric(MetricsList):
@@ -103,7 +103,7 @@ class Pretrained:
         Raises:
           FileNotFoundError, ValueError: weights are missing, damaged or don't match; see `pretrained`.
         """
-        from bert_tf.models.files import pretrained
+        from bert_tf.models import pretrained
 
         return pretrained.from_pretrained(cls, path, **arguments)
 
@@ -113,7 +113,7 @@ class Pretrained:
         format: "bert_tf", "tf1" or "huggingface".
         arguments: see `pretrained.save_pretrained`: vocab_file, do_lower_case, strip_accents, overwrite.
         """
-        from bert_tf.models.files import pretrained
+        from bert_tf.models import pretrained
 
         pretrained.save_pretrained(self, directory, format=format, **arguments)
 
@@ -133,7 +133,7 @@ class Pretrained:
         Raises:
           ValueError: variables are random, which the weights lacked from which the model was loaded.
         """
-        from bert_tf.models.files import initialize
+        from bert_tf.models import initialize
 
         if not self.built:
             self.build()

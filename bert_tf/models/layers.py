@@ -19,14 +19,14 @@ from types import MappingProxyType
 import keras
 from keras import ops
 
+from bert_tf.families.config import BertConfig
+from bert_tf.families.families import as_config
 from bert_tf.models import inputs as model_inputs
 from bert_tf.models import kernels
-from bert_tf.models.configuration.config import BertConfig
-from bert_tf.models.configuration.families import as_config
-from bert_tf.models.configuration.variable_names import ADAPTER_A, ADAPTER_B
 from bert_tf.models.dropout import drop_at, under
 from bert_tf.models.kernels import leading_sizes
 from bert_tf.models.layer_loop import kept_product
+from bert_tf.store.variable_names import ADAPTER_A, ADAPTER_B
 
 
 def gather_positions(sequence, positions):
@@ -191,7 +191,7 @@ class Projection(Rebuilt, keras.layers.Layer):
         if self.lora is None:
             return kept_product(ops.matmul, rows, kernel)
         if not training:  # the kernel of the model that is saved
-            from bert_tf.models import lora
+            from bert_tf.store import lora
 
             kernel = lora.merged_kernel(kernel, self.lora_a, self.lora_b, self.lora.scale)
             return ops.matmul(rows, ops.cast(kernel, self.compute_dtype))

@@ -9,12 +9,12 @@ from types import MappingProxyType
 
 from keras import ops
 
-from bert_tf.models.configuration.sentence_settings import check_pooling
 from bert_tf.models.dropout import several_rows
 from bert_tf.models.heads import Pretrained, TaskModel
 from bert_tf.models.inputs import ROW_INPUTS, flat_rows, require
 from bert_tf.models.layers import normalized, sentence_vectors
 from bert_tf.models.objectives import ClassificationObjective, cross_entropy, means
+from bert_tf.store.sentence_settings import check_pooling
 from bert_tf.system import checks
 
 RANKING_SCALE, TRIPLET_MARGIN = 20.0, 1.0

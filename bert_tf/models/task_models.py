@@ -12,9 +12,8 @@ from types import MappingProxyType
 
 from keras import ops
 
+from bert_tf.families.config import ACTIVATIONS
 from bert_tf.models import objectives
-from bert_tf.models.configuration.config import ACTIVATIONS
-from bert_tf.models.configuration.head_config import HeadConfig, head_in, labels_of
 from bert_tf.models.dropout import dropout, in_scope, several_rows
 from bert_tf.models.encoder import BertEncoder
 from bert_tf.models.heads import (
@@ -27,6 +26,7 @@ from bert_tf.models.heads import (
 )
 from bert_tf.models.inputs import ENCODER_INPUTS, ROW_INPUTS, flat_rows, select
 from bert_tf.models.layers import WindowPooling
+from bert_tf.store.head_config import HeadConfig, head_in, labels_of
 
 # What pre-training records have besides the encoder's inputs: the models for either half of pre-training accept all.
 PRETRAINING_FEATURES = (

@@ -10,11 +10,11 @@ from collections.abc import Mapping, Sequence
 
 from absl import logging
 
-from bert_tf.models.configuration.config import BertConfig, check_vocab_size
-from bert_tf.models.configuration.families import ALBERT, family_of
-from bert_tf.models.files import open_weights
-from bert_tf.models.files.directory import ModelFiles, other_ids, read_model_files
+from bert_tf.families.config import BertConfig, check_vocab_size
+from bert_tf.families.families import ALBERT, family_of
 from bert_tf.pretraining.record_settings import InstanceSettings, RecordSettings
+from bert_tf.store import open_weights
+from bert_tf.store.directory import ModelFiles, other_ids, read_model_files
 from bert_tf.system.messages import naming_flag
 from bert_tf.system.storage import names_in
 from bert_tf.system.text_files import exists, file_sha256, read_json

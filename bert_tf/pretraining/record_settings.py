@@ -3,7 +3,7 @@
 import dataclasses
 import math
 
-from bert_tf.models.files.directory import read_head, vocabulary_in
+from bert_tf.store.directory import read_head, vocabulary_in
 from bert_tf.system.declare import ORIGINAL, REQUIRED, check_values, declared_in, given, setting, with_models
 from bert_tf.text.word_boundaries import SEGMENTERS
 

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from bert_tf.models.configuration.head_config import softmax
 from bert_tf.models.task_models import BertForMultipleChoice
 from bert_tf.serving.predictor import Answerer, rows_of
+from bert_tf.store.head_config import softmax
 from bert_tf.system.checks import list_of_strings
 from bert_tf.tasks.choice.data import ChoiceExample
 from bert_tf.tasks.choice.encode import describe, encode_examples

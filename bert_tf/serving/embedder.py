@@ -14,11 +14,11 @@ from absl import logging
 
 from bert_tf.data.token_rows import rows_of_texts
 from bert_tf.models import layers
-from bert_tf.models.configuration import sentence_settings
-from bert_tf.models.files.directory import read_head
 from bert_tf.models.task_models import BertModel
 from bert_tf.serving.predictor import Answerer
 from bert_tf.serving.text_index import TextIndex, normalize_for
+from bert_tf.store import sentence_settings
+from bert_tf.store.directory import read_head
 from bert_tf.system.checks import list_of_strings, path_of, true_or_false, whole_number
 from bert_tf.text.tokenizer_files import directory_of
 from bert_tf.training.settings import DTYPE_POLICIES

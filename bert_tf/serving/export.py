@@ -21,14 +21,14 @@ import tensorflow as tf
 from absl import logging
 
 from bert_tf.models import task_models
-from bert_tf.models.configuration.sentence_settings import read_settings
-from bert_tf.models.files import directory as model_directory
-from bert_tf.models.files.initialize import check_trained
-from bert_tf.models.files.pretrained import read_tokenizer
-from bert_tf.models.files.saving import files_in
+from bert_tf.models.initialize import check_trained
+from bert_tf.models.pretrained import read_tokenizer
 from bert_tf.serving import graph_models, safe_graph
 from bert_tf.serving.graph_ner import ServedTagger
 from bert_tf.serving.graph_squad import ServedQuestionAnswering
+from bert_tf.store import directory as model_directory
+from bert_tf.store.saving import files_in
+from bert_tf.store.sentence_settings import read_settings
 from bert_tf.system import storage
 from bert_tf.system.checks import path_of
 from bert_tf.system.example_bytes import field

@@ -9,9 +9,9 @@ import keras
 import numpy as np
 
 from bert_tf.data.token_rows import TokenRows, check_tokenizer, flatten
-from bert_tf.models.configuration.head_config import softmax
-from bert_tf.models.files.initialize import check_trained
+from bert_tf.models.initialize import check_trained
 from bert_tf.models.task_models import BertForMaskedLM, BertForPreTraining
+from bert_tf.store.head_config import softmax
 from bert_tf.system.checks import list_of_strings
 from bert_tf.text import watch_unknown
 from bert_tf.text.tokenizer import Tokenizer

@@ -14,10 +14,10 @@ from collections.abc import Callable, Mapping, Sequence
 import keras
 import tensorflow as tf
 
-from bert_tf.models.configuration.head_config import NO_HEAD
-from bert_tf.models.configuration.sentence_settings import SentenceSettings
 from bert_tf.models.layers import finished, pooled
 from bert_tf.serving.graph_inputs import Folded, TextEncoder, cut, fold, parse_examples, slices_of, unfolded
+from bert_tf.store.head_config import NO_HEAD
+from bert_tf.store.sentence_settings import SentenceSettings
 from bert_tf.system.messages import without_notes
 from bert_tf.system.tensorflow_internals import frozen
 from bert_tf.tasks.classification.encode import windows_of_model

@@ -13,7 +13,7 @@ import tensorflow as tf
 from google.protobuf.message import Message
 from tensorflow.core.protobuf import saved_model_pb2
 
-from bert_tf.models.files.directory import EXPORT_FILE, GRAPH_FILE, onnx_file, read_head
+from bert_tf.store.directory import EXPORT_FILE, GRAPH_FILE, onnx_file, read_head
 from bert_tf.system import storage
 from bert_tf.system.messages import some, visible
 from bert_tf.system.text_files import read_bytes, read_json

@@ -16,11 +16,11 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from bert_tf.models.configuration.sentence_settings import read_settings
-from bert_tf.models.files import directory as model_directory
-from bert_tf.models.files import saving
 from bert_tf.serving import export, graph_models
 from bert_tf.serving.loaded_export import OnnxModel, messages_in
+from bert_tf.store import directory as model_directory
+from bert_tf.store import saving
+from bert_tf.store.sentence_settings import read_settings
 from bert_tf.system import storage
 from bert_tf.system.checks import path_of
 from bert_tf.system.messages import without_notes

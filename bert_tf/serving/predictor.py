@@ -13,9 +13,9 @@ import tensorflow as tf
 
 from bert_tf.data import token_rows
 from bert_tf.data.token_rows import TokenRows
-from bert_tf.models.files import directory as model_directory
-from bert_tf.models.files.pretrained import read_tokenizer
+from bert_tf.models.pretrained import read_tokenizer
 from bert_tf.models.task_models import BertForSequenceClassification
+from bert_tf.store import directory as model_directory
 from bert_tf.system.checks import list_of, path_of, true_or_false, whole_number
 from bert_tf.system.messages import naming_flag, progress_bar, warn_once
 from bert_tf.system.workers import batches_at_once, mapped_in_order

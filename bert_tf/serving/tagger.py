@@ -5,9 +5,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bert_tf.models.configuration.head_config import softmax
 from bert_tf.models.task_models import BertForTokenClassification
 from bert_tf.serving.predictor import Answerer
+from bert_tf.store.head_config import softmax
 from bert_tf.system.checks import list_of, list_of_strings
 from bert_tf.tasks.ner import data as ner_data
 from bert_tf.tasks.ner import encode as ner_encode

@@ -10,8 +10,8 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from bert_tf.models.configuration.recipe import Values, combination_text, folder_of, value_text
-from bert_tf.models.files.card import shown_results
+from bert_tf.families.recipe import Values, combination_text, folder_of, value_text
+from bert_tf.store.card import shown_results
 from bert_tf.system.storage import link_or_copy, remove_folder, write_text_file
 from bert_tf.tasks.table import TASKS
 from bert_tf.training import fine_tuning, run_directory

@@ -27,14 +27,14 @@ import tensorflow as tf
 from absl import logging
 
 from bert_tf.data.token_rows import Share
-from bert_tf.models import encoder
-from bert_tf.models.configuration import head_config, recipe, variable_names
-from bert_tf.models.configuration.recipe import OptimizerSettings, Recipe, number_of_steps
+from bert_tf.families import recipe
+from bert_tf.families.recipe import OptimizerSettings, Recipe, number_of_steps
+from bert_tf.models import encoder, initialize, lora_file
 from bert_tf.models.distillation import DistillationObjective, TaughtModel, chosen_layers
-from bert_tf.models.files import card, initialize, lora_file, open_weights, saving
-from bert_tf.models.files.card import CardFacts
-from bert_tf.models.files.directory import ModelFiles
 from bert_tf.models.heads import with_class_weights
+from bert_tf.store import card, head_config, open_weights, saving, variable_names
+from bert_tf.store.card import CardFacts
+from bert_tf.store.directory import ModelFiles
 from bert_tf.system.declare import declared_in, value_of, with_models
 from bert_tf.system.messages import announced
 from bert_tf.system.storage import write_text_file

@@ -8,9 +8,9 @@ Modules on higher floors are named only by their public names. Nothing here need
 import dataclasses
 import posixpath
 
-from bert_tf.models.files import directory as model_directory
-from bert_tf.models.files import open_weights
-from bert_tf.models.files.directory import ModelFiles
+from bert_tf.store import directory as model_directory
+from bert_tf.store import open_weights
+from bert_tf.store.directory import ModelFiles
 from bert_tf.system.text_files import exists
 from bert_tf.text import tokenizer_files
 

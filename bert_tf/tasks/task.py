@@ -13,7 +13,7 @@ from absl import logging
 from bert_tf.data import token_rows
 from bert_tf.data.token_rows import TokenRows
 from bert_tf.models import distillation, task_models
-from bert_tf.models.files.directory import ModelFiles
+from bert_tf.store.directory import ModelFiles
 from bert_tf.tasks.table import TASKS
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.training import fine_tuning, run_directory, starting_model

@@ -17,11 +17,11 @@ from typing import TypeVar
 import tensorflow as tf
 from absl import logging
 
-from bert_tf.models.files.open_weights import open_weights
+from bert_tf.store import bundle
+from bert_tf.store.bundle import latest_checkpoint, saved_steps, write_bundle
+from bert_tf.store.open_weights import open_weights
 from bert_tf.system.messages import announced
 from bert_tf.system.storage import names_in, sync, temporary_folder, write_text_file
-from bert_tf.weights import bundle
-from bert_tf.weights.bundle import latest_checkpoint, saved_steps, write_bundle
 
 _STATE_FILE = "checkpoint"
 _SET_ASIDE = "damaged."  # before the names of a damaged checkpoint's files

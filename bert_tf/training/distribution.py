@@ -24,8 +24,8 @@ import tensorflow as tf
 from absl import logging
 
 from bert_tf.data.token_rows import WHOLE, Share
+from bert_tf.families.config import BertConfig
 from bert_tf.models import kernels
-from bert_tf.models.configuration.config import BertConfig
 from bert_tf.system.checks import check_tf_config
 from bert_tf.system.messages import announced, hide_note_of_first_compilation, some
 from bert_tf.training import run_directory

@@ -14,19 +14,18 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from bert_tf.models import encoder, lora
-from bert_tf.models.configuration import variable_names
-from bert_tf.models.configuration.config import BertConfig
-from bert_tf.models.configuration.recipe import OptimizerSettings
-from bert_tf.models.files import initialize, lora_file, open_weights, saving
-from bert_tf.models.files.directory import ModelFiles
+from bert_tf.families.config import BertConfig
+from bert_tf.families.recipe import OptimizerSettings
+from bert_tf.models import encoder, initialize, lora_file
+from bert_tf.store import lora, open_weights, saving, variable_names
+from bert_tf.store.directory import ModelFiles
+from bert_tf.store.tensor_files import Weights
 from bert_tf.system.declare import declared_in
 from bert_tf.system.messages import announced, some
 from bert_tf.system.storage import write_text_file
 from bert_tf.system.text_files import parse_json, read_json_if_there, read_text_lines
 from bert_tf.training.settings import FineTuningSettings
 from bert_tf.training.starting_model import Adjustment
-from bert_tf.weights.tensor_files import Weights
 
 BEST_MODEL = "best_model"
 _EVALUATIONS = "evaluations.jsonl"

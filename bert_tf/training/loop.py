@@ -27,10 +27,10 @@ import tensorflow as tf
 from absl import logging
 from tqdm import tqdm
 
-from bert_tf.models import layers
-from bert_tf.models.configuration import variable_names
-from bert_tf.models.files import initialize
-from bert_tf.models.files.card import shown_results
+from bert_tf.models import initialize, layers
+from bert_tf.store import variable_names
+from bert_tf.store.card import shown_results
+from bert_tf.store.tensor_files import Weights
 from bert_tf.system import messages
 from bert_tf.system.storage import write_file
 from bert_tf.training import checkpoints, distribution
@@ -38,7 +38,6 @@ from bert_tf.training.distribution import compiles_steps, distribute, is_chief
 from bert_tf.training.optimization import create_optimizer
 from bert_tf.training.run_directory import LOG_FILE
 from bert_tf.training.step import Trainer
-from bert_tf.weights.tensor_files import Weights
 
 # 128 + SIGTERM: what a shell reports for a process that this signal ended. Here: stopped early, checkpoint saved.
 EXIT_CODE_TERMINATED = 128 + signal.SIGTERM

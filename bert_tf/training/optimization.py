@@ -16,8 +16,8 @@ import numpy as np
 from absl import logging
 from keras import ops
 
+from bert_tf.families.recipe import EXCLUDE_FROM_WEIGHT_DECAY, WARMUPS, Recipe
 from bert_tf.models import kernels
-from bert_tf.models.configuration.recipe import EXCLUDE_FROM_WEIGHT_DECAY, WARMUPS, Recipe
 from bert_tf.system.checks import list_of_strings, number, true_or_false, whole_number
 
 _PACKAGE = "bert_tf"

@@ -11,10 +11,9 @@ import tensorflow as tf
 from absl import logging
 
 from bert_tf.data import records
-from bert_tf.models import distillation
-from bert_tf.models.configuration.config import BertConfig
-from bert_tf.models.configuration.families import AlbertConfig, DistilBertConfig, config_of_size
-from bert_tf.models.files import pretrained
+from bert_tf.families.config import BertConfig
+from bert_tf.families.families import AlbertConfig, DistilBertConfig, config_of_size
+from bert_tf.models import distillation, pretrained
 from bert_tf.pretraining import model_vocabulary
 from bert_tf.system.declare import value_of, with_models
 from bert_tf.training import checkpoints, distribution, loop, run_directory

@@ -20,16 +20,17 @@ from absl import logging
 from bert_tf.data import record_files, records
 from bert_tf.data.record_files import features_of
 from bert_tf.data.token_rows import Share
-from bert_tf.models import encoder, objectives, task_models
-from bert_tf.models.configuration.config import BertConfig
-from bert_tf.models.configuration.families import AlbertConfig, Family, family_of
-from bert_tf.models.configuration.recipe import Recipe
-from bert_tf.models.configuration.variable_names import pooler
-from bert_tf.models.files import card, initialize, saving
-from bert_tf.models.files.card import CardFacts
-from bert_tf.models.files.directory import ModelFiles, read_model_files
+from bert_tf.families.config import BertConfig
+from bert_tf.families.families import AlbertConfig, Family, family_of
+from bert_tf.families.recipe import Recipe
+from bert_tf.models import encoder, initialize, objectives, task_models
 from bert_tf.pretraining import mask_rules, model_vocabulary
 from bert_tf.pretraining.masking import Masking
+from bert_tf.store import card, saving
+from bert_tf.store.card import CardFacts
+from bert_tf.store.directory import ModelFiles, read_model_files
+from bert_tf.store.tensor_files import Weights
+from bert_tf.store.variable_names import pooler
 from bert_tf.system.declare import given
 from bert_tf.system.messages import naming_flag
 from bert_tf.system.text_files import list_files, warn_of_missing_shards
@@ -39,7 +40,6 @@ from bert_tf.training.loop import Run, restore
 from bert_tf.training.pretraining_settings import ELECTRA_FLAGS, MASK_FLAGS, PretrainingSettings
 from bert_tf.training.step import Trainer, make_evaluate_function
 from bert_tf.training.teacher import DISTILLATION_FLAGS
-from bert_tf.weights.tensor_files import Weights
 
 # Rows, the number of their batch, and the number in it of the first of them -> features.
 _MASK_RULES = {"bert": mask_rules.bert, "roberta": mask_rules.roberta, "electra": mask_rules.electra}

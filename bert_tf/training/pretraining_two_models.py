@@ -7,25 +7,24 @@ from collections.abc import Mapping
 import keras
 from absl import logging
 
-from bert_tf.models import encoder
-from bert_tf.models.configuration import variable_names
-from bert_tf.models.configuration.config import BertConfig
-from bert_tf.models.configuration.families import DistilBertConfig, ElectraConfig
-from bert_tf.models.configuration.recipe import Recipe
+from bert_tf.families.config import BertConfig
+from bert_tf.families.families import DistilBertConfig, ElectraConfig
+from bert_tf.families.recipe import Recipe
+from bert_tf.models import encoder, initialize
 from bert_tf.models.distillation import LanguageDistillation, TaughtLanguageModel, chosen_layers
 from bert_tf.models.electra import ElectraPretrainer, ReplacedTokenEvaluation, ReplacedTokenPretraining
-from bert_tf.models.files import card, initialize, open_weights, saving
-from bert_tf.models.files import directory as model_directory
-from bert_tf.models.files.card import CardFacts
 from bert_tf.models.task_models import BertForMaskedLM
 from bert_tf.pretraining import mask_rules, model_vocabulary
+from bert_tf.store import card, open_weights, saving, variable_names
+from bert_tf.store import directory as model_directory
+from bert_tf.store.card import CardFacts
+from bert_tf.store.tensor_files import Weights
 from bert_tf.system.declare import value_of
 from bert_tf.system.messages import naming_flag
 from bert_tf.training import checkpoints, distribution, run_directory
 from bert_tf.training.pretraining_settings import FIXED_MASK_FLAGS, PretrainingSettings, student_family
 from bert_tf.training.pretraining_tasks import PretrainingTask
 from bert_tf.training.teacher import DISTILLATION_FLAGS, open_teacher
-from bert_tf.weights.tensor_files import Weights
 
 _OUTPUT_LAYER = "cls/predictions/output_bias"  # of a masked LM
 

@@ -11,18 +11,18 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 import numpy as np
 from absl import logging
 
-from bert_tf.models.configuration.config import BertConfig
-from bert_tf.models.configuration.head_config import HEAD_CONFIG, KEYS_IN_CONFIG, NO_HEAD, HeadConfig, difference
-from bert_tf.models.files import card, open_weights, saving
-from bert_tf.models.files.card import CardFacts
-from bert_tf.models.files.directory import ModelFiles, config_files, find_config, read_head
+from bert_tf.families.config import KEYS_IN_CONFIG, BertConfig
+from bert_tf.store import card, open_weights, saving
+from bert_tf.store.bundle import latest_checkpoint
+from bert_tf.store.card import CardFacts
+from bert_tf.store.directory import ModelFiles, config_files, find_config, read_head
+from bert_tf.store.head_config import HEAD_CONFIG, NO_HEAD, HeadConfig, difference
+from bert_tf.store.tensor_files import Weights
 from bert_tf.system import removed, storage
 from bert_tf.system.messages import some
 from bert_tf.system.storage import is_temporary_name, names_in, remove_folder, write_text_file
 from bert_tf.system.text_files import exists, is_folder, read_json, read_json_if_there
 from bert_tf.text.tokenizer_files import directory_of
-from bert_tf.weights.bundle import latest_checkpoint
-from bert_tf.weights.tensor_files import Weights
 
 LOG_FILE = "train_log.jsonl"
 

@@ -6,17 +6,16 @@ import functools
 import posixpath
 from collections.abc import Callable, Sequence
 
-from bert_tf.models.configuration import head_config
-from bert_tf.models.configuration.head_config import NO_HEAD, HeadConfig
-from bert_tf.models.configuration.variable_names import check_depth
-from bert_tf.models.files import directory as model_directory
-from bert_tf.models.files import open_weights
-from bert_tf.models.files.directory import ModelFiles
+from bert_tf.store import directory as model_directory
+from bert_tf.store import head_config, open_weights
+from bert_tf.store.directory import ModelFiles
+from bert_tf.store.head_config import NO_HEAD, HeadConfig
+from bert_tf.store.tensor_files import Weights
+from bert_tf.store.variable_names import check_depth
 from bert_tf.system.messages import naming_flag
 from bert_tf.text import tokenizer_files
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.training.settings import FineTuningSettings, ModelSettings
-from bert_tf.weights.tensor_files import Weights
 
 # What is done to the weights that a run begins with.
 Adjustment = Callable[[Weights], Weights]

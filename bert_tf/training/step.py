@@ -19,15 +19,14 @@ from typing import NamedTuple
 import keras
 import tensorflow as tf
 
-from bert_tf.models import kernels
+from bert_tf.models import initialize, kernels
 from bert_tf.models.dropout import dropout_scope
-from bert_tf.models.files import initialize
+from bert_tf.store.bundle import CheckpointReader
 from bert_tf.system.messages import batches_with_progress
 from bert_tf.system.workers import batches_at_once, mapped_in_order
 from bert_tf.training.distribution import compiles_steps, is_chief, is_one_cpu
 from bert_tf.training.optimization import AdamWeightDecay
 from bert_tf.training.settings import TrainingSettings
-from bert_tf.weights.bundle import CheckpointReader
 
 _FIRST_LOSS_SCALE = 2.0**15
 _STEPS_TO_DOUBLE_LOSS_SCALE = 2000

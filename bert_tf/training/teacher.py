@@ -9,15 +9,15 @@ from collections.abc import Sequence
 
 from absl import logging
 
-from bert_tf.models.configuration import head_config
-from bert_tf.models.configuration.head_config import HeadConfig
-from bert_tf.models.files import directory as model_directory
-from bert_tf.models.files.directory import ModelFiles, check_weights, read_head
+from bert_tf.store import directory as model_directory
+from bert_tf.store import head_config
+from bert_tf.store.directory import ModelFiles, check_weights, read_head
+from bert_tf.store.head_config import HeadConfig
+from bert_tf.store.tensor_files import Weights
 from bert_tf.system.declare import given, group, setting, value_of
 from bert_tf.system.messages import naming_flag
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.training.run_directory import TEACHER_CHECKSUM
-from bert_tf.weights.tensor_files import Weights
 
 DISTILLATION = "Distillation"  # the heading of all that needs a teacher
 

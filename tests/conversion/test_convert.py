@@ -19,10 +19,10 @@ from helpers.tiny import TINY_CONFIG
 
 from bert_tf import BertConfig, BertForMaskedLM, BertForPreTraining, BertModel, FullTokenizer, create_optimizer
 from bert_tf.conversion import convert
-from bert_tf.models.files import initialize, open_weights, pretrained, saving
+from bert_tf.models import initialize, pretrained
+from bert_tf.store import bundle, open_weights, saving
+from bert_tf.store.tensor_files import is_model_variable
 from bert_tf.system import storage
-from bert_tf.weights import bundle
-from bert_tf.weights.tensor_files import is_model_variable
 
 FORMATS = ("tf1", "huggingface", "bert_tf")
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"] + [f"[unused{i}]" for i in range(1, 4)]

@@ -11,7 +11,7 @@ from helpers.tiny import TINY_CONFIG, write_pretraining_records
 from bert_tf.data import record_files, records
 from bert_tf.data.record_files import RECORDS_PER_BLOCK
 from bert_tf.data.records import index_path
-from bert_tf.models.configuration.config import BertConfig
+from bert_tf.families.config import BertConfig
 from bert_tf.pretraining import record_writer
 from bert_tf.training import pretraining_tasks
 from bert_tf.training.pretraining_settings import PretrainingSettings

@@ -7,8 +7,8 @@ import pytest
 
 import bert_tf
 from bert_tf.conversion import convert
+from bert_tf.store.bundle import CheckpointReader
 from bert_tf.system.text_files import read_json
-from bert_tf.weights.bundle import CheckpointReader
 
 # Float32 rounding stays below this share of the largest output; another activation gives a hundred times more.
 TOLERANCE = 1e-4

@@ -3,8 +3,8 @@
 import numpy as np
 
 from bert_tf import BertForMaskedLM, BertForMultipleChoice, BertForQuestionAnswering, BertForSequenceClassification
-from bert_tf.models.configuration.config import BertConfig
-from bert_tf.models.configuration.families import AlbertConfig, ElectraConfig
+from bert_tf.families.config import BertConfig
+from bert_tf.families.families import AlbertConfig, ElectraConfig
 from bert_tf.models.distillation import DistillationObjective, LanguageDistillation, TaughtLanguageModel, TaughtModel
 from bert_tf.models.electra import ElectraDiscriminator, ElectraPretrainer
 from bert_tf.models.similarity import BertForSimilarity

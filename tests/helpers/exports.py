@@ -5,7 +5,7 @@ import types
 import numpy as np
 import tensorflow as tf
 
-from bert_tf.models.configuration.config import BertConfig
+from bert_tf.families.config import BertConfig
 from bert_tf.serving import export
 from bert_tf.system.messages import progress_bar
 from helpers.op_by_op import op_by_op

@@ -4,7 +4,7 @@ import pathlib
 import re
 import signal
 
-from bert_tf.models.files import open_weights
+from bert_tf.store import open_weights
 from helpers import events, warm
 from helpers.mains import arguments_of, run_cases
 

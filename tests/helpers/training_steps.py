@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from bert_tf import BertConfig, BertForPreTraining, PretrainingObjective, create_optimizer
 from bert_tf.data.records import parts_of_batches
-from bert_tf.models.files import initialize
+from bert_tf.models import initialize
 from bert_tf.training import distribution
 from bert_tf.training.settings import TrainingSettings
 from bert_tf.training.step import Trainer

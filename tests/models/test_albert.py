@@ -17,9 +17,9 @@ from helpers.slow import slow
 from scipy.special import log_softmax
 
 from bert_tf.conversion import convert
-from bert_tf.models import task_models
-from bert_tf.models.configuration.families import ALBERT, AlbertConfig, family_of
-from bert_tf.models.files import open_weights, pretrained
+from bert_tf.families.families import ALBERT, AlbertConfig, family_of
+from bert_tf.models import pretrained, task_models
+from bert_tf.store import open_weights
 
 pytestmark = pytest.mark.numbers
 

@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 from helpers.paths import ROOT
 
-from bert_tf.weights import bundle
+from bert_tf.store import bundle
 
 # A separate process, since the Keras backend is chosen at import.
 BEFORE = """
 import json, sys
 import numpy as np
 import keras
-from bert_tf.models.configuration.families import FAMILIES, BertConfig, ElectraConfig
+from bert_tf.families.families import FAMILIES, BertConfig, ElectraConfig
 from bert_tf.models.electra import ElectraPretrainer
 from bert_tf.models.inputs import select
 from bert_tf.models.task_models import BertForPreTraining, BertForSequenceClassification
@@ -30,7 +30,7 @@ if sys.argv[2:]:
 print(json.dumps([keras.config.backend(), loaded, losses]))
 """
 PROGRAM = """
-from bert_tf.models.files.initialize import initialize, model_variables, weights_for
+from bert_tf.models.initialize import initialize, model_variables, weights_for
 
 folder = sys.argv[1]
 model = BertForPreTraining(BertConfig.from_json_file(folder + "/bert_config.json"))
@@ -41,8 +41,8 @@ model.compile(optimizer=create_optimizer("adamw", 0.001, 20, 5))
 losses = [float(model.train_on_batch(batch, return_dict=True)["loss"]) for _ in range(12)]
 """
 ELECTRA_PROGRAM = """
-from bert_tf.models.files.initialize import initialize, model_variables
-from bert_tf.weights import bundle
+from bert_tf.models.initialize import initialize, model_variables
+from bert_tf.store import bundle
 
 config = ElectraConfig(260, 32, 2, 2, 128, "gelu_erf", 0.0, 0.0, 40, embedding_size=24)
 model = ElectraPretrainer(config, config.generator(0.5))

@@ -11,9 +11,10 @@ from helpers.tiny import TINY_CONFIG
 
 from bert_tf import BertConfig, BertForMaskedLM, BertForSequenceClassification, BertModel
 from bert_tf.conversion import convert
-from bert_tf.models.configuration.head_config import NO_HEAD, HeadConfig
-from bert_tf.models.files import card, initialize, open_weights, saving
-from bert_tf.models.files.card import CardFacts
+from bert_tf.models import initialize
+from bert_tf.store import card, open_weights, saving
+from bert_tf.store.card import CardFacts
+from bert_tf.store.head_config import NO_HEAD, HeadConfig
 from bert_tf.text.tokenizer_files import Casing
 
 CONFIG = BertConfig.from_dict(TINY_CONFIG)

@@ -7,11 +7,11 @@ import pathlib
 import numpy as np
 import pytest
 
-from bert_tf.models.configuration import families
-from bert_tf.models.configuration.config import BertConfig, check_vocab_size
-from bert_tf.models.configuration.families import config_of_size
-from bert_tf.models.configuration.variable_names import expected_shapes
+from bert_tf.families import families
+from bert_tf.families.config import BertConfig, check_vocab_size
+from bert_tf.families.families import config_of_size
 from bert_tf.models.task_models import BertForSequenceClassification
+from bert_tf.store.variable_names import expected_shapes
 
 RELEASED = """{
   "attention_probs_dropout_prob": 0.1,

@@ -13,8 +13,8 @@ import safetensors.numpy
 from helpers.outputs import TOLERANCE, assert_close, in_training
 
 from bert_tf.conversion import convert
+from bert_tf.families.families import FAMILIES
 from bert_tf.models import task_models
-from bert_tf.models.configuration.families import FAMILIES
 from bert_tf.models.electra import ElectraDiscriminator
 
 CLASSES = {

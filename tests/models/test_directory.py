@@ -11,13 +11,14 @@ from helpers.texts import odd_texts
 from helpers.tiny import TINY_CONFIG
 
 from bert_tf import BertConfig, BertForPreTraining
-from bert_tf.models.configuration.families import family_named
-from bert_tf.models.files import directory as model_directory
-from bert_tf.models.files import pretrained, saving
-from bert_tf.models.files.directory import read_model_files, tokenizer_of
-from bert_tf.models.files.open_weights import FORMATS, find_weights, open_weights
+from bert_tf.families.families import family_named
+from bert_tf.models import pretrained
 from bert_tf.pretraining import model_vocabulary
 from bert_tf.pretraining.record_settings import settings_of_records
+from bert_tf.store import directory as model_directory
+from bert_tf.store import saving
+from bert_tf.store.directory import read_model_files, tokenizer_of
+from bert_tf.store.open_weights import FORMATS, find_weights, open_weights
 from bert_tf.text import tokenizer_files
 from bert_tf.text.sentence_piece import HuggingFaceSentencePiece, SentencePieceTokenizer
 from bert_tf.text.tokenizer_files import Casing

@@ -14,7 +14,7 @@ from helpers.outputs import in_training
 from scipy.special import log_softmax, softmax
 
 from bert_tf import BertConfig, BertForMaskedLM, BertForSequenceClassification
-from bert_tf.models import distillation, objectives
+from bert_tf.models import distillation, initialize, objectives
 from bert_tf.models.distillation import (
     LanguageDistillation,
     TaughtLanguageModel,
@@ -24,9 +24,8 @@ from bert_tf.models.distillation import (
     shallower,
     vocabulary_divergence,
 )
-from bert_tf.models.files import initialize
-from bert_tf.models.files.open_weights import open_weights
-from bert_tf.models.files.pretrained import read_model
+from bert_tf.models.pretrained import read_model
+from bert_tf.store.open_weights import open_weights
 
 LAYERS = [0, 2, 4, 7, 9, 11]
 

@@ -8,9 +8,9 @@ from helpers.outputs import in_training
 from helpers.tiny import ONE_LAYER, TINY_CONFIG
 
 from bert_tf import BertConfig, BertForSequenceClassification, BertModel
+from bert_tf.families.families import AlbertConfig, ElectraConfig
 from bert_tf.models import dropout as masks
 from bert_tf.models import encoder, heads, kernels, task_models
-from bert_tf.models.configuration.families import AlbertConfig, ElectraConfig
 from bert_tf.models.distillation import as_distilbert
 from bert_tf.models.dropout import Drop, drop_at, dropout, dropout_scope, keep_mask, random_bits, several_rows, under
 from bert_tf.models.electra import ElectraPretrainer

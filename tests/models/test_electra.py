@@ -13,12 +13,11 @@ from helpers.converted import there_and_back
 from helpers.outputs import TOLERANCE, assert_close
 
 from bert_tf import BertForMaskedLM, ElectraDiscriminator, fill_mask
-from bert_tf.models import task_models
-from bert_tf.models.configuration.families import ElectraConfig
-from bert_tf.models.files import directory as model_directory
-from bert_tf.models.files import open_weights, pretrained
+from bert_tf.families.families import ElectraConfig
+from bert_tf.models import pretrained, task_models
+from bert_tf.store import bundle, open_weights
+from bert_tf.store import directory as model_directory
 from bert_tf.text.wordpiece import ElectraTokenizer
-from bert_tf.weights import bundle
 
 pytestmark = pytest.mark.numbers
 

@@ -11,12 +11,11 @@ from helpers.tiny import TINY_CONFIG
 
 from bert_tf import BertConfig, BertForMultipleChoice, BertForSequenceClassification, BertForTokenClassification
 from bert_tf.conversion import convert
-from bert_tf.models import task_models
-from bert_tf.models.configuration.head_config import HEAD_CONFIG, NO_HEAD, HeadConfig, difference, order_of, spelled_as
-from bert_tf.models.files import directory as model_directory
-from bert_tf.models.files import initialize, lora_file, pretrained
-from bert_tf.models.files.directory import read_model_files
+from bert_tf.models import initialize, lora_file, pretrained, task_models
 from bert_tf.serving import export
+from bert_tf.store import directory as model_directory
+from bert_tf.store.directory import read_model_files
+from bert_tf.store.head_config import HEAD_CONFIG, NO_HEAD, HeadConfig, difference, order_of, spelled_as
 from bert_tf.tasks.table import task_in
 from bert_tf.training import run_directory
 

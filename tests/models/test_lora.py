@@ -8,11 +8,11 @@ from helpers.outputs import in_training
 from helpers.slow import slow
 
 from bert_tf import BertForSequenceClassification, BertForTokenClassification, create_optimizer
-from bert_tf.models import kernels, lora
-from bert_tf.models.configuration.families import family_named, is_encoder_variable
-from bert_tf.models.files import initialize, lora_file, open_weights
+from bert_tf.families.families import family_named, is_encoder_variable
+from bert_tf.models import initialize, kernels, lora_file
+from bert_tf.store import lora, open_weights
+from bert_tf.store.tensor_files import open_safetensors, write_safetensors
 from bert_tf.training import checkpoints
-from bert_tf.weights.tensor_files import open_safetensors, write_safetensors
 
 FAMILIES = ["bert", *slow("distilbert", "electra", "roberta", "albert")]
 RANK, ALPHA, HIDDEN, INNER = 3, 4.5, 32, 64

@@ -11,10 +11,10 @@ from helpers.converted import example_inputs
 from helpers.outputs import assert_close
 
 from bert_tf.conversion import convert
-from bert_tf.models import task_models
-from bert_tf.models.configuration.families import ElectraConfig
+from bert_tf.families.families import ElectraConfig
+from bert_tf.models import initialize, pretrained, task_models
 from bert_tf.models.electra import ElectraDiscriminator
-from bert_tf.models.files import initialize, model_garden, open_weights, pretrained
+from bert_tf.store import model_garden, open_weights
 
 tf_keras = pytest.importorskip("tf_keras")
 from official.nlp import optimization  # noqa: E402

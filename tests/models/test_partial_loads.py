@@ -16,15 +16,14 @@ from helpers.tiny import ONE_LAYER, TINY_CONFIG
 import bert_tf
 from bert_tf import BertConfig, FullTokenizer, PartialLoadWarning
 from bert_tf.conversion.convert import convert
-from bert_tf.models import task_models
-from bert_tf.models.files import initialize, open_weights
+from bert_tf.models import initialize, task_models
 from bert_tf.serving.export import create_served_model
+from bert_tf.store import bundle, open_weights
+from bert_tf.store.tensor_files import open_safetensors, write_safetensors
 from bert_tf.tasks.table import task_in
 from bert_tf.training import loop
 from bert_tf.training.settings import FineTuningSettings
 from bert_tf.training.starting_model import describe_model
-from bert_tf.weights import bundle
-from bert_tf.weights.tensor_files import open_safetensors, write_safetensors
 
 POOLER = ("bert/pooler/dense/kernel", "bert/pooler/dense/bias")
 

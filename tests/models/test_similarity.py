@@ -11,10 +11,10 @@ from helpers.tiny import ONE_LAYER, TINY_CONFIG
 from bert_tf import BertConfig, BertForSequenceClassification, BertForSimilarity, BertModel
 from bert_tf.conversion.convert import convert
 from bert_tf.models import kernels
-from bert_tf.models.configuration.head_config import WINDOW_POOLINGS
 from bert_tf.models.dropout import dropout_scope
-from bert_tf.models.files.initialize import model_variables
+from bert_tf.models.initialize import model_variables
 from bert_tf.models.similarity import similarity_objective
+from bert_tf.store.head_config import WINDOW_POOLINGS
 
 CONFIG = BertConfig.from_dict(ONE_LAYER)
 

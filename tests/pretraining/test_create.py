@@ -12,7 +12,7 @@ from helpers.record_files import FEATURES, LETTERS, contents, digest_records, re
 from helpers.training_steps import one_device
 
 from bert_tf.data import record_files, records
-from bert_tf.models.configuration.config import BertConfig
+from bert_tf.families.config import BertConfig
 from bert_tf.pretraining import shard
 from bert_tf.pretraining.corpus import TextSettings
 from bert_tf.pretraining.create import create_pretraining_data

@@ -13,11 +13,11 @@ from helpers.tiny import TINY_CONFIG
 from bert_tf import BertConfig, BertModel
 from bert_tf.models import kernels, task_models
 from bert_tf.models.dropout import dropout_scope
-from bert_tf.models.files import directory as model_directory
-from bert_tf.models.files import open_weights
 from bert_tf.pretraining import mask_rules
 from bert_tf.pretraining.mask_rules import left_to_right as predict_next_tokens
 from bert_tf.pretraining.masking import Masking
+from bert_tf.store import directory as model_directory
+from bert_tf.store import open_weights
 from bert_tf.training.pretraining_settings import PretrainingSettings
 from bert_tf.training.pretraining_tasks import PretrainingTask, pretraining_objective
 

@@ -9,7 +9,7 @@ from helpers.script_cases import results_of, run_cases, selected_cases, weights_
 from helpers.slow import slow
 
 from bert_tf import Predictor
-from bert_tf.models.files import open_weights
+from bert_tf.store import open_weights
 from bert_tf.tasks.table import TASKS
 from bert_tf.training import run_directory
 

@@ -9,8 +9,8 @@ import sys
 import pytest
 from helpers.paths import ROOT, TESTS
 
-from bert_tf.models.configuration.families import config_of_size
-from bert_tf.models.configuration.recipe import OptimizerSettings, Recipe
+from bert_tf.families.families import config_of_size
+from bert_tf.families.recipe import OptimizerSettings, Recipe
 from bert_tf.system.declare import declared_in
 
 # {script: {flag: [type, default, choices, bounds]}} of all scripts; changed only with a message for users of the flag.

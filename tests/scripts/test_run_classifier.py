@@ -8,8 +8,8 @@ from helpers.paths import TESTS, lines_of
 from helpers.script_cases import results_of, run_and_refuse, weights_of
 from helpers.tiny import write_encoder
 
-from bert_tf.models.configuration.config import BertConfig
-from bert_tf.models.configuration.head_config import HeadConfig
+from bert_tf.families.config import BertConfig
+from bert_tf.store.head_config import HeadConfig
 
 NLI = ("neutral", "contradiction", "entailment")
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{number}" for number in range(95))]

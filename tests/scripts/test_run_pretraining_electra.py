@@ -15,10 +15,10 @@ from helpers.record_files import example_of, write_records
 from helpers.script_cases import run_cases
 
 from bert_tf import BertConfig, BertForMaskedLM, ElectraDiscriminator
-from bert_tf.models.configuration.families import ElectraConfig
-from bert_tf.models.files import pretrained
+from bert_tf.families.families import ElectraConfig
+from bert_tf.models import pretrained
 from bert_tf.pretraining.create import create_pretraining_data
-from bert_tf.weights import bundle
+from bert_tf.store import bundle
 
 ELECTRA = GOLDEN / "electra"
 START = str(ELECTRA / "training" / "model.ckpt-8")

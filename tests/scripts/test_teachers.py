@@ -11,8 +11,8 @@ from helpers.script_cases import run_and_refuse, run_cases, weights_of
 from helpers.small_data import PIECES
 from helpers.tiny import ONE_LAYER
 
+from bert_tf.families.config import BertConfig
 from bert_tf.models import task_models
-from bert_tf.models.configuration.config import BertConfig
 
 pytestmark = pytest.mark.slow  # in small: models/test_distillation.py
 

@@ -13,9 +13,9 @@ from helpers.exports import save, show_progress_at_once, signature_of
 from helpers.slow import slow
 
 from bert_tf import BertModel, Embedder
-from bert_tf.models.configuration.sentence_settings import POOLINGS, SentenceSettings, read_settings, settings_files
 from bert_tf.serving import embedder as embedder_module
 from bert_tf.serving import export, predictor
+from bert_tf.store.sentence_settings import POOLINGS, SentenceSettings, read_settings, settings_files
 
 TEXTS = ["A man eats food.", "", "김철수는 서울에 산다.", " Spaces around \n", "word " * 100, "A MAN"]
 

@@ -16,10 +16,10 @@ from helpers.paths import ROOT
 from helpers.slow import slow
 
 from bert_tf.models import task_models
-from bert_tf.models.files import directory as model_directory
 from bert_tf.serving import export, graph_models, safe_graph
 from bert_tf.serving.predictor import Predictor
 from bert_tf.serving.question_answerer import QuestionAnswerer
+from bert_tf.store import directory as model_directory
 from bert_tf.system.example_bytes import example, int64_feature, pack
 from bert_tf.tasks import table
 from bert_tf.text.wordpiece import FullTokenizer

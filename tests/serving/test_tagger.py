@@ -9,8 +9,8 @@ from helpers.slow import slow
 
 from bert_tf import FullTokenizer, Predictor, Tagger
 from bert_tf.models import task_models
-from bert_tf.models.configuration.head_config import softmax
 from bert_tf.serving import export
+from bert_tf.store.head_config import softmax
 from bert_tf.tasks.ner import encode as ner_encode
 from bert_tf.tasks.ner import outputs as ner_outputs
 from bert_tf.tasks.ner import tags as ner_tags

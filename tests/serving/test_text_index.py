@@ -8,7 +8,7 @@ import pytest
 from helpers.exports import save
 
 from bert_tf import BertModel, Embedder, TextIndex
-from bert_tf.models.configuration.sentence_settings import SentenceSettings, settings_files
+from bert_tf.store.sentence_settings import SentenceSettings, settings_files
 
 TEXTS = ["A man eats food.", "김철수는 서울에 산다.", "The sky is blue.", "A man eats bread.", "Hello"]
 

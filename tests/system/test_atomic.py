@@ -20,14 +20,13 @@ from helpers.remote import BUCKET, Killed, add_file_system, end_at
 from helpers.slow import slow
 
 from bert_tf import BertForSequenceClassification, FullTokenizer, read_tokenizer
-from bert_tf.models.files import directory as model_directory
-from bert_tf.models.files import saving
 from bert_tf.serving import export
 from bert_tf.serving.text_index import TextIndex
+from bert_tf.store import bundle, saving
+from bert_tf.store import directory as model_directory
 from bert_tf.system import storage
 from bert_tf.system.storage import load_arrays, save_arrays
 from bert_tf.training import checkpoints
-from bert_tf.weights import bundle
 
 
 def test_files_appear_together_or_not_at_all(tmp_path):

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from helpers.script_cases import weights_of
 
+from bert_tf.store.bundle import find_bundle
 from bert_tf.system import storage
 from bert_tf.training import checkpoints
-from bert_tf.weights.bundle import find_bundle
 
 
 @pytest.fixture

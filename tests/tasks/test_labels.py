@@ -16,10 +16,10 @@ from helpers.small_data import PIECES
 from helpers.tiny import ONE_LAYER, write_encoder
 
 from bert_tf import BertConfig, FullTokenizer, Predictor, Tagger
-from bert_tf.models import task_models
-from bert_tf.models.configuration.head_config import HEAD_CONFIG
-from bert_tf.models.files import initialize
-from bert_tf.models.files.directory import read_head
+from bert_tf.models import initialize, task_models
+from bert_tf.store.directory import read_head
+from bert_tf.store.head_config import HEAD_CONFIG
+from bert_tf.store.tensor_files import open_safetensors
 from bert_tf.tasks.choice.settings import ChoiceSettings
 from bert_tf.tasks.choice.task import ChoiceTask
 from bert_tf.tasks.classification.settings import ClassificationSettings
@@ -29,7 +29,6 @@ from bert_tf.tasks.ner.task import NerTask
 from bert_tf.tasks.script import fine_tune
 from bert_tf.training.settings import FineTuningSettings
 from bert_tf.training.teacher import open_teacher, with_labels_of
-from bert_tf.weights.tensor_files import open_safetensors
 
 TEXTS = [f"good w{number} bad w{number * 7 % 90} w{number * 11 % 90}" for number in range(24)]
 NLI = ("entailment", "neutral", "contradiction")

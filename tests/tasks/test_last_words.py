@@ -5,7 +5,7 @@ import types
 
 import pytest
 
-from bert_tf.models.files import card
+from bert_tf.store import card
 from bert_tf.tasks import outcome
 from bert_tf.tasks.outcome import Tried
 from bert_tf.tasks.squad.data import Paragraph, SquadData, SquadExample

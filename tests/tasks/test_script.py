@@ -17,7 +17,8 @@ from helpers.small_data import WORLDS, texts_of
 from helpers.tiny import ONE_LAYER, write_encoder, write_pretraining_records
 
 import bert_tf
-from bert_tf.models.configuration.recipe import number_of_steps
+from bert_tf.families.recipe import number_of_steps
+from bert_tf.store.bundle import DATA_SUFFIX, CheckpointReader
 from bert_tf.tasks import script
 from bert_tf.tasks.choice.settings import ChoiceSettings
 from bert_tf.tasks.choice.task import ChoiceTask
@@ -35,7 +36,6 @@ from bert_tf.training.fine_tuning import BestModel
 from bert_tf.training.pretraining_run import pretrain
 from bert_tf.training.pretraining_settings import PretrainingSettings
 from bert_tf.training.settings import FineTuningSettings
-from bert_tf.weights.bundle import DATA_SUFFIX, CheckpointReader
 
 
 class CountingTask(ClassificationTask):

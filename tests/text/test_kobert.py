@@ -9,9 +9,10 @@ import sentencepiece
 from helpers.texts import SENTENCES, mixed_texts, shared_texts
 from transformers.models.bert_japanese.tokenization_bert_japanese import SentencepieceTokenizer
 
-from bert_tf.models.configuration.config import BertConfig
-from bert_tf.models.files import pretrained, saving
-from bert_tf.models.files.directory import read_model_files
+from bert_tf.families.config import BertConfig
+from bert_tf.models import pretrained
+from bert_tf.store import saving
+from bert_tf.store.directory import read_model_files
 from bert_tf.text.graph_wordpiece import NoGraphError, graph_of
 from bert_tf.text.sentence_piece import KoBertTokenizer
 

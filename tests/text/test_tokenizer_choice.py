@@ -14,8 +14,9 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 from transformers.models.bert.tokenization_bert_legacy import BertTokenizerLegacy
 from transformers.utils import sentencepiece_model_pb2_new
 
-from bert_tf.models.files import pretrained, saving
-from bert_tf.models.files.directory import read_model_files
+from bert_tf.models import pretrained
+from bert_tf.store import saving
+from bert_tf.store.directory import read_model_files
 from bert_tf.text import tokenizer_of_file
 from bert_tf.text.graph_wordpiece import NoGraphError, graph_of
 from bert_tf.text.japanese import JapaneseTokenizer

@@ -6,8 +6,8 @@ import pytest
 from helpers.tiny import TINY_CONFIG
 
 from bert_tf import BertConfig, BertForSequenceClassification
-from bert_tf.models.files import saving
-from bert_tf.models.files.directory import ModelFiles
+from bert_tf.store import saving
+from bert_tf.store.directory import ModelFiles
 from bert_tf.text.tokenizer_files import Casing
 from bert_tf.training import fine_tuning
 from bert_tf.training.fine_tuning import BestModel

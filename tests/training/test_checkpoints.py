@@ -15,12 +15,12 @@ from helpers.training_steps import build, make_batches, one_device, trainer_of
 from helpers.warm import HANG_SECONDS
 
 from bert_tf import BertConfig, BertForPreTraining, PretrainingObjective, create_optimizer
-from bert_tf.models.files import initialize
-from bert_tf.models.files.open_weights import open_weights
+from bert_tf.models import initialize
+from bert_tf.store import bundle
+from bert_tf.store.bundle import CheckpointReader
+from bert_tf.store.open_weights import open_weights
+from bert_tf.store.tensor_files import Weights
 from bert_tf.training import checkpoints, loop
-from bert_tf.weights import bundle
-from bert_tf.weights.bundle import CheckpointReader
-from bert_tf.weights.tensor_files import Weights
 
 
 def test_written_files_are_the_originals_format(golden, tmp_path):

@@ -10,9 +10,9 @@ import tensorflow as tf
 from helpers.pretraining_runs import assert_bit_identical, command, run, values, write_inputs
 from helpers.slow import slow
 
+from bert_tf.store.bundle import CheckpointReader, DamagedError
 from bert_tf.system import storage
 from bert_tf.training import checkpoints, run_directory
-from bert_tf.weights.bundle import CheckpointReader, DamagedError
 
 NAMES = ("a/kernel", "global_step")
 

@@ -12,8 +12,8 @@ from helpers.tiny import ONE_LAYER
 from helpers.training_steps import build, feed, make_batches, trainer_of
 
 import bert_tf
+from bert_tf.families.config import BertConfig
 from bert_tf.models import kernels
-from bert_tf.models.configuration.config import BertConfig
 from bert_tf.models.task_models import BertForNextSentencePrediction
 from bert_tf.system import checks
 from bert_tf.training import distribution

@@ -15,11 +15,10 @@ from helpers.paths import GOLDEN
 from helpers.training_steps import trainer_of
 
 from bert_tf import BertForQuestionAnswering, BertForSequenceClassification, BertForTokenClassification
-from bert_tf.models.configuration import variable_names
-from bert_tf.models.configuration.families import ElectraConfig
-from bert_tf.models.files import initialize
+from bert_tf.families.families import ElectraConfig
+from bert_tf.models import initialize
+from bert_tf.store import bundle, variable_names
 from bert_tf.training.optimization import create_optimizer
-from bert_tf.weights import bundle
 
 pytestmark = pytest.mark.numbers
 

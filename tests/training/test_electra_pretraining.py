@@ -14,12 +14,11 @@ from helpers.paths import GOLDEN
 from helpers.slow import slow
 from helpers.training_steps import trainer_of
 
-from bert_tf.models import encoder, kernels
-from bert_tf.models.configuration.families import ElectraConfig
+from bert_tf.families.families import ElectraConfig
+from bert_tf.models import encoder, initialize, kernels
 from bert_tf.models.electra import ElectraPretrainer, ReplacedTokenEvaluation, replace_tokens
-from bert_tf.models.files import initialize
+from bert_tf.store import bundle
 from bert_tf.training.optimization import create_optimizer
-from bert_tf.weights import bundle
 
 pytestmark = pytest.mark.numbers
 

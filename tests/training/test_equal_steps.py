@@ -11,11 +11,11 @@ from helpers.tiny import TINY_CONFIG
 from helpers.training_steps import build, fresh_trainer, make_batches, mirrored, one_device, run, trainer_of
 
 from bert_tf import BertConfig, BertForMaskedLM, BertForSequenceClassification, PretrainingObjective
-from bert_tf.models import kernels, lora
-from bert_tf.models.configuration.families import AlbertConfig, ElectraConfig, is_encoder_variable
+from bert_tf.families.families import AlbertConfig, ElectraConfig, is_encoder_variable
+from bert_tf.models import initialize, kernels
 from bert_tf.models.distillation import LanguageDistillation, TaughtLanguageModel
 from bert_tf.models.electra import ElectraPretrainer
-from bert_tf.models.files import initialize
+from bert_tf.store import lora
 from bert_tf.training import loop
 
 PRODUCTS_PER_LAYER = 8  # query, key, value, scores, context, output, and the two of the feed-forward network

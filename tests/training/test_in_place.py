@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 from helpers.training_steps import build, feed, make_batches, one_device, trainer_of
 
-from bert_tf.models.files import initialize
+from bert_tf.models import initialize
 from bert_tf.system.numba_compile import compiled
 from bert_tf.training import in_place
 from bert_tf.training.optimization import AdamWeightDecay

@@ -10,9 +10,9 @@ from helpers.slow import slow
 from helpers.training_steps import feed, one_device, trainer_of
 
 from bert_tf import BertConfig, create_optimizer
+from bert_tf.families.families import AlbertConfig, DistilBertConfig, ElectraConfig, RobertaConfig
+from bert_tf.families.recipe import Recipe
 from bert_tf.models import kernels
-from bert_tf.models.configuration.families import AlbertConfig, DistilBertConfig, ElectraConfig, RobertaConfig
-from bert_tf.models.configuration.recipe import Recipe
 from bert_tf.models.dropout import dropout_scope
 from bert_tf.models.electra import ElectraPretrainer
 from bert_tf.models.encoder import BertEncoder

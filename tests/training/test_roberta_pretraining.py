@@ -13,9 +13,10 @@ from helpers.slow import slow
 from helpers.training_steps import trainer_of
 
 from bert_tf import AdamWeightDecay, BertConfig, BertForMaskedLM, BertForPreTraining, Lamb, WarmupLinearDecay
-from bert_tf.models.configuration.families import DistilBertConfig, RobertaConfig
-from bert_tf.models.files import initialize, open_weights
+from bert_tf.families.families import DistilBertConfig, RobertaConfig
+from bert_tf.models import initialize
 from bert_tf.models.objectives import MaskedLanguageModelObjective, MeanMaskedLanguageModelObjective
+from bert_tf.store import open_weights
 
 pytestmark = pytest.mark.numbers
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from sklearn.utils.class_weight import compute_class_weight
 
-from bert_tf.models.configuration.recipe import SEARCHED, folder_of, grid_points
+from bert_tf.families.recipe import SEARCHED, folder_of, grid_points
 from bert_tf.tasks import outcome
 from bert_tf.tasks.classification.label_checks import class_weights
 from bert_tf.tasks.outcome import Tried, best_of, table_text, write_search

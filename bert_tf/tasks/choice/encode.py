@@ -11,7 +11,7 @@ from absl import logging
 
 from bert_tf.data import token_rows
 from bert_tf.data.token_rows import GroupedRows, flatten
-from bert_tf.models.configuration.head_config import softmax
+from bert_tf.store.head_config import softmax
 from bert_tf.tasks.choice.data import ChoiceExample
 from bert_tf.tasks.classification import encode as classification_encode
 from bert_tf.tasks.classification.data import Task

@@ -3,7 +3,7 @@
 from absl import logging
 
 from bert_tf.models import task_models
-from bert_tf.models.configuration.head_config import HeadConfig
+from bert_tf.store.head_config import HeadConfig
 from bert_tf.system.messages import naming_flag
 from bert_tf.tasks.choice import data, encode
 from bert_tf.tasks.table import TASKS

@@ -15,7 +15,7 @@ from absl import logging
 
 from bert_tf.data import token_rows
 from bert_tf.data.token_rows import TokenRows, WindowRows, document_spans, flatten
-from bert_tf.models.configuration.head_config import MAX_WINDOWS, HeadConfig, softmax
+from bert_tf.store.head_config import MAX_WINDOWS, HeadConfig, softmax
 from bert_tf.system.messages import warn_once
 from bert_tf.system.storage import write_text_file
 from bert_tf.tasks.classification.data import InputExample, Task

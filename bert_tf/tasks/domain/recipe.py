@@ -13,13 +13,12 @@ import tensorflow as tf
 from absl import logging
 
 from bert_tf.conversion.convert import OUTPUT_BIAS, convert
-from bert_tf.models.configuration.config import BertConfig
-from bert_tf.models.configuration.families import AlbertConfig, family_of
-from bert_tf.models.configuration.variable_names import REPLACED_TOKEN_HEAD
-from bert_tf.models.files import directory as model_directory
-from bert_tf.models.files import open_weights
+from bert_tf.families.config import BertConfig
+from bert_tf.families.families import REPLACED_TOKEN_HEAD, AlbertConfig, family_of
 from bert_tf.pretraining.create import create_pretraining_data
 from bert_tf.pretraining.documents import Document, all_documents, marked_held_out, to_text
+from bert_tf.store import directory as model_directory
+from bert_tf.store import open_weights
 from bert_tf.system import storage
 from bert_tf.system.declare import with_models
 from bert_tf.system.messages import naming_flag

@@ -6,9 +6,9 @@ import os
 
 from absl import logging
 
-from bert_tf.models.configuration.recipe import OptimizerSettings
-from bert_tf.models.files.directory import check_weights, read_head
+from bert_tf.families.recipe import OptimizerSettings
 from bert_tf.pretraining.record_settings import MIN_SEQ_LENGTH
+from bert_tf.store.directory import check_weights, read_head
 from bert_tf.system import checks
 from bert_tf.system.declare import REQUIRED, check_values, declared_in, like, parsed_flags, setting, value_of
 from bert_tf.system.messages import is_first, naming_flag

@@ -20,11 +20,10 @@ from absl import logging
 
 from bert_tf.data import token_rows
 from bert_tf.data.token_rows import TokenRows
-from bert_tf.models import kernels
-from bert_tf.models.configuration.sentence_settings import SentenceSettings, read_settings
-from bert_tf.models.files import initialize
+from bert_tf.models import initialize, kernels
 from bert_tf.models.layers import drawn_late, finished
 from bert_tf.models.task_models import BertModel
+from bert_tf.store.sentence_settings import SentenceSettings, read_settings
 from bert_tf.system import storage
 from bert_tf.system.declare import with_models
 from bert_tf.system.messages import naming_flag, progress_bar

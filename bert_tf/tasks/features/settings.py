@@ -4,10 +4,11 @@ import dataclasses
 import os
 import posixpath
 
-from bert_tf.models.configuration.variable_names import check_shapes
-from bert_tf.models.files import directory as model_directory
-from bert_tf.models.files import open_weights
-from bert_tf.models.files.directory import ModelFiles
+from bert_tf.store import directory as model_directory
+from bert_tf.store import open_weights
+from bert_tf.store.directory import ModelFiles
+from bert_tf.store.tensor_files import Weights
+from bert_tf.store.variable_names import check_shapes
 from bert_tf.system.checks import check_file, check_output_file, check_output_files
 from bert_tf.system.declare import ORIGINAL, REQUIRED, check_values, like, setting, value_of
 from bert_tf.system.messages import naming_flag
@@ -17,7 +18,6 @@ from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.text.tokenizer_files import directory_of
 from bert_tf.training.settings import ComputationSettings, DeviceSettings, ModelSettings
 from bert_tf.training.starting_model import make_tokenizer
-from bert_tf.weights.tensor_files import Weights
 
 _FORMAT_BY_ENDING = {".json": "json", ".jsonl": "json", ".npz": "npz", ".tfrecord": "tfrecord"}
 

@@ -9,7 +9,7 @@ import numpy as np
 from absl import logging
 
 from bert_tf.data import token_rows
-from bert_tf.models.configuration.head_config import softmax
+from bert_tf.store.head_config import softmax
 from bert_tf.system.storage import write_text_file
 from bert_tf.tasks.ner import data as ner_data
 from bert_tf.tasks.ner import tags as ner_tags

@@ -5,8 +5,8 @@ import posixpath
 
 from absl import logging
 
-from bert_tf.models.configuration.head_config import HeadConfig, difference, spelled_as
 from bert_tf.models.task_models import BertForTokenClassification
+from bert_tf.store.head_config import HeadConfig, difference, spelled_as
 from bert_tf.system.messages import naming_flag, some
 from bert_tf.system.storage import write_text_file
 from bert_tf.system.text_files import list_files

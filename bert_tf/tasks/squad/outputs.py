@@ -19,7 +19,7 @@ import numpy as np
 from absl import logging
 
 from bert_tf.data import token_rows
-from bert_tf.models.configuration.config import BertConfig
+from bert_tf.families.config import BertConfig
 from bert_tf.system.checks import check_extra, whole_number
 from bert_tf.system.text_files import read_json_if_there
 from bert_tf.tasks.squad.answers import Prediction, PredictionSettings, SpanScores, collect_scores, predict_answers

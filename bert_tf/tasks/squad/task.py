@@ -7,9 +7,9 @@ import random
 
 from absl import logging
 
-from bert_tf.models.configuration.head_config import HeadConfig
-from bert_tf.models.configuration.recipe import number_of_steps
+from bert_tf.families.recipe import number_of_steps
 from bert_tf.models.task_models import BertForQuestionAnswering
+from bert_tf.store.head_config import HeadConfig
 from bert_tf.system.declare import value_of
 from bert_tf.system.messages import naming_flag
 from bert_tf.system.storage import write_text_file

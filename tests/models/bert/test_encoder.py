@@ -10,9 +10,8 @@ from helpers.outputs import assert_drawn_independently
 from helpers.tiny import TINY_CONFIG
 
 from bert_tf import BertConfig, BertForPreTraining, BertForQuestionAnswering, BertForSequenceClassification, BertModel
-from bert_tf.models import kernels, objectives
+from bert_tf.models import initialize, kernels, objectives
 from bert_tf.models.dropout import dropout_scope
-from bert_tf.models.files import initialize
 from bert_tf.models.inputs import select
 from bert_tf.models.layers import LayerNorm
 from bert_tf.models.objectives import PretrainingObjective, cross_entropy

@@ -12,13 +12,13 @@ from helpers.outputs import enlarge
 from helpers.tiny import TINY_CONFIG
 
 from bert_tf import BertConfig, BertForMaskedLM, BertForSequenceClassification, BertModel, FullTokenizer
-from bert_tf.models import task_models
-from bert_tf.models.configuration.families import RobertaConfig
-from bert_tf.models.configuration.head_config import HeadConfig
-from bert_tf.models.configuration.variable_names import expected_shapes
-from bert_tf.models.files import huggingface, initialize, open_weights
-from bert_tf.models.files.directory import config_files, read_model_files
-from bert_tf.models.files.huggingface_layouts import LAYOUTS
+from bert_tf.families.families import RobertaConfig
+from bert_tf.models import initialize, task_models
+from bert_tf.store import huggingface, open_weights
+from bert_tf.store.directory import config_files, read_model_files
+from bert_tf.store.head_config import HeadConfig
+from bert_tf.store.huggingface_layouts import LAYOUTS
+from bert_tf.store.variable_names import expected_shapes
 
 LAYOUT = LAYOUTS["bert"]
 HUGGINGFACE_CONFIG = {

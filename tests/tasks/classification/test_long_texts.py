@@ -5,7 +5,7 @@ import logging as python_logging
 import numpy as np
 import pytest
 
-from bert_tf.models.configuration.head_config import NO_HEAD, HeadConfig
+from bert_tf.store.head_config import NO_HEAD, HeadConfig
 from bert_tf.tasks.classification.data import InputExample, Task
 from bert_tf.tasks.classification.encode import TextWindows, encode_examples, windows_of, windows_of_model
 

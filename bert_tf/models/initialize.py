@@ -9,14 +9,14 @@ import keras
 import numpy as np
 from absl import logging
 
+from bert_tf.families.families import FAMILIES, is_encoder_variable
 from bert_tf.models import layers
-from bert_tf.models.configuration import variable_names
-from bert_tf.models.configuration.families import FAMILIES, is_encoder_variable
-from bert_tf.models.files.directory import read_head
-from bert_tf.models.files.open_weights import open_weights
+from bert_tf.store import variable_names
+from bert_tf.store.directory import read_head
+from bert_tf.store.open_weights import open_weights
+from bert_tf.store.tensor_files import Weights, is_model_variable
 from bert_tf.system.checks import path_of
 from bert_tf.system.messages import some
-from bert_tf.weights.tensor_files import Weights, is_model_variable
 
 # The attribute of a model that has the variables its weights lacked, with the checksums of their random values.
 _RANDOM = "_random_variables"
@@ -57,7 +57,7 @@ def model_weights(model: keras.Model) -> Weights:
     weights = variables_as_weights(model.name, all_variables(model))
     if not variable_names.has_adapters(model):
         return weights
-    from bert_tf.models import lora
+    from bert_tf.store import lora
 
     return lora.merged(weights)
 

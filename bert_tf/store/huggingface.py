@@ -12,21 +12,11 @@ from collections.abc import Callable, Mapping
 import numpy as np
 from absl import logging
 
-from bert_tf.models.configuration.config import BertConfig
-from bert_tf.models.configuration.families import family_named
-from bert_tf.models.configuration.head_config import CLASSIFIERS, HUGGINGFACE_CONFIG, HeadConfig, names_in, placeholders
-from bert_tf.models.configuration.variable_names import (
-    HEAD_NAMES,
-    HIDDEN_LAYER,
-    REPLACED_TOKEN_HEAD,
-    all_names,
-    pooler,
-    word_table,
-)
-from bert_tf.models.files.huggingface_layouts import FIXED_NAMES, LAYOUTS, Layout
-from bert_tf.system.messages import some
-from bert_tf.system.text_files import read_json_if_there
-from bert_tf.weights.tensor_files import (
+from bert_tf.families.config import BertConfig
+from bert_tf.families.families import REPLACED_TOKEN_HEAD, family_named
+from bert_tf.store.head_config import CLASSIFIERS, HUGGINGFACE_CONFIG, HeadConfig, names_in, placeholders
+from bert_tf.store.huggingface_layouts import FIXED_NAMES, LAYOUTS, Layout
+from bert_tf.store.tensor_files import (
     Weights,
     is_model_variable,
     open_tensors,
@@ -34,6 +24,15 @@ from bert_tf.weights.tensor_files import (
     with_tensors,
     write_safetensors,
 )
+from bert_tf.store.variable_names import (
+    HEAD_NAMES,
+    HIDDEN_LAYER,
+    all_names,
+    pooler,
+    word_table,
+)
+from bert_tf.system.messages import some
+from bert_tf.system.text_files import read_json_if_there
 
 _ACTIVATIONS_IN = dict.fromkeys(("gelu", "gelu_python"), "gelu_erf")
 _ACTIVATIONS_IN |= dict.fromkeys(("gelu_new", "gelu_pytorch_tanh", "gelu_fast"), "gelu")

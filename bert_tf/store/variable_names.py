@@ -16,14 +16,13 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 
 from absl import logging
 
-from bert_tf.models.configuration.config import BertConfig
+from bert_tf.families.config import BertConfig
+from bert_tf.store.tensor_files import Weights, base_name, is_model_variable, renamed
 from bert_tf.system.messages import some
-from bert_tf.weights.tensor_files import Weights, base_name, is_model_variable, renamed
 
 # The output layers of the original's run_classifier.py (root scope) and run_squad.py, and some families' hidden layer.
 HIDDEN_LAYER = ("pre_classifier/kernel", "pre_classifier/bias")
 HEAD_NAMES = ("output_weights", "output_bias", "cls/squad/output_weights", "cls/squad/output_bias", *HIDDEN_LAYER)
-REPLACED_TOKEN_HEAD = "discriminator_predictions/dense/kernel"
 # What LoRA trains beside a kernel, see lora.py.
 ADAPTER_A, ADAPTER_B, ADAPTER_ALPHA = "lora_a", "lora_b", "lora_alpha"
 

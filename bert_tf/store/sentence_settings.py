@@ -9,8 +9,8 @@ import json
 import posixpath
 from collections.abc import Mapping
 
-from bert_tf.models.configuration.config import BertConfig
-from bert_tf.models.configuration.head_config import SENTENCES_CONFIG
+from bert_tf.families.config import BertConfig
+from bert_tf.store.head_config import SENTENCES_CONFIG
 from bert_tf.system.checks import whole_number
 from bert_tf.system.messages import naming_flag
 from bert_tf.system.text_files import exists, naming_file, read_json, read_json_if_there

@@ -12,14 +12,14 @@ from collections.abc import Callable, Mapping
 
 from absl import logging
 
-from bert_tf.models.configuration import variable_names
-from bert_tf.models.configuration.config import BertConfig
-from bert_tf.models.configuration.families import family_of
-from bert_tf.models.configuration.head_config import HUGGINGFACE_CONFIG, HeadConfig
-from bert_tf.models.files import card
-from bert_tf.models.files.card import card_of
-from bert_tf.models.files.directory import ModelFiles, config_files, needed_config, tokenizer_of
-from bert_tf.models.files.open_weights import BERT_TF, FORMATS, HUGGINGFACE, Format, has_weights
+from bert_tf.families.config import BertConfig
+from bert_tf.families.families import family_of
+from bert_tf.store import bundle, card, variable_names
+from bert_tf.store.card import card_of
+from bert_tf.store.directory import ModelFiles, config_files, needed_config, tokenizer_of
+from bert_tf.store.head_config import HUGGINGFACE_CONFIG, HeadConfig
+from bert_tf.store.open_weights import BERT_TF, FORMATS, HUGGINGFACE, Format, has_weights
+from bert_tf.store.tensor_files import Weights, is_model_variable, renamed, write_safetensors
 from bert_tf.system import storage
 from bert_tf.system.messages import some
 from bert_tf.system.storage import is_remote, names_in, write_files, write_text_file
@@ -27,8 +27,6 @@ from bert_tf.system.text_files import exists, is_folder
 from bert_tf.text import tokenizer_class_of, tokenizer_files
 from bert_tf.text.tokenizer import ROLES
 from bert_tf.text.wordpiece import FullTokenizer
-from bert_tf.weights import bundle
-from bert_tf.weights.tensor_files import Weights, is_model_variable, renamed, write_safetensors
 
 # That of the original and of tf-models-official, whatever a configuration says.
 _THEIR_LAYER_NORM_EPS = 1e-12
@@ -45,7 +43,7 @@ def write_weights(path: str, format: Format, weights: Weights, config: BertConfi
         names = {name: name for name in weights}
         write_safetensors(path, weights, {"format": "bert_tf"})
     elif format is HUGGINGFACE:
-        from bert_tf.models.files import huggingface
+        from bert_tf.store import huggingface
 
         weights, lines = huggingface.fitted(weights, config, head)
         for line in lines:
@@ -89,7 +87,7 @@ def description_of(files: ModelFiles, vocabulary: list[str] | None = None) -> di
     default = family_of(files.config).tokenizer_class
     casing, kind, of_vectors = files.casing, default, {}
     if files.sentences:
-        from bert_tf.models.configuration.sentence_settings import settings_files
+        from bert_tf.store.sentence_settings import settings_files
 
         texts = settings_files(files.sentences, files.config.hidden_size)
         of_vectors = {name: text.encode() for name, text in texts.items()}
@@ -202,7 +200,7 @@ def check_writable(
     if with_optimizer and "global_step" not in weights.shapes:
         raise ValueError(f"--with_optimizer: {weights.path} has no optimizer state (no global_step).")
     if kind is HUGGINGFACE:
-        from bert_tf.models.files.huggingface import names_there
+        from bert_tf.store.huggingface import names_there
 
         names_there(weights, files.config, files.head)
     directory, name = target, kind.file_name

@@ -12,13 +12,13 @@ names and shapes read, without TensorFlow.
 import dataclasses
 import posixpath
 
-from bert_tf.models.configuration import variable_names
-from bert_tf.models.configuration.families import family_of_variables
+from bert_tf.families.families import family_of_variables
+from bert_tf.store import variable_names
+from bert_tf.store.tensor_files import Weights, open_safetensors
 from bert_tf.system.messages import some
 from bert_tf.system.storage import finish_replacing, is_remote, names_in
 from bert_tf.system.text_files import exists, is_folder
 from bert_tf.text.tokenizer_files import first_existing
-from bert_tf.weights.tensor_files import Weights, open_safetensors
 
 # How the names of files other than TensorFlow's checkpoints end.
 _ENDINGS = (".safetensors", ".index.json", ".bin", ".pt", ".pth", ".h5")
@@ -101,7 +101,7 @@ def find_weights(path: str) -> tuple[Format, str]:
         if not is_ours and file == path and file.endswith(".safetensors"):
             is_ours = open_safetensors(file)[1].get("format") == BERT_TF.name
         return (BERT_TF if is_ours else HUGGINGFACE), file
-    from bert_tf.weights import bundle  # other formats don't need it
+    from bert_tf.store import bundle  # other formats don't need it
 
     prefix = bundle.find_bundle(path, TF1.file_name)
     if prefix:
@@ -143,15 +143,15 @@ def open_weights(path: str, part: str | None = None, *, merge: bool = True) -> W
     if format is BERT_TF:
         weights = open_ours(file)
     elif format is HUGGINGFACE:
-        from bert_tf.models.files import huggingface
+        from bert_tf.store import huggingface
 
         weights = huggingface.open_file(file)
     elif format is MODEL_GARDEN:
-        from bert_tf.models.files import model_garden
+        from bert_tf.store import model_garden
 
         weights = model_garden.open_checkpoint(file)
     else:
-        from bert_tf.weights import bundle
+        from bert_tf.store import bundle
 
         reader = bundle.CheckpointReader(file)
         shapes_of_file = reader.get_variable_to_shape_map()
@@ -161,7 +161,7 @@ def open_weights(path: str, part: str | None = None, *, merge: bool = True) -> W
         weights = Weights(file, TF1.name, shapes, origins, lambda name: reader.get_tensor(origins[name]), unused)
         weights = variable_names.with_our_names(weights)
     if merge and any(map(variable_names.is_adapter, weights.shapes)):
-        from bert_tf.models.lora import merged
+        from bert_tf.store.lora import merged
 
         weights = merged(weights)
     return choose_part(weights, part) if part else weights

@@ -9,9 +9,8 @@ import dataclasses
 from collections.abc import Iterable, Mapping
 from typing import ClassVar
 
-from bert_tf.models.configuration.config import BertConfig, arguments_of_size
-from bert_tf.models.configuration.recipe import Recipe
-from bert_tf.models.configuration.variable_names import REPLACED_TOKEN_HEAD
+from bert_tf.families.config import BertConfig, arguments_of_size
+from bert_tf.families.recipe import Recipe
 from bert_tf.system.checks import check_model_type
 from bert_tf.text.library_tokenizer import ByteBpeTokenizer
 from bert_tf.text.sentence_piece import SentencePieceTokenizer
@@ -242,6 +241,7 @@ class Family:
 BERT = Family(BertConfig, FullTokenizer, "BertTokenizer", has_tf1=True)
 DISTILBERT = Family(DistilBertConfig, FullTokenizer, "DistilBertTokenizer")
 ROBERTA = Family(RobertaConfig, ByteBpeTokenizer, "RobertaTokenizer")
+REPLACED_TOKEN_HEAD = "discriminator_predictions/dense/kernel"
 _PARTS = {"discriminator": REPLACED_TOKEN_HEAD, "generator": "cls/predictions/output_bias"}
 ELECTRA = Family(ElectraConfig, ElectraTokenizer, "ElectraTokenizer", has_tf1=True, parts=_PARTS)
 ALBERT = Family(AlbertConfig, SentencePieceTokenizer, "AlbertTokenizer", has_tf1=True)

@@ -22,12 +22,11 @@ import re
 import numpy as np
 from tensorflow.core.protobuf.trackable_object_graph_pb2 import TrackableObjectGraph
 
-from bert_tf.models.configuration import variable_names
-from bert_tf.models.configuration.variable_names import expected_shapes, pooler, word_table
+from bert_tf.store import bundle, variable_names
+from bert_tf.store.tensor_files import Weights
+from bert_tf.store.variable_names import expected_shapes, pooler, word_table
 from bert_tf.system.messages import some
 from bert_tf.system.text_files import exists, read_bytes
-from bert_tf.weights import bundle
-from bert_tf.weights.tensor_files import Weights
 
 # Scope in the full names here, below a layer -> scope in the original.
 _LAYER_SCOPES = {

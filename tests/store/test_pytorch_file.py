@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from helpers.slow import slow
 
-from bert_tf.weights.pytorch_file import open_state_dict
-from bert_tf.weights.tensor_files import open_tensors
+from bert_tf.store.pytorch_file import open_state_dict
+from bert_tf.store.tensor_files import open_tensors
 
 torch = pytest.importorskip("torch", reason="torch is not installed (requirements-dev.txt)")
 

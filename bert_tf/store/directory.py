@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING
 
 from absl import logging
 
-from bert_tf.models.configuration import variable_names
-from bert_tf.models.configuration.config import BertConfig, check_vocab_size
-from bert_tf.models.configuration.families import (
+from bert_tf.families.config import BertConfig, check_vocab_size
+from bert_tf.families.families import (
     BERT,
     FAMILIES,
     ElectraConfig,
@@ -25,14 +24,16 @@ from bert_tf.models.configuration.families import (
     family_of_variables,
     is_encoder_variable,
 )
-from bert_tf.models.configuration.head_config import (
+from bert_tf.store import variable_names
+from bert_tf.store.head_config import (
     HEAD_CONFIG,
     HUGGINGFACE_CONFIG,
     NO_HEAD,
     SENTENCES_CONFIG,
     HeadConfig,
 )
-from bert_tf.models.files.open_weights import open_weights
+from bert_tf.store.open_weights import open_weights
+from bert_tf.store.tensor_files import Weights
 from bert_tf.system.messages import is_first, naming_flag
 from bert_tf.system.storage import is_remote, names_in, paths_beginning_with
 from bert_tf.system.text_files import exists, read_bytes, read_json, read_json_if_there
@@ -40,10 +41,9 @@ from bert_tf.text import find_vocabulary, tokenizer_of_file
 from bert_tf.text.characters import TOKENIZER_CONFIG
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.text.tokenizer_files import Casing, directory_of, first_existing, read_casing, resolve_casing
-from bert_tf.weights.tensor_files import Weights
 
 if TYPE_CHECKING:
-    from bert_tf.models.configuration.sentence_settings import SentenceSettings
+    from bert_tf.store.sentence_settings import SentenceSettings
 
 # What export_saved_model.py writes.
 EXPORT_FILE, GRAPH_FILE = "export.json", "saved_model.pb"
@@ -155,7 +155,7 @@ def read_head(directory: str, config_file: str | None = None) -> HeadConfig:
         return NO_HEAD
     values = read_json(config_file)
     if _is_huggingface(config_file, values):
-        from bert_tf.models.files import huggingface
+        from bert_tf.store import huggingface
 
         # As in sentence-transformers, which writes the activation of a cross-encoder there, the file comes first.
         beside = read_json_if_there(posixpath.join(posixpath.dirname(config_file), SENTENCES_CONFIG)) or {}
@@ -176,7 +176,7 @@ def read_config(path: str) -> BertConfig:
     """Reads a bert_config.json, or a config.json of Hugging Face."""
     values = read_json(path)
     if _is_huggingface(path, values):
-        from bert_tf.models.files import huggingface
+        from bert_tf.store import huggingface
 
         return huggingface.read_config(values, path)
     return _CONFIG_CLASSES.get(posixpath.basename(path), BertConfig).from_json_file(path)

@@ -12,17 +12,16 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from bert_tf.models import lora
-from bert_tf.models.configuration import head_config
-from bert_tf.models.configuration.families import is_encoder_variable
-from bert_tf.models.configuration.head_config import HeadConfig
-from bert_tf.models.configuration.variable_names import pooler
-from bert_tf.models.files import initialize
-from bert_tf.models.files.directory import read_head
+from bert_tf.families.families import is_encoder_variable
+from bert_tf.models import initialize
+from bert_tf.store import head_config, lora
+from bert_tf.store.directory import read_head
+from bert_tf.store.head_config import HeadConfig
+from bert_tf.store.tensor_files import Weights, open_safetensors, with_tensors, write_safetensors
+from bert_tf.store.variable_names import pooler
 from bert_tf.system.checks import path_of
 from bert_tf.system.messages import some
 from bert_tf.system.text_files import parse_json
-from bert_tf.weights.tensor_files import Weights, open_safetensors, with_tensors, write_safetensors
 
 FILE = "lora.safetensors"
 

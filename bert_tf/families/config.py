@@ -15,12 +15,13 @@ from typing import ClassVar
 
 from absl import logging
 
-from bert_tf.models.configuration.head_config import KEYS_IN_CONFIG
-from bert_tf.models.configuration.recipe import Recipe
+from bert_tf.families.recipe import Recipe
 from bert_tf.system.checks import TITLES
 from bert_tf.system.storage import write_text_file
 from bert_tf.system.text_files import read_json
 
+# The keys about the head in a configuration of Hugging Face, or of an earlier version.
+KEYS_IN_CONFIG = ("architectures", "id2label", "label2id", "problem_type", "lstm_on_top")
 # Values of hidden_act, in upper or lower case. "gelu" is the tanh form, as in the original; "gelu_erf" the exact one.
 ACTIVATIONS = ("gelu", "gelu_erf", "relu", "tanh", "linear")
 # What a token attends to: all tokens of its sequence, or itself and those before it.
@@ -223,7 +224,7 @@ class BertConfig:
     def from_dict(cls, values: Mapping, allow_unknown: bool = False, source: str = "BertConfig") -> "BertConfig":
         """A config from the keys of a bert_config.json; missing ones (but vocab_size) get the constructor's defaults.
 
-        Labels and the kind of head, which earlier versions wrote to this file (`head_config.KEYS_IN_CONFIG`), are left
+        Labels and the kind of head, which earlier versions wrote to this file (`KEYS_IN_CONFIG`), are left
         out. `directory.read_model_files`, and thus `from_pretrained` and the scripts, read them from the file.
 
         Args:

@@ -18,11 +18,11 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 from absl import logging
 
+from bert_tf.store.tensor_files import Weights
 from bert_tf.system.example_bytes import fields, masked_crc32c, varint
 from bert_tf.system.messages import some, warn_once
 from bert_tf.system.storage import names_in, paths_beginning_with
 from bert_tf.system.text_files import exists, is_folder, open_binary, read_bytes, size_of
-from bert_tf.weights.tensor_files import Weights
 
 INDEX_SUFFIX = ".index"
 DATA_SUFFIX = ".data-00000-of-00001"

@@ -12,8 +12,8 @@ import tensorflow as tf
 from helpers.paths import GOLDEN, ROOT
 from safetensors.numpy import save_file
 
-from bert_tf.weights import bundle
-from bert_tf.weights.tensor_files import Weights, open_safetensors, open_tensors, write_safetensors
+from bert_tf.store import bundle
+from bert_tf.store.tensor_files import Weights, open_safetensors, open_tensors, write_safetensors
 
 LFS_POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:" + 64 * "0" + "\nsize 12345\n"
 SHAPES = {"bert/table": (64, 16), "bert/kernel": (32, 32), "bert/bias": (32,), "bert/scale": (4, 8)}
@@ -169,7 +169,7 @@ def test_types_of_other_programs(tmp_path):
     entry = {"shape": [2], "data_offsets": [0, 4]}
     half = crafted(tmp_path / "half", {"a": {"dtype": "BF16", **entry}}, b"\x80\x3f\x20\xc0")
     code = (
-        "import sys; from bert_tf.weights.tensor_files import open_safetensors as o; "
+        "import sys; from bert_tf.store.tensor_files import open_safetensors as o; "
         f"shapes, metadata, read = o({half!r}); print(read('a'), metadata, 'tensorflow' in sys.modules)"
     )
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)

@@ -12,12 +12,12 @@ from collections.abc import Collection, Mapping
 import yaml
 from absl import logging
 
-from bert_tf.models.configuration.variable_names import REPLACED_TOKEN_HEAD
-from bert_tf.models.files.directory import CardFacts, ModelFiles
+from bert_tf.families.families import REPLACED_TOKEN_HEAD
+from bert_tf.store.directory import CardFacts, ModelFiles
+from bert_tf.store.tensor_files import Weights, is_model_variable
 from bert_tf.system import storage
 from bert_tf.system.text_files import exists, is_folder, open_binary
 from bert_tf.text.tokenizer_files import directory_of, first_existing
-from bert_tf.weights.tensor_files import Weights, is_model_variable
 
 CARD = "README.md"
 PLACE = "path/to/this/folder"  # stands for the folder of the card in its commands
@@ -131,7 +131,7 @@ def card_of(weights: Weights, files: ModelFiles, format: str = "bert_tf") -> str
     shapes, head = weights.shapes, files.head
     facts: CardFacts = files.card
     if not (architecture := "ElectraDiscriminator" if REPLACED_TOKEN_HEAD in shapes else head.architecture):
-        from bert_tf.models.files.huggingface import architecture_of
+        from bert_tf.store.huggingface import architecture_of
 
         architecture = architecture_of(shapes, head)
     kind = "sentences" if files.sentences else head.problem_type

@@ -32,7 +32,7 @@ class Weights(Mapping[str, np.ndarray]):
 
     Attributes:
       path: the file or prefix, as shown in errors.
-      format: its name (see models/files/open_weights.py).
+      format: its name (see store/open_weights.py).
       shapes: by the original's name.
       origins: the original's name -> what the file calls it.
       unused: entries of the file without an equivalent in the original's format -> why.
@@ -151,7 +151,7 @@ def open_tensors(file: str) -> tuple[Shapes, Reader, bool]:
     if file.endswith(".safetensors"):
         shapes, metadata, read = open_safetensors(file)
         return shapes, read, "half_precision" in metadata
-    from bert_tf.weights.pytorch_file import open_state_dict  # few programs need it
+    from bert_tf.store.pytorch_file import open_state_dict  # few programs need it
 
     local, folder = _local(file)
     shapes, read, half = (_open_hdf5 if file.endswith(".h5") else open_state_dict)(local, file)

@@ -13,11 +13,11 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from absl import logging
 
+from bert_tf.store.tensor_files import Weights, base_name
 from bert_tf.system.checks import list_of_names
 from bert_tf.system.messages import some
 from bert_tf.system.text_files import naming_file, read_json
 from bert_tf.text.characters import plain_name
-from bert_tf.weights.tensor_files import Weights, base_name
 
 HEAD_CONFIG, HUGGINGFACE_CONFIG = "head_config.json", "config.json"
 SENTENCES_CONFIG = "config_sentence_transformers.json"
@@ -31,9 +31,6 @@ MAX_WINDOWS = 8  # of a text, if nothing else is said
 
 # What is larger is surely a mistake, or meant to fill the memory.
 _MOST_LABELS, _LARGEST = 1 << 20, 1 << 16
-
-# The keys about the head in a configuration of Hugging Face, or of an earlier version.
-KEYS_IN_CONFIG = ("architectures", "id2label", "label2id", "problem_type", "lstm_on_top")
 
 
 @dataclasses.dataclass(frozen=True)

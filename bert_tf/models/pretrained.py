@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING
 
 from absl import logging
 
-from bert_tf.models.configuration import head_config
-from bert_tf.models.configuration.config import BertConfig, check_vocab_size
-from bert_tf.models.configuration.families import family_of, family_of_variables
-from bert_tf.models.configuration.variable_names import HIDDEN_LAYER
-from bert_tf.models.files import card, open_weights
-from bert_tf.models.files import directory as model_directory
-from bert_tf.models.files.directory import ModelFiles, needed_config, read_model, with_files
+from bert_tf.families.config import BertConfig, check_vocab_size
+from bert_tf.families.families import family_of, family_of_variables
+from bert_tf.store import card, head_config, open_weights
+from bert_tf.store import directory as model_directory
+from bert_tf.store.directory import ModelFiles, needed_config, read_model, with_files
+from bert_tf.store.variable_names import HIDDEN_LAYER
 from bert_tf.system.checks import list_of_names, path_of, target_directory
 from bert_tf.text import tokenizer_files
 from bert_tf.text.tokenizer import Tokenizer
@@ -78,7 +77,7 @@ def from_pretrained(
     id2label, label2id: labels, as transformers has them.
     trained: for those who answer with the model: what the weights lack is an error, and not a warning.
     """
-    from bert_tf.models.files import initialize
+    from bert_tf.models import initialize
 
     path = path_of(path, model_directory.read_head)
     weights = open_weights.open_weights(path)
@@ -101,7 +100,7 @@ def from_pretrained(
         known = None
     stored = {**head.to_dict(), "num_labels": outputs or len(known or ()), "labels": known}
     if "pooling" in taken:
-        from bert_tf.models.configuration.sentence_settings import read_settings  # few models have them
+        from bert_tf.store.sentence_settings import read_settings  # few models have them
 
         files.sentences = read_settings(files.directory)
         stored["pooling"] = files.sentences.pooling
@@ -135,7 +134,8 @@ def save_pretrained(
     vocab_file, do_lower_case, strip_accents: by default those of the model that `from_pretrained` read.
     overwrite: replace existing files; a README.md that is not a card of ours stays in any case.
     """
-    from bert_tf.models.files import initialize, saving
+    from bert_tf.models import initialize
+    from bert_tf.store import saving
 
     directory = target_directory(directory)
     if not model.built:
@@ -146,7 +146,7 @@ def save_pretrained(
     casing = tokenizer_files.resolve_casing(do_lower_case, strip_accents, files.casing)
     sentences = files.sentences
     if pooling := getattr(model, "pooling", None):
-        from bert_tf.models.configuration.sentence_settings import SentenceSettings
+        from bert_tf.store.sentence_settings import SentenceSettings
 
         sentences = dataclasses.replace(sentences or SentenceSettings(directory), pooling=pooling)
     known = {"pairs": files.head.pairs, "activation": files.head.activation}

@@ -13,11 +13,11 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from bert_tf.models.configuration.variable_names import ADAPTER_A as A
-from bert_tf.models.configuration.variable_names import ADAPTER_ALPHA as ALPHA
-from bert_tf.models.configuration.variable_names import ADAPTER_B as B
-from bert_tf.models.configuration.variable_names import is_adapter
-from bert_tf.weights.tensor_files import Weights, base_name
+from bert_tf.store.tensor_files import Weights, base_name
+from bert_tf.store.variable_names import ADAPTER_A as A
+from bert_tf.store.variable_names import ADAPTER_ALPHA as ALPHA
+from bert_tf.store.variable_names import ADAPTER_B as B
+from bert_tf.store.variable_names import is_adapter
 
 
 @dataclasses.dataclass(frozen=True)

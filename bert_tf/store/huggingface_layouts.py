@@ -8,9 +8,9 @@ import dataclasses
 import re
 from collections.abc import Iterable, Mapping
 
-from bert_tf.models.configuration.config import BertConfig
-from bert_tf.models.configuration.families import AlbertConfig, DistilBertConfig, ElectraConfig, RobertaConfig
-from bert_tf.models.configuration.variable_names import HIDDEN_LAYER
+from bert_tf.families.config import BertConfig
+from bert_tf.families.families import AlbertConfig, DistilBertConfig, ElectraConfig, RobertaConfig
+from bert_tf.store.variable_names import HIDDEN_LAYER
 
 FIXED_NAMES = {
     "cls/predictions/output_bias": "cls.predictions.bias",

@@ -1,1 +1,0 @@
-"""Models on disk: directories, weights of all formats, cards."""

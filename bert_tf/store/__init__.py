@@ -1,0 +1,1 @@
+"""Models on disk: directories, weights of all formats, their names, heads and cards."""

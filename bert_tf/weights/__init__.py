@@ -1,1 +1,0 @@
-"""Weight files of other formats, as mappings from names to arrays."""
