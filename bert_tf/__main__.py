@@ -27,7 +27,7 @@ def main() -> None:
         sys.argv[:2] = [f"{name}.py"]
         script.run(importlib.import_module(f"bert_tf.cli.{name}").main)
         return
-    with script.reader_may_leave():
+    with script.exit_quietly_on_broken_pipe():
         if name == "--version":
             print(bert_tf.__version__)
             return

@@ -22,7 +22,7 @@ class DemoError(Exception):
     """An error for the user, shown without a traceback."""
 
 
-def claim_output_dir(output_dir: str, settings: dict) -> None:
+def lock_and_record_output_dir(output_dir: str, settings: dict) -> None:
     """Prepares the folder and prints what happens to its content.
 
     An interrupted demo resumes if text and sizes are the same; any other demo is replaced, and nothing else.

@@ -14,7 +14,7 @@ from bert_tf.system.text_files import list_files
 from bert_tf.text.tokenizer_files import Casing
 from demo import report, sample_text
 from demo.families import FAMILIES, FamilyPlan
-from demo.folder import DemoError, claim_output_dir, run_script, write_state, write_text
+from demo.folder import DemoError, lock_and_record_output_dir, run_script, write_state, write_text
 
 # These make a small model learn in minutes. Short sequences: fewer positions to learn to attend to. Twice the usual
 # 15% of masked tokens: twice as many predictions in the same time. In longer training neither pays off.
@@ -76,7 +76,7 @@ def run_demo(text: str, output_dir: str, plan: Plan) -> dict:
     files = [os.path.relpath(path) if os.path.exists(path) else path for path in named]
     sizes = [os.path.getsize(path) for path in files if os.path.exists(path)]
     settings = json.loads(json.dumps({"files": [files, sizes], "plan": dataclasses.asdict(plan)}))
-    claim_output_dir(output_dir, settings)
+    lock_and_record_output_dir(output_dir, settings)
     marks = [time.monotonic()]
     summary = {}
     stages = {title: stage for title, stage in _STAGES.items() if plan.kind.has_teacher or stage is not train_teacher}

@@ -194,7 +194,7 @@ def strings_of(path: pathlib.Path) -> list[tuple[int, str]]:
         has_body = isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)
         if has_body and isinstance(node.body[0], ast.Expr) and isinstance(node.body[0].value, ast.Constant):
             docstrings.add(node.body[0].value)
-        if isinstance(node, ast.Call) and getattr(node.func, "id", None) in ("setting", "like"):
+        if isinstance(node, ast.Call) and getattr(node.func, "id", None) in ("setting", "inherited_setting"):
             docstrings |= {*ast.walk(node)}
     strings = (node for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str))
     return [(node.lineno, node.value) for node in strings if node not in docstrings]

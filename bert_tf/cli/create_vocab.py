@@ -16,7 +16,7 @@ from collections.abc import Collection
 from absl import flags, logging
 
 from bert_tf.system import checks, script, storage, text_files
-from bert_tf.system.declare import REQUIRED, define_flags, flags_given, given, setting, settings_of
+from bert_tf.system.declare import REQUIRED, define_flags, flags_given, non_default_settings, setting, settings_of
 from bert_tf.system.text_files import encoding_setting
 
 FLAGS = flags.FLAGS
@@ -167,7 +167,7 @@ def main(_):
     with storage.file_locked(settings.output_file, *contents):
         storage.write_files(contents)
     next_flags = {"input_file": settings.input_file, "vocab_file": settings.output_file}
-    same = ("do_lower_case", "strip_accents", *given(settings, ["encoding"]))
+    same = ("do_lower_case", "strip_accents", *non_default_settings(settings, ["encoding"]))
     next_flags |= {name: arguments[name] for name in same if arguments.get(name) is not None}
     command = shlex.join(f"--{name}={value}" for name, value in next_flags.items())
     logging.info(

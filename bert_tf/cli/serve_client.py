@@ -94,7 +94,7 @@ def _to_ids(settings: ClientSettings, examples: list[dict]) -> Callable[[dict], 
 
 def main(_):
     from bert_tf.serving import client
-    from bert_tf.system.messages import visible
+    from bert_tf.system.messages import escape_control_characters
 
     logging.set_verbosity(logging.WARNING)
     settings = settings_of(ClientSettings, FLAGS)
@@ -108,4 +108,4 @@ def main(_):
         outputs = client.ask(settings.server, settings.model, inputs, **options)
         for values in zip(*map(outputs.get, sorted(outputs)), strict=True):
             answer = dict(zip(sorted(outputs), values, strict=True))
-            sys.stdout.write(visible(json.dumps(answer, ensure_ascii=False)) + "\n")
+            sys.stdout.write(escape_control_characters(json.dumps(answer, ensure_ascii=False)) + "\n")

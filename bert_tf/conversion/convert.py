@@ -17,7 +17,7 @@ from bert_tf.store.sentence_settings import read_settings
 from bert_tf.store.tensor_files import Weights, base_name, blocks, is_model_variable
 from bert_tf.store.variable_names import expected_shapes, word_table
 from bert_tf.system.checks import path_of
-from bert_tf.system.messages import naming_flag, progress_bar, some
+from bert_tf.system.messages import abbreviated_list, naming_flag, progress_bar
 from bert_tf.system.text_files import read_text_lines
 from bert_tf.text import tokenizer_class_of, tokenizer_files
 from bert_tf.text.characters import read_added_tokens
@@ -88,7 +88,7 @@ class Conversion:
         if format == "huggingface":
             weights, compared = huggingface.fitted(weights, files.config, files.head)
         # The source's card if it is ours, unless it is that of the whole of which this is a part.
-        text = None if self.part else card.read_ours(files.directory)
+        text = None if self.part else card.read_generated_card(files.directory)
         if text is None:
             facts = card.CardFacts(card.beginning_of(self.source, self.original))  # which reads all weights
             text = card.card_of(weights, dataclasses.replace(files, card=facts), format)
@@ -226,7 +226,10 @@ def _compare_tensors(weights: Weights, path: str, with_optimizer: bool) -> str:
     needed = weights if with_optimizer else filter(is_model_variable, filter(is_encoder_variable, weights))
     lost, extra = [name for name in needed if name not in back], [name for name in back if name not in weights]
     if lost or extra:
-        raise ValueError(f"Reading back {path} failed: lost {some(lost) or 'nothing'}, new {some(extra) or 'nothing'}.")
+        raise ValueError(
+            f"Reading back {path} failed: lost {abbreviated_list(lost) or 'nothing'}, "
+            f"new {abbreviated_list(extra) or 'nothing'}."
+        )
     for name in progress_bar(names, desc="Comparing tensors", unit="tensor"):
         if _digest(back, name) != _digest(weights, name):
             raise ValueError(f"Reading back {path} failed: {name} differs from {weights.path}.")

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from absl import logging
 
 from bert_tf.system.checks import check_extra
-from bert_tf.system.messages import is_first, some
+from bert_tf.system.messages import abbreviated_list, is_first
 from bert_tf.system.storage import is_remote
 from bert_tf.system.text_files import local_file, naming_file, parse_json, read_bytes
 
@@ -26,7 +26,7 @@ def rows(path: str) -> Iterator[dict]:
         kinds = {field.name: list(map(str, _leaves(field.type))) for field in schema}
         left_out = [name for name, leaves in kinds.items() if any("binary" in leaf for leaf in leaves)]
         if left_out and is_first("bytes", path):
-            logging.info("%s: left out columns of bytes: %s.", path, some(left_out))
+            logging.info("%s: left out columns of bytes: %s.", path, abbreviated_list(left_out))
         changed = {name: str for name, leaves in kinds.items() if not all(map(_OF_JSON.match, leaves))}
         changed |= _named_classes(schema, path)
         columns = [name for name in kinds if name not in left_out] if left_out else None
@@ -69,7 +69,7 @@ def _named_classes(schema, path: str) -> dict[str, Callable]:
         names: list[str] = []
         if column in schema.names and (namer := _namer(feature, names)):
             namers[column] = namer
-            shown = some([f"{number} {name}" for number, name in enumerate(names)])
+            shown = abbreviated_list([f"{number} {name}" for number, name in enumerate(names)])
             if is_first("classes", column, shown):
                 logging.info("%s: the file names the numbers in %r, and the names are read: %s.", path, column, shown)
     return namers

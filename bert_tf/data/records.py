@@ -32,7 +32,7 @@ from bert_tf.data import record_files
 from bert_tf.data.record_files import RECORDS_PER_BLOCK, Features
 from bert_tf.data.token_rows import WHOLE, Share, permutation
 from bert_tf.system.example_bytes import is_frame_head
-from bert_tf.system.messages import progress_bar, some
+from bert_tf.system.messages import abbreviated_list, progress_bar
 from bert_tf.system.storage import arrays_as_bytes, load_arrays
 from bert_tf.system.workers import in_threads
 
@@ -152,7 +152,7 @@ def index_records(files: str | Sequence[str], features: Features | None, *, veri
     blocks = np.concatenate([np.insert(each, 0, number, axis=1) for number, each in enumerate(of_files)])
     index = RecordIndex(tuple(files), tuple(sizes), *blocks.T)
     if not index.total_records:
-        raise record_files.RecordError(f"no records in {some(files)}")
+        raise record_files.RecordError(f"no records in {abbreviated_list(files)}")
     if empty := sorted(set(range(len(files))) - set(index.file_number.tolist())):
         logging.warning("%d of %d files have no records, the first of them %s", len(empty), len(files), files[empty[0]])
     logging.info("%d records in %d files, %.1f MB", index.total_records, len(files), sum(sizes) / 1e6)

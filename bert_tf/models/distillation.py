@@ -220,11 +220,11 @@ class TaughtLanguageModel(TaughtModel):
             teacher_factors = self._scoring(self.teacher, targets, compared_positions, False)
         targets, *teacher_factors = (ops.stop_gradient(ops.convert_to_tensor(x)) for x in (targets, *teacher_factors))
         encoded = self.student.encode(features, training=training, read_positions=read)
-        states, compared, masked = kernels.shared(encoded["sequence_output"], 3)
+        states, compared, masked = kernels.ordered_fan_out(encoded["sequence_output"], 3)
         vectors, table, bias = self._scoring(self.student, compared, compared_positions, training)
-        table, compared_table = kernels.shared(table, 2)  # and the lookup of the tokens is a third use
+        table, compared_table = kernels.ordered_fan_out(table, 2)  # and the lookup of the tokens is a third use
         # A custom gradient takes no variables; outside of graphs the bias still is one.
-        factors = [kernels.shared(x, 1)[0] for x in (vectors, compared_table, bias)]
+        factors = [kernels.ordered_fan_out(x, 1)[0] for x in (vectors, compared_table, bias)]
         soft = ops.zeros((3,), "float32")
         alphas = objective.alpha_ce, objective.alpha_mse
         if any(alphas):

@@ -74,13 +74,13 @@ def dropout_scope(seed, first_row=0) -> _Within:
     return _Within(_Scope(ops.concatenate([ops.convert_to_tensor(seed, "int32"), row])))
 
 
-def under(name: str) -> _Within:
+def name_scope(name: str) -> _Within:
     """In this context the names of places begin with this one."""
     scope = _scope.get()
     return _Within(scope and dataclasses.replace(scope, paths=tuple(f"{path}/{name}" for path in scope.paths)))
 
 
-def under_each(names: Sequence[str]) -> Callable[..., _Within]:
+def layer_name_scope(names: Sequence[str]) -> Callable[..., _Within]:
     """turn -> a context in which the names of places begin with names[turn], an int32 scalar of a loop over layers."""
     scope = _scope.get()
     paths = tuple(f"{path}/{name}" for path in (scope.paths if scope else ()) for name in names)
@@ -126,7 +126,7 @@ def _signed(word: int) -> int:
     return (word + 2**31) % 2**32 - 2**31
 
 
-def drop_at(name: str, rate: float, training: bool) -> Drop | None:
+def dropout_at(name: str, rate: float, training: bool) -> Drop | None:
     """The dropout at a place; None if nothing is dropped."""
     if not training or not rate:
         return None
@@ -141,11 +141,11 @@ def drop_at(name: str, rate: float, training: bool) -> Drop | None:
 
 def dropout(x, rate: float, name: str, training: bool):
     """Inverted dropout, computed in float32; x itself where nothing drops."""
-    drop = drop_at(name, rate, training)
-    return x if drop is None else ops.cast(dropped(ops.cast(x, "float32"), drop), x.dtype)
+    drop = dropout_at(name, rate, training)
+    return x if drop is None else ops.cast(apply_dropout(ops.cast(x, "float32"), drop), x.dtype)
 
 
-def dropped(x, drop: Drop | None):
+def apply_dropout(x, drop: Drop | None):
     """A float32 tensor whose kept elements are divided by the probability to keep them."""
     if drop is None:
         return x

@@ -9,14 +9,14 @@ from keras import ops
 from bert_tf.families.config import BertConfig
 from bert_tf.families.families import as_config
 from bert_tf.models import kernels
-from bert_tf.models.dropout import dropout, in_scope, under, under_each
+from bert_tf.models.dropout import dropout, in_scope, layer_name_scope, name_scope
 from bert_tf.models.inputs import is_packed, require, require_inputs
 from bert_tf.models.layer_loop import looped
 from bert_tf.models.layers import (
+    ConfigFromArguments,
     ConfiguredLayer,
     NamedInputs,
     Projection,
-    Rebuilt,
     TransformerBlock,
     add_random_weight,
     attention_bias,
@@ -78,7 +78,7 @@ class Embeddings(ConfiguredLayer):
         return dropout(self.layer_norm(x), config.hidden_dropout_prob, self.name, training)
 
 
-class BertEncoder(NamedInputs, Rebuilt, keras.Model):
+class BertEncoder(NamedInputs, ConfigFromArguments, keras.Model):
     """The encoder of BERT or of a descendant as a part of other models; on its own, use `BertModel`.
 
     Its arguments, and embeddings: those of another encoder, which both share; None: its own.
@@ -194,7 +194,7 @@ class BertEncoder(NamedInputs, Rebuilt, keras.Model):
         positions = inputs.get("position_ids")
         if positions is not None and not is_packed(inputs):
             positions = ops.cast(positions, "int32") - self.config.first_position
-        with under(self.name):
+        with name_scope(self.name):
             x = self.embeddings(input_ids, segment_ids, position_ids=positions, training=training)
             embedding_output = self.project(x) if self.project else x
             layers, attention = self._run_blocks(embedding_output, bias, few, training, return_attention)
@@ -257,7 +257,7 @@ class BertEncoder(NamedInputs, Rebuilt, keras.Model):
 
     def _run_block(self, number: int, x, bias, positions, training: bool, return_attention: bool = False) -> tuple:
         """The output of a layer and its attention weights; arguments as for `_run_blocks`."""
-        block, scope = self.blocks[self.config.block_order[number]], under(f"layer_{number}")
+        block, scope = self.blocks[self.config.block_order[number]], name_scope(f"layer_{number}")
         read = positions if number == len(self.config.block_order) - 1 else None
 
         def layer(x):
@@ -279,7 +279,7 @@ class BertEncoder(NamedInputs, Rebuilt, keras.Model):
                 x = ops.stop_gradient(x)
             if first == end:
                 continue
-            scope = under_each([f"layer_{number}" for number in range(first, end)])
+            scope = layer_name_scope([f"layer_{number}" for number in range(first, end)])
 
             def call(block, turn, x, scope=scope):
                 with scope(turn):

@@ -21,11 +21,18 @@ from bert_tf.models.dropout import dropout, in_scope
 from bert_tf.models.encoder import BertEncoder
 from bert_tf.models.inputs import ENCODER_INPUTS, features_with_labels, select
 from bert_tf.models.keras_internals import MetricsList
-from bert_tf.models.layers import ConfiguredLayer, NamedInputs, Projection, Rebuilt, add_random_weight, gather_positions
+from bert_tf.models.layers import (
+    ConfigFromArguments,
+    ConfiguredLayer,
+    NamedInputs,
+    Projection,
+    add_random_weight,
+    gather_positions,
+)
 from bert_tf.models.objectives import ClassificationObjective, MultiLabelObjective, RegressionObjective
 from bert_tf.store.head_config import NO_HEAD, HeadConfig
 from bert_tf.store.tensor_files import Weights
-from bert_tf.system.checks import number, whole_number
+from bert_tf.system.checks import check_integer, check_number
 
 
 class ObjectiveMetric(MetricsList):
@@ -148,7 +155,7 @@ class Pretrained:
         super().export(filepath, format, input_signature=input_signature, **arguments)
 
 
-class TaskModel(NamedInputs, Pretrained, Rebuilt, keras.Model):
+class TaskModel(NamedInputs, Pretrained, ConfigFromArguments, keras.Model):
     """The base class of models with heads: the encoder, and an objective.
 
     A subclass creates its `head` in __init__ (if it has others, it builds them in `build_head`), and defines `call`.
@@ -288,11 +295,11 @@ def _share_of_mean(loss, outputs):
     return value + (loss - value) * here["rows"] * whole["replicas"] / whole["rows"]
 
 
-class LinearHead(Rebuilt, keras.layers.Layer):
+class LinearHead(ConfigFromArguments, keras.layers.Layer):
     """x Wᵀ + b with W stored [C, H], as the original stores output layers (`output_weights`, `output_bias`)."""
 
     def __init__(self, num_outputs: int, initializer_range: float | None = 0.02, **kwargs):
-        whole_number(num_outputs, "num_outputs")
+        check_integer(num_outputs, "num_outputs")
         super().__init__(**kwargs)
         self.num_outputs = num_outputs
         self.initializer_range = initializer_range
@@ -397,7 +404,7 @@ class ClassifierModel(TaskModel):
         super().__init__(objective, copy.copy(as_config(config)), seed, **kwargs)  # its own, with its labels
         dropout_rate = getattr(self.config, self.usual_dropout) if dropout_rate is None else dropout_rate
         num_labels = int(num_labels)  # not NumPy's, which is not for JSON
-        number(dropout_rate, "dropout_rate", 0.0, 1.0)
+        check_number(dropout_rate, "dropout_rate", 0.0, 1.0)
         if head.labels and len(head.labels) != num_labels:
             raise ValueError(f"num_labels={num_labels}, but labels has {len(head.labels)} names.")
         self.num_labels = num_labels

@@ -16,7 +16,7 @@ from bert_tf.store.directory import read_head
 from bert_tf.store.open_weights import open_weights
 from bert_tf.store.tensor_files import Weights, is_model_variable
 from bert_tf.system.checks import path_of
-from bert_tf.system.messages import some
+from bert_tf.system.messages import abbreviated_list
 
 # The attribute of a model that has the variables its weights lacked, with the checksums of their random values.
 _RANDOM = "_random_variables"
@@ -112,17 +112,21 @@ def initialize(
     shared = [name for name in variables if name in shapes]
     missing = [name for name in variables if name not in shapes]
     if not shared:
-        lists = f"It has {some(sorted(shapes))}; the model has {some(list(variables))}."
+        lists = f"It has {abbreviated_list(sorted(shapes))}; the model has {abbreviated_list(list(variables))}."
         raise ValueError(f"{path} has none of the model's variables. {lists}")
     sizes = {name: (list(shapes[name]), list(variables[name].shape)) for name in shared}
     wrong = [f"{name}: {old} in the checkpoint, {new} in the model" for name, (old, new) in sizes.items() if old != new]
     if wrong:
-        raise ValueError(f"{path} does not match the model, {len(wrong)} of {len(shared)} shapes: {some(wrong, '; ')}.")
+        raise ValueError(
+            f"{path} does not match the model, {len(wrong)} of {len(shared)} shapes: {abbreviated_list(wrong, '; ')}."
+        )
     if must_have_all and missing:
-        raise ValueError(f"{path} lacks {len(missing)} of the run's {len(variables)} variables: {some(missing)}.")
+        raise ValueError(
+            f"{path} lacks {len(missing)} of the run's {len(variables)} variables: {abbreviated_list(missing)}."
+        )
     for name in shared:
         variables[name].assign(finite_value(weights, name))
-        layers.has_value(variables[name])
+        layers.mark_initialized(variables[name])
     unused = dict.fromkeys(sorted(set(shapes) - set(shared)), "") | weights.unused
     return Initialization(path, shared, missing, unused)
 
@@ -144,7 +148,7 @@ def initialize_model(
     complete: see `check_complete`, which is then called.
     untrained: variables whose values were saved before they were trained; they count among what is missing.
     """
-    with layers.drawn_late():
+    with layers.deferred_initialization():
         if not model.built:
             model.build()
         result = initialize(model_variables(model), weights)
@@ -186,7 +190,7 @@ def draw_normal_weights(model: keras.Model) -> None:
             if variable.path in empty:
                 value = keras.ops.where((keras.ops.arange(len(value)) == empty[variable.path])[:, None], 0.0, value)
             variable.assign(value)
-            layers.has_value(variable)
+            layers.mark_initialized(variable)
 
 
 class PartialLoadWarning(UserWarning):
@@ -224,7 +228,7 @@ def check_complete(result: Initialization, model: keras.Model, unread: tuple[str
         verb = "holds, but untrained," if _UNTRAINED in map(result.unused.get, missing) else "lacks"
         raise ValueError(
             f"{result.checkpoint} {verb} {len(missing)} of the model's variables, so that its answers would be random: "
-            f"{some(missing)}. Train it first."
+            f"{abbreviated_list(missing)}. Train it first."
         )
 
 
@@ -237,10 +241,12 @@ def _warn_of_random_weights(result: Initialization, model: keras.Model, depth: i
     if missing:
         verb = "are untrained" if _UNTRAINED in map(result.unused.get, missing) else "are not"
         message = f"{len(missing)} variables of {type(model).__name__} {verb} in {result.checkpoint} and are random: "
-        warnings.warn(f"{message}{some(missing)}. Train the model before you use it.", PartialLoadWarning, depth)
+        warnings.warn(
+            f"{message}{abbreviated_list(missing)}. Train the model before you use it.", PartialLoadWarning, depth
+        )
     if unused:
         message = f"{len(unused)} variables of the encoder in {result.checkpoint} are not used by the model: "
-        warnings.warn(f"{message}{some(unused)}.", PartialLoadWarning, depth)
+        warnings.warn(f"{message}{abbreviated_list(unused)}.", PartialLoadWarning, depth)
 
 
 def untrained_variables(model: keras.Model) -> list[str]:
@@ -257,7 +263,9 @@ def check_trained(model: keras.Model, unread: tuple[str, ...] = ()) -> None:
     """
     if names := _without_pooler(untrained_variables(model), unread):
         kind = type(model).__name__
-        raise ValueError(f"{len(names)} variables of {kind} are still random, as its weights lack them: {some(names)}.")
+        raise ValueError(
+            f"{len(names)} variables of {kind} are still random, as its weights lack them: {abbreviated_list(names)}."
+        )
 
 
 def _checksum(variables: Mapping[str, keras.Variable], name: str) -> str:
@@ -286,7 +294,7 @@ def log_initialization(result: Initialization, model: keras.Model, level: int | 
         f"{sum(sizes.values()):,}",
         result.checkpoint,
         len(unused),
-        f" ({some(unused)})" if unused else "",
+        f" ({abbreviated_list(unused)})" if unused else "",
     )
     by_reason: dict[str, list[str]] = {}
     for name in result.missing:

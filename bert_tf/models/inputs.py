@@ -176,7 +176,7 @@ def _by_class(model, weights) -> dict[int, float]:
         number = by_name.get(plain_name(key), key) if isinstance(key, str) else key
         if not isinstance(number, numbers.Integral) or (count > 1 and number not in known):
             raise ValueError(f"class_weight: {key!r:.80} is none of the model's classes, {known or 'numbers'!r:.200}")
-        checks.number(weight, f"class_weight[{key!r:.80}]", 0.0)
+        checks.check_number(weight, f"class_weight[{key!r:.80}]", 0.0)
         found[int(number)] = weight
     return found
 
@@ -277,7 +277,7 @@ class _Predicted(np.ndarray):
         return self.view(np.ndarray)
 
 
-def answering(outputs):
+def with_transformers_names(outputs):
     """A model's outputs; on TensorFlow they also answer to the names of transformers: a single one to `logits`."""
     if isinstance(outputs, np.ndarray):
         return outputs.view(_Predicted)

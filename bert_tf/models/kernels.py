@@ -22,7 +22,7 @@ from collections.abc import Iterator
 import keras
 from keras import ops
 
-from bert_tf.models.dropout import Drop, dropped, random_bits
+from bert_tf.models.dropout import Drop, apply_dropout, random_bits
 from bert_tf.system.workers import on_cpu
 
 _switches = dict.fromkeys(("fused in inference", "recomputation", "one program"), False)
@@ -185,7 +185,7 @@ def residual_norm(x, residual, gamma, beta, drop: Drop | None, epsilon: float, d
     epsilon: added to the variance. dtype: of the result.
     """
     if residual is None or not fuses(training):
-        z = dropped(_float32(x), drop)
+        z = apply_dropout(_float32(x), drop)
         normalized, _ = _normalized(z if residual is None else z + _float32(residual), epsilon)
         return ops.cast(normalized * gamma + beta, dtype)
     rate, key = (drop.rate, drop.key) if drop else (0.0, ops.zeros((3,), "int32"))
@@ -209,10 +209,10 @@ def attention_weights(scores, mask_bias, scale: float, drop: Drop | None = None,
     if fuses(training):
         rate, key = (drop.rate, drop.key) if drop else (0.0, ops.zeros((3,), "int32"))
         return _fused_attention(scale, rate)(*_tensors(scores, mask_bias, key))
-    return ops.cast(dropped(_softmax(scores, mask_bias, scale), drop), scores.dtype)
+    return ops.cast(apply_dropout(_softmax(scores, mask_bias, scale), drop), scores.dtype)
 
 
-def shared(x, count: int) -> tuple:
+def ordered_fan_out(x, count: int) -> tuple:
     """x as `count` tensors for as many uses, whose gradients are added in this order.
 
     TensorFlow adds the gradients of three or more uses of one tensor in the order in which its threads finish them, so
@@ -306,7 +306,7 @@ def _compiled(function):
 
 
 def _dropped(x, rate, key):
-    return dropped(x, Drop(rate, key) if rate else None)
+    return apply_dropout(x, Drop(rate, key) if rate else None)
 
 
 def _column_sums(x):

@@ -23,7 +23,7 @@ from bert_tf.families.config import BertConfig
 from bert_tf.families.families import as_config
 from bert_tf.models import inputs as model_inputs
 from bert_tf.models import kernels
-from bert_tf.models.dropout import drop_at, under
+from bert_tf.models.dropout import dropout_at, name_scope
 from bert_tf.models.kernels import leading_sizes
 from bert_tf.models.layer_loop import kept_product
 from bert_tf.store.variable_names import ADAPTER_A, ADAPTER_B
@@ -46,7 +46,7 @@ def _keras_method(name: str) -> Callable:
     def call(self, *args, **kwargs):
         arguments = inspect.signature(method).bind(self, *args, **kwargs).arguments
         result = getattr(super(NamedInputs, self), name)(**model_inputs.keras_arguments(name, **arguments))
-        return model_inputs.answering(result) if name == "predict" else result
+        return model_inputs.with_transformers_names(result) if name == "predict" else result
 
     return call
 
@@ -74,7 +74,7 @@ class NamedInputs:
         named = model_inputs.named_inputs(inputs, self.known_inputs, type(self).__name__, self.other_names)
         named = {name: model_inputs.as_array(value) for name, value in named.items()}
         model_inputs.check_shapes(named)
-        outputs = model_inputs.answering(super().__call__(named, *args, **kwargs))
+        outputs = model_inputs.with_transformers_names(super().__call__(named, *args, **kwargs))
         return model_inputs.with_loss(self, outputs, named) if keywords else outputs
 
     def compile(self, *args, **kwargs):
@@ -91,7 +91,7 @@ class NamedInputs:
     fit, evaluate, predict = map(_keras_method, ("fit", "evaluate", "predict"))
 
 
-class Rebuilt:
+class ConfigFromArguments:
     """A mixin for layers and models: Keras makes them again from the arguments of the class, which it knows by name.
 
     An argument's value is that of the attribute of its name: of the `head_config` of a model, or else of the object.
@@ -118,7 +118,7 @@ class Rebuilt:
         return values
 
 
-class ConfiguredLayer(Rebuilt, keras.layers.Layer):
+class ConfiguredLayer(ConfigFromArguments, keras.layers.Layer):
     """A layer whose only argument is a configuration of any family (or its dict, as stored in a saved model)."""
 
     def __init__(self, config: BertConfig | dict, **kwargs):
@@ -132,7 +132,7 @@ class ConfiguredLayer(Rebuilt, keras.layers.Layer):
         return LayerNorm(self.config.layer_norm_eps, name="LayerNorm", dtype=self.dtype_policy)
 
 
-class LayerNorm(Rebuilt, keras.layers.Layer):
+class LayerNorm(ConfigFromArguments, keras.layers.Layer):
     """Layer norm over the last axis, of `residual + dropout(x)` if those are given.
 
     Statistics and both variables (`gamma`, `beta`, [H]) stay in float32 under every dtype policy, and so does a float32
@@ -149,12 +149,12 @@ class LayerNorm(Rebuilt, keras.layers.Layer):
         self.beta = self.add_weight(name="beta", shape=(size,), initializer="zeros", autocast=False, dtype="float32")
 
     def call(self, x, residual=None, drop=None, training=False):
-        """x: [..., H]; residual: of the same shape; drop: of x, see `dropout.drop_at`."""
+        """x: [..., H]; residual: of the same shape; drop: of x, see `dropout.dropout_at`."""
         gamma, beta = (value if value.trainable else ops.stop_gradient(value) for value in (self.gamma, self.beta))
         return kernels.residual_norm(x, residual, gamma, beta, drop, self.epsilon, self.compute_dtype, training)
 
 
-class Projection(Rebuilt, keras.layers.Layer):
+class Projection(ConfigFromArguments, keras.layers.Layer):
     """activation(x W + b) over the last axis, with W stored [in, out].
 
     lora: what is trained beside W and b, see lora.py, or None; to be set before `build`.
@@ -217,7 +217,7 @@ class ResidualOutput(ConfiguredLayer):
     def call(self, x, residual, rate, training=False):
         rows = self.dense(x, training=training, in_rows=True)
         x = ops.reshape(rows, (*leading_sizes(residual, len(residual.shape) - 1), self.config.hidden_size))
-        return self.layer_norm(x, residual=residual, drop=drop_at(self.name, rate, training), training=training)
+        return self.layer_norm(x, residual=residual, drop=dropout_at(self.name, rate, training), training=training)
 
 
 class Attention(ConfiguredLayer):
@@ -241,7 +241,7 @@ class Attention(ConfiguredLayer):
 
     def call(self, x, attention_bias, training=False, positions=None):
         """Arguments and results as for `TransformerBlock`, except that attention_bias is of the queries' positions."""
-        read, keyed, valued = kernels.shared(x, 3) if training else (x, x, x)
+        read, keyed, valued = kernels.ordered_fan_out(x, 3) if training else (x, x, x)
         if positions is not None:
             read = gather_positions(read, positions)  # what asks, [B, Q, H]
         heads = self.config.num_attention_heads
@@ -258,7 +258,7 @@ class Attention(ConfiguredLayer):
         query = split(self.query, read, asking, (0, 2, 1, 3))  # [B, N, Q, D]
         key = split(self.key, keyed, sizes, (0, 2, 3, 1))  # [B, N, D, S]
         value = split(self.value, valued, sizes, (0, 2, 1, 3))  # [B, N, S, D]
-        drop = drop_at("self", self.config.attention_probs_dropout_prob, training)
+        drop = dropout_at("self", self.config.attention_probs_dropout_prob, training)
         scores, scale = ops.matmul(query, key), 1.0 / math.sqrt(size)
         weights = kernels.attention_weights(scores, attention_bias, scale, drop, training)  # [B, N, Q, S]
         context = ops.transpose(kept_product(ops.matmul, weights, value), (0, 2, 1, 3))  # [B, Q, N, D]
@@ -297,7 +297,7 @@ class TransformerBlock(ConfiguredLayer):
         """
         if positions is not None and attention_bias.shape[2] != 1:
             attention_bias = gather_positions(attention_bias[:, 0], positions)[:, None]
-        with under("attention"):
+        with name_scope("attention"):
             x, weights = self.attention(x, attention_bias, training=training, positions=positions)
         hidden = self.intermediate(x, activation=self.config.activation, training=training, in_rows=True)  # [B Q, I]
         return self.block_output(hidden, x, rate=self.config.hidden_dropout_prob, training=training), weights
@@ -326,7 +326,7 @@ def attention_bias(input_mask, causal: bool = False):
 # A model is built before its checkpoint is read. To draw weights that are then replaced would take longer than to read
 # them. A value depends on its own seed only, not on when it is drawn: the numbers are the same in either order.
 
-# id -> (variable, its values) of variables that are still zero; None outside of `drawn_late`.
+# id -> (variable, its values) of variables that are still zero; None outside of `deferred_initialization`.
 _undrawn: dict[int, tuple[keras.Variable, keras.initializers.Initializer]] | None = None
 
 
@@ -351,11 +351,11 @@ def add_random_weight(layer: keras.Layer, name: str, shape: tuple, deviation: fl
 
 
 @contextlib.contextmanager
-def drawn_late() -> Iterator[None]:
+def deferred_initialization() -> Iterator[None]:
     """Layers built in this context have random weights of zero until its end.
 
-    Then they are drawn, except for variables passed to `has_value`. For scripts and functions that build a model and
-    set it from a checkpoint.
+    Then they are drawn, except for variables passed to `mark_initialized`. For code that builds a model and sets it
+    from a checkpoint.
     """
     global _undrawn
     outer, _undrawn = _undrawn, {}
@@ -367,7 +367,7 @@ def drawn_late() -> Iterator[None]:
         _undrawn = outer
 
 
-def has_value(variable: keras.Variable) -> None:
+def mark_initialized(variable: keras.Variable) -> None:
     """Notes that a variable has its value, so that no random one is drawn."""
     if _undrawn is not None:
         _undrawn.pop(id(variable), None)
@@ -420,7 +420,7 @@ def normalized(vectors):
     return vectors / ops.maximum(ops.norm(vectors, axis=-1, keepdims=True), 1e-12)
 
 
-class WindowPooling(Rebuilt, keras.layers.Layer):
+class WindowPooling(ConfigFromArguments, keras.layers.Layer):
     """Mean or maximum over the windows of a text, or a mean with weights that are learned.
 
     The weights of "attention" are a softmax over the windows of their vectors' products with one learned vector. It

@@ -20,7 +20,7 @@ from bert_tf.store.head_config import HeadConfig
 from bert_tf.store.tensor_files import Weights, open_safetensors, with_tensors, write_safetensors
 from bert_tf.store.variable_names import pooler
 from bert_tf.system.checks import path_of
-from bert_tf.system.messages import some
+from bert_tf.system.messages import abbreviated_list
 from bert_tf.system.text_files import parse_json
 
 FILE = "lora.safetensors"
@@ -82,7 +82,7 @@ def load_lora(model: keras.Model, path: str) -> None:
     heads = [{name for name in names if not is_encoder_variable(name)} for names in (shapes, variables)]
     changed = [*kernels, *(name for name in shapes if not lora.is_adapter(name))]  # the last: the head, its pooler
     if different := sorted((heads[0] ^ heads[1]) | (set(changed) - set(variables))):
-        raise ValueError(f"{path} is of another kind of model: only one of the two has {some(different)}.")
+        raise ValueError(f"{path} is of another kind of model: only one of the two has {abbreviated_list(different)}.")
     if metadata["base"] != base_checksum(model):
         raise ValueError(
             f"{path} was trained on another encoder: give the model the weights that the training started from, "

@@ -141,7 +141,7 @@ def save_pretrained(
     if not model.built:
         model.build()
     files = getattr(model, _FILES_ATTRIBUTE, None) or ModelFiles(directory)
-    if problem := model_directory.other_ids(vocab_file, files):
+    if problem := model_directory.vocabulary_mismatch(vocab_file, files):
         logging.warning("vocab_file: %s.", problem)
     casing = tokenizer_files.resolve_casing(do_lower_case, strip_accents, files.casing)
     sentences = files.sentences

@@ -112,8 +112,8 @@ LOSSES = {"cosine": CosineObjective, "ranking": RankingObjective, "triplet": Tri
 
 def similarity_objective(loss: str, scale: float = RANKING_SCALE, margin: float = TRIPLET_MARGIN) -> type:
     """The objective of one of LOSSES. scale, margin: of "ranking" and "triplet"."""
-    checks.number(scale, "scale")
-    checks.number(margin, "margin")
+    checks.check_number(scale, "scale")
+    checks.check_number(margin, "margin")
     return type(LOSSES[loss].__name__, (LOSSES[loss],), {"scale": scale, "margin": margin})
 
 

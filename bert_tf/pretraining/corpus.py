@@ -140,7 +140,7 @@ class Corpus:
             sentence_splitter(settings.language)  # fail now if the library is missing
         # Inspecting a file on cloud storage takes a while, nearly all of it waiting.
         with concurrent.futures.ThreadPoolExecutor(16) as pool:
-            looks = list(pool.map(lambda path: _look(path, settings), files))
+            looks = list(pool.map(lambda path: _inspect_file(path, settings), files))
         ends = [*itertools.accumulate(size for _, _, size in looks)]
         self.total_bytes = ends[-1] if ends else 0
         placed = zip(looks, ends, strict=True)
@@ -224,7 +224,7 @@ class Corpus:
 # ---- what the files are ----------------------------------------------------------------------------------------------
 
 
-def _look(path: str, settings: TextSettings) -> tuple[TextFile, bool, int]:
+def _inspect_file(path: str, settings: TextSettings) -> tuple[TextFile, bool, int]:
     """(file, whether it holds JSON lines, bytes on the disk)."""
     is_gzip, name = text_files.gzip_of(path)
     file, size = TextFile(path, is_gzip, settings.encoding, settings.errors), text_files.size_of(path)

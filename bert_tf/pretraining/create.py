@@ -36,7 +36,7 @@ from bert_tf.pretraining.shard import ShardJob, finished_summary, make_shard, re
 from bert_tf.system import storage, workers
 from bert_tf.system.checks import check_output_files
 from bert_tf.system.example_bytes import is_frame_head
-from bert_tf.system.messages import progress_bar, some
+from bert_tf.system.messages import abbreviated_list, progress_bar
 from bert_tf.system.storage import is_remote, paths_beginning_with
 from bert_tf.system.text_files import list_files
 from bert_tf.system.workers import available_cores
@@ -138,7 +138,7 @@ def _check_files(job: ShardJob) -> None:
     existing = {name for path in job.output_files for name in paths_beginning_with(f"{path}-")}
     if stale := sorted(name for name in existing.difference(outputs) if re.search(r"-\d{5,}-of-\d{5,}$", name)):
         what = f"delete the {len(stale)} files of another number of shards, which would be taken for these"
-        raise ValueError(f"--num_shards={job.num_shards}: {what}: {some(stale)}")
+        raise ValueError(f"--num_shards={job.num_shards}: {what}: {abbreviated_list(stale)}")
 
 
 @contextlib.contextmanager
@@ -187,7 +187,7 @@ def _make_missing(job: ShardJob, flags: dict, options: Sequence[str], show_progr
     bar = functools.partial(progress_bar, disable=not show_progress)
     corpus = Corpus(job.input_files, job.text)
     corpus.warn_of_tables()
-    logging.info("%.1f MB of text in %s", corpus.total_bytes / 1e6, some(job.input_files))
+    logging.info("%.1f MB of text in %s", corpus.total_bytes / 1e6, abbreviated_list(job.input_files))
     if not missing:
         logging.info("Everything is done already; nothing is written. Delete %s to make it again.", final_summary)
     elif records.beam_runner:

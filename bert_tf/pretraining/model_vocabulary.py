@@ -14,7 +14,7 @@ from bert_tf.families.config import BertConfig, check_vocab_size
 from bert_tf.families.families import ALBERT, family_of
 from bert_tf.pretraining.record_settings import InstanceSettings, RecordSettings
 from bert_tf.store import open_weights
-from bert_tf.store.directory import ModelFiles, other_ids, read_model_files
+from bert_tf.store.directory import ModelFiles, read_model_files, vocabulary_mismatch
 from bert_tf.system.messages import naming_flag
 from bert_tf.system.storage import names_in
 from bert_tf.system.text_files import exists, file_sha256, read_json
@@ -94,7 +94,7 @@ def tokenizer_of_model(vocab_file: str, config: BertConfig, casing: Casing = Cas
 def _find(vocab_file, init_checkpoint, made_with: _Source | None, kind, from_teacher: bool) -> ModelFiles | None:
     if vocab_file:
         beside = read_model_files(init_checkpoint) if init_checkpoint and not from_teacher else ModelFiles("")
-        if problem := other_ids(vocab_file, beside):  # as where the encoder is to learn another language
+        if problem := vocabulary_mismatch(vocab_file, beside):  # as where the encoder is to learn another language
             logging.warning("--vocab_file: %s. Its tokens begin with the embeddings of others.", problem)
         if made_with and vocabulary_sha256(vocab_file) != made_with.vocab_sha256:
             raise ValueError(f"--vocab_file={vocab_file} {made_with.is_other}.")

@@ -4,7 +4,15 @@ import dataclasses
 import math
 
 from bert_tf.store.directory import read_head, vocabulary_in
-from bert_tf.system.declare import ORIGINAL, REQUIRED, check_values, declared_in, given, setting, with_models
+from bert_tf.system.declare import (
+    ORIGINAL,
+    REQUIRED,
+    check_values,
+    declared_in,
+    non_default_settings,
+    setting,
+    with_models,
+)
 from bert_tf.text.word_boundaries import SEGMENTERS
 
 MIN_SEQ_LENGTH = 5  # [CLS] A [SEP] B [SEP] with one token each
@@ -231,7 +239,7 @@ def settings_of_records(**values) -> tuple[RecordSettings, InstanceSettings]:
     settings = InstanceSettings(**values)
     rows, is_dynamic, is_electra = settings.rows, records.masking == "dynamic", settings.rows == "electra"
     words = records.segmenter or records.word_boundaries
-    rates = given(settings, ("masked_lm_prob", "mask_rate", "random_rate", "keep_rate"))
+    rates = non_default_settings(settings, ("masked_lm_prob", "mask_rate", "random_rate", "keep_rate"))
     for is_wrong, problem in (
         (records.pack_sequences and not is_dynamic, "--pack_sequences needs --masking=dynamic"),
         (settings.max_predictions_per_seq < 1, "--max_predictions_per_seq must be at least 1"),

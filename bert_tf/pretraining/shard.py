@@ -27,9 +27,9 @@ from bert_tf.pretraining.record_settings import InstanceSettings, RecordSettings
 from bert_tf.pretraining.row_kinds import WITH_SEPARATORS, pack
 from bert_tf.pretraining.token_store import TokenStore, merge_stores, tokenize
 from bert_tf.system import workers
-from bert_tf.system.messages import progress_bar, some
+from bert_tf.system.messages import abbreviated_list, progress_bar
 from bert_tf.system.numba_compile import interpreted
-from bert_tf.system.storage import written_together
+from bert_tf.system.storage import atomic_files
 from bert_tf.system.text_files import read_json
 from bert_tf.text.sentence_piece import SentencePieceTokenizer
 from bert_tf.text.tokenizer import Tokenizer
@@ -99,7 +99,7 @@ class ShardJob:
     @property
     def no_rows(self) -> str:
         reason = "too short or half unknown (--rows=lines)" if self.instances.rows == "lines" else "blank"
-        return f"no text to make records of in {some(self.input_files)}: every line is {reason}"
+        return f"no text to make records of in {abbreviated_list(self.input_files)}: every line is {reason}"
 
 
 def summary_path(output_file: str) -> str:
@@ -121,7 +121,7 @@ def make_shard(
         tf.io.gfile.makedirs(folder)
     # Opened before the long work, so that an output that can't be written fails at once.
     with (
-        written_together(job.files(shard)) as temporary,
+        atomic_files(job.files(shard)) as temporary,
         tempfile.TemporaryDirectory(prefix=f"bert_tf_{shard}_", dir=job.records.scratch_dir) as scratch,
         _naming(scratch),
         interpreted(corpus.total_bytes * job.instances.dupe_factor <= BYTES_INTERPRETED),

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from bert_tf.system.messages import visible
+from bert_tf.system.messages import escape_control_characters
 
 MAX_BYTES = 1 << 28  # of an answer
 
@@ -52,14 +52,16 @@ def ask(
         status, body = _within(timeout, lambda: _post(url, request, timeout, max_bytes))
         answer = json.loads(body) if status == _OK else body.decode("utf-8", "replace")
     except (OSError, RecursionError, ValueError, http.client.HTTPException) as error:
-        raise ServingError(f"{url}: {visible(str(error)) or type(error).__name__}") from error
+        raise ServingError(f"{url}: {escape_control_characters(str(error)) or type(error).__name__}") from error
     if not isinstance(answer, dict) or answer.get("outputs", {}) == {}:
-        raise ServingError(f"{url}: no outputs, but status {status}: {visible(str(answer)[:500])}")
+        raise ServingError(f"{url}: no outputs, but status {status}: {escape_control_characters(str(answer)[:500])}")
     outputs = answer["outputs"]
     # A signature with a single output returns it without its name.
     outputs = outputs if isinstance(outputs, dict) else {"outputs": outputs}
     if odd := [name for name, value in outputs.items() if not isinstance(value, list) or {len(value)} != counts]:
-        raise ServingError(f"{url}: {visible(', '.join(odd))}: no list with one entry for each example")
+        raise ServingError(
+            f"{url}: {escape_control_characters(', '.join(odd))}: no list with one entry for each example"
+        )
     return outputs
 
 

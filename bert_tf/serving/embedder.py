@@ -19,7 +19,7 @@ from bert_tf.serving.predictor import Answerer
 from bert_tf.serving.text_index import TextIndex, normalize_for
 from bert_tf.store import sentence_settings
 from bert_tf.store.directory import read_head
-from bert_tf.system.checks import list_of_strings, path_of, true_or_false, whole_number
+from bert_tf.system.checks import check_integer, list_of_strings, path_of, true_or_false
 from bert_tf.text.tokenizer_files import directory_of
 from bert_tf.training.settings import DTYPE_POLICIES
 
@@ -166,7 +166,7 @@ class Embedder(Answerer):
         this_time = copy.copy(self)
         this_time.batch_size = self.batch_size if batch_size is None else batch_size
         this_time.shows_progress = show_progress_bar
-        whole_number(this_time.batch_size, "batch_size")
+        check_integer(this_time.batch_size, "batch_size")
         if not texts:
             vectors = np.zeros((0, self.size), np.float32)
         elif self.export:
@@ -231,7 +231,7 @@ class Embedder(Answerer):
         Raises:
           TypeError, ValueError: see `encode` and `index`; vectors are those of another model.
         """
-        whole_number(k, "k")
+        check_integer(k, "k")
         queries = [query] if isinstance(query, str) else list_of_strings(query, "query")
         index = texts_or_vectors
         if isinstance(index, np.ndarray):

@@ -252,7 +252,7 @@ def _copy_version(folder: str, target: str) -> None:
     if there := files_in(target):
         logging.info("%s is of an export that was interrupted: it is made anew.", target)
     obsolete = [posixpath.join(target, name) for name in there if name not in names]
-    storage.move_together({posixpath.join(folder, name): posixpath.join(target, name) for name in names}, obsolete)
+    storage.replace_files({posixpath.join(folder, name): posixpath.join(target, name) for name in names}, obsolete)
 
 
 def _is_half(directory: str) -> bool:

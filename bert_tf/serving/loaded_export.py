@@ -15,7 +15,7 @@ from tensorflow.core.protobuf import saved_model_pb2
 
 from bert_tf.store.directory import EXPORT_FILE, GRAPH_FILE, onnx_file, read_head
 from bert_tf.system import storage
-from bert_tf.system.messages import some, visible
+from bert_tf.system.messages import abbreviated_list, escape_control_characters
 from bert_tf.system.text_files import read_bytes, read_json
 
 
@@ -63,7 +63,7 @@ def _naming(files: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        message = visible(" ".join(str(error).split()))
+        message = escape_control_characters(" ".join(str(error).split()))
         raise ValueError(f"{files} can't be read: is it damaged? {type(error).__name__}: {message:.300}") from error
 
 
@@ -76,8 +76,8 @@ def check_ops(directory: str) -> None:
         saved = saved_model_pb2.SavedModel.FromString(read_bytes(path))
     if len(saved.meta_graphs) != 1 or not saved.meta_graphs[0].HasField("object_graph_def"):
         raise ValueError(f"{path} is not an export of export_saved_model.py: it was not saved by TensorFlow 2.")
-    if foreign := safe_graph.foreign_parts(saved.meta_graphs[0]):
-        names = visible(some([name for names in foreign.values() for name in names]))
+    if foreign := safe_graph.disallowed_parts(saved.meta_graphs[0]):
+        names = escape_control_characters(abbreviated_list([name for names in foreign.values() for name in names]))
         raise ValueError(
             f"{path} has {' and '.join(foreign)} that no export has, and which may do anything: {names}. If you trust "
             "it like a program of your own, give trust=True."
@@ -132,7 +132,7 @@ def check_self_contained(content: bytes, path: str) -> None:
         model = onnx.ModelProto.FromString(content)
     for part in messages_in(model):
         if isinstance(part, onnx.TensorProto) and (part.external_data or part.data_location):
-            name = (visible(part.name) or "one without a name")[:80]
+            name = (escape_control_characters(part.name) or "one without a name")[:80]
             raise ValueError(f"{path} has a tensor that is not in it ({name}): exports are complete, so it is refused.")
 
 

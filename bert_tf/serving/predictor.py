@@ -16,7 +16,7 @@ from bert_tf.data.token_rows import TokenRows
 from bert_tf.models.pretrained import read_tokenizer
 from bert_tf.models.task_models import BertForSequenceClassification
 from bert_tf.store import directory as model_directory
-from bert_tf.system.checks import list_of, path_of, true_or_false, whole_number
+from bert_tf.system.checks import check_integer, check_list, path_of, true_or_false
 from bert_tf.system.messages import naming_flag, progress_bar, warn_once
 from bert_tf.system.workers import batches_at_once, mapped_in_order
 from bert_tf.tasks.classification import encode as classification_encode
@@ -141,11 +141,11 @@ def rows_of(items, name: str, kinds: Mapping[str, type], least: int, line: str |
     """The parts by name of each item: a tuple or list of them, a dict as pipelines of transformers take it, or, if one
     is enough, a string.
 
-    name, line: see `list_of`. kinds: a part's name -> its type. least: number of parts.
+    name, line: see `check_list`. kinds: a part's name -> its type. least: number of parts.
     """
     forms = f"({', '.join(kinds)}), as tuples or dicts with these names"
     forms, names, rows = f"strings or {forms}" if least == 1 else forms, list(kinds), []
-    for number, item in enumerate(list_of(items, name, forms, line)):
+    for number, item in enumerate(check_list(items, name, forms, line)):
         row = {names[0]: item} if isinstance(item, str) else item
         if isinstance(item, list | tuple) and 2 <= len(item) <= len(names):
             row = dict(zip(names, item, strict=False))
@@ -253,7 +253,7 @@ class Predictor(Answerer):
           TypeError: an item is none of these; names its place. ValueError: top_k for a model without labels.
         """
         if top_k is not None:
-            whole_number(top_k, "top_k")
+            check_integer(top_k, "top_k")
             if not self.labels:
                 raise ValueError(f"top_k={top_k} is for labels; {self.path} gives one number")
         predictions = classification_encode.describe_predictions(self.task, self.logits(texts))

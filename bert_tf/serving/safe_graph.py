@@ -105,7 +105,7 @@ _USER_CLASSES = frozenset(
 )  # fmt: skip
 
 
-def foreign_parts(graph: meta_graph_pb2.MetaGraphDef) -> dict[str, list[str]]:
+def disallowed_parts(graph: meta_graph_pb2.MetaGraphDef) -> dict[str, list[str]]:
     """The parts of a graph that no export has: kind (ops, attributes, ...) -> sorted names; empty if there are none."""
     parts: dict[str, set[str]] = {}
     for kind, name in _foreign(graph):

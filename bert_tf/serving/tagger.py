@@ -8,7 +8,7 @@ import numpy as np
 from bert_tf.models.task_models import BertForTokenClassification
 from bert_tf.serving.predictor import Answerer
 from bert_tf.store.head_config import softmax
-from bert_tf.system.checks import list_of, list_of_strings
+from bert_tf.system.checks import check_list, list_of_strings
 from bert_tf.tasks.ner import data as ner_data
 from bert_tf.tasks.ner import encode as ner_encode
 from bert_tf.tasks.ner import outputs as ner_outputs
@@ -78,7 +78,7 @@ class Tagger(Answerer):
         Raises:
           TypeError, ValueError: an item is neither, or has an empty word; names its place.
         """
-        given = enumerate(list_of(texts, "texts", "strings or lists of words", "tagger(text)"))
+        given = enumerate(check_list(texts, "texts", "strings or lists of words", "tagger(text)"))
         texts = [text if isinstance(text, str) else list_of_strings(text, f"texts[{number}]") for number, text in given]
         for number, text in enumerate(texts):
             if not isinstance(text, str) and "" in text:  # which would end the words of an export

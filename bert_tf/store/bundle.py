@@ -20,7 +20,7 @@ from absl import logging
 
 from bert_tf.store.tensor_files import Weights
 from bert_tf.system.example_bytes import fields, masked_crc32c, varint
-from bert_tf.system.messages import some, warn_once
+from bert_tf.system.messages import abbreviated_list, warn_once
 from bert_tf.system.storage import names_in, paths_beginning_with
 from bert_tf.system.text_files import exists, is_folder, open_binary, read_bytes, size_of
 
@@ -289,6 +289,6 @@ def find_bundle(path: str, usual_name: str) -> str | None:
     prefixes = [name.removesuffix(INDEX_SUFFIX) for name in names if name.endswith(INDEX_SUFFIX)]
     if len(prefixes) > 1:
         raise FileNotFoundError(
-            f"{path} has several checkpoints: give the prefix of one of them. It contains {some(names)}."
+            f"{path} has several checkpoints: give the prefix of one of them. It contains {abbreviated_list(names)}."
         )
     return posixpath.join(path, prefixes[0]) if prefixes else None

@@ -96,15 +96,15 @@ def beginning_of(path: str | None, weights: Weights | None = None, with_checksum
     }
 
 
-def read_ours(directory: str) -> str | None:
+def read_generated_card(directory: str) -> str | None:
     """A directory's card; None if it has none, or one that is a user's."""
     text = _beginning(directory, CARD)
     return text if _MARK in text else None
 
 
-def is_others(directory: str) -> bool:
+def is_user_card(directory: str) -> bool:
     """Whether the directory has a README.md that is not ours, and so stays as it is."""
-    return exists(posixpath.join(directory, CARD)) and read_ours(directory) is None
+    return exists(posixpath.join(directory, CARD)) and read_generated_card(directory) is None
 
 
 def _front_of(text: str, directory: str) -> dict:

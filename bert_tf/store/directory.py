@@ -203,7 +203,7 @@ def tokenizer_of(files: ModelFiles) -> Tokenizer:
     return tokenizer
 
 
-def other_ids(vocab_file: str | None, files: ModelFiles) -> str:
+def vocabulary_mismatch(vocab_file: str | None, files: ModelFiles) -> str:
     """What is wrong with a vocabulary that takes the place of that beside the weights, in `files`; "" if nothing is.
 
     Tokens may be added at the end, or replace [unused1] and the like; if they replace others, a warning says so.
@@ -235,9 +235,9 @@ def other_ids(vocab_file: str | None, files: ModelFiles) -> str:
 
 
 def check_other_vocabulary(vocab_file: str | None, files: ModelFiles) -> None:
-    """Raises if a vocabulary has other ids than the one beside the weights; see `other_ids`."""
+    """Raises if a vocabulary has other ids than the one beside the weights; see `vocabulary_mismatch`."""
     with naming_flag("--vocab_file"):
-        if problem := other_ids(vocab_file, files):
+        if problem := vocabulary_mismatch(vocab_file, files):
             raise ValueError(f"{problem}. Leave --vocab_file out, or remove the other file if that is the wrong one.")
 
 

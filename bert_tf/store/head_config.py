@@ -15,7 +15,7 @@ from absl import logging
 
 from bert_tf.store.tensor_files import Weights, base_name
 from bert_tf.system.checks import list_of_names
-from bert_tf.system.messages import some
+from bert_tf.system.messages import abbreviated_list
 from bert_tf.system.text_files import naming_file, read_json
 from bert_tf.text.characters import plain_name
 
@@ -194,9 +194,9 @@ def order_of(
     """
     known, named = names_in(known), names_in(wanted)
     if known is None or (named is None and len(known) == len(wanted)):
-        which = f"{source} does not name its labels" if known is None else f"{some(wanted)} are no names"
+        which = f"{source} does not name its labels" if known is None else f"{abbreviated_list(wanted)} are no names"
         names = [f"{number} is {wanted[number] if known is None else known[number]}" for number in range(len(wanted))]
-        logging.warning("%s: the outputs of the model are taken by position: %s.", which, some(names))
+        logging.warning("%s: the outputs of the model are taken by position: %s.", which, abbreviated_list(names))
         return None
     for names in filter(None, (wanted, others)):
         respelled = spelled_as(known, names)
@@ -206,11 +206,17 @@ def order_of(
         raise ValueError(f"{source} has other labels: {difference(known, wanted)}. {advice}")
     if respelled != known or names is not wanted:
         pairs = zip(known, (wanted[names.index(name)] for name in respelled), strict=True)
-        logging.info("%s spells labels otherwise: %s.", source, some([f"{label} is {other}" for label, other in pairs]))
+        logging.info(
+            "%s spells labels otherwise: %s.",
+            source,
+            abbreviated_list([f"{label} is {other}" for label, other in pairs]),
+        )
     order = [respelled.index(name) for name in names]
     if order == sorted(order):
         return None
-    logging.info("%s has its labels in another order (%s): its outputs are matched by name.", source, some(known))
+    logging.info(
+        "%s has its labels in another order (%s): its outputs are matched by name.", source, abbreviated_list(known)
+    )
     return order
 
 
@@ -219,10 +225,10 @@ def difference(known: Sequence[str], wanted: Sequence[str]) -> str:
     given, known = known, spelled_as(known, wanted)
     only = [[name for name in labels if name not in other] for labels, other in ((known, wanted), (wanted, known))]
     if all(only):
-        return f"only there {some(only[0])}; only here {some(only[1])}"
+        return f"only there {abbreviated_list(only[0])}; only here {abbreviated_list(only[1])}"
     if not (names := only[0] or only[1]):
-        return f"there they are spelled {some(given)}, as --labels={','.join(given)} would"
-    return f"{some(names)} {'is' if len(names) == 1 else 'are'} {'missing' if only[0] else 'new'} here"
+        return f"there they are spelled {abbreviated_list(given)}, as --labels={','.join(given)} would"
+    return f"{abbreviated_list(names)} {'is' if len(names) == 1 else 'are'} {'missing' if only[0] else 'new'} here"
 
 
 # --- the layer's variables --------------------------------------------------------------------------------------------

@@ -31,7 +31,7 @@ from bert_tf.store.variable_names import (
     pooler,
     word_table,
 )
-from bert_tf.system.messages import some
+from bert_tf.system.messages import abbreviated_list
 from bert_tf.system.text_files import read_json_if_there
 
 _ACTIVATIONS_IN = dict.fromkeys(("gelu", "gelu_python"), "gelu_erf")
@@ -180,7 +180,7 @@ def open_file(file: str) -> Weights:
     scopes = {prefix: prefix.rstrip(".").rpartition(".")[2] for prefix in prefixes}
     fitting = [prefix for prefix in prefixes if scopes[prefix] in ("", "module", "model", *LAYOUTS)]
     if len(fitting) != 1:
-        raise ValueError(f"{file}: none of {', '.join(LAYOUTS)}; it holds {some(sorted(plain.values()))}.")
+        raise ValueError(f"{file}: none of {', '.join(LAYOUTS)}; it holds {abbreviated_list(sorted(plain.values()))}.")
     scope = scopes[fitting[0]] if scopes[fitting[0]] in LAYOUTS else None
     if scope and stated and scope != stated:
         raise ValueError(f"{file} is of a {scope!r}, but its config.json says model_type {stated!r}.")
@@ -213,7 +213,7 @@ def _translate(file: str, layout: Layout, stated_head, encoder_prefix: str, shap
         if copy in plain and (origins[name] not in plain or "/" in plain[copy]):
             origins[name] = copy
     if origins[word_table(layout.scope)] not in plain:
-        raise ValueError(f"{file} has no table of words; it holds {some(sorted(plain))}.")
+        raise ValueError(f"{file} has no table of words; it holds {abbreviated_list(sorted(plain))}.")
     origins = {name: plain[theirs] for name, theirs in origins.items() if theirs in plain}
 
     unused, second = {}, None

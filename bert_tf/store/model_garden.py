@@ -25,7 +25,7 @@ from tensorflow.core.protobuf.trackable_object_graph_pb2 import TrackableObjectG
 from bert_tf.store import bundle, variable_names
 from bert_tf.store.tensor_files import Weights
 from bert_tf.store.variable_names import expected_shapes, pooler, word_table
-from bert_tf.system.messages import some
+from bert_tf.system.messages import abbreviated_list
 from bert_tf.system.text_files import exists, read_bytes
 
 # Scope in the full names here, below a layer -> scope in the original.
@@ -228,9 +228,9 @@ def _find_variables(variables: list[_Variable], path: str, scope: str) -> dict[s
         raise ValueError(f"{path}: an ELECTRA (embedding_projection) with a pooler for {keys[heads[0]]}.")
     if word_table(scope) not in keys:
         names = sorted(variable.full_name or variable.key for variable in variables)
-        raise ValueError(f"{path} has no word_embeddings/embeddings, but {some(names) or 'no variables'}.")
+        raise ValueError(f"{path} has no word_embeddings/embeddings, but {abbreviated_list(names) or 'no variables'}.")
     if strays:
-        raise ValueError(f"{path}: encoder layers of another kind than BERT's, with {some(strays)}.")
+        raise ValueError(f"{path}: encoder layers of another kind than BERT's, with {abbreviated_list(strays)}.")
     return keys
 
 

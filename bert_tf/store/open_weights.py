@@ -15,7 +15,7 @@ import posixpath
 from bert_tf.families.families import family_of_variables
 from bert_tf.store import variable_names
 from bert_tf.store.tensor_files import Weights, open_safetensors
-from bert_tf.system.messages import some
+from bert_tf.system.messages import abbreviated_list
 from bert_tf.system.storage import finish_replacing, is_remote, names_in
 from bert_tf.system.text_files import exists, is_folder
 from bert_tf.text.tokenizer_files import first_existing
@@ -110,7 +110,7 @@ def find_weights(path: str) -> tuple[Format, str]:
         if file := first_existing(path, ("tf_model.h5",)):  # the last, as any other may be newer
             return HUGGINGFACE, file
         looked_for = ", ".join(name for kind in FORMATS.values() for name in kind.looked_for)
-        there = some(names_in(path)) or "nothing"
+        there = abbreviated_list(names_in(path)) or "nothing"
         raise FileNotFoundError(f"{path} has no weights: none of {looked_for}. It contains {there}.")
     from bert_tf.system.released_models import hint
 

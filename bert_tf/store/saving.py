@@ -21,7 +21,7 @@ from bert_tf.store.head_config import HUGGINGFACE_CONFIG, HeadConfig
 from bert_tf.store.open_weights import BERT_TF, FORMATS, HUGGINGFACE, Format, has_weights
 from bert_tf.store.tensor_files import Weights, is_model_variable, renamed, write_safetensors
 from bert_tf.system import storage
-from bert_tf.system.messages import some
+from bert_tf.system.messages import abbreviated_list
 from bert_tf.system.storage import is_remote, names_in, write_files, write_text_file
 from bert_tf.system.text_files import exists, is_folder
 from bert_tf.text import tokenizer_class_of, tokenizer_files
@@ -169,12 +169,12 @@ def write_model(
         with storage.private_folder(parent) as private:
             temporary = posixpath.join(private, "whole")
             os.mkdir(temporary)
-            with storage.synced_together(temporary):
+            with storage.batch_fsync(temporary):
                 names = write_weights(posixpath.join(temporary, name), kind, weights, files.config, files.head)
                 if name.startswith("model.ckpt-"):
                     write_text_file(posixpath.join(temporary, "checkpoint"), f'model_checkpoint_path: "{name}"\n')
                 write_beside(temporary, description)
-                if not card.is_others(directory):
+                if not card.is_user_card(directory):
                     write_text_file(posixpath.join(temporary, card.CARD), card_text or card_of(weights, files, format))
             if check:
                 check(posixpath.join(temporary, name))
@@ -253,18 +253,25 @@ def _check_target(directory: str, name: str, source: str, overwrite: bool) -> li
     if not exists(directory):
         return []
     storage.finish_replacing(directory)
-    old, is_ours = sorted(filter(_MODEL_FILE.fullmatch, files_in(directory))), card.read_ours(directory) is not None
+    old, is_ours = (
+        sorted(filter(_MODEL_FILE.fullmatch, files_in(directory))),
+        card.read_generated_card(directory) is not None,
+    )
     old += [card.CARD] * is_ours
     # Of a remote directory that was to be new, and of which the card was copied, but not the weights.
     is_half = is_remote(directory) and is_ours and not has_weights(directory)
     if old and not overwrite and not is_half:
-        raise FileExistsError(f"{directory} already has files of a model ({some(old)}); overwrite=True replaces them.")
+        raise FileExistsError(
+            f"{directory} already has files of a model ({abbreviated_list(old)}); overwrite=True replaces them."
+        )
     from_file = exists(source) or exists(source + bundle.INDEX_SUFFIX)
     if old and from_file and posixpath.normpath(tokenizer_files.directory_of(source)) == posixpath.normpath(directory):
         raise ValueError(f"{directory} would replace the source {source}: give another target.")
     run = [file for file in old if file.startswith("model.ckpt-") and not file.startswith(name + ".")]
     if run:
-        raise FileExistsError(f"{directory} has the checkpoints of a training run ({some(run)}): give another target.")
+        raise FileExistsError(
+            f"{directory} has the checkpoints of a training run ({abbreviated_list(run)}): give another target."
+        )
     return old
 
 
@@ -284,7 +291,7 @@ def _move(temporary: str, directory: str, old: list[str]) -> list[str]:
     if is_remote(directory):
         moves = {posixpath.join(temporary, name): posixpath.join(directory, name) for name in names}
         storage.remove_temporary_files([*moves.values()])
-        storage.move_together(moves, [posixpath.join(directory, name) for name in obsolete])
+        storage.replace_files(moves, [posixpath.join(directory, name) for name in obsolete])
     elif exists(directory):
         storage.replace_together(temporary, directory, names, obsolete)
     else:

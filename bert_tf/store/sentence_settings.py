@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from bert_tf.families.config import BertConfig
 from bert_tf.store.head_config import SENTENCES_CONFIG
-from bert_tf.system.checks import whole_number
+from bert_tf.system.checks import check_integer
 from bert_tf.system.messages import naming_flag
 from bert_tf.system.text_files import exists, naming_file, read_json, read_json_if_there
 
@@ -118,7 +118,7 @@ def read_settings(directory: str) -> SentenceSettings:
             raise ValueError(f"{path}: default_prompt_name is {default!r:.80}, which is none of its prompts")
         if (truncate_dim := prompting.get("truncate_dim")) is not None:
             with naming_flag(posixpath.join(directory, SENTENCES_CONFIG)):
-                whole_number(truncate_dim, "truncate_dim")
+                check_integer(truncate_dim, "truncate_dim")
         how = kinds[0], _NORMALIZATION in folders, encoder.get("max_seq_length"), encoder.get("do_lower_case", False)
         similarity = prompting.get("similarity_fn_name") or "cosine"
         further = True, prompts, default, pooling.get("include_prompt", True), similarity, truncate_dim

@@ -19,7 +19,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from bert_tf.system.hub import wrong_checksum
-from bert_tf.system.messages import some
+from bert_tf.system.messages import abbreviated_list
 from bert_tf.system.storage import is_remote, private_folder, written
 from bert_tf.system.text_files import read_json, refuse_pointer
 
@@ -193,7 +193,7 @@ def open_safetensors(path: str) -> tuple[Shapes, dict[str, str], Reader]:
         metadata = dict(file.metadata() or {})
         types = {name: file.get_slice(name).get_dtype() for name in shapes}
     if unread := sorted({*types.values()} - _READ):
-        raise ValueError(f"{path} has tensors of types that are not read here: {some(unread)}.")
+        raise ValueError(f"{path} has tensors of types that are not read here: {abbreviated_list(unread)}.")
     noted = re.findall("." * 8, metadata.pop(_CHECKSUMS, ""))
     noted = dict(zip(["", *sorted(shapes)], noted, strict=False))
 
@@ -304,6 +304,6 @@ def _open_shards(index_file: str) -> tuple[Shapes, Reader, bool]:
         raise ValueError(f"{index_file}: weight_map names {odd[0]!r:.80}, not a file of tensors in its folder.")
     shards = {name: open_tensors(posixpath.join(folder, name)) for name in names}
     if absent := sorted(name for name, shard in file_of.items() if name not in shards[shard][0]):
-        raise ValueError(f"{index_file}: {some(absent)} not in the shards that it names.")
+        raise ValueError(f"{index_file}: {abbreviated_list(absent)} not in the shards that it names.")
     shapes = {name: shards[shard][0][name] for name, shard in file_of.items()}
     return shapes, lambda name: shards[file_of[name]][1](name), any(shard[2] for shard in shards.values())

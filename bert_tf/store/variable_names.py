@@ -18,7 +18,7 @@ from absl import logging
 
 from bert_tf.families.config import BertConfig
 from bert_tf.store.tensor_files import Weights, base_name, is_model_variable, renamed
-from bert_tf.system.messages import some
+from bert_tf.system.messages import abbreviated_list
 
 # The output layers of the original's run_classifier.py (root scope) and run_squad.py, and some families' hidden layer.
 HIDDEN_LAYER = ("pre_classifier/kernel", "pre_classifier/bias")
@@ -171,7 +171,7 @@ def check_shapes(weights: Weights, config: BertConfig, config_name: str) -> None
     if wrong:
         raise ValueError(
             f"{config_name} does not fit the weights of {weights.path}, {len(wrong)} variables differ: "
-            f"{some(wrong, '; ')}."
+            f"{abbreviated_list(wrong, '; ')}."
         )
 
 

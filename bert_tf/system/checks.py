@@ -174,12 +174,12 @@ def check_tf_config(strategy: str, trains: bool = False) -> None:
 # --- arguments of the Python API --------------------------------------------------------------------------------------
 
 
-def whole_number(value, name: str, least: int = 1) -> None:
+def check_integer(value, name: str, least: int = 1) -> None:
     if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < least:
         raise ValueError(f"{name}={value!r:.80} must be a whole number, at least {least}")
 
 
-def number(value, name: str, least: float = 0.0, most: float = math.inf) -> None:
+def check_number(value, name: str, least: float = 0.0, most: float = math.inf) -> None:
     """Refuses anything but a number with least <= value < most."""
     if isinstance(value, bool) or not isinstance(value, numbers.Real) or not least <= value < most:
         raise ValueError(f"{name}={value!r:.80} must be a number, at least {least:g} and less than {most:g}")
@@ -192,7 +192,7 @@ def true_or_false(**values) -> None:
             raise TypeError(f"{name} must be True or False, not {value!r:.80}")
 
 
-def list_of(items, name: str, what: str, line: str | None = None) -> list:
+def check_list(items, name: str, what: str, line: str | None = None) -> list:
     """`items`, any iterable but a table or a set, as a list. what: the items. line: what to write for one."""
     is_one = not (hasattr(items, "__iter__") or hasattr(items, "__getitem__"))
     if is_one or isinstance(items, str | bytes | Mapping | set | frozenset) or hasattr(items, "columns"):
@@ -202,8 +202,8 @@ def list_of(items, name: str, what: str, line: str | None = None) -> list:
 
 
 def list_of_strings(items, name: str, line: str | None = None, kind: type = str) -> list:
-    """`list_of` strings, of a kind: str, or str | bytes."""
-    texts = list_of(items, name, "strings", line)
+    """`check_list` strings, of a kind: str, or str | bytes."""
+    texts = check_list(items, name, "strings", line)
     for position, text in enumerate(texts):
         if not isinstance(text, kind):
             raise TypeError(f"{name}[{position}] is {text!r:.80} ({type(text).__name__}), not a string")
@@ -211,8 +211,8 @@ def list_of_strings(items, name: str, line: str | None = None, kind: type = str)
 
 
 def list_of_names(names, name: str) -> list[str]:
-    """`list_of` different strings, at least one."""
-    names = list_of(names, name, "names")
+    """`check_list` different strings, at least one."""
+    names = check_list(names, name, "names")
     if not names or len(set(names)) < len(names) or not all(isinstance(text, str) and text for text in names):
         raise ValueError(f"{name}={names!r:.200} must be different names, at least one")
     return names

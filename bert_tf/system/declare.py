@@ -104,7 +104,7 @@ def setting(default, help: str, **declared):
     return Declared(default=default, help=help, **declared).field()
 
 
-def like(kind: type, name: str, **changes):
+def inherited_setting(kind: type, name: str, **changes):
     """The field of a setting that another class declares, here with another default, help or heading."""
     return dataclasses.replace(declared_in(kind)[name], **{"heading": None, **changes}).field()
 
@@ -120,7 +120,7 @@ def declared_in(kind: type) -> dict[str, Declared]:
     return settings
 
 
-def group(kind: type, heading: str) -> tuple[str, ...]:
+def setting_group(kind: type, heading: str) -> tuple[str, ...]:
     """The names of the settings of a dataclass under a heading."""
     return tuple(name for name, declared in declared_in(kind).items() if declared.heading == heading)
 
@@ -131,7 +131,7 @@ def value_of(settings, name: str):
     return declared_in(type(settings))[name].default if value is None else value
 
 
-def given(settings, names: Collection[str]) -> list[str]:
+def non_default_settings(settings, names: Collection[str]) -> list[str]:
     """The settings that are not at their defaults."""
     defaults = {field.name: field.default for field in dataclasses.fields(settings)}
     return [name for name in names if getattr(settings, name) != defaults[name]]

@@ -20,7 +20,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from absl import logging
 from tqdm import tqdm
 
-from bert_tf.system.messages import naming_flag, some, visible, without_logging
+from bert_tf.system.messages import abbreviated_list, escape_control_characters, naming_flag, without_logging
 from bert_tf.system.storage import COMMIT, HUB, NAME, PAGE, PAGES, PREFIX, WEB, full_name, is_name, names_in, sync
 
 # The files of a model that are fetched: what describes it, and the first kind of weights that is there.
@@ -101,7 +101,7 @@ def _commit(kind: str, name: str, revision: str | None, cache_dir: str | None):
             commit = resolve(local_files_only=True)
         except errors.RevisionResolutionError:
             raise error from None
-        logging.warning("%s: %s; using the cache.", name, visible(_first_line(error)))
+        logging.warning("%s: %s; using the cache.", name, escape_control_characters(_first_line(error)))
     if not COMMIT.fullmatch(commit.resolved):
         raise OSError(f"the commit {commit.resolved!r:.80} is not a hash")
     return commit
@@ -214,7 +214,7 @@ def _weights_in(files: Collection[str], start: str) -> list[str]:
     for pattern in _WEIGHTS:
         if weights := [file for file in files if re.fullmatch(pattern, file)]:
             return weights
-    raise ValueError(f"{start} has no weights in a format that is read here. It has {some(sorted(files))}.")
+    raise ValueError(f"{start} has no weights in a format that is read here. It has {abbreviated_list(sorted(files))}.")
 
 
 def _noted_commit(name: str, output_dir: str) -> str | None:
@@ -278,7 +278,7 @@ def _requesting(start: str, meant: str) -> Iterator[None]:
             yield
     except Exception as error:  # of the library, its own libraries, the network or the disk
         if type(error) is ValueError:  # of this project; what the hub sent may be in it
-            raise ValueError(visible(str(error))) from error.__cause__
+            raise ValueError(escape_control_characters(str(error))) from error.__cause__
         if type(error).__module__ == "builtins" and not isinstance(error, OSError | RuntimeError):
             raise
         if getattr(getattr(error, "response", None), "status_code", None) in (401, 403, 404):
@@ -286,7 +286,11 @@ def _requesting(start: str, meant: str) -> Iterator[None]:
                 f"{start}: there is no such {meant} on {constants.ENDPOINT}, or not in this revision. If it is private "
                 "or gated, accept its terms there, and set HF_TOKEN to a token that may read it (or `hf auth login`)."
             ) from None
-        reason = "HF_HUB_OFFLINE is set" if constants.HF_HUB_OFFLINE else visible(_first_line(error.__cause__ or error))
+        reason = (
+            "HF_HUB_OFFLINE is set"
+            if constants.HF_HUB_OFFLINE
+            else escape_control_characters(_first_line(error.__cause__ or error))
+        )
         raise OSError(
             f"{start} is not, with all its files, in the cache ({constants.HF_HUB_CACHE}), and can't be fetched from "
             f"{constants.ENDPOINT}: {reason}."
@@ -325,7 +329,7 @@ def matching(pattern: str) -> dict[str, str]:
         listed = _list_files(repo)
         if not (paths := _matches(file, [*listed])):
             known = [path for path in listed if not path.startswith(".")]
-            raise ValueError(f"{pattern}: no file matches; there are {some(known) or 'none'}")
+            raise ValueError(f"{pattern}: no file matches; there are {abbreviated_list(known) or 'none'}")
         folder = _fetch(repo, listed, paths)
     return {pattern[: parts.start(3)] + path: os.path.join(folder, path) for path in sorted(paths)}
 

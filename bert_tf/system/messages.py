@@ -18,13 +18,13 @@ _NAMES_SHOWN = 8
 _UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
-def some(names: list[str], separator: str = ", ") -> str:
+def abbreviated_list(names: list[str], separator: str = ", ") -> str:
     """The first few names of a list, and how many more there are."""
     shown = separator.join(names[:_NAMES_SHOWN])
     return shown + (f"{separator}and {len(names) - _NAMES_SHOWN} more" if len(names) > _NAMES_SHOWN else "")
 
 
-def visible(text: str) -> str:
+def escape_control_characters(text: str) -> str:
     """A text of unknown origin for a terminal: characters that could steer it as in JSON, \\u001b for an escape."""
     return _UNPRINTABLE.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 

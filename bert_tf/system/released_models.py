@@ -17,7 +17,7 @@ import zlib
 from bert_tf.system import hub, storage
 from bert_tf.system.checks import check_family
 from bert_tf.system.messages import without_logging
-from bert_tf.system.storage import names_in, private_folder, remove_left_behind, synced_together
+from bert_tf.system.storage import batch_fsync, names_in, private_folder, remove_left_behind
 
 _READ_BYTES = 1 << 20
 _TIMEOUT = 30.0  # seconds without a byte
@@ -129,7 +129,7 @@ def _unpacked(address: str, cache_dir: str | None, name: str) -> str:
     with private_folder(parent) as temporary:
         try:
             unpacked = os.path.join(temporary, "model")
-            with synced_together(temporary):
+            with batch_fsync(temporary):
                 _unpack(archive, unpacked)
             # The model is in a folder of its own, or, as the small models are, at the top.
             folders = [unpacked, *(os.path.join(unpacked, name) for name in names_in(unpacked))]

@@ -19,7 +19,7 @@ from absl import app, flags, logging
 
 from bert_tf.system import compiled_programs, removed, tensorflow_internals, workers
 from bert_tf.system.declare import declared_flags, help_text, required_flags
-from bert_tf.system.messages import visible, without_lines
+from bert_tf.system.messages import escape_control_characters, without_lines
 
 _PACKAGE_FOLDER = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 # Packages that TensorFlow and Keras import if they are there, for what no script uses: nearly half of the time of their
@@ -37,7 +37,7 @@ ENDS_WITH_STDIN = "BERT_TF_ENDS_WITH_STDIN"
 
 
 def run(main) -> None:
-    """`absl.app.run(main)`, but a user's mistake, see `_mistake`, gives a one-line message and exit code 1.
+    """`absl.app.run(main)`, but a user's mistake, see `_user_error_message`, gives a one-line message and exit code 1.
 
     Other errors are shown with their traceback, as are all with --verbosity=1.
     """
@@ -59,19 +59,22 @@ def run(main) -> None:
         except Exception as error:
             if isinstance(error, BrokenPipeError) and _has_left(sys.stdout.fileno()):
                 raise
-            message = _mistake(error)
+            message = _user_error_message(error)
             if message is None or show_all:
                 raise
-            print(f"{os.path.basename(sys.argv[0])}: error: {visible(' '.join(message.splitlines()))}", file=sys.stderr)
+            print(
+                f"{os.path.basename(sys.argv[0])}: error: {escape_control_characters(' '.join(message.splitlines()))}",
+                file=sys.stderr,
+            )
             sys.exit(1)
 
     sys.modules["__main__"].__doc__ = sys.modules[main.__module__].__doc__  # for absl's --helpfull
     if {"--help", "-help", "--helpshort", "-?", "-h"} & set(sys.argv[1:]) and (text := help_text(flags.FLAGS)):
-        with reader_may_leave():
+        with exit_quietly_on_broken_pipe():
             print(f"{sys.modules['__main__'].__doc__}{text}\n--helpfull lists the flags of all packages.")
         sys.exit(0)
     flags.FLAGS.set_gnu_getopt(True)  # a loose word does not end the flags
-    with reader_may_leave():
+    with exit_quietly_on_broken_pipe():
         app.run(guarded, flags_parser=_parse)
 
 
@@ -98,7 +101,7 @@ def _has_left(descriptor: int) -> bool:
 
 
 @contextlib.contextmanager
-def reader_may_leave() -> Iterator[None]:
+def exit_quietly_on_broken_pipe() -> Iterator[None]:
     """Ends the script silently where the reader of its output has left, as in `--help | head`."""
     try:
         try:
@@ -110,7 +113,7 @@ def reader_may_leave() -> Iterator[None]:
         sys.exit(128 + signal.SIGPIPE)
 
 
-def _mistake(error: Exception) -> str | None:
+def _user_error_message(error: Exception) -> str | None:
     """The message for an error that the user, the system or memory caused; None: the program's fault."""
     innermost = os.path.abspath(traceback.extract_tb(error.__traceback__)[-1].filename)
     ours = innermost.startswith(_PACKAGE_FOLDER) or innermost == os.path.abspath(sys.argv[0])

@@ -84,7 +84,7 @@ def name_of(path: str) -> str:
     return f"{match[1]}/{match[2]}@{match[3]}" if match else path
 
 
-def with_names(settings: Mapping[str, object]) -> dict[str, object]:
+def with_hub_names(settings: Mapping[str, object]) -> dict[str, object]:
     """Settings with `name_of` their texts, as a run notes them."""
     return {name: name_of(value) if isinstance(value, str) else value for name, value in settings.items()}
 
@@ -157,11 +157,11 @@ def _is_unlocked(folder: str) -> bool:
 
 # --- complete files ---------------------------------------------------------------------------------------------------
 
-_puts_off = contextvars.ContextVar("whether `sync` leaves it to `synced_together`", default=False)
+_puts_off = contextvars.ContextVar("whether `sync` leaves it to `batch_fsync`", default=False)
 
 
 def is_temporary_name(name: str) -> bool:
-    """Whether a file has a temporary name of `written_together`."""
+    """Whether a file has a temporary name of `atomic_files`."""
     return re.fullmatch(r"\..+\.[0-9a-f]{12}\.tmp", name, re.DOTALL) is not None
 
 
@@ -191,7 +191,7 @@ def sync(path: str) -> None:
 
 
 @contextlib.contextmanager
-def synced_together(folder: str) -> Iterator[None]:
+def batch_fsync(folder: str) -> Iterator[None]:
     """Syncs all that is in a folder, which has a temporary name, at the end of the context, and nothing before."""
     before = _puts_off.set(True)
     try:
@@ -205,8 +205,8 @@ def synced_together(folder: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def written_together(paths: Sequence[str]) -> Iterator[list[str]]:
-    """Yields a temporary name for each path, in its directory; at the end all are renamed, see `move_together`.
+def atomic_files(paths: Sequence[str]) -> Iterator[list[str]]:
+    """Yields a temporary name for each path, in its directory; at the end all are renamed, see `replace_files`.
 
     The files are created at the start, so that a folder that can't be written fails before the work.
     """
@@ -221,7 +221,7 @@ def written_together(paths: Sequence[str]) -> Iterator[list[str]]:
         yield temporary
         for name in temporary:
             sync(name)
-        move_together(dict(zip(temporary, paths, strict=True)))
+        replace_files(dict(zip(temporary, paths, strict=True)))
     except BaseException:
         for name in temporary:
             if tf.io.gfile.exists(name):
@@ -229,7 +229,7 @@ def written_together(paths: Sequence[str]) -> Iterator[list[str]]:
         raise
 
 
-def move_together(moves: Mapping[str, str], obsolete: Sequence[str] = ()) -> None:
+def replace_files(moves: Mapping[str, str], obsolete: Sequence[str] = ()) -> None:
     """Renames complete files, or copies them to a remote folder; readers refuse the others without the last of them.
 
     Its predecessor is removed first, so a kill never leaves new files beside old ones that are read together.
@@ -260,7 +260,7 @@ _ARRIVING, _MOVES = ".bert_tf_arriving", "moves.json"
 
 
 def replace_together(source: str, folder: str, names: Sequence[str], obsolete: Sequence[str]) -> None:
-    """`move_together` of all files of a local folder to another one on the same disk, in which they replace others.
+    """`replace_files` of all files of a local folder to another one on the same disk, in which they replace others.
 
     Killed before the rename it leaves the old ones; after it the new ones, which `finish_replacing` moves from a folder
     in this one when that is next read or written. Until then other programs may find neither.
@@ -308,7 +308,7 @@ def _finish(folder: str, arriving: str) -> None:
                 raise ValueError(f"{_MOVES} names files in other folders")  # of someone else's model
             moves = {os.path.join(arriving, name): os.path.join(folder, name) for name in names}
             if left := {source: path for source, path in moves.items() if os.path.exists(source)}:
-                move_together(left, [os.path.join(folder, name) for name in obsolete])
+                replace_files(left, [os.path.join(folder, name) for name in obsolete])
         remove_folder(arriving)
     except (OSError, ValueError, tf.errors.OpError) as error:
         if getattr(error, "errno", None) == errno.ENOTEMPTY:
@@ -321,8 +321,8 @@ def _finish(folder: str, arriving: str) -> None:
 
 @contextlib.contextmanager
 def written(path: str) -> Iterator[str]:
-    """`written_together` for one path."""
-    with written_together([path]) as (temporary,):
+    """`atomic_files` for one path."""
+    with atomic_files([path]) as (temporary,):
         yield temporary
 
 
@@ -331,10 +331,10 @@ def write_file(path: str, content: bytes) -> None:
 
 
 def write_files(contents: Mapping[str, bytes]) -> None:
-    """Writes files, by their paths, complete or not at all: see `written_together`."""
+    """Writes files, by their paths, complete or not at all: see `atomic_files`."""
     import tensorflow as tf
 
-    with written_together(list(contents)) as temporary:
+    with atomic_files(list(contents)) as temporary:
         for name, content in zip(temporary, contents.values(), strict=True):
             with tf.io.gfile.GFile(name, "wb") as file:
                 file.write(content)

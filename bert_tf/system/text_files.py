@@ -17,7 +17,7 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator
 
 from bert_tf.system.declare import setting
-from bert_tf.system.messages import some, warn_once
+from bert_tf.system.messages import abbreviated_list, warn_once
 from bert_tf.system.storage import is_on_hub
 
 UTF_8 = "utf-8"
@@ -148,7 +148,7 @@ def warn_of_tables(paths: Iterable[str]) -> None:
     """Warns of files that are read as plain text although their names say that they are tables or JSON."""
     if tables := [path for path in paths if gzip_of(path)[1].lower().endswith(_TABLES)]:
         message = "--input_file: read as plain text, with all that is in a line: %s. Give the texts alone, one a line."
-        warn_once("tables", message, some(tables))
+        warn_once("tables", message, abbreviated_list(tables))
 
 
 def read_bytes(path: str) -> bytes:
@@ -334,7 +334,7 @@ def local_file(path: str) -> str:
     """The path in the cache of a file on the hub; other paths as they are."""
     if len(files := matching_files(path)) > 1:
         raise ValueError(
-            f"{path} matches {len(files)} files: {some([*files])}; name one. Only .parquet may be several."
+            f"{path} matches {len(files)} files: {abbreviated_list([*files])}; name one. Only .parquet may be several."
         )
     return next(iter(files.values()))
 

@@ -32,7 +32,7 @@ _SAMPLES = {
 
 
 @dataclasses.dataclass(frozen=True)
-class Tried:
+class Trial:
     """A combination of settings that was trained.
 
     Attributes:
@@ -62,12 +62,12 @@ class Tried:
         return max(self.results, key=lambda seed: self.results[seed][main_metric])
 
 
-def best_of(tried: Sequence[Tried], main_metric: str) -> Tried:
+def best_of(tried: Sequence[Trial], main_metric: str) -> Trial:
     """The combination with the largest mean of the metric over its seeds; the first of equals."""
     return tried[0] if len(tried) == 1 else max(tried, key=lambda trial: trial.summary[main_metric]["mean"])
 
 
-def write_seeds(output_dir: str, tried: Tried, main_metric: str) -> str:
+def write_seeds(output_dir: str, tried: Trial, main_metric: str) -> str:
     """Writes seeds.json and copies the best seed's results and best model to output_dir; returns the table as text.
 
     The files of all seeds are in output_dir/seed-<seed>.
@@ -87,7 +87,7 @@ def write_seeds(output_dir: str, tried: Tried, main_metric: str) -> str:
     return "\n".join([*lines, f"{len(seeds)} seeds, the best by {main_metric} is {best}.", ""])
 
 
-def write_search(output_dir: str, tried: Sequence[Tried], main_metric: str) -> str:
+def write_search(output_dir: str, tried: Sequence[Trial], main_metric: str) -> str:
     """Writes search.json and search.md, and copies the best combination's results and best model.
 
     Args:
@@ -130,7 +130,7 @@ def copy_best(run_dir: str, output_dir: str) -> None:
                 link_or_copy(posixpath.join(folder, name), posixpath.join(target_folder, name))
 
 
-def table_text(tried: Sequence[Tried], main_metric: str) -> str:
+def table_text(tried: Sequence[Trial], main_metric: str) -> str:
     """A table in Markdown that can also be read on a console: a row for each combination, the best one named below."""
     best, several = best_of(tried, main_metric), len(tried[0].results) > 1
     further = [name for name in shown_results(tried[0].summary) if name != main_metric]
@@ -155,7 +155,7 @@ def table_text(tried: Sequence[Tried], main_metric: str) -> str:
 # --- last words ------------------------------------------------------------------------------------------------------
 
 
-def tell(task, run: FineTuningSettings, results: Mapping[str, float], seed: int, last: int) -> None:
+def log_summary(task, run: FineTuningSettings, results: Mapping[str, float], seed: int, last: int) -> None:
     """Logs the results, where the model is, and the line of Python that uses it.
 
     Args:

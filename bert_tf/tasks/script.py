@@ -39,7 +39,7 @@ from bert_tf.system.declare import declared_in, value_of, with_models
 from bert_tf.system.messages import announced
 from bert_tf.system.storage import write_text_file
 from bert_tf.tasks import outcome
-from bert_tf.tasks.outcome import Tried
+from bert_tf.tasks.outcome import Trial
 from bert_tf.tasks.task import ExampleSet, FineTuningTask
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.training import checkpoints, distribution, fine_tuning, loop, run_directory, starting_model
@@ -88,7 +88,7 @@ def fine_tune(task: FineTuningTask, run: FineTuningSettings) -> dict[str, float]
                 results[seed] = seed_run.execute()
                 if several:
                     keras.backend.clear_session()
-            tried.append(Tried(values, results))
+            tried.append(Trial(values, results))
             if run.num_seeds > 1 and task.is_chief:
                 table = outcome.write_seeds(_folder_of(run, values), tried[-1], task.main_metric)
         if run.search:
@@ -97,7 +97,7 @@ def fine_tune(task: FineTuningTask, run: FineTuningSettings) -> dict[str, float]
         seed = best.best_seed(task.main_metric)
         if task.is_chief:
             print(table, end="")
-            outcome.tell(task, run, best.results[seed], seed, max(steps))
+            outcome.log_summary(task, run, best.results[seed], seed, max(steps))
         return best.results[seed]
 
 
@@ -160,7 +160,7 @@ def _runs_of_seeds(
     return runs
 
 
-def _import_for_the_end() -> None:
+def _preload_evaluation_modules() -> None:
     """Imports what scores and draws, which takes a second."""
     with contextlib.suppress(ImportError):  # matplotlib is optional
         import matplotlib.figure  # noqa: F401
@@ -283,9 +283,9 @@ class _Run(loop.Run):
         options = {
             "eval_every_steps": self.eval_every_steps,
             "should_stop": lambda: self.keeper.should_stop(),
-            "kept_at_end": self.kept_at_end(optimizer),
+            "final_optimizer_state": self.final_optimizer_state(optimizer),
             "cost_of_example": (tokens, operations),
-            "meanwhile": _import_for_the_end,
+            "background_work": _preload_evaluation_modules,
         }
         sum_loss = task.files.config.recipe.sum_loss
         newest = checkpoints.latest_checkpoint(self.output_dir)
@@ -324,7 +324,9 @@ class _Run(loop.Run):
             settings = {**self.recorded, run_directory.BEGINNING: beginning, run_directory.FINISHED: None}
             # First, since it marks the directory as that of a run; see `run_directory.check_earlier_run`.
             run_directory.record_settings(self.output_dir, settings, resumed=step > 0)
-            run_directory.claim_output_dir(self.output_dir, task.files.config, task.files.head, task.files.description)
+            run_directory.lock_and_record_output_dir(
+                self.output_dir, task.files.config, task.files.head, task.files.description
+            )
             task.write_beside_training(self.output_dir)
 
     def write_records(self, trains: bool) -> None:
@@ -350,7 +352,7 @@ class _Run(loop.Run):
             **run.padding,
         )
 
-    def kept_at_end(self, optimizer: keras.optimizers.Optimizer) -> Callable[[], Mapping] | None:
+    def final_optimizer_state(self, optimizer: keras.optimizers.Optimizer) -> Callable[[], Mapping] | None:
         """What the last checkpoint has, which is there before the last evaluation; None: the optimizer's state, too.
 
         With LoRA `end_training` removes that: a run that is killed before needs the adapters for their own file.

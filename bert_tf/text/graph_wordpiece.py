@@ -15,7 +15,7 @@ from typing import NamedTuple
 import tensorflow as tf
 import tensorflow_text as tf_text
 
-from bert_tf.system.messages import some
+from bert_tf.system.messages import abbreviated_list
 from bert_tf.text.characters import is_cjk, is_mark, is_punctuation
 from bert_tf.text.graph_characters import CODE_POINTS, CodePointTable, GraphNormalizer, Rows, decode_rows, values_of
 from bert_tf.text.tokenizer import Tokenizer
@@ -57,7 +57,7 @@ class GraphWordPiece(tf.Module):
     def __init__(self, tokenizer: FullTokenizer, split_unknown: bool = False):
         self._basic, pieces = tokenizer.basic_tokenizer, tokenizer.wordpiece_tokenizer
         if self._basic.never_split:
-            words = some(sorted(self._basic.never_split))
+            words = abbreviated_list(sorted(self._basic.never_split))
             raise ValueError(f"never_split ({words}) in tokenizer_config.json has no form as a graph.")
         super().__init__(name="graph_wordpiece")
         self._split_unknown = bool(split_unknown)
@@ -210,7 +210,7 @@ def graph_of(tokenizer: Tokenizer, split_unknown: bool = False) -> GraphWordPiec
     """The rules of a tokenizer as TensorFlow ops. split_unknown: see `Tokenizer.encode_with_offsets`."""
     try:
         if tokenizer.added_tokens:
-            names = some([token.content for token in tokenizer.added_tokens.tokens])
+            names = abbreviated_list([token.content for token in tokenizer.added_tokens.tokens])
             raise ValueError(f"added tokens ({names}) can't be cut out inside a graph")
         if not isinstance(tokenizer, FullTokenizer):
             raise ValueError(f"the pieces of a {tokenizer.huggingface_class} can't be found inside a graph")

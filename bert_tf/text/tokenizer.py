@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import numpy as np
 from absl import logging
 
-from bert_tf.system.checks import check_family, list_of, path_of, target_directory, true_or_false
+from bert_tf.system.checks import check_family, check_list, path_of, target_directory, true_or_false
 from bert_tf.system.storage import write_files
 from bert_tf.system.text_files import read_json_if_there
 from bert_tf.text import characters, transformers_call
@@ -157,14 +157,18 @@ class Tokenizer(abc.ABC):
 
     def tokenize(self, text: str | bytes) -> list[str]:
         """The pieces of `text`."""
-        return self._each(text, self._tokenize, "content")
+        return self._map_between_added_tokens(text, self._tokenize, "content")
 
     def encode(self, text: str | bytes, add_special_tokens: bool = False) -> list[int]:
         """The ids of the pieces of `text`. KeyError if the unknown token is needed but not in the vocabulary."""
-        ids = self._each(text, self._encode, "id") if self.added_tokens else self._encode(self.as_text(text))
+        ids = (
+            self._map_between_added_tokens(text, self._encode, "id")
+            if self.added_tokens
+            else self._encode(self.as_text(text))
+        )
         return [*self.begin_ids, *ids, *self.end_ids] if add_special_tokens else ids
 
-    def _each(self, text: str | bytes, between: Callable[[str], Iterable], of_token: str) -> list:
+    def _map_between_added_tokens(self, text: str | bytes, between: Callable[[str], Iterable], of_token: str) -> list:
         values = []
         for part in self.added_tokens.parts(self.as_text(text)):
             values += [getattr(part.token, of_token)] if part.token else between(part.text)
@@ -217,7 +221,7 @@ class Tokenizer(abc.ABC):
 
     def normalize(self, text: str) -> str:
         """`text` as `decode` spells it, if all of it is known."""
-        return " ".join(self._each(text, self._words, "content"))
+        return " ".join(self._map_between_added_tokens(text, self._words, "content"))
 
     # --- files -------------------------------------------------------------------------------------------------------
 
@@ -326,7 +330,7 @@ class Tokenizer(abc.ABC):
 
     def encode_batch(self, texts: Iterable[str | bytes]) -> list[list[int]]:
         """`encode` of each text."""
-        return [self.encode(text) for text in list_of(texts, "texts", "strings", "encode(text)")]
+        return [self.encode(text) for text in check_list(texts, "texts", "strings", "encode(text)")]
 
     def encode_words(self, words: Sequence[str]) -> list[list[int]]:
         """The ids of each word of a text that is given as its words, as they are in the text."""

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from absl import logging
 
 from bert_tf.system import storage, text_files
-from bert_tf.system.messages import some, warn_once
+from bert_tf.system.messages import abbreviated_list, warn_once
 from bert_tf.system.storage import names_in, paths_beginning_with
 from bert_tf.text.characters import TOKENIZER, TOKENIZER_CONFIG
 
@@ -240,9 +240,13 @@ def _check_lines(vocab_file: str) -> None:
             repeated.append(f"line {number} repeats {token!r} of line {first_lines[token]}")
         first_lines.setdefault(token, number)
     if empty:
-        raise ValueError(f"{vocab_file}: empty lines, which shift the ids of the tokens below: {some(empty)}")
+        raise ValueError(
+            f"{vocab_file}: empty lines, which shift the ids of the tokens below: {abbreviated_list(empty)}"
+        )
     if repeated:
-        logging.warning("%s: %s; such a token has the id of its last line.", vocab_file, some(repeated, "; "))
+        logging.warning(
+            "%s: %s; such a token has the id of its last line.", vocab_file, abbreviated_list(repeated, "; ")
+        )
 
 
 # ---- rules -----------------------------------------------------------------------------------------------------------

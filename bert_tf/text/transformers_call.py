@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from bert_tf.system.checks import list_of, list_of_strings
+from bert_tf.system.checks import check_list, list_of_strings
 
 # What an argument may be -> what it means; None: nothing is done.
 _PADDINGS = {"longest": "longest", "max_length": "max_length", True: "longest", False: None, "do_not_pad": None}
@@ -109,7 +109,7 @@ def encode_plus(tokenizer, text, text_pair=None, *, padding: str | bool = False,
 
 def batch_encode_plus(tokenizer, texts: Sequence, *, padding: str | bool = False, **others) -> Encoding:
     """The call of transformers 4 for a list of texts or of pairs (text, text_pair): rows."""
-    texts = list_of(texts, "texts", "strings or pairs of strings")
+    texts = check_list(texts, "texts", "strings or pairs of strings")
     if texts and all(isinstance(text, tuple) for text in texts):
         texts, others["text_pair"] = map(list, zip(*texts, strict=True))
     return as_transformers(tokenizer, texts, padding=padding, **others)
@@ -179,7 +179,7 @@ def batches_of(texts, pairs, is_split_into_words: bool = False) -> tuple[list, l
         if batch is None:
             batches.append(None)
         elif is_split_into_words:
-            rows = list_of(batch, name, "lists of words")
+            rows = check_list(batch, name, "lists of words")
             rows = [rows] if rows and isinstance(rows[0], str) else rows
             batches.append([list_of_strings(row, f"{name}[{number}]") for number, row in enumerate(rows)])
         else:

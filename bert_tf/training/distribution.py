@@ -27,13 +27,13 @@ from bert_tf.data.token_rows import WHOLE, Share
 from bert_tf.families.config import BertConfig
 from bert_tf.models import kernels
 from bert_tf.system.checks import check_tf_config
-from bert_tf.system.messages import announced, hide_note_of_first_compilation, some
+from bert_tf.system.messages import abbreviated_list, announced, hide_note_of_first_compilation
 from bert_tf.training import run_directory
 from bert_tf.training.settings import DeviceSettings
 
 _CONNECT_SECONDS = 60  # that a TPU may take to accept a connection
 # Settings in which workers may differ: where something is, since its content is compared, and what only the first
-# worker does, or all as the first does (`loop._Pace`).
+# worker does, or all as the first does (`loop._StepsPerCall`).
 _MAY_DIFFER = {
     "output_dir", "init_checkpoint", "bert_config_file", "generator_config_file", "vocab_file", "teacher", "data_dir",
     "input_file", "eval_input_file", "train_file", "dev_file", "test_file", "predict_file", "feature_cache_dir",
@@ -287,8 +287,8 @@ def compare(strategy: tf.distribute.Strategy, facts: Callable[[], Mapping[str, o
     if different:
         meet(strategy)
         raise ValueError(
-            f"the workers do not agree: {some([*different.values()], '; ')}. Start all with the same command, data and "
-            "--output_dir."
+            f"the workers do not agree: {abbreviated_list([*different.values()], '; ')}. Start all with the same "
+            "command, data and --output_dir."
         )
 
 

@@ -21,7 +21,7 @@ from bert_tf.store import lora, open_weights, saving, variable_names
 from bert_tf.store.directory import ModelFiles
 from bert_tf.store.tensor_files import Weights
 from bert_tf.system.declare import declared_in
-from bert_tf.system.messages import announced, some
+from bert_tf.system.messages import abbreviated_list, announced
 from bert_tf.system.storage import write_text_file
 from bert_tf.system.text_files import parse_json, read_json_if_there, read_text_lines
 from bert_tf.training.settings import FineTuningSettings
@@ -144,7 +144,7 @@ def check_base(model: keras.Model, start: str | Weights | None) -> None:
     weights = start if isinstance(start, Weights) else initialize.weights_for(model, start)
     missing = [name for name in lora_file.base_variables(model) if name not in weights]
     if missing:
-        raise ValueError(f"--lora_rank: {weights.path} lacks variables of the encoder: {some(missing)}.")
+        raise ValueError(f"--lora_rank: {weights.path} lacks variables of the encoder: {abbreviated_list(missing)}.")
 
 
 def log_lora(model: keras.Model, learning_rate: float, usual_rate: float) -> None:

@@ -135,7 +135,7 @@ class Run:
             checksum = zlib.crc32(values[name].tobytes(), checksum)
         return {"step in --output_dir": step, "checksum of the weights to begin with": f"{checksum:08x}"}
 
-    @layers.drawn_late()
+    @layers.deferred_initialization()
     def build_and_restore(self) -> tuple[keras.Model, keras.optimizers.Optimizer | None, int]:
         """The model, its optimizer (None: no training) and the step: restored from the run in its folder, or new."""
         settings, optimizer = self.settings, None
@@ -160,9 +160,9 @@ def train(
     evaluate: Callable[[int], dict | None] = lambda step: None,
     eval_every_steps: int = 0,
     should_stop: Callable[[], bool] = lambda: False,
-    kept_at_end: Callable[[], Mapping] | None = None,
+    final_optimizer_state: Callable[[], Mapping] | None = None,
     cost_of_example: tuple[float, float] = (0.0, 0.0),
-    meanwhile: Callable[[], object] = lambda: None,
+    background_work: Callable[[], object] = lambda: None,
 ) -> int:
     """Trains from the step that was restored until `num_train_steps`; returns the step reached.
 
@@ -170,15 +170,16 @@ def train(
     batches: from the step that was restored on, without end, as `distribution.distribute` gives them.
     evaluate: called with the step every `eval_every_steps` and at the end; its numbers, if any, are logged.
     should_stop: asked at the start and after each evaluation; True ends the training early, with a checkpoint.
-    kept_at_end: the tensors of the last checkpoint, by name; None: all that a further step would read.
-    cost_of_example: for the log: tokens, and FLOPs of the model. meanwhile: called in a thread after the first step.
+    final_optimizer_state: the tensors of the last checkpoint, by name; None: all that a further step would read.
+    cost_of_example: for the log: tokens, and FLOPs of the model.
+    background_work: called in a thread after the first step.
     """
     settings, step, saved_step = trainer.settings, trainer.step, trainer.step
     if step >= num_train_steps or should_stop():
         end = f"ends at step {num_train_steps}" if step >= num_train_steps else "was stopped early"
         logging.info("Nothing to train: step %d is reached, and the run %s.", step, end)
         return step
-    kept_at_end = kept_at_end or (lambda: trainer.tensors)
+    final_optimizer_state = final_optimizer_state or (lambda: trainer.tensors)
     with (
         _stop_signals() as received,
         TrainingLog(trainer, output_dir, num_train_steps, cost_of_example) as log,
@@ -186,7 +187,7 @@ def train(
     ):
         iterator = iter(batches)
         periods = num_train_steps, log.period, settings.save_checkpoints_steps, eval_every_steps
-        pace = _Pace(trainer, periods, received, meanwhile)
+        pace = _StepsPerCall(trainer, periods, received, background_work)
         while step < num_train_steps:
             with pace:
                 trainer.own_memory()
@@ -198,7 +199,7 @@ def train(
             log.add(step, result)
             at_end = step >= num_train_steps
             if step % settings.save_checkpoints_steps == 0 or at_end or any(stops):
-                writer.save(step, kept_at_end() if at_end else trainer.tensors)
+                writer.save(step, final_optimizer_state() if at_end else trainer.tensors)
                 saved_step = step
             _end_if_asked(stops, step, writer)
             due = at_end or (eval_every_steps and step % eval_every_steps == 0)
@@ -208,29 +209,29 @@ def train(
                     logging.info("Stopping early at step %d of %d.", step, num_train_steps)
                     break
         if saved_step != step:  # it was stopped early
-            writer.save(step, kept_at_end())
+            writer.save(step, final_optimizer_state())
     return step
 
 
-class _Pace:
+class _StepsPerCall:
     """How many steps each call of `Trainer.steps`, which is made in this context, runs: none takes long.
 
-    periods: a call ends at each multiple of one; 0: none. received: the signals that came. meanwhile: see `train`.
+    periods: a call ends at each multiple of one; 0: none. received: the signals that came. background_work: of `train`.
     """
 
-    def __init__(self, trainer: Trainer, periods: Sequence[int], received: Collection[int], meanwhile: Callable):
+    def __init__(self, trainer: Trainer, periods: Sequence[int], received: Collection[int], background_work: Callable):
         # Workers synchronize in every step, and TensorFlow matches their messages by position within the call: all must
         # make calls of the same length, and agree on the time and on the end.
         own = trainer.settings.iterations_per_loop, periods
         self._most, self._periods = distribution.gather(trainer.strategy, own)[0]
         self._strategy, self._received = trainer.strategy, received
-        self._meanwhile = threading.Thread(target=meanwhile, daemon=True)
+        self._background_work = threading.Thread(target=background_work, daemon=True)
         self._seconds = math.inf  # a step; unknown: the first call runs one
         self._around_call, self._started = messages.announced(_FIRST_STEP), 0.0
 
     def __enter__(self):
-        if math.isfinite(self._seconds) and not self._meanwhile.ident:
-            self._meanwhile.start()
+        if math.isfinite(self._seconds) and not self._background_work.ident:
+            self._background_work.start()
         self._started = time.monotonic()
         self._around_call.__enter__()
 

@@ -18,14 +18,14 @@ from keras import ops
 
 from bert_tf.families.recipe import EXCLUDE_FROM_WEIGHT_DECAY, WARMUPS, Recipe
 from bert_tf.models import kernels
-from bert_tf.system.checks import list_of_strings, number, true_or_false, whole_number
+from bert_tf.system.checks import check_integer, check_number, list_of_strings, true_or_false
 
 _PACKAGE = "bert_tf"
 _BERT = Recipe()
 
 
 def _check_rate(rate) -> None:
-    number(rate, "learning_rate", -math.inf)
+    check_number(rate, "learning_rate", -math.inf)
     if not 0 < rate <= 1:
         raise ValueError(f"learning_rate={rate:g} must be more than 0 and at most 1.")
 
@@ -64,8 +64,8 @@ class WarmupLinearDecay(keras.optimizers.schedules.LearningRateSchedule):
     ):
         super().__init__()
         _check_rate(initial_learning_rate)
-        whole_number(num_train_steps, "num_train_steps")
-        number(num_warmup_steps or 0, "num_warmup_steps")
+        check_integer(num_train_steps, "num_train_steps")
+        check_number(num_warmup_steps or 0, "num_warmup_steps")
         if warmup not in WARMUPS:
             raise ValueError(f"warmup={warmup!r} is not one of {', '.join(WARMUPS)}.")
         if not 0 < power < math.inf:
@@ -160,12 +160,12 @@ class _DecayingOptimizer(keras.optimizers.Optimizer):
     ):
         if isinstance(learning_rate, Real | str) and learning_rate != 0:  # 0: a saved optimizer may have been set to it
             _check_rate(learning_rate)
-        number(weight_decay_rate, "weight_decay_rate")
-        number(beta_1, "beta_1", most=1)
-        number(beta_2, "beta_2", most=1)
-        number(epsilon, "epsilon")
-        number(layerwise_lr_decay, "layerwise_lr_decay", -math.inf)
-        number(global_clipnorm or 0, "global_clipnorm")
+        check_number(weight_decay_rate, "weight_decay_rate")
+        check_number(beta_1, "beta_1", most=1)
+        check_number(beta_2, "beta_2", most=1)
+        check_number(epsilon, "epsilon")
+        check_number(layerwise_lr_decay, "layerwise_lr_decay", -math.inf)
+        check_number(global_clipnorm or 0, "global_clipnorm")
         true_or_false(bias_correction=bias_correction, epsilon_after_correction=epsilon_after_correction)
         if kwargs.get("weight_decay") is not None:
             raise TypeError("weight_decay is Keras's own, which would be added: write weight_decay_rate")

@@ -9,7 +9,15 @@ from bert_tf.families.recipe import OptimizerSettings
 from bert_tf.pretraining.record_settings import InstanceSettings, check_mask_rates
 from bert_tf.store.directory import check_weights, read_head, vocabulary_in
 from bert_tf.system import checks
-from bert_tf.system.declare import ORIGINAL, REQUIRED, check_values, given, group, like, setting
+from bert_tf.system.declare import (
+    ORIGINAL,
+    REQUIRED,
+    check_values,
+    inherited_setting,
+    non_default_settings,
+    setting,
+    setting_group,
+)
 from bert_tf.system.storage import is_name
 from bert_tf.training.settings import DeviceSettings, TrainingSettings
 from bert_tf.training.teacher import LanguageTeacherSettings
@@ -58,7 +66,7 @@ class PretrainingSettings(LanguageTeacherSettings, TrainingSettings, DeviceSetti
         least=1,
     )
     eval_batch_size: int = setting(8, "Examples per batch in evaluation, over all devices.", least=1)
-    learning_rate: float | None = like(
+    learning_rate: float | None = inherited_setting(
         OptimizerSettings,
         "learning_rate",
         help="Peak learning rate. BERT: 1e-4 from random weights (the paper), 2e-5 from released ones. If unset, 5e-5 "
@@ -127,20 +135,20 @@ class PretrainingSettings(LanguageTeacherSettings, TrainingSettings, DeviceSetti
         "pairs (Table 5). If unset, true; false for families without a pooler, such as RoBERTa.",
         unset=True,
     )
-    masked_lm_prob: float = like(
+    masked_lm_prob: float = inherited_setting(
         InstanceSettings,
         "masked_lm_prob",
         help="Share of tokens to predict. For masked records, create_pretraining_data.py sets it.",
         heading=MASKS,
     )
-    do_whole_word_mask: bool = like(
+    do_whole_word_mask: bool = inherited_setting(
         InstanceSettings,
         "do_whole_word_mask",
         help="Mask all pieces of a word or none. Masked records are as create_pretraining_data.py made them.",
     )
-    mask_rate: float = like(InstanceSettings, "mask_rate")
-    random_rate: float = like(InstanceSettings, "random_rate")
-    keep_rate: float = like(InstanceSettings, "keep_rate")
+    mask_rate: float = inherited_setting(InstanceSettings, "mask_rate")
+    random_rate: float = inherited_setting(InstanceSettings, "random_rate")
+    keep_rate: float = inherited_setting(InstanceSettings, "keep_rate")
     mask_smoothing: float = setting(
         0.0,
         "Mask rare tokens more often, with odds of count ** -mask_smoothing, over the whole batch; DistilBERT: 0.7.",
@@ -197,7 +205,7 @@ class PretrainingSettings(LanguageTeacherSettings, TrainingSettings, DeviceSetti
             if all(getattr(self, name) for name in pair):
                 named = " and ".join(f"--{name}={getattr(self, name)}" for name in pair)
                 raise ValueError(f"{named} both say {both}: give one.")
-        for name in given(self, _UNUSED[self.objective]):
+        for name in non_default_settings(self, _UNUSED[self.objective]):
             raise ValueError(f"--{name} is not for --objective={self.objective}.")
         if self.nsp and (self.teacher or self.objective == "electra"):
             raise ValueError("--nsp is not for --objective=electra, nor for a student.")
@@ -208,14 +216,14 @@ class PretrainingSettings(LanguageTeacherSettings, TrainingSettings, DeviceSetti
         may_resume = os.path.isdir(self.output_dir) and os.listdir(self.output_dir)  # without the weights
         if self.init_checkpoint and not (may_resume or is_name(self.init_checkpoint)):
             check_weights(self.init_checkpoint, "--init_checkpoint")
-        for name in given(self, ("input_file", "eval_input_file")):
+        for name in non_default_settings(self, ("input_file", "eval_input_file")):
             checks.check_not_empty(checks.check_input_files(getattr(self, name), f"--{name}"), f"--{name}")
 
 
 # Flags that say how unmasked records are masked while training.
-MASK_FLAGS = group(PretrainingSettings, MASKS)
+MASK_FLAGS = setting_group(PretrainingSettings, MASKS)
 FIXED_MASK_FLAGS = MASK_FLAGS[1:]  # those that ELECTRA's way of masking leaves no choice about
-ELECTRA_FLAGS = group(PretrainingSettings, ELECTRA)
+ELECTRA_FLAGS = setting_group(PretrainingSettings, ELECTRA)
 
 
 _UNUSED = {"mlm": ELECTRA_FLAGS, "ltr": (*MASK_FLAGS, *ELECTRA_FLAGS), "electra": FIXED_MASK_FLAGS}

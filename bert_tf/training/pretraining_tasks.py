@@ -31,7 +31,7 @@ from bert_tf.store.card import CardFacts
 from bert_tf.store.directory import ModelFiles, read_model_files
 from bert_tf.store.tensor_files import Weights
 from bert_tf.store.variable_names import pooler
-from bert_tf.system.declare import given
+from bert_tf.system.declare import non_default_settings
 from bert_tf.system.messages import naming_flag
 from bert_tf.system.text_files import list_files, warn_of_missing_shards
 from bert_tf.text import find_vocabulary
@@ -251,14 +251,16 @@ class PretrainingTask(Run):
         settings, folder = self.settings, self.output_dir
         writes, goes_on = self.chief and self.trains, step < self.num_train_steps
         # A run that was killed after its last step has yet to write cards; the weights it began with may be gone.
-        self.facts = self.card_facts() if writes and (goes_on or card.read_ours(folder) is None) else None
+        self.facts = self.card_facts() if writes and (goes_on or card.read_generated_card(folder) is None) else None
         if writes and goes_on:
             recorded = self.recorded_settings() | {run_directory.BEGINNING: self.facts.beginning}
             run_directory.record_settings(folder, recorded, resumed=step > 0)
             newest = checkpoints.latest_checkpoint(folder)
             # A run that goes on keeps its vocabulary, which was complete before its first checkpoint.
             is_there = newest and find_vocabulary(folder, self.family.tokenizer_class)
-            self.claim_output_dir(saving.description_of(self.vocabulary) if self.vocabulary and not is_there else {})
+            self.lock_and_record_output_dir(
+                saving.description_of(self.vocabulary) if self.vocabulary and not is_there else {}
+            )
             if newest is None:  # before the first step, as in the original
                 checkpoints.save(folder, step, trainer.tensors, settings.keep_checkpoint_max)
         objective = self.evaluation_objective
@@ -320,7 +322,7 @@ class PretrainingTask(Run):
         """How unmasked records are masked; None if there are none."""
         settings = self.settings
         if not any(opened.pairs for opened in self.data.values()):
-            for name in given(settings, MASK_FLAGS):
+            for name in non_default_settings(settings, MASK_FLAGS):
                 raise ValueError(f"--{name} is for unmasked records; these were already masked when they were made.")
             return None
         model = settings.init_checkpoint or settings.teacher
@@ -352,8 +354,8 @@ class PretrainingTask(Run):
 
     # --- the run's directory -----------------------------------------------------------------------------------------
 
-    def claim_output_dir(self, description: Mapping[str, bytes]) -> None:
-        run_directory.claim_output_dir(self.settings.output_dir, self.config, description=description)
+    def lock_and_record_output_dir(self, description: Mapping[str, bytes]) -> None:
+        run_directory.lock_and_record_output_dir(self.settings.output_dir, self.config, description=description)
 
     def recorded_settings(self) -> dict:
         """What run.json keeps: all settings that matter to this run, and the data and vocabulary it used."""

@@ -100,10 +100,12 @@ class ElectraTask(PretrainingTask):
 
     # --- the run's directory -----------------------------------------------------------------------------------------
 
-    def claim_output_dir(self, description: Mapping[str, bytes]) -> None:
+    def lock_and_record_output_dir(self, description: Mapping[str, bytes]) -> None:
         """Also keeps the generator's configuration, from where its weights are read."""
-        super().claim_output_dir(description)
-        run_directory.claim_output_dir(posixpath.join(self.settings.output_dir, "generator"), self.generator_config)
+        super().lock_and_record_output_dir(description)
+        run_directory.lock_and_record_output_dir(
+            posixpath.join(self.settings.output_dir, "generator"), self.generator_config
+        )
 
     def write_parts(self, facts: CardFacts) -> None:
         """Writes the discriminator and the generator, each into a directory of its own."""

@@ -19,7 +19,7 @@ from bert_tf.store.directory import ModelFiles, config_files, find_config, read_
 from bert_tf.store.head_config import HEAD_CONFIG, NO_HEAD, HeadConfig, difference
 from bert_tf.store.tensor_files import Weights
 from bert_tf.system import removed, storage
-from bert_tf.system.messages import some
+from bert_tf.system.messages import abbreviated_list
 from bert_tf.system.storage import is_temporary_name, names_in, remove_folder, write_text_file
 from bert_tf.system.text_files import exists, is_folder, read_json, read_json_if_there
 from bert_tf.text.tokenizer_files import directory_of
@@ -63,7 +63,9 @@ def check_output_dir(
         new |= dataclasses.replace(head, **use).to_dict()
     keys = [key for key in sorted({*old, *new}) if old.get(key) != new.get(key)]
     if keys:
-        different = some([f"{key}: {old.get(key)!s:.40} there, {new.get(key)!s:.40} now" for key in keys], "; ")
+        different = abbreviated_list(
+            [f"{key}: {old.get(key)!s:.40} there, {new.get(key)!s:.40} now" for key in keys], "; "
+        )
         of_part = f" of the {part}" if part else ""
         raise ValueError(f"{other} another configuration{of_part} ({different}). Choose another.")
 
@@ -108,12 +110,12 @@ def check_earlier_run(output_dir: str, settings: Collection[str], *, trains: boo
     if written and not newest and {SETTINGS, SEEDS, SEARCH}.isdisjoint(names):
         raise ValueError(
             f"--output_dir={output_dir} has files that a run would replace, but is not the directory of one (it has no "
-            f"{SETTINGS}): {some(written)}. Choose another directory, or move these away."
+            f"{SETTINGS}): {abbreviated_list(written)}. Choose another directory, or move these away."
         )
     return newest
 
 
-def claim_output_dir(
+def lock_and_record_output_dir(
     output_dir: str, config: BertConfig, head: HeadConfig = NO_HEAD, description: Mapping[str, bytes] = {}
 ) -> None:
     """Keeps what a run's models are with it, from its first step on; called once everything else has been checked.
@@ -218,12 +220,12 @@ def _with_versions(settings: dict) -> dict:
     import tensorflow as tf
 
     versions = {f"{_VERSION}tensorflow": tf.__version__, f"{_VERSION}keras": keras.__version__}
-    return json.loads(json.dumps({**storage.with_names(settings), **versions}))
+    return json.loads(json.dumps({**storage.with_hub_names(settings), **versions}))
 
 
 def _changes(output_dir: str, settings: dict) -> dict[str, tuple]:
     """Settings that lead to another model than the run in output_dir has: name -> (what it was, what it is now)."""
-    old, new = read_settings(output_dir), json.loads(json.dumps(storage.with_names(settings)))
+    old, new = read_settings(output_dir), json.loads(json.dumps(storage.with_hub_names(settings)))
     names = sorted({*old, *new} - _WITHOUT_EFFECT - removed.SETTINGS) if old else []
     # Settings that are not in use may not be noted, nor the training data before it is read.
     names = [name for name in names if name in old or (name != TRAINING_DATA and new[name])]
@@ -340,6 +342,6 @@ def describe_end(output_dir: str, weights: Weights, files: ModelFiles, results: 
     log = posixpath.join(output_dir, LOG_FILE)
     if exists(log):
         plots.plot_training_log(log, posixpath.join(output_dir, "loss.png"), title=output_dir)
-    if not card.is_others(output_dir):
+    if not card.is_user_card(output_dir):
         files = dataclasses.replace(files, card=dataclasses.replace(files.card, results=results))
         write_text_file(posixpath.join(output_dir, card.CARD), saving.card_of(weights, files, "tf1"))

@@ -13,7 +13,16 @@ from bert_tf.data.tables import FileSettings
 from bert_tf.families.recipe import OPTIMIZER, SEARCHED, OptimizerSettings, Values, grid_points
 from bert_tf.store.directory import check_weights, read_head, vocabulary_in
 from bert_tf.system.checks import check_file, check_output_dir, check_tf_config
-from bert_tf.system.declare import ORIGINAL, REQUIRED, Flags, check_values, given, like, setting, settings_of
+from bert_tf.system.declare import (
+    ORIGINAL,
+    REQUIRED,
+    Flags,
+    check_values,
+    inherited_setting,
+    non_default_settings,
+    setting,
+    settings_of,
+)
 from bert_tf.system.messages import naming_flag
 from bert_tf.system.storage import is_remote
 from bert_tf.text.tokenizer_files import directory_of
@@ -147,7 +156,7 @@ class TrainingSettings(ComputationSettings):
     deterministic: bool = setting(
         False, "The same command gives the same bits on the same machine, interrupted or not. Costs speed on GPUs."
     )
-    optimizer: str | None = like(OptimizerSettings, "optimizer", heading=OPTIMIZER)
+    optimizer: str | None = inherited_setting(OptimizerSettings, "optimizer", heading=OPTIMIZER)
     seed: int = setting(
         12345,
         "Seed of initial weights, data order and dropout; change it to vary a run.",
@@ -264,7 +273,7 @@ class FineTuningSettings(OptimizerSettings, TeacherSettings, TrainingSettings, D
     use_best_model: bool = setting(
         False, "At the end, evaluate and predict with best_model/, not with the last step as the original does."
     )
-    keep_checkpoint_max: int | None = like(
+    keep_checkpoint_max: int | None = inherited_setting(
         TrainingSettings,
         "keep_checkpoint_max",
         heading="Run, checkpoints and log",
@@ -323,19 +332,19 @@ class FineTuningSettings(OptimizerSettings, TeacherSettings, TrainingSettings, D
         self.check_devices(self.dtype, self.use_xla)
         if not (self.do_train or self.do_eval or self.do_predict):
             raise ValueError("Nothing to do: give one or more of --do_train, --do_eval, --do_predict.")
-        for name in () if self.do_train else given(self, _FOR_TRAINING):
+        for name in () if self.do_train else non_default_settings(self, _FOR_TRAINING):
             raise ValueError(f"--{name} is for training: give --do_train, or leave it out.")
         if self.search is not None and self.strategy == "multi_worker_mirrored":
             raise ValueError("--search does not work with several workers.")
         for name, needed in _NEEDED.items():
-            if given(self, [name]) and not given(self, [needed]):
+            if non_default_settings(self, [name]) and not non_default_settings(self, [needed]):
                 raise ValueError(f"--{name} needs --{needed}.")
         for pair, reason in _APART.items():
-            if len(given(self, pair)) == 2:
+            if len(non_default_settings(self, pair)) == 2:
                 raise ValueError(f"--{pair[0]} and --{pair[1]}: {reason}; give one.")
         self.check_teacher()
         with naming_flag("--search") if self.search is not None else contextlib.nullcontext():
-            for name in given(self, self.combinations[0]):
+            for name in non_default_settings(self, self.combinations[0]):
                 raise ValueError(f"--{name} is also given: leave one of the two out.")
             for values in self.combinations if self.search is not None else ():
                 dataclasses.replace(self, search=None, **values).check_flags()
@@ -343,7 +352,7 @@ class FineTuningSettings(OptimizerSettings, TeacherSettings, TrainingSettings, D
     def check_dev_set(self, there: bool, advice: str) -> None:
         """Refuses flags that choose by results on a dev set if there is none."""
         chosen = ("search", "num_seeds", "early_stopping_patience", "use_best_model")
-        for name in () if there else given(self, chosen):
+        for name in () if there else non_default_settings(self, chosen):
             raise ValueError(f"--{name} chooses by the results on a dev set{advice}.")
 
     def check_files(self, check: Callable[[str, str], object] | None = None, **files: str | None) -> None:

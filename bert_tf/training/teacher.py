@@ -14,7 +14,7 @@ from bert_tf.store import head_config
 from bert_tf.store.directory import ModelFiles, check_weights, read_head
 from bert_tf.store.head_config import HeadConfig
 from bert_tf.store.tensor_files import Weights
-from bert_tf.system.declare import given, group, setting, value_of
+from bert_tf.system.declare import non_default_settings, setting, setting_group, value_of
 from bert_tf.system.messages import naming_flag
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.training.run_directory import TEACHER_CHECKSUM
@@ -56,7 +56,7 @@ class TeacherSettings:
 
     def check_teacher(self) -> None:
         """Refuses what makes no sense, or needs a teacher."""
-        for name in () if self.teacher else given(self, group(type(self), DISTILLATION)):
+        for name in () if self.teacher else non_default_settings(self, setting_group(type(self), DISTILLATION)):
             raise ValueError(f"--{name} is for distillation: give --teacher.")
         for name in ("init_checkpoint", "bert_config_file", "bert_size", "init_with_optimizer"):
             if self.student_layers and getattr(self, name, None):  # settings of a whole run have them
@@ -90,17 +90,17 @@ class LanguageTeacherSettings(TeacherSettings):
 
     def check_teacher(self) -> None:
         super().check_teacher()
-        for name in () if self.student_layers else given(self, ("student_family", "vocab_transform")):
+        for name in () if self.student_layers else non_default_settings(self, ("student_family", "vocab_transform")):
             raise ValueError(f"--{name} is for a student made of the teacher's layers: give --student_layers.")
         if not self.alpha_ce + self.alpha_cos + self.alpha_mse:
             raise ValueError("--alpha_ce, --alpha_cos and --alpha_mse are 0: nothing is learned from the teacher.")
         both = self.alpha_ce + self.alpha_mse
         for name, weight in (("distillation_temperature", self.alpha_ce), ("restrict_ce_to_mask", both)):
-            if not weight and given(self, [name]):
+            if not weight and non_default_settings(self, [name]):
                 raise ValueError(f"--{name} has no effect without --alpha_ce.")
 
 
-DISTILLATION_FLAGS = group(LanguageTeacherSettings, DISTILLATION)
+DISTILLATION_FLAGS = setting_group(LanguageTeacherSettings, DISTILLATION)
 
 
 @dataclasses.dataclass(frozen=True)

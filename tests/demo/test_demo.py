@@ -105,10 +105,10 @@ def test_claim_output_dir(tmp_path, capsys):
         if state:
             (tmp_path / "mine" / "demo.json").write_text(state)
         with pytest.raises(demo_folder.DemoError, match=r"mine has files that are not a demo's \(\w"):
-            demo_folder.claim_output_dir(str(tmp_path / "mine"), {})
+            demo_folder.lock_and_record_output_dir(str(tmp_path / "mine"), {})
         assert sorted(os.listdir(tmp_path / "mine")) == [*["demo.json"] * bool(state), "letter"]
     folder = str(tmp_path / "output")
-    demo_folder.claim_output_dir(folder, {"a": 1})
+    demo_folder.lock_and_record_output_dir(folder, {"a": 1})
     for settings, finished, said in (
         ({"a": 1}, False, "Resuming"),
         ({"a": 2}, False, "other text or sizes: starting over"),
@@ -118,7 +118,7 @@ def test_claim_output_dir(tmp_path, capsys):
         (tmp_path / "output" / "model").mkdir()
         if finished:
             demo_folder.write_state(folder, settings, finished=True)
-        demo_folder.claim_output_dir(folder, settings)
+        demo_folder.lock_and_record_output_dir(folder, settings)
         resumed = said == "Resuming"
         assert sorted(os.listdir(folder)) == ["demo.json", *["model", "vocab.txt"] * resumed]
         assert said in capsys.readouterr().out

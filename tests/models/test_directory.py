@@ -55,9 +55,15 @@ def test_a_vocabulary_instead_of_the_one_beside_the_weights(tmp_path, caplog):
 
     def problem(*others: str) -> str:
         (tmp_path / "v.txt").write_text("\n".join(others))
-        return model_directory.other_ids(str(tmp_path / "v.txt"), files)
+        return model_directory.vocabulary_mismatch(str(tmp_path / "v.txt"), files)
 
-    assert problem(*tokens) == problem(*tokens, "c") == model_directory.other_ids(None, files) == caplog.text == ""
+    assert (
+        problem(*tokens)
+        == problem(*tokens, "c")
+        == model_directory.vocabulary_mismatch(None, files)
+        == caplog.text
+        == ""
+    )
     assert "2 of its tokens have other ids there, such as 'b', 7 there and 6 here" in problem(*tokens[:6], "b", "a")
     assert problem(*tokens[:5], "word", "a", "b") == caplog.text == ""
     assert problem(*tokens[:6], "a", "word") == ""

@@ -12,7 +12,16 @@ from bert_tf.families.families import AlbertConfig, ElectraConfig
 from bert_tf.models import dropout as masks
 from bert_tf.models import encoder, heads, kernels, task_models
 from bert_tf.models.distillation import as_distilbert
-from bert_tf.models.dropout import Drop, drop_at, dropout, dropout_scope, keep_mask, random_bits, several_rows, under
+from bert_tf.models.dropout import (
+    Drop,
+    dropout,
+    dropout_at,
+    dropout_scope,
+    keep_mask,
+    name_scope,
+    random_bits,
+    several_rows,
+)
 from bert_tf.models.electra import ElectraPretrainer
 from bert_tf.models.layers import LayerNorm
 
@@ -41,7 +50,7 @@ def test_masks_have_the_right_rate_and_are_independent():
     shape, masks = (64, 128, 32), []
     for seed, name in (([1, 2], "a"), ([1, 3], "a"), ([2, 2], "a"), ([1, 2], "b"), ([1, 2], "a")):
         with dropout_scope(seed):
-            masks.append(np.asarray(keep_mask(shape, drop_at(name, 0.1, True))))
+            masks.append(np.asarray(keep_mask(shape, dropout_at(name, 0.1, True))))
     count = np.prod(shape)
     for mask in masks:
         assert abs(mask.mean() - 0.9) < 4 * np.sqrt(0.09 / count)
@@ -73,14 +82,14 @@ def test_places_have_masks_of_their_own():
     def mask(*names):
         if len(names) == 1:
             return np.asarray(dropout(ONES, 0.5, names[0], True))
-        with under(names[0]):
+        with name_scope(names[0]):
             return mask(*names[1:])
 
     with dropout_scope([1, 2]):
         masks = [mask("a"), mask("b"), mask("a", "b"), mask("b", "a"), mask("a", "a", "b"), mask("ab")]
         assert len({one.tobytes() for one in masks}) == len(masks)
         np.testing.assert_array_equal(mask("a", "b"), masks[2])
-        inside = under("a")
+        inside = name_scope("a")
         for _ in range(2):  # as a layer does that the backward pass computes again
             with inside:
                 np.testing.assert_array_equal(mask("b"), masks[2])
@@ -90,7 +99,7 @@ def test_places_have_masks_of_their_own():
 def test_only_in_training_and_in_a_scope():
     with dropout_scope([1, 2]):
         assert dropout(ONES, 0.5, "head", False) is ONES and dropout(ONES, 0.0, "head", True) is ONES
-    with under("model"), several_rows(2):
+    with name_scope("model"), several_rows(2):
         assert dropout(ONES, 0.5, "head", False) is ONES
         with pytest.raises(RuntimeError, match="head outside of a model: open a bert_tf.models.dropout.dropout_scope"):
             dropout(ONES, 0.5, "head", True)

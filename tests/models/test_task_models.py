@@ -168,7 +168,7 @@ def drawn(monkeypatch):
 
 def test_the_same_numbers_when_drawn_late():
     expected = bits(new_model())
-    with layers.drawn_late():
+    with layers.deferred_initialization():
         model = new_model()
         assert not model.bert.embeddings.word_embeddings.numpy().any()
         new_model()  # another model in the same context
@@ -183,7 +183,7 @@ def test_weights_of_a_checkpoint_are_not_drawn(drawn, tmp_path):
     at_once = new_model()
     initialize.initialize(initialize.model_variables(at_once), weights)
     drawn.clear()
-    with layers.drawn_late():
+    with layers.deferred_initialization():
         late = new_model()
         initialize.initialize(initialize.model_variables(late), weights)
     assert bits(late) == bits(at_once)
@@ -199,7 +199,7 @@ def test_normal_weights_are_not_drawn_twice(drawn):
     at_once = new_model(**config)
     initialize.draw_normal_weights(at_once)
     drawn.clear()
-    with layers.drawn_late():
+    with layers.deferred_initialization():
         late = new_model(**config)
         initialize.draw_normal_weights(late)
     assert bits(late) == bits(at_once) and not drawn

@@ -241,7 +241,7 @@ def test_what_no_export_has(calls):
         graph = meta_graph_pb2.MetaGraphDef()
         graph.CopyFrom(original)
         change(graph)
-        found = [f"{kind}: {', '.join(names)}" for kind, names in safe_graph.foreign_parts(graph).items()]
+        found = [f"{kind}: {', '.join(names)}" for kind, names in safe_graph.disallowed_parts(graph).items()]
         assert found == [] if not message else any(part.startswith(message) for part in found), (case, found)
 
 

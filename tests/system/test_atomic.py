@@ -34,7 +34,7 @@ def test_files_appear_together_or_not_at_all(tmp_path):
     (tmp_path / "a").write_text("old")
 
     def write(fail: bool) -> None:
-        with storage.written_together(paths) as temporary:
+        with storage.atomic_files(paths) as temporary:
             for number, name in enumerate(temporary):
                 storage.write_text_file(name, f"new {number}")
             assert (tmp_path / "a").read_text() == "old" and not (tmp_path / "b").exists()

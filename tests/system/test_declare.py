@@ -7,7 +7,7 @@ import pytest
 from absl import flags
 
 from bert_tf.system import declare
-from bert_tf.system.declare import ORIGINAL, REQUIRED, like, setting
+from bert_tf.system.declare import ORIGINAL, REQUIRED, inherited_setting, setting
 
 
 def _refuse_odd(value, flag):
@@ -28,7 +28,7 @@ class Own(Base):
     kind: str | None = setting(None, "Kind.", choices=("a", "b"))
     names: list[str] | None = setting(None, "Names.", heading="Speed")
     more: tuple[str, ...] = setting((), "More.")
-    size: int = like(Base, "size", default=8, help="Own size.")
+    size: int = inherited_setting(Base, "size", default=8, help="Own size.")
     from_: float = setting(1.0, "From.", above=0)
 
 
@@ -78,7 +78,7 @@ def test_values_out_of_bounds_are_refused(given, message):
 def test_help_is_in_groups_with_the_originals_flags_first(values):
     assert declare.help_text(values) == ""
     declare.define_flags(Own, values=values, from_=2.0)
-    assert declare.group(Own, "Speed") == ("rate", "size", "names", "more", "from_")
+    assert declare.setting_group(Own, "Speed") == ("rate", "size", "names", "more", "from_")
     assert declare.help_text(values) == (
         "\nAs in the original:\n"
         "  --output_dir: Where. (required)\n"
@@ -93,4 +93,4 @@ def test_help_is_in_groups_with_the_originals_flags_first(values):
 
 
 def test_what_is_given_differs_from_the_defaults():
-    assert declare.given(Own(output_dir="x", size=8, rate=0.5), ("size", "rate", "kind")) == ["rate"]
+    assert declare.non_default_settings(Own(output_dir="x", size=8, rate=0.5), ("size", "rate", "kind")) == ["rate"]

@@ -7,7 +7,7 @@ import pytest
 
 from bert_tf.store import card
 from bert_tf.tasks import outcome
-from bert_tf.tasks.outcome import Tried
+from bert_tf.tasks.outcome import Trial
 from bert_tf.tasks.squad.data import Paragraph, SquadData, SquadExample
 from bert_tf.tasks.squad.task import SquadTask
 from bert_tf.training.settings import FineTuningSettings
@@ -49,7 +49,7 @@ def test_what_is_said(tmp_path, caplog, results, best, settings, said):
     (tmp_path / "best_model").mkdir()
     (tmp_path / "best_model" / "eval_results.json").write_text(json.dumps(best))
     with caplog.at_level("INFO"):
-        outcome.tell(task, FineTuningSettings(output_dir=str(tmp_path), **settings), results, 7, 96)
+        outcome.log_summary(task, FineTuningSettings(output_dir=str(tmp_path), **settings), results, 7, 96)
     lines = [message.replace(str(tmp_path), "out") for message in caplog.messages]
     if "do_train" in settings:
         python = lines.pop()
@@ -63,7 +63,7 @@ def test_the_loss_over_batches_is_not_shown_beside_that_over_examples(tmp_path):
     assert card.shown_results(LAST) == {"eval_f1": 0.0, "eval_loss": 3.0}
     assert card.shown_results({"loss": 1.0, "masked_lm_loss": 2.0, "step": 3}) == {"loss": 1.0, "masked_lm_loss": 2.0}
     (tmp_path / "seed-1").mkdir()
-    table = outcome.write_seeds(str(tmp_path), Tried({}, {1: LAST, 2: LAST}), "eval_f1")
+    table = outcome.write_seeds(str(tmp_path), Trial({}, {1: LAST, 2: LAST}), "eval_f1")
     assert [line.split()[0] for line in table.splitlines()] == ["metric", "eval_f1", "eval_loss", "2"]
     assert "loss" in json.loads((tmp_path / "seeds.json").read_text())["summary"]
 

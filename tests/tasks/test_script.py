@@ -166,7 +166,7 @@ def test_combinations_and_seeds_are_runs_in_folders_of_their_own(folder, tmp_pat
             return {"eval_accuracy": score, "eval_macro_f1": score, "eval_loss": 1.0, "global_step": 4}
 
     monkeypatch.setattr(script, "_Run", Run)
-    monkeypatch.setattr(script.outcome, "tell", lambda *_: None)
+    monkeypatch.setattr(script.outcome, "log_summary", lambda *_: None)
     task, run = counting_run(folder, tmp_path, 1)
     search = {"search": "learning_rate=1e-3,3e-3;train_batch_size=4", "train_batch_size": 32}
     results = script.fine_tune(task, dataclasses.replace(run, **search, num_seeds=2, seed=5))

@@ -113,7 +113,7 @@ def test_ctrl_c_saves_a_checkpoint_and_a_second_one_ends_at_once(request, tmp_pa
 
 def test_no_call_takes_long():
     """A step of unknown length is a call of its own; and a call ends where something is due."""
-    pace, counts = loop._Pace(fresh_trainer(one_device(), 4), (100, 0, 30), (), list), []
+    pace, counts = loop._StepsPerCall(fresh_trainer(one_device(), 4), (100, 0, 30), (), list), []
     for pace._seconds, step in ((math.inf, 0), (1.0, 1), (60.0, 6), (1e-3, 25), (1e-3, 90)):
         counts.append(int(pace.count(step)))
     assert counts == [1, 5, 1, 5, 10]

@@ -9,7 +9,7 @@ from sklearn.utils.class_weight import compute_class_weight
 from bert_tf.families.recipe import SEARCHED, folder_of, grid_points
 from bert_tf.tasks import outcome
 from bert_tf.tasks.classification.label_checks import class_weights
-from bert_tf.tasks.outcome import Tried, best_of, table_text, write_search
+from bert_tf.tasks.outcome import Trial, best_of, table_text, write_search
 from bert_tf.training import run_directory
 from bert_tf.training.settings import FineTuningSettings
 
@@ -37,9 +37,9 @@ def test_wrong_grids_are_refused(search, message):
 
 
 TRIED = [
-    Tried({"learning_rate": 2e-5, "train_batch_size": 16}, {1: {"eval_f1": 0.5, "eval_loss": 1.0, "global_step": 9},
+    Trial({"learning_rate": 2e-5, "train_batch_size": 16}, {1: {"eval_f1": 0.5, "eval_loss": 1.0, "global_step": 9},
                                                             2: {"eval_f1": 0.9, "eval_loss": 3.0, "global_step": 9}}),
-    Tried({"learning_rate": 2e-5, "train_batch_size": 8}, {1: {"eval_f1": 0.75, "eval_loss": 1.0, "global_step": 9},
+    Trial({"learning_rate": 2e-5, "train_batch_size": 8}, {1: {"eval_f1": 0.75, "eval_loss": 1.0, "global_step": 9},
                                                            2: {"eval_f1": 0.75, "eval_loss": 2.0, "global_step": 9}}),
 ]  # fmt: skip
 
@@ -89,7 +89,7 @@ def test_the_table_can_be_read_on_a_console():
     assert {len(line) for line in lines[:4]} == {len(lines[0])}
     end = "The best by eval_f1, the mean of 2 seeds, is learning_rate=2e-05, train_batch_size=8."
     assert lines[4:] == ["", end]
-    alone = table_text([Tried(one.values, {1: one.results[1]}) for one in TRIED], "eval_f1")
+    alone = table_text([Trial(one.values, {1: one.results[1]}) for one in TRIED], "eval_f1")
     assert "std" not in alone and " seeds" not in alone and "One seed each: what differs little" in alone
     assert best_of([TRIED[0], TRIED[0]], "eval_f1") is TRIED[0]
 

@@ -29,7 +29,7 @@ from bert_tf.data.tables import (
     warn_of_left_out,
 )
 from bert_tf.system import checks
-from bert_tf.system.messages import is_first, naming_flag, some
+from bert_tf.system.messages import abbreviated_list, is_first, naming_flag
 from bert_tf.text.characters import plain_name
 
 
@@ -248,7 +248,7 @@ def _marked_labels(values: Sequence, task: Task) -> Sequence[str]:
         return ()
     labels = task.labels or tuple(map(str, range(len(rows[0]))))
     if is_first("marks", labels):
-        logging.info("Each row has 0 or 1 for each of %d labels: %s.", len(labels), some(labels))
+        logging.info("Each row has 0 or 1 for each of %d labels: %s.", len(labels), abbreviated_list(labels))
     return labels
 
 

@@ -9,7 +9,7 @@ import tensorflow as tf
 from bert_tf.data import token_rows
 from bert_tf.data.tables import plain_label
 from bert_tf.data.token_rows import check_tokenizer, permutation
-from bert_tf.system.checks import list_of, list_of_names, list_of_strings
+from bert_tf.system.checks import check_list, list_of_names, list_of_strings
 from bert_tf.tasks.classification.data import InputExample, Task, read_labels
 from bert_tf.tasks.classification.encode import EncodedExamples, encode_examples
 from bert_tf.text.tokenizer import Tokenizer
@@ -70,7 +70,7 @@ def as_dataset(
     pairs = [None] * len(texts) if pairs is None else list_of_strings(pairs, "pairs")
     examples = [InputExample(str(number), *parts) for number, parts in enumerate(zip(texts, pairs, strict=True))]
     names = None if label_names is None else list_of_names(label_names, "label_names")
-    y = None if labels is None else _label_array(list_of(labels, "labels", "labels"), names)
+    y = None if labels is None else _label_array(check_list(labels, "labels", "labels"), names)
     if y is not None and len(y) != len(examples):
         raise ValueError(f"{len(examples)} texts and {len(y)} labels: there must be as many of both")
     encoded = encode_examples(examples, Task("", (), None), tokenizer, max_length)

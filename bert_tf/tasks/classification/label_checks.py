@@ -9,7 +9,7 @@ from absl import logging
 
 from bert_tf.data.tables import NAMES_OF_TEXTS
 from bert_tf.system.declare import setting
-from bert_tf.system.messages import some
+from bert_tf.system.messages import abbreviated_list
 
 _NAMES_OF_LABELS = {"category", "class", "gold_label", "label", "labels", "score", "sentiment", "target"}
 
@@ -117,7 +117,10 @@ def class_weights(text: str, labels: Sequence[str], label_ids: np.ndarray) -> li
     """
     weights_by_label = parse_class_weights(text)
     if unknown := [label for label in weights_by_label if label not in labels]:
-        raise ValueError(f"--class_weights={text}: no such label: {some(unknown)}. The labels are {some(labels)}.")
+        raise ValueError(
+            f"--class_weights={text}: no such label: {abbreviated_list(unknown)}. "
+            f"The labels are {abbreviated_list(labels)}."
+        )
     counts = np.bincount(np.asarray(label_ids).reshape(-1), minlength=len(labels))
     if text == BALANCED:
         weights = counts.sum() / (np.count_nonzero(counts) * np.maximum(counts, 1))
@@ -129,7 +132,7 @@ def class_weights(text: str, labels: Sequence[str], label_ids: np.ndarray) -> li
         without = [label for label in labels if label not in weights_by_label]
         reason = "are not named"
     if without:
-        logging.warning("--class_weights: these labels %s and have weight 1: %s.", reason, some(without))
+        logging.warning("--class_weights: these labels %s and have weight 1: %s.", reason, abbreviated_list(without))
     shown = ", ".join(f"{label} {weight:.4g}" for label, weight in zip(labels, weights, strict=True))
     logging.info("--class_weights: %s", shown)
     return weights

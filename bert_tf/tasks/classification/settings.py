@@ -8,7 +8,7 @@ from bert_tf.data.tables import FileSettings, TableSettings
 from bert_tf.store.directory import read_head
 from bert_tf.store.head_config import MAX_WINDOWS
 from bert_tf.system.checks import check_file
-from bert_tf.system.declare import ORIGINAL, group, setting
+from bert_tf.system.declare import ORIGINAL, setting, setting_group
 from bert_tf.system.storage import is_remote
 from bert_tf.system.text_files import UTF_8
 from bert_tf.tasks.classification import data
@@ -138,7 +138,7 @@ class ClassificationSettings(TableSettings, FileSettings):
 
 
 # What says how windows are made and used; only for --long_texts=windows.
-_, *WINDOW_FLAGS = group(ClassificationSettings, "Long texts")
+_, *WINDOW_FLAGS = setting_group(ClassificationSettings, "Long texts")
 
 
 def trained_on_pairs(source: str) -> bool | None:

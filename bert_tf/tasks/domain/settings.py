@@ -10,7 +10,15 @@ from bert_tf.families.recipe import OptimizerSettings
 from bert_tf.pretraining.record_settings import MIN_SEQ_LENGTH
 from bert_tf.store.directory import check_weights, read_head
 from bert_tf.system import checks
-from bert_tf.system.declare import REQUIRED, check_values, declared_in, like, parsed_flags, setting, value_of
+from bert_tf.system.declare import (
+    REQUIRED,
+    check_values,
+    declared_in,
+    inherited_setting,
+    parsed_flags,
+    setting,
+    value_of,
+)
 from bert_tf.system.messages import is_first, naming_flag
 from bert_tf.system.text_files import encoding_setting
 from bert_tf.tasks.classification.settings import ClassificationSettings
@@ -60,14 +68,16 @@ class DomainSettings:
     num_train_steps: int | None = setting(
         None, "Steps of pre-training. If unset, as many as one pass over the texts takes.", least=1
     )
-    train_batch_size: int = like(TrainingSettings, "train_batch_size", help="Rows of a step of pre-training.")
-    learning_rate: float = like(
+    train_batch_size: int = inherited_setting(
+        TrainingSettings, "train_batch_size", help="Rows of a step of pre-training."
+    )
+    learning_rate: float = inherited_setting(
         OptimizerSettings,
         "learning_rate",
         help="Peak of pre-training; it rises for a tenth of the steps, and falls to 0.",
         unset=False,
     )
-    dtype: str = like(TrainingSettings, "dtype", help="Arithmetic of both trainings.")
+    dtype: str = inherited_setting(TrainingSettings, "dtype", help="Arithmetic of both trainings.")
     pretraining_flag: tuple[str, ...] = setting(
         (),
         "A further flag of run_pretraining.py, for training and evaluation; can be repeated: "

@@ -21,7 +21,7 @@ from absl import logging
 from bert_tf.data import token_rows
 from bert_tf.data.token_rows import TokenRows
 from bert_tf.models import initialize, kernels
-from bert_tf.models.layers import drawn_late, finished
+from bert_tf.models.layers import deferred_initialization, finished
 from bert_tf.models.task_models import BertModel
 from bert_tf.store.sentence_settings import SentenceSettings, read_settings
 from bert_tf.system import storage
@@ -332,7 +332,7 @@ def run(settings: FeatureSettings) -> None:
         text = read_input(settings.input_file, tokenizer, length, pooling, sentences, settings.encoding)
     strategy = distribution.set_up_devices(settings)
     distribution.check_batch_sizes(strategy, settings)
-    with drawn_late():
+    with deferred_initialization():
         with strategy.scope():
             model = BertModel(files.config, dtype=DTYPE_POLICIES[settings.dtype])
             model.build()

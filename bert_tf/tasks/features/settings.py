@@ -10,7 +10,7 @@ from bert_tf.store.directory import ModelFiles
 from bert_tf.store.tensor_files import Weights
 from bert_tf.store.variable_names import check_shapes
 from bert_tf.system.checks import check_file, check_output_file, check_output_files
-from bert_tf.system.declare import ORIGINAL, REQUIRED, check_values, like, setting, value_of
+from bert_tf.system.declare import ORIGINAL, REQUIRED, check_values, inherited_setting, setting, value_of
 from bert_tf.system.messages import naming_flag
 from bert_tf.system.storage import is_remote, names_in
 from bert_tf.system.text_files import encoding_setting, warn_of_tables
@@ -33,7 +33,7 @@ class FeatureSettings(ComputationSettings, DeviceSettings, ModelSettings):
         REQUIRED, "Texts, one per line, or two with ' ||| ' between them; may be .gz.", heading=ORIGINAL
     )
     output_file: str = setting(REQUIRED, "File for the features; an existing file is replaced.")
-    init_checkpoint: str = like(
+    init_checkpoint: str = inherited_setting(
         ModelSettings,
         "init_checkpoint",
         default=REQUIRED,
@@ -41,7 +41,7 @@ class FeatureSettings(ComputationSettings, DeviceSettings, ModelSettings):
         "a SavedModel of TensorFlow Hub.",
         heading=ORIGINAL,
     )
-    max_seq_length: int = like(
+    max_seq_length: int = inherited_setting(
         ModelSettings,
         "max_seq_length",
         help="Maximum tokens per line, with [CLS] and [SEP]; longer lines are cut. Up to the model's limit.",
@@ -73,7 +73,7 @@ class FeatureSettings(ComputationSettings, DeviceSettings, ModelSettings):
         "among them.",
         choices=("none", "first", "mean", "max", "sentence"),
     )
-    dtype: str = like(
+    dtype: str = inherited_setting(
         ComputationSettings,
         "dtype",
         heading="Computation",

@@ -7,7 +7,7 @@ from absl import logging
 
 from bert_tf.models.task_models import BertForTokenClassification
 from bert_tf.store.head_config import HeadConfig, difference, spelled_as
-from bert_tf.system.messages import naming_flag, some
+from bert_tf.system.messages import abbreviated_list, naming_flag
 from bert_tf.system.storage import write_text_file
 from bert_tf.system.text_files import list_files
 from bert_tf.tasks.classification.label_checks import class_weights
@@ -153,7 +153,11 @@ class NerTask(FineTuningTask):
         head_tags = spelled_as(standard_tags(head.labels), labels) if head and head.labels else ()
         if not set(labels) < set(head_tags):
             return labels
-        logging.info("%s knows further tags, which it keeps: %s.", head.source, some(sorted({*head_tags} - {*labels})))
+        logging.info(
+            "%s knows further tags, which it keeps: %s.",
+            head.source,
+            abbreviated_list(sorted({*head_tags} - {*labels})),
+        )
         return list(head_tags)
 
     def _check_tags(self, flag: str, sentences: list[data.Sentence], run) -> None:
@@ -165,12 +169,14 @@ class NerTask(FineTuningTask):
         unknown = [where for tag, where in tags.items() if tag not in self.labels]
         if unknown and run.do_train:
             raise ValueError(
-                f"{flag} has tags that --train_file lacks, so that they can't be learned: {some(unknown)}."
+                f"{flag} has tags that --train_file lacks, so that they can't be learned: {abbreviated_list(unknown)}."
             )
         if unknown and not {*tags} & {*self.labels} - {OUTSIDE}:
             raise ValueError(f"{flag} has other tags than {self.source}: {difference(self.labels, sorted(tags))}.")
         if unknown:
-            logging.warning("%s has tags that the model does not know and can't predict: %s.", flag, some(unknown))
+            logging.warning(
+                "%s has tags that the model does not know and can't predict: %s.", flag, abbreviated_list(unknown)
+            )
 
     def create_model(self, dtype):
         return BertForTokenClassification(self.files.config, len(self.labels), labels=self.labels, dtype=dtype)

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 from absl import logging
 
-from bert_tf.system.checks import true_or_false, whole_number
+from bert_tf.system.checks import check_integer, true_or_false
 from bert_tf.system.storage import write_text_file
 from bert_tf.tasks.squad.data import SquadExample
 from bert_tf.tasks.squad.windows import Windows
@@ -171,7 +171,7 @@ class PredictionSettings:
 
     def __post_init__(self):
         for name in ("n_best_size", "max_answer_length"):
-            whole_number(getattr(self, name), name)
+            check_integer(getattr(self, name), name)
         true_or_false(version_2_with_negative=self.version_2_with_negative)
 
 

@@ -16,7 +16,7 @@ from absl import logging
 
 from bert_tf.data import token_rows
 from bert_tf.data.token_rows import TokenRows, document_spans
-from bert_tf.system.checks import whole_number
+from bert_tf.system.checks import check_integer
 from bert_tf.system.messages import progress_bar, warn_once
 from bert_tf.system.storage import load_arrays, save_arrays
 from bert_tf.system.workers import map_tasks
@@ -94,7 +94,7 @@ class WindowSettings:
 
     def __post_init__(self):
         for name in ("max_seq_length", "doc_stride", "max_query_length"):
-            whole_number(getattr(self, name), name)
+            check_integer(getattr(self, name), name)
         if self.answer_from not in ("words", "offsets"):
             raise ValueError(f"answer_from={self.answer_from!r} is neither words nor offsets.")
 

@@ -143,7 +143,7 @@ def test_seeds_are_summed_up_and_the_best_model_is_copied(tmp_path):
         (tmp_path / f"seed-{seed}" / "best_model" / "name").write_text(str(seed))
     (tmp_path / "best_model").mkdir()
     (tmp_path / "best_model" / "of_an_earlier_run").write_text("")
-    text = outcome.write_seeds(str(tmp_path), outcome.Tried({}, results), "eval_f1")
+    text = outcome.write_seeds(str(tmp_path), outcome.Trial({}, results), "eval_f1")
     content = json.loads((tmp_path / "seeds.json").read_text())
     assert content["best_seed"] == 2 and set(content["seeds"]) == {"1", "2", "3"}
     assert content["summary"]["eval_f1"] == pytest.approx(
