@@ -9,7 +9,6 @@ The signatures are defined in `graph_models`, `graph_squad` and `graph_ner`.
 """
 
 import contextlib
-import copy
 import json
 import logging as python_logging
 import os
@@ -24,6 +23,7 @@ from bert_tf.models import task_models
 from bert_tf.models.initialize import check_trained
 from bert_tf.models.pretrained import read_tokenizer
 from bert_tf.serving import graph_models, safe_graph
+from bert_tf.serving.graph_inputs import TextEncoder
 from bert_tf.serving.graph_ner import ServedTagger
 from bert_tf.serving.graph_squad import ServedQuestionAnswering
 from bert_tf.store import directory as model_directory
@@ -34,12 +34,10 @@ from bert_tf.system.checks import path_of
 from bert_tf.system.example_bytes import field
 from bert_tf.system.storage import is_remote, names_in, write_files, write_text_file
 from bert_tf.tasks import table
-from bert_tf.tasks.classification.data import task_of
-from bert_tf.tasks.ner import tags as tagging
-from bert_tf.tasks.ner.tags import standard_tags
+from bert_tf.tasks.ner.tags import TaggingSettings, standard_tags
 from bert_tf.tasks.squad.outputs import answer_settings
 from bert_tf.tasks.table import TASKS
-from bert_tf.text.graph_wordpiece import NoGraphError, graph_of
+from bert_tf.text.graph_wordpiece import NoGraphError
 from bert_tf.text.tokenizer_files import directory_of
 
 # Signatures of exports that take ids alone, and what they are elsewhere.
@@ -91,17 +89,17 @@ def export_saved_model(
         ids_only = True
         served = create_served_model(model_dir, task, **arguments, ids_only=True)
     if freeze:
-        served.freeze()
+        served.model = graph_models.FrozenModel(served.model, served.model_inputs())
     signatures = served.signatures()
     if ids_only:
         signatures = {name: signatures[of] for name, of in _OF_IDS.items() if of in signatures}
     functions = {name: function.get_concrete_function() for name, function in signatures.items()}
-    description = {"task": task, "dtype": dtype, "frozen": freeze, "max_seq_length": served.max_seq_length}
+    description = {"task": task, "dtype": dtype, "frozen": freeze, "max_seq_length": served.encoder.max_seq_length}
     description |= {**served.facts, "labels": list(served.labels), "signatures": describe(functions)}
     ops = used_ops(functions)
     description |= {"ops": sorted(ops), "lowest_serving_version": safe_graph.lowest_version(ops)}
     with version_folder(export_dir) as folder:
-        _write_version(folder, served, functions, read_tokenizer(model_dir).files(), warm_up and not ids_only)
+        _write_version(folder, served, functions, warm_up and not ids_only)
         write_description(folder, description)
         target = publish(folder, export_dir, version)
     _log_export(target, model_dir, description)
@@ -146,36 +144,38 @@ def create_served_model(
 
     ids_only: signatures that take texts can't be traced; the tokenizer needs no graph form.
     """
-    tokenizer = copy.copy(read_tokenizer(model_dir))  # first, for its error message if there is no model
-    tokenizer.graph = object() if ids_only else graph_of(tokenizer, task == "squad")
-    files, options = table.check_task(model_dir, task), {"dtype": dtype, "trained": True}
+    tokenizer = read_tokenizer(model_dir)  # first, for its error message if there is no model
+    files, folder = table.check_task(model_dir, task), directory_of(model_dir)
+    if task == "squad":
+        given = {"max_seq_length": max_seq_length} if max_seq_length else {}
+        settings = answer_settings(model_dir, files.config, **given)
+        length = settings.windows.max_seq_length
+    else:
+        if task == "encoder" and max_seq_length is None:
+            max_seq_length = read_settings(folder).length_for(files.config)
+        length = table.choose_max_seq_length(files, max_seq_length)
+    encoder = TextEncoder(tokenizer, length, split_unknown=task == "squad", ids_only=ids_only)
     if task == "encoder":
         model = task_models.BertModel.from_pretrained(model_dir, dtype=dtype)
         check_trained(model)  # the pooler may be missing, which is warned of: only `pooled_output` depends on it
-        sentences = read_settings(directory_of(model_dir))
-        length = sentences.length_for(model.config) if max_seq_length is None else max_seq_length
-        return graph_models.ServedEncoder(model, tokenizer, table.choose_max_seq_length(files, length), sentences)
-    if task == "regression":
-        options["problem_type"] = "regression"
-    model = getattr(task_models, TASKS[task].architecture).from_pretrained(model_dir, **options)
+        return graph_models.ServedEncoder(model, encoder, read_settings(folder))
+    options = {"problem_type": "regression"} if task == "regression" else {}
+    model_class = getattr(task_models, TASKS[task].architecture)
+    model = model_class.from_pretrained(model_dir, dtype=dtype, trained=True, **options)
     if task == "squad":
-        given = {"max_seq_length": max_seq_length} if max_seq_length else {}
-        return ServedQuestionAnswering(model, tokenizer, answer_settings(model_dir, model.config, **given))
-    length = table.choose_max_seq_length(files, max_seq_length)
+        return ServedQuestionAnswering(model, encoder, settings)
     if task == "ner":
         labels = standard_tags(files.head.labels)
-        settings = tagging.TaggingSettings.of_model(directory_of(model_dir), labels)
-        return ServedTagger(model, tokenizer, length, labels, settings.learned_scheme, settings.split)
+        return ServedTagger(model, encoder, labels, TaggingSettings.of_model(folder, labels))
     if task == "multiple_choice":
-        return graph_models.ServedMultipleChoice(model, tokenizer, length)
+        return graph_models.ServedMultipleChoice(model, encoder)
     if task == "masked_lm":
-        return graph_models.ServedMaskedLM(model, tokenizer, length, top_k)
-    given = (model, tokenizer, length, task_of(model).labels or (), model.problem_type, text_pairs, files.head)
+        return graph_models.ServedMaskedLM(model, encoder, top_k)
     if not model.head_config.window_pooling:
-        return graph_models.ServedClassifier(*given)
+        return graph_models.ServedClassifier(model, encoder, files.head, text_pairs)
     if text_pairs:
         raise ValueError(f"--text_pairs: {model_dir} reads windows of single texts.")
-    return graph_models.ServedWindowClassifier(*given)
+    return graph_models.ServedWindowClassifier(model, encoder, files.head)
 
 
 # ---- ops -------------------------------------------------------------------------------------------------------------
@@ -286,12 +286,11 @@ def _write_version(
     directory: str,
     served: graph_models.ServedModel,
     functions: Mapping[str, tf.types.experimental.ConcreteFunction],
-    vocabulary: Mapping[str, bytes],
     warm_up: bool,
 ) -> None:
-    """Writes the SavedModel with its assets: the `vocabulary` files, and labels.txt if there are labels."""
+    """Writes the SavedModel with its assets: the tokenizer's files, and labels.txt if there are labels."""
     tf.io.gfile.makedirs(directory)
-    contents = {**vocabulary, **labels_file(served.labels)}
+    contents = {**served.encoder.tokenizer.files(), **labels_file(served.labels)}
     contents = {posixpath.join(directory, name): content for name, content in contents.items()}
     write_files(contents)
     assets = [tf.saved_model.Asset(path) for path in contents]

@@ -24,15 +24,15 @@ class TextEncoder:
 
     max_seq_length: longer rows lose their last tokens (their first by truncation_side), in pairs those of the longer
     part first, as in the original.
-    split_unknown: see `graph_of`.
+    split_unknown: see `graph_of`. ids_only: texts are not encoded, and the tokenizer needs no form as a graph.
     """
 
-    def __init__(self, tokenizer: Tokenizer, max_seq_length: int, split_unknown: bool = False):
-        self.tokenizer = tokenizer.graph or graph_of(tokenizer, split_unknown)
-        self.max_seq_length = max_seq_length
-        self.begin_ids, self.between_ids, self.end_ids = tokenizer.begin_ids, tokenizer.between_ids, tokenizer.end_ids
-        self.second_segment, self.pad_id = tokenizer.second_segment, tokenizer.pad_id
-        self.kept = head if tokenizer.truncation_side == "right" else tail
+    def __init__(
+        self, tokenizer: Tokenizer, max_seq_length: int, *, split_unknown: bool = False, ids_only: bool = False
+    ):
+        self.tokenizer, self.max_seq_length = tokenizer, max_seq_length
+        self.graph = None if ids_only else graph_of(tokenizer, split_unknown)
+        self._kept = head if tokenizer.truncation_side == "right" else tail
 
     def features(self, texts: tf.Tensor, pairs: tf.Tensor | None = None) -> dict[str, tf.Tensor]:
         """string [B] each -> input_ids, input_mask, segment_ids, int32 [B, S].
@@ -41,31 +41,27 @@ class TextEncoder:
         """
         if pairs is not None:
             texts, pairs = equally_many(texts, pairs, "text and text_pair")
-        first = self.tokenizer.encode(texts)
-        return self.features_of_ids(first, None if pairs is None else self.tokenizer.encode(pairs))
+        first = self.graph.encode(texts)
+        return self.features_of_ids(first, None if pairs is None else self.graph.encode(pairs))
 
     def features_of_ids(self, first: tf.RaggedTensor, second: tf.RaggedTensor | None = None) -> dict[str, tf.Tensor]:
         """`features` of texts given as ids, ragged int32 [B, None]."""
+        begin_ids, between_ids, end_ids = self.tokenizer.begin_ids, self.tokenizer.between_ids, self.tokenizer.end_ids
         first_lengths = tf.cast(first.row_lengths(), tf.int32)
-        room = self.max_seq_length - len(self.begin_ids) - len(self.end_ids)
-        begin, end = self._special(first, self.begin_ids), self._special(first, self.end_ids)
+        room = self.max_seq_length - len(begin_ids) - len(end_ids)
+        begin, end = _special(first, begin_ids), _special(first, end_ids)
         if second is None:
-            return self._dense([begin, self.kept(first, tf.minimum(first_lengths, room)), end], [0, 0, 0])
+            return self._dense([begin, self._kept(first, tf.minimum(first_lengths, room)), end], [0, 0, 0])
         second_lengths = tf.cast(second.row_lengths(), tf.int32)
         has_second = tf.cast(second_lengths > 0, tf.int32)
-        room -= len(self.between_ids) * has_second
+        room -= len(between_ids) * has_second
         # As in `tokenizer.lengths_that_fit`, the longer of the two (B on a tie) loses its last token until both fit.
         first_kept = tf.minimum(first_lengths, tf.maximum(room - second_lengths, (room + 1) // 2))
         second_kept = tf.minimum(second_lengths, room - first_kept)
-        between = head(self._special(first, self.between_ids), len(self.between_ids) * has_second)
-        parts = [begin, self.kept(first, first_kept), between, self.kept(second, second_kept), end]
-        end_segments = tf.repeat(self.second_segment * has_second, len(self.end_ids))
-        return self._dense(parts, [0, 0, 0, self.second_segment, end_segments])
-
-    def _special(self, like: tf.RaggedTensor, ids: list[int]) -> tf.RaggedTensor:
-        rows = like.nrows(out_type=tf.int64)
-        values = tf.tile(tf.constant(ids, tf.int32), [rows])
-        return tf.RaggedTensor.from_uniform_row_length(values, len(ids), nrows=rows)
+        between = head(_special(first, between_ids), len(between_ids) * has_second)
+        parts = [begin, self._kept(first, first_kept), between, self._kept(second, second_kept), end]
+        second_segment = self.tokenizer.second_segment
+        return self._dense(parts, [0, 0, 0, second_segment, tf.repeat(second_segment * has_second, len(end_ids))])
 
     def _dense(self, parts: list[tf.RaggedTensor], segments: list) -> dict[str, tf.Tensor]:
         """Concatenates parts of rows into features; a part's segment is one number or one per value."""
@@ -73,10 +69,16 @@ class TextEncoder:
         pairs = zip(parts, segments, strict=True)
         segments = [part.with_values(tf.ones_like(part.values) * segment) for part, segment in pairs]
         return {
-            "input_ids": to_dense(ids, self.pad_id),
+            "input_ids": to_dense(ids, self.tokenizer.pad_id),
             "input_mask": to_dense(tf.ones_like(ids)),
             "segment_ids": to_dense(tf.concat(segments, 1)),
         }
+
+
+def _special(like: tf.RaggedTensor, ids: list[int]) -> tf.RaggedTensor:
+    rows = like.nrows(out_type=tf.int64)
+    values = tf.tile(tf.constant(ids, tf.int32), [rows])
+    return tf.RaggedTensor.from_uniform_row_length(values, len(ids), nrows=rows)
 
 
 def equally_many(first: tf.Tensor, second: tf.Tensor, names: str) -> tuple[tf.Tensor, tf.Tensor]:

@@ -1,8 +1,6 @@
-"""The functions behind the signatures of an exported model, for each task.
+"""The functions behind the signatures of an exported model, one class per task: TensorFlow ops only.
 
-One class per task, each with `signatures()`: name -> tf.function. `serving_default` takes strings, `serve_ids` token
-ids, `serve_examples` serialized tf.Examples of token ids. They consist of TensorFlow ops only. The model is any Keras
-model of this project with the task's head.
+`serving_default` takes strings, `serve_ids` token ids, `serve_examples` serialized tf.Examples of token ids.
 
 Shape legend: B batch, S sequence length, C classes, N choices, M masks, K guesses, H hidden size.
 """
@@ -16,18 +14,23 @@ import tensorflow as tf
 
 from bert_tf.models.layers import finished, pooled
 from bert_tf.serving.graph_inputs import Folded, TextEncoder, cut, fold, parse_examples, slices_of, unfolded
-from bert_tf.store.head_config import NO_HEAD
+from bert_tf.store.head_config import HeadConfig
 from bert_tf.store.sentence_settings import SentenceSettings
 from bert_tf.system.messages import without_notes
 from bert_tf.system.tensorflow_internals import frozen
+from bert_tf.tasks.classification.data import task_of
 from bert_tf.tasks.classification.encode import windows_of_model
-from bert_tf.text.tokenizer import Tokenizer
 
-IDS = {name: tf.TensorSpec([None, None], tf.int32, name) for name in ("input_ids", "input_mask", "segment_ids")}
+
+def _ids(*shape: None) -> dict[str, tf.TensorSpec]:
+    return {name: tf.TensorSpec(shape, tf.int32, name) for name in ("input_ids", "input_mask", "segment_ids")}
+
+
+IDS, GROUPED_IDS = _ids(None, None), _ids(None, None, None)
 # Inputs of batches in which texts share rows.
 FOLDED = {
     **{name: tf.TensorSpec([None, None], tf.int32, name) for name in ("input_ids", "segment_ids", "position_ids")},
-    "input_mask": tf.TensorSpec([None, None, None], tf.int32, "input_mask"),
+    "input_mask": GROUPED_IDS["input_mask"],
     "pooled_positions": tf.TensorSpec([None, 2], tf.int32, "pooled_positions"),
 }
 
@@ -41,70 +44,75 @@ def signature(function: Callable, *specs: tf.TensorSpec) -> tf.types.experimenta
     return tf.function(function, specs, autograph=False)
 
 
-class ServedModel:
-    """The base class of all tasks. A task adds `outputs`: features [B, S] -> what a signature returns.
+class FrozenModel:
+    """A model whose variables are constants of one function: weights are reordered and cast once."""
 
-    Attributes:
-      labels: the names of the classes; empty if there are none. problem_type: of a classifier, as in its `HeadConfig`.
-      vocab_size, mask_id: of the tokenizer.
-      facts: what export.json says beside what all exports have.
-      folds: texts may share rows. Set it to False before anything is traced for a runtime that gains nothing by it.
+    weights = ()
 
-    model: a Keras model of this project, built. split_unknown: see `graph_of`.
-    """
-
-    labels: Sequence[str] = ()
-    problem_type: str | None = None
-    folds: bool = False
-    facts: Mapping[str, object] = types.MappingProxyType({})
-
-    def __init__(self, model: keras.Model, tokenizer: Tokenizer, max_seq_length: int, split_unknown: bool = False):
-        self._model, self._variables = model, [variable.value for variable in model.weights]
-        self.encoder = TextEncoder(tokenizer, max_seq_length, split_unknown)
-        self.max_seq_length = max_seq_length
-        self.vocab_size, self.mask_id = tokenizer.vocab_size, tokenizer.mask_id
-
-    def tracked(self, assets: Sequence[tf.saved_model.Asset] = ()) -> tf.Module:
-        """The objects that a SavedModel of its signatures must keep: TensorFlow's variables, and the assets."""
-        root = tf.Module(name="served")
-        root.variables_of_model, root.assets = self._variables, list(assets)
-        return root
-
-    def model_inputs(self) -> dict[str, tf.TensorSpec]:
-        return dict(IDS)
-
-    def run(self, features: Mapping[str, tf.Tensor]):
-        return self._model({name: features[name] for name in self.model_inputs()}, training=False)
-
-    def freeze(self) -> None:
-        """Turns the variables into constants of one function: weights are reordered and cast once."""
-        specs, model = self.model_inputs(), self._model
+    def __init__(self, model: keras.Model, inputs: Mapping[str, tf.TensorSpec]):
         function = tf.function(lambda **features: model(features, training=False), autograph=False)
-        function = function.get_concrete_function(**specs)
+        function = function.get_concrete_function(**inputs)
         with without_notes():
             constant = frozen(function)
         graph, structure = constant.graph.as_graph_def(), function.structured_outputs
         outputs = [tensor.name for tensor in constant.outputs]
 
-        @tf.function(input_signature=list(specs.values()), autograph=False)
+        @tf.function(input_signature=list(inputs.values()), autograph=False)
         def call(*features):
-            feeds = {f"{name}:0": value for name, value in zip(specs, features, strict=True)}
+            feeds = {f"{name}:0": value for name, value in zip(inputs, features, strict=True)}
             tensors = tf.graph_util.import_graph_def(graph, input_map=feeds, return_elements=outputs, name="frozen")
             return tf.nest.pack_sequence_as(structure, tensors)
 
-        self._model = lambda features, training: call(*(features[name] for name in specs))
-        self._variables = []
+        self._inputs, self._call = tuple(inputs), call
+
+    def __call__(self, features: Mapping[str, tf.Tensor], training: bool = False):
+        return self._call(*(features[name] for name in self._inputs))
+
+
+class ServedModel:
+    """The base class of all tasks. A task adds `outputs`: features [B, S] -> what a signature returns.
+
+    Attributes:
+      model: a Keras model of this project with the task's head, built, or that as a `FrozenModel`.
+      ids: the inputs of `serve_ids`.
+      labels: the names of the classes; empty if there are none. problem_type: of a classifier, as in its `HeadConfig`.
+      facts: what export.json says beside what all exports have.
+      folds: texts may share rows. Set it to False before anything is traced for a runtime that gains nothing by it.
+    """
+
+    ids: Mapping[str, tf.TensorSpec] = IDS
+    labels: Sequence[str] = ()
+    problem_type: str | None = None
+    facts: Mapping[str, object] = types.MappingProxyType({})
+    folds: bool = False
+
+    def __init__(self, model: keras.Model | FrozenModel, encoder: TextEncoder):
+        self.model, self.encoder = model, encoder
+
+    def tracked(self, assets: Sequence[tf.saved_model.Asset] = ()) -> tf.Module:
+        """The objects that a SavedModel of its signatures must keep: TensorFlow's variables, and the assets."""
+        root = tf.Module(name="served")
+        root.variables_of_model, root.assets = [variable.value for variable in self.model.weights], list(assets)
+        return root
+
+    def model_inputs(self) -> Mapping[str, tf.TensorSpec]:
+        return FOLDED if self.folds else self.ids
+
+    def run(self, features: Mapping[str, tf.Tensor]):
+        return self.model({name: features[name] for name in self.model_inputs()}, training=False)
 
     def signatures(self) -> dict[str, Callable]:
-        default = signature(lambda text: self.outputs(self.features_of_texts(text)), strings("text"))
-        return {"serving_default": default, **self.id_signatures()}
+        return {"serving_default": self.text_signature(), **self.id_signatures()}
 
-    def features_of_texts(self, texts: tf.Tensor) -> dict[str, tf.Tensor]:
-        return self.encoder.features(texts)
+    def text_signature(self) -> Callable:
+        return signature(lambda text: self.outputs(self.features_of_texts(text)), strings("text"))
+
+    def features_of_texts(self, *texts: tf.Tensor) -> dict[str, tf.Tensor] | Folded:
+        return self.encoder.features(*texts)
 
     def id_signatures(self) -> dict[str, Callable]:
         of_examples = signature(lambda examples: self.outputs(parse_examples(examples)), strings("examples"))
-        return {"serve_ids": signature(self._of_ids, *IDS.values()), "serve_examples": of_examples}
+        return {"serve_ids": signature(self._of_ids, *self.ids.values()), "serve_examples": of_examples}
 
     def _of_ids(self, input_ids, input_mask, segment_ids):
         return self.outputs({"input_ids": input_ids, "input_mask": input_mask, "segment_ids": segment_ids})
@@ -120,9 +128,9 @@ class ServedEncoder(ServedModel):
     `embed` takes `text` and returns `vector` [B, H], as `Embedder` makes it. sentences: how vectors are made.
     """
 
-    def __init__(self, model, tokenizer, max_seq_length, sentences: SentenceSettings):
-        super().__init__(model, tokenizer, max_seq_length)
-        self._sentences, self._skipped = sentences, sentences.skipped(sentences.prompt(), tokenizer)
+    def __init__(self, model, encoder, sentences: SentenceSettings):
+        super().__init__(model, encoder)
+        self._sentences, self._skipped = sentences, sentences.skipped(sentences.prompt(), encoder.tokenizer)
         self.facts = {"similarity": sentences.similarity}
 
     def vectors(self, text):
@@ -154,34 +162,29 @@ class ServedLogits(ServedModel):
 class ServedClassifier(ServedLogits):
     """BertForSequenceClassification: labels and probabilities, or the score of a regression.
 
-    labels: their names, in the order of the ids. problem_type: as in the head configuration.
+    head: of the model's directory.
     text_pairs: `serving_default` takes `text` and `text_pair`; otherwise `text`, and `serve_pairs` takes both.
-    head: the `HeadConfig` of the model's directory.
     """
 
-    def __init__(self, model, tokenizer, max_seq_length, labels, problem_type, text_pairs=False, head=NO_HEAD):
-        super().__init__(model, tokenizer, max_seq_length)
-        self.labels, self.problem_type, self._text_pairs = tuple(labels), problem_type, text_pairs
-        self._gives_probability = problem_type == "regression" and head.gives_probability()
+    def __init__(self, model, encoder, head: HeadConfig, text_pairs: bool = False):
+        super().__init__(model, encoder)
+        self.labels, self.problem_type, self._text_pairs = task_of(model).labels or (), model.problem_type, text_pairs
+        self._gives_probability = self.problem_type == "regression" and head.gives_probability()
         self.facts = {} if head.pairs is None else {"pairs": head.pairs}
         # Not foldable: windows of a text are pooled together, and a causal model pools its last token.
         self.folds = model.head_config.variant is None and not model.config.is_causal
 
-    def model_inputs(self):
-        return dict(FOLDED) if self.folds else super().model_inputs()
-
     def run(self, features):
-        return self._run_folded(unfolded(features)) if self.folds else super().run(features)
-
-    def _run_folded(self, folded: Folded):
+        if not self.folds:
+            return super().run(features)
+        folded = features if isinstance(features, Folded) else unfolded(features)
         logits = super().run(folded.features)  # [R, 2, C]
         return tf.gather(tf.reshape(logits, [-1, tf.shape(logits)[-1]]), folded.places)
 
-    def text_outputs(self, *texts: tf.Tensor):
-        """`outputs` of texts, or of the two parts of pairs; string [B] each."""
-        features = self.encoder.features(*texts)
-        logits = self._run_folded(fold(features)) if self.folds else super().run(features)
-        return self.answers(logits, features)
+    def features_of_texts(self, *texts):
+        """Of texts, or of the two parts of pairs; string [B] each."""
+        features = super().features_of_texts(*texts)
+        return fold(features) if self.folds else features
 
     def answers(self, logits, features):
         del features
@@ -200,11 +203,13 @@ class ServedClassifier(ServedLogits):
         return {"label": label, "score": score, "labels": every_name, "probabilities": probabilities}
 
     def signatures(self):
-        single = signature(lambda text: self.text_outputs(text), strings("text"))
-        both = strings("text"), strings("text_pair")
-        pairs = signature(lambda text, text_pair: self.text_outputs(text, text_pair), *both)
-        named = {"serving_default": pairs} if self._text_pairs else {"serving_default": single, "serve_pairs": pairs}
-        return {**named, **self.id_signatures()}
+        pairs = signature(
+            lambda text, text_pair: self.outputs(self.features_of_texts(text, text_pair)),
+            strings("text"),
+            strings("text_pair"),
+        )
+        single = {"serving_default": self.text_signature(), "serve_pairs": pairs}
+        return {**({"serving_default": pairs} if self._text_pairs else single), **self.id_signatures()}
 
     def example(self):
         text = super().example()["text"]
@@ -218,31 +223,27 @@ class ServedWindowClassifier(ServedClassifier):
     them, with a mask of zeros for windows that a text does not have.
     """
 
-    def __init__(self, model, tokenizer, max_seq_length, *arguments):
-        super().__init__(model, tokenizer, max_seq_length, *arguments)
-        windows = windows_of_model(model.head_config, tokenizer, max_seq_length)
-        self._stride, self._most = windows.stride, windows.most
-        self._room = max_seq_length - tokenizer.num_special_tokens(pair=False)
+    ids = GROUPED_IDS
 
-    def model_inputs(self):
-        return {name: tf.TensorSpec([None, None, None], tf.int32, name) for name in super().model_inputs()}
+    def __init__(self, model, encoder, head):
+        super().__init__(model, encoder, head)
+        self._windows = windows_of_model(model.head_config, encoder.tokenizer, encoder.max_seq_length)
 
     def features_of_texts(self, texts):
         """string [B] -> input_ids, input_mask, segment_ids, int32 [B, N, S]."""
-        pieces = self.encoder.tokenizer.encode(texts)
+        pieces, stride = self.encoder.graph.encode(texts), self._windows.stride
+        room = self.encoder.max_seq_length - self.encoder.tokenizer.num_special_tokens(pair=False)
         # The windows that are read end where the last of them does.
-        lengths = tf.minimum(pieces.row_lengths(), self._room + (self._most - 1) * self._stride)
-        windows = cut(lengths, self._room, self._stride, least=1)
+        lengths = tf.minimum(pieces.row_lengths(), room + (self._windows.most - 1) * stride)
+        windows = cut(lengths, room, stride, least=1)
         starts = tf.gather(pieces.row_starts(), windows.texts) + windows.starts
         features = self.encoder.features_of_ids(slices_of(pieces.values, starts, windows.sizes))
         rows = functools.partial(tf.RaggedTensor.from_row_lengths, row_lengths=windows.counts, validate=False)
-        features = {name: rows(value) for name, value in features.items()}
-        filling = {"input_ids": self.encoder.pad_id}
-        return {name: value.to_tensor(filling.get(name, 0)) for name, value in features.items()}
+        filling = {"input_ids": self.encoder.tokenizer.pad_id}
+        return {name: rows(value).to_tensor(filling.get(name, 0)) for name, value in features.items()}
 
     def signatures(self):
-        default = signature(lambda text: self.outputs(self.features_of_texts(text)), strings("text"))
-        return {"serving_default": default, "serve_ids": signature(self._of_ids, *self.model_inputs().values())}
+        return {"serving_default": self.text_signature(), "serve_ids": self.id_signatures()["serve_ids"]}
 
 
 class ServedMultipleChoice(ServedLogits):
@@ -252,6 +253,8 @@ class ServedMultipleChoice(ServedLogits):
     [B, N], encoded as `[CLS] context [SEP] question choice [SEP]`. `serve_ids` takes [B, N, S].
     """
 
+    ids = GROUPED_IDS
+
     def answers(self, logits, features):
         del features
         logits = tf.cast(logits, tf.float32)  # [B, N]
@@ -259,37 +262,25 @@ class ServedMultipleChoice(ServedLogits):
         choice, score = tf.argmax(logits, -1, tf.int32), tf.reduce_max(probabilities, -1)
         return {"choice": choice, "score": score, "probabilities": probabilities}
 
-    def model_inputs(self):
-        return {name: tf.TensorSpec([None, None, None], tf.int32, name) for name in IDS}
-
-    def features_of_choices(self, context, question, choices):
-        """[B], [B], [B, N] -> features [B, N, S]."""
-        count = tf.shape(choices)[1]
-        tokenizer = self.encoder.tokenizer
-        rows = tf.repeat(tf.range(tf.size(context)), count)
-        first, beginnings = (tf.gather(tokenizer.encode(texts), rows) for texts in (context, question))
-        second = tf.concat([beginnings, tokenizer.encode(tf.reshape(choices, [-1]))], 1)
-        features = self.encoder.features_of_ids(first, second)
-        shape = tf.concat([tf.shape(choices), tf.shape(features["input_ids"])[1:]], 0)
-        return {name: tf.reshape(value, shape) for name, value in features.items()}
+    def _outputs_of_rows(self, features, like):
+        """The outputs for features [B * N, S] of all choices; like: a tensor [B, N]."""
+        shape = tf.concat([tf.shape(like), tf.shape(features["input_ids"])[1:]], 0)
+        return self.outputs({name: tf.reshape(value, shape) for name, value in features.items()})
 
     def signatures(self):
-        def of_examples(examples):
-            # Each example is one choice.
-            features = parse_examples(tf.reshape(examples, [-1]))
-            shape = tf.concat([tf.shape(examples), tf.shape(features["input_ids"])[1:]], 0)
-            return self.outputs({name: tf.reshape(value, shape) for name, value in features.items()})
+        def of_texts(context, question, choices):
+            rows = tf.repeat(tf.range(tf.size(context)), tf.shape(choices)[1])
+            first, beginnings = (tf.gather(self.encoder.graph.encode(texts), rows) for texts in (context, question))
+            second = tf.concat([beginnings, self.encoder.graph.encode(tf.reshape(choices, [-1]))], 1)
+            return self._outputs_of_rows(self.encoder.features_of_ids(first, second), choices)
 
-        return {
-            "serving_default": signature(
-                lambda context, question, choices: self.outputs(self.features_of_choices(context, question, choices)),
-                strings("context"),
-                strings("question"),
-                tf.TensorSpec([None, None], tf.string, "choices"),
-            ),
-            "serve_ids": signature(self._of_ids, *self.model_inputs().values()),
-            "serve_examples": signature(of_examples, tf.TensorSpec([None, None], tf.string, "examples")),
-        }
+        def of_examples(examples):
+            return self._outputs_of_rows(parse_examples(tf.reshape(examples, [-1])), examples)
+
+        choices, examples = (tf.TensorSpec([None, None], tf.string, name) for name in ("choices", "examples"))
+        default = signature(of_texts, strings("context"), strings("question"), choices)
+        serve_examples = signature(of_examples, examples)  # each of which is one choice
+        return {"serving_default": default, **self.id_signatures(), "serve_examples": serve_examples}
 
     def example(self):
         return {"context": "It rained.", "question": "So they", "choices": ["went in.", "went out."]}
@@ -302,28 +293,28 @@ class ServedMaskedLM(ServedModel):
     sequence, -1 where a text has fewer than M, which is at least 1.
     """
 
-    def __init__(self, model, tokenizer, max_seq_length, top_k: int = 5):
-        super().__init__(model, tokenizer, max_seq_length)
-        self._top_k = min(top_k, self.vocab_size)
-        self._mask_token = tokenizer.mask_token
-        self._pieces = tuple(tokenizer.spell(tokenizer.inv_vocab[index]) for index in range(self.vocab_size))
+    def __init__(self, model, encoder, top_k: int = 5):
+        super().__init__(model, encoder)
+        tokenizer = encoder.tokenizer
+        self._top_k = min(top_k, tokenizer.vocab_size)
+        self._pieces = tuple(tokenizer.spell(tokenizer.inv_vocab[index]) for index in range(tokenizer.vocab_size))
 
     def model_inputs(self):
         return {**IDS, "masked_lm_positions": tf.TensorSpec([None, None], tf.int32, "masked_lm_positions")}
 
     def features_of_texts(self, texts):
         """Rows `[CLS] text [SEP]` in which each literal [MASK] becomes the mask token."""
-        parts = tf.strings.split(texts, self._mask_token)  # ragged [B, parts]
-        ids = self.encoder.tokenizer.encode(parts.values)
+        parts = tf.strings.split(texts, self.encoder.tokenizer.mask_token)  # ragged [B, parts]
+        ids = self.encoder.graph.encode(parts.values)
         rows = ids.nrows(out_type=tf.int64)
-        masks = tf.RaggedTensor.from_uniform_row_length(tf.fill([rows], self.mask_id), 1, nrows=rows)
-        ids = tf.concat([masks, ids], 1)  # each part begins with a mask; that of the first is removed below
+        masks = tf.fill([rows], self.encoder.tokenizer.mask_id)
+        # Each part begins with a mask; that of the first is removed below.
+        ids = tf.concat([tf.RaggedTensor.from_uniform_row_length(masks, 1, nrows=rows), ids], 1)
         splits = tf.gather(ids.row_splits, parts.row_splits)
-        ids = tf.RaggedTensor.from_row_splits(ids.values, splits, validate=False)[:, 1:]
-        return self.encoder.features_of_ids(ids)
+        return self.encoder.features_of_ids(tf.RaggedTensor.from_row_splits(ids.values, splits, validate=False)[:, 1:])
 
     def outputs(self, features):
-        is_mask = tf.equal(features["input_ids"], self.mask_id)
+        is_mask = tf.equal(features["input_ids"], self.encoder.tokenizer.mask_id)
         counts = tf.reduce_sum(tf.cast(is_mask, tf.int32), -1)
         length = tf.shape(is_mask)[1]
         from_end = tf.where(is_mask, length - tf.range(length), 0)  # counted from the end, so that the first is largest
@@ -331,7 +322,7 @@ class ServedMaskedLM(ServedModel):
         from_end = tf.math.top_k(from_end, tf.maximum(tf.reduce_max(counts), 1)).values  # [B, M]
         positions = tf.where(from_end > 0, length - from_end, 0)
         logits = self.run({**features, "masked_lm_positions": positions})
-        logits = tf.cast(logits, tf.float32)[..., : self.vocab_size]
+        logits = tf.cast(logits, tf.float32)[..., : self.encoder.tokenizer.vocab_size]
         best = tf.math.top_k(tf.nn.softmax(logits), self._top_k)
         real = tf.sequence_mask(counts, tf.shape(positions)[1])
         return {
@@ -341,4 +332,5 @@ class ServedMaskedLM(ServedModel):
         }
 
     def example(self):
-        return {"text": f"The capital of {self._mask_token} is {self._mask_token}."}
+        mask = self.encoder.tokenizer.mask_token
+        return {"text": f"The capital of {mask} is {mask}."}

@@ -8,12 +8,14 @@ window, C tags.
 """
 
 import functools
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import tensorflow as tf
 
 from bert_tf.serving.graph_inputs import CPU, cut, in_batches, most_context, slices_of
 from bert_tf.serving.graph_models import ServedLogits, signature, strings
+from bert_tf.tasks.ner.tags import TaggingSettings
 from bert_tf.text.characters import ALONE, DROPPED, INSIDE, SPACE, SPLITS, character_kind
 from bert_tf.text.graph_characters import CodePointTable, values_of
 
@@ -82,14 +84,12 @@ class ServedTagger(ServedLogits):
     float32 (probability of the likeliest tag), all [B, N], padded with "" and 0; `serving_default` also `starts`,
     `ends` int32, characters, padded with -1.
 
-    labels: the tags in the order of their ids. scheme: "iob2", "bioes" or "plain": which tags may follow each other.
-    split: of `text.characters.SPLITS`.
+    labels: the tags in the order of their ids.
     """
 
-    def __init__(self, model, tokenizer, max_seq_length, labels, scheme, split="words"):
-        super().__init__(model, tokenizer, max_seq_length)
-        self.labels, self._scheme = tuple(labels), scheme
-        self._unknown_id, self._split = tokenizer.unk_id, GraphWords(split)
+    def __init__(self, model, encoder, labels: Sequence[str], settings: TaggingSettings):
+        super().__init__(model, encoder)
+        self.labels, self._scheme, self._split = tuple(labels), settings.learned_scheme, GraphWords(settings.split)
 
     def signatures(self):
         default = signature(self.tag_texts, strings("text"))
@@ -116,10 +116,10 @@ class ServedTagger(ServedLogits):
 
     def _tags_of(self, words: tf.Tensor, splits: tf.Tensor) -> dict[str, tf.Tensor]:
         """`words`, `tags` and `scores` [B, N], of all words and the first one of each text."""
-        pieces = self.encoder.tokenizer.encode(words)
+        pieces = self.encoder.graph.encode(words)
         lengths = pieces.row_lengths()
         missing = tf.cast(lengths < 1, tf.int64)  # a word of nothing but control characters has a tag, too
-        unknown = tf.fill([tf.reduce_sum(missing)], self._unknown_id)
+        unknown = tf.fill([tf.reduce_sum(missing)], self.encoder.tokenizer.unk_id)
         pieces = tf.concat([pieces, tf.RaggedTensor.from_row_lengths(unknown, missing, validate=False)], 1)
         ids = tf.RaggedTensor.from_row_splits(pieces.values, tf.gather(pieces.row_splits, splits), validate=False)
         logits = tf.gather(self._logits(ids), pieces.row_starts())  # of each word's first piece
@@ -130,15 +130,15 @@ class ServedTagger(ServedLogits):
 
     def _logits(self, ids: tf.RaggedTensor) -> tf.Tensor:
         """float32 [P, C]: the logits of each piece in the window whose nearer edge is farthest away from it."""
-        room = self.max_seq_length - len(self.encoder.begin_ids) - len(self.encoder.end_ids)
+        begin, end = len(self.encoder.tokenizer.begin_ids), len(self.encoder.tokenizer.end_ids)
+        room = self.encoder.max_seq_length - begin - end
         windows = cut(ids.row_lengths(), room, max(room // 2, 1))
         firsts = tf.gather(ids.row_starts(), windows.texts) + windows.starts  # of all P
 
         def compute(rows):
             sizes = tf.gather(windows.sizes, rows)
             features = self.encoder.features_of_ids(slices_of(ids.values, tf.gather(firsts, rows), sizes))
-            logits = tf.cast(self.run(features), tf.float32)
-            logits = logits[:, len(self.encoder.begin_ids) : -len(self.encoder.end_ids)]
+            logits = tf.cast(self.run(features), tf.float32)[:, begin:-end]
             return [tf.pad(logits, [[0, 0], [0, room - tf.shape(logits)[1]], [0, 0]])]
 
         spec = tf.TensorSpec([room, len(self.labels)], tf.float32)

@@ -61,13 +61,14 @@ class ServedQuestionAnswering(ServedModel):
     Answers are always scored by character offsets, whatever the settings say. The only op from outside TensorFlow is
     tensorflow-text's FastWordpieceTokenizeWithOffsets.
 
+    encoder: with split_unknown, and the length of the settings.
     settings: how contexts are cut and answers chosen.
     window_batch: windows computed together; it limits the memory that long contexts take.
     """
 
-    def __init__(self, model, tokenizer, settings: QuestionAnsweringSettings, window_batch: int = 32):
-        settings.windows.check_room(tokenizer)
-        super().__init__(model, tokenizer, settings.windows.max_seq_length, split_unknown=True)
+    def __init__(self, model, encoder, settings: QuestionAnsweringSettings, window_batch: int = 32):
+        settings.windows.check_room(encoder.tokenizer)
+        super().__init__(model, encoder)
         self.settings, self._window_batch = settings, window_batch
 
     def outputs(self, features):
@@ -98,13 +99,14 @@ class ServedQuestionAnswering(ServedModel):
         """
         with tf.device(CPU):
             question, context = equally_many(question, context, "questions and contexts")
-            queries = self.encoder.tokenizer.encode(question)[:, : self.settings.windows.max_query_length]
-            pieces = self.encoder.tokenizer.tokenize(context)  # (ids, starts, ends), ragged [B, None]
+            queries = self.encoder.graph.encode(question)[:, : self.settings.windows.max_query_length]
+            pieces = self.encoder.graph.tokenize(context)  # (ids, starts, ends), ragged [B, None]
             # Code points, from which answers are cut; the space completes a character that the end cuts off.
             codes = tf.strings.unicode_decode(tf.strings.join([context, " "]), "UTF-8", errors="ignore")
             # The tokens before each window's context: [CLS] question [SEP].
-            before = queries.row_lengths() + len(self.encoder.begin_ids) + len(self.encoder.between_ids)
-            room = self.max_seq_length - len(self.encoder.end_ids) - before
+            tokenizer = self.encoder.tokenizer
+            before = queries.row_lengths() + len(tokenizer.begin_ids) + len(tokenizer.between_ids)
+            room = self.encoder.max_seq_length - len(tokenizer.end_ids) - before
             windows = cut(pieces[0].row_lengths(), room, tf.minimum(room, self.settings.windows.doc_stride))
             before = tf.gather(before, windows.texts)  # int64 [W]
         outputs = self._outputs(windows, queries, pieces[0])
@@ -119,20 +121,21 @@ class ServedQuestionAnswering(ServedModel):
                 features = self.encoder.features_of_ids(tf.gather(queries, texts), context)
             outputs = self.outputs(features)
             with tf.device(CPU):
-                wide = [[0, 0], [0, self.max_seq_length - tf.shape(features["input_mask"])[1]]]
+                wide = [[0, 0], [0, longest - tf.shape(features["input_mask"])[1]]]
                 padded = (tf.where(features["input_mask"] > 0, outputs[name], _LOWEST) for name in _LOGITS)
                 padded = [tf.pad(values, wide, constant_values=_LOWEST) for values in padded]
-                return [tf.ensure_shape(values, [None, self.max_seq_length]) for values in padded]
+                return [tf.ensure_shape(values, [None, longest]) for values in padded]
 
+        longest = self.encoder.max_seq_length
         with tf.device(CPU):
             lengths = tf.gather(queries.row_lengths(), windows.texts) + windows.sizes
-        specs = [tf.TensorSpec([self.max_seq_length], tf.float32)] * len(_LOGITS)
+        specs = [tf.TensorSpec([longest], tf.float32)] * len(_LOGITS)
         return dict(zip(_LOGITS, in_batches(compute, lengths, self._window_batch, specs), strict=True))
 
     def _window_outputs(self, outputs: dict[str, tf.Tensor], windows: Windows, before: tf.Tensor, pieces) -> Outputs:
         """A window shows more context as in `squad.windows`: more on both sides of a token, then the longer window."""
         ids, starts, ends = pieces
-        positions = tf.range(self.max_seq_length, dtype=tf.int64)[None, :] - before[:, None]
+        positions = tf.range(self.encoder.max_seq_length, dtype=tf.int64)[None, :] - before[:, None]
         size = windows.sizes[:, None]
         inside = tf.logical_and(positions >= 0, positions < size)
         around = tf.cast(tf.minimum(positions, size - 1 - positions), tf.float64) + 0.01 * tf.cast(size, tf.float64)

@@ -73,7 +73,7 @@ def export_onnx(
     function = _function(served)
     content = _converted(function, task)
     description = {"task": task, "format": "onnx", "dtype": "int8" if int8 else "float32", "opset": OPSET}
-    description |= {"max_seq_length": served.max_seq_length, "labels": list(served.labels)}
+    description |= {"max_seq_length": served.encoder.max_seq_length, "labels": list(served.labels)}
     description |= {"problem_type": served.problem_type, "signatures": export.describe({"serve_ids": function})}
     with export.version_folder(export_dir) as folder:
         tf.io.gfile.makedirs(folder)
@@ -208,10 +208,10 @@ def _quantized(content: bytes) -> bytes:
 
 def _check_outputs(directory: str, function, served: graph_models.ServedModel) -> None:
     """Compares a small batch of ONNX Runtime with TensorFlow's."""
-    rank = len(function.structured_input_signature[0][0].shape)
-    shape = (2, 2, served.max_seq_length)[-rank:]
-    ids = np.random.default_rng(0).integers(0, served.vocab_size, shape, np.int32)
-    ids[..., 1::8] = served.mask_id
+    tokenizer, rank = served.encoder.tokenizer, len(function.structured_input_signature[0][0].shape)
+    shape = (2, 2, served.encoder.max_seq_length)[-rank:]
+    ids = np.random.default_rng(0).integers(0, tokenizer.vocab_size, shape, np.int32)
+    ids[..., 1::8] = tokenizer.mask_id
     mask = np.ones_like(ids)
     mask[0, ..., shape[-1] // 2 :] = 0
     features = {"input_ids": ids, "input_mask": mask, "segment_ids": np.zeros_like(ids)}
@@ -224,7 +224,7 @@ def _check_outputs(directory: str, function, served: graph_models.ServedModel) -
 def _write_files_of_model(directory: str, model_dir: str, task: str, served: graph_models.ServedModel) -> None:
     """Writes what a model directory has beside its weights, so that predictors open it like one."""
     files, source = table.check_task(model_dir, task), directory_of(model_dir)
-    files.max_seq_length, name = served.max_seq_length, TASKS[task].settings_file
+    files.max_seq_length, name = served.encoder.max_seq_length, TASKS[task].settings_file
     if task == "encoder" and (sentences := read_settings(source)).described:
         files.sentences = sentences
     contents = {name: text.encode() for name, text in model_directory.config_files(files.config, files.head).items()}

@@ -12,6 +12,7 @@ from bert_tf import BertConfig, BertForSequenceClassification, Predictor
 from bert_tf.serving import export, onnx_export
 from bert_tf.serving.graph_inputs import TextEncoder, fold, unfolded
 from bert_tf.serving.graph_models import ServedWindowClassifier
+from bert_tf.store.head_config import NO_HEAD
 from bert_tf.tasks.classification.data import InputExample, Task
 from bert_tf.tasks.classification.encode import TextWindows, encode_examples
 
@@ -107,7 +108,7 @@ def model_of(pooling, stride, most):
 
 @pytest.mark.parametrize(("stride", "most"), [(3, 4), (1, 2)])
 def test_the_windows_are_those_of_the_scripts(small, stride, most):
-    served = ServedWindowClassifier(model_of("mean", stride, most), small, 8, ["no", "yes"], None)
+    served = ServedWindowClassifier(model_of("mean", stride, most), TextEncoder(small, 8), NO_HEAD)
     for texts in (random_texts(30, 40), ["", "a b"], ["a b c d e f g"], ["a b c d e f"]):
         examples = [InputExample(str(k), text) for k, text in enumerate(texts)]
         encoded = encode_examples(examples, Task("", (), None), small, 8, windows=TextWindows(stride, most))

@@ -13,6 +13,7 @@ from helpers.tiny import TINY_CONFIG
 
 from bert_tf import BertConfig, BertForQuestionAnswering
 from bert_tf.serving import export, graph_squad, safe_graph
+from bert_tf.serving.graph_inputs import TextEncoder
 from bert_tf.serving.graph_squad import ServedQuestionAnswering
 from bert_tf.serving.question_answerer import QuestionAnswerer, _describe, _describe_outputs
 from bert_tf.tasks.squad.answers import PredictionSettings, SpanScores, predict_answers
@@ -109,7 +110,7 @@ def test_equal_to_the_last_tie(small, null, values):
     pairs = random_pairs(15, seed=null)
     pairs += [("which?", "ab " * 60), ("", "(((" * 30), ("which?", "a" + " " * 30 + "b")]
     with op_by_op():  # traced below
-        served = ServedQuestionAnswering(model, small, settings, window_batch=16)
+        served = ServedQuestionAnswering(model, TextEncoder(small, 24, split_unknown=True), settings, window_batch=16)
         outputs = as_dicts(served.answer(*zip(*pairs, strict=True)))
     wanted = expected(model, small, settings, pairs)
     for (_, context), one, other in zip(pairs, outputs, wanted, strict=True):
@@ -160,7 +161,8 @@ def answerer(small, tmp_path_factory):
 @pytest.fixture(scope="module")
 def answer(answerer):
     settings = QuestionAnsweringSettings(answerer.windows, answerer.predictions)
-    served = ServedQuestionAnswering(answerer.model, answerer.tokenizer, settings, window_batch=8)
+    encoder = TextEncoder(answerer.tokenizer, 48, split_unknown=True)
+    served = ServedQuestionAnswering(answerer.model, encoder, settings, window_batch=8)
     return tf.function(served.answer, input_signature=[TEXTS, TEXTS])
 
 
