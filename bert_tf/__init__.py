@@ -42,7 +42,7 @@ _PUBLIC = {
     "Predictor": ("serving.predictor", "Strings to labels and probabilities, with a fine-tuned classifier"),
     "QuestionAnswerer": ("serving.question_answerer", "Answers to questions about texts of any length"),
     "Tagger": ("serving.tagger", "Named entities and word tags in texts of any length"),
-    "ChoicePredictor": ("serving.choice_predictor", "Which of several choices fits a context best"),
+    "ChoicePredictor": ("serving.question_answerer", "Which of several choices fits a context best"),
     "Embedder": ("serving.embedder", "One vector for each text: the nearer, the more alike"),
     "TextIndex": ("serving.text_index", "Texts with their vectors, in which Embedder finds those nearest to a query"),
     "fill_mask": ("serving.fill_mask", "The likeliest words for each [MASK]"),

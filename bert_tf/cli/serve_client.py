@@ -80,14 +80,13 @@ def _read_examples(settings: ClientSettings) -> list[dict]:
 
 def _to_ids(settings: ClientSettings, examples: list[dict]) -> Callable[[dict], dict]:
     """Makes `input_ids`, `input_mask` and `segment_ids` of the columns `text` and, of pairs, `text_pair`."""
-    from bert_tf.models.pretrained import read_tokenizer
-    from bert_tf.store.directory import read_model_files
+    from bert_tf.store.open import open_model
     from bert_tf.tasks.table import choose_max_seq_length
 
     if not {"text"} <= examples[0].keys() <= {"text", "text_pair"}:
         raise ValueError(f"--tokenizer makes ids of text and text_pair, not of {', '.join(examples[0])}")
-    tokenizer = read_tokenizer(settings.tokenizer)
-    length = choose_max_seq_length(read_model_files(settings.tokenizer), settings.max_seq_length)
+    opened = open_model(settings.tokenizer, with_weights=False)
+    tokenizer, length = opened.make_tokenizer(), choose_max_seq_length(opened, settings.max_seq_length)
     padding = "max_length" if settings.max_seq_length else "longest"
     return lambda columns: tokenizer(columns["text"], columns.get("text_pair"), max_length=length, padding=padding)
 

@@ -17,10 +17,9 @@ from bert_tf.models import layers
 from bert_tf.models.task_models import BertModel
 from bert_tf.serving.predictor import Answerer
 from bert_tf.serving.text_index import TextIndex, normalize_for
-from bert_tf.store import sentence_settings
-from bert_tf.store.directory import read_head
-from bert_tf.system.checks import check_integer, list_of_strings, path_of, true_or_false
-from bert_tf.text.tokenizer_files import directory_of
+from bert_tf.store.open import open_model
+from bert_tf.store.sentence_settings import SIMILARITIES
+from bert_tf.system.checks import check_integer, list_of_strings, true_or_false
 from bert_tf.training.settings import DTYPE_POLICIES
 
 # In bfloat16, a batch takes a twentieth less time if the matrices are constants, but that takes a second graph.
@@ -74,22 +73,19 @@ class Embedder(Answerer):
         trust: bool = False,
     ):
         self.model_arguments = {"dtype": DTYPE_POLICIES[dtype or "float32"]}
-        path = path_of(path, read_head)
-        self.settings = sentence_settings.read_settings(directory_of(path))
-        super().__init__(self.settings.directory if self.settings.described else path, batch_size, trust)
-        is_onnx = self.model is not None and not isinstance(self.model, keras.Model)
-        if (self.export and pooling) or ((self.export or is_onnx) and dtype):
+        opened = open_model(path, for_vectors=True, or_export=True)
+        super().__init__(opened, batch_size, trust)
+        self.settings = opened.sentences
+        if (self.export and pooling) or (opened.export and dtype):
             raise ValueError(f"pooling={pooling}, dtype={dtype}: what an export computes is decided when it is written")
         if self.export:
             self.max_seq_length = self.length(max_seq_length)
             self.size = self.export.description["signatures"]["embed"]["outputs"]["vector"][1][-1]
             return
-        if is_onnx:
-            self.settings = sentence_settings.read_settings(self.path)
         if pooling:
             self.settings = dataclasses.replace(self.settings, pooling=pooling)
         elif not self.settings.described:
-            logging.info("%s does not say how its vectors are made: the mean over the tokens is taken.", path)
+            logging.info("%s does not say how its vectors are made: the mean over the tokens is taken.", self.path)
         length = self.settings.length_for(self.files.config) if max_seq_length is None else max_seq_length
         self.max_seq_length, self.size = self.length(length), self.settings.size_for(self.files.config)
 
@@ -100,10 +96,7 @@ class Embedder(Answerer):
         return layers.sentence_vectors(self.model, features, self.settings.pooling, self._skipped, training=False)
 
     def _keep_matrices(self) -> None:
-        """Makes bfloat16 weight matrices constants of the graph, unless they are already or do not fit.
-
-        oneDNN reorders a bfloat16 matrix before it multiplies: a constant once, a variable each time.
-        """
+        """Makes bfloat16 matrices constants, if they fit: oneDNN reorders a variable each time before it multiplies."""
         if self._graph is None or self._constants or self.model.compute_dtype != "bfloat16":
             return
         kernels = [variable for variable in self.model.variables if variable.path.endswith("/kernel")]
@@ -155,8 +148,7 @@ class Embedder(Answerer):
             TensorFlow's.
 
         Raises:
-          TypeError: not a list of strings; names the place.
-          ValueError: there is no such prompt.
+          TypeError, ValueError: not a list of strings; there is no such prompt.
         """
         true_or_false(normalize=normalize, normalize_embeddings=normalize_embeddings)
         prompt, normalize = self._prompt(prompt_name), normalize_embeddings or normalize
@@ -197,9 +189,7 @@ class Embedder(Answerer):
     def index(self, texts: Sequence[str], prompt_name: str | None = None) -> TextIndex:
         """Texts with their vectors, for `search`, also later: see `TextIndex`.
 
-        Args:
-          texts: strings.
-          prompt_name: see `encode`. Default: "document" where the directory has such a prompt, else none.
+        prompt_name: see `encode`. Default: "document" where the directory has such a prompt, else none.
 
         Raises:
           TypeError, ValueError: see `encode`; there are no texts; the directory compares vectors in another way.
@@ -245,9 +235,8 @@ class Embedder(Answerer):
         return results[0] if isinstance(query, str) else results
 
     def _similarity(self) -> str:
-        """The name of the function that compares vectors, cosine or dot."""
         name = self.export.description.get("similarity", "cosine") if self.export else self.settings.similarity
-        if name not in sentence_settings.SIMILARITIES:
+        if name not in SIMILARITIES:
             raise ValueError(f"{self.path}: search compares by cosine or dot, not by {name!r:.80}")
         return name
 

@@ -1,11 +1,9 @@
 """Fine-tuned models as SavedModels for TensorFlow Serving: strings in, answers out.
 
-    export_dir/VERSION/saved_model.pb, variables/        loads with TensorFlow and tensorflow_text only
-                      /assets/vocab.txt, labels.txt       the tokenizer's files, and the names of the classes
-                      /assets.extra/tf_serving_warmup_requests
-                      /export.json                       what was exported, and which ops it needs
-
-The signatures are defined in `graph_models`, `graph_squad` and `graph_ner`.
+export_dir/VERSION/saved_model.pb, variables/        loads with TensorFlow and tensorflow_text only
+                  /assets/vocab.txt, labels.txt       the tokenizer's files, and the names of the classes
+                  /assets.extra/tf_serving_warmup_requests
+                  /export.json                       what was exported, and which ops it needs
 """
 
 import contextlib
@@ -21,16 +19,15 @@ from absl import logging
 
 from bert_tf.models import task_models
 from bert_tf.models.initialize import check_trained
-from bert_tf.models.pretrained import read_tokenizer
 from bert_tf.serving import graph_models, safe_graph
 from bert_tf.serving.graph_inputs import TextEncoder
 from bert_tf.serving.graph_ner import ServedTagger
 from bert_tf.serving.graph_squad import ServedQuestionAnswering
 from bert_tf.store import directory as model_directory
+from bert_tf.store.open import OpenedModel, open_model
 from bert_tf.store.saving import files_in
 from bert_tf.store.sentence_settings import read_settings
 from bert_tf.system import storage
-from bert_tf.system.checks import path_of
 from bert_tf.system.example_bytes import field
 from bert_tf.system.storage import is_remote, names_in, write_files, write_text_file
 from bert_tf.tasks import table
@@ -38,15 +35,12 @@ from bert_tf.tasks.ner.tags import TaggingSettings, standard_tags
 from bert_tf.tasks.squad.outputs import answer_settings
 from bert_tf.tasks.table import TASKS
 from bert_tf.text.graph_wordpiece import NoGraphError
-from bert_tf.text.tokenizer_files import directory_of
 
-# Signatures of exports that take ids alone, and what they are elsewhere.
-_OF_IDS = {"serving_default": "serve_ids", "serve_ids": "serve_ids", "serve_examples": "serve_examples"}
 _MODELS = frozenset((model_directory.GRAPH_FILE, *model_directory.ONNX_FILES))
 
 
 def export_saved_model(
-    model_dir: str,
+    model_dir: str | OpenedModel,
     export_dir: str,
     *,
     task: str | None = None,
@@ -76,23 +70,21 @@ def export_saved_model(
     Returns:
       The directory written.
     """
-    model_dir = path_of(model_dir, model_directory.read_head)
-    new_version(export_dir, version)  # refused before the work
-    task = task or table.task_in(model_dir)
+    new_version(export_dir, version)  # raises before the work
+    opened, task = open_for(model_dir, task)
     arguments = {"dtype": dtype, "max_seq_length": max_seq_length, "text_pairs": text_pairs, "top_k": top_k}
     try:
-        served = create_served_model(model_dir, task, **arguments, ids_only=ids_only)
+        served = create_served_model(opened, task, **arguments, ids_only=ids_only)
     except NoGraphError as error:  # of the tokenizer
         if text_pairs:
             raise ValueError(f"--text_pairs: {error}") from None
-        logging.warning("%s serve_client.py --tokenizer=%s makes them of texts.", error, model_dir)
+        logging.warning("%s serve_client.py --tokenizer=%s makes them of texts.", error, opened.path)
         ids_only = True
-        served = create_served_model(model_dir, task, **arguments, ids_only=True)
+        served = create_served_model(opened, task, **arguments, ids_only=True)
     if freeze:
         served.model = graph_models.FrozenModel(served.model, served.model_inputs())
-    signatures = served.signatures()
-    if ids_only:
-        signatures = {name: signatures[of] for name, of in _OF_IDS.items() if of in signatures}
+    of_ids = served.id_signatures()
+    signatures = {"serving_default": of_ids["serve_ids"], **of_ids} if ids_only else served.signatures()
     functions = {name: function.get_concrete_function() for name, function in signatures.items()}
     description = {"task": task, "dtype": dtype, "frozen": freeze, "max_seq_length": served.encoder.max_seq_length}
     description |= {**served.facts, "labels": list(served.labels), "signatures": describe(functions)}
@@ -102,7 +94,7 @@ def export_saved_model(
         _write_version(folder, served, functions, warm_up and not ids_only)
         write_description(folder, description)
         target = publish(folder, export_dir, version)
-    _log_export(target, model_dir, description)
+    _log_export(target, opened.path, description)
     return target
 
 
@@ -130,8 +122,15 @@ def _log_export(target: str, model_dir: str, description: Mapping) -> None:
 # ---- the model of a task ---------------------------------------------------------------------------------------------
 
 
+def open_for(model_dir: str | OpenedModel, task: str | None) -> tuple[OpenedModel, str]:
+    """The model in a directory, opened for a task, and the task; by default that of its output layer."""
+    part = task_models.BertForMaskedLM.part if task == "masked_lm" else None
+    opened = model_dir if isinstance(model_dir, OpenedModel) else open_model(model_dir, part=part)
+    return opened, task or table.task_in(opened)
+
+
 def create_served_model(
-    model_dir: str,
+    model_dir: str | OpenedModel,
     task: str,
     *,
     dtype: str = "float32",
@@ -144,45 +143,52 @@ def create_served_model(
 
     ids_only: signatures that take texts can't be traced; the tokenizer needs no graph form.
     """
-    tokenizer = read_tokenizer(model_dir)  # first, for its error message if there is no model
-    files, folder = table.check_task(model_dir, task), directory_of(model_dir)
+    opened, _ = open_for(model_dir, task)
+    table.check_task(opened, task)
     if task == "squad":
         given = {"max_seq_length": max_seq_length} if max_seq_length else {}
-        settings = answer_settings(model_dir, files.config, **given)
+        settings = answer_settings(opened.directory, opened.config, **given)
         length = settings.windows.max_seq_length
     else:
-        if task == "encoder" and max_seq_length is None:
-            max_seq_length = read_settings(folder).length_for(files.config)
-        length = table.choose_max_seq_length(files, max_seq_length)
-    encoder = TextEncoder(tokenizer, length, split_unknown=task == "squad", ids_only=ids_only)
+        if task == "encoder":
+            sentences = read_settings(opened.directory)
+            max_seq_length = sentences.length_for(opened.config) if max_seq_length is None else max_seq_length
+        length = table.choose_max_seq_length(opened, max_seq_length)
+    encoder = TextEncoder(opened.make_tokenizer(), length, split_unknown=task == "squad", ids_only=ids_only)
     if task == "encoder":
-        model = task_models.BertModel.from_pretrained(model_dir, dtype=dtype)
+        model = task_models.BertModel.from_pretrained(opened, dtype=dtype)
         check_trained(model)  # the pooler may be missing, which is warned of: only `pooled_output` depends on it
-        return graph_models.ServedEncoder(model, encoder, read_settings(folder))
-    options = {"problem_type": "regression"} if task == "regression" else {}
-    model_class = getattr(task_models, TASKS[task].architecture)
-    model = model_class.from_pretrained(model_dir, dtype=dtype, trained=True, **options)
+        return graph_models.ServedEncoder(model, encoder, sentences)
+    options = {"dtype": dtype, "trained": True}
     if task == "squad":
+        model = task_models.BertForQuestionAnswering.from_pretrained(opened, **options)
         return ServedQuestionAnswering(model, encoder, settings)
     if task == "ner":
-        labels = standard_tags(files.head.labels)
-        return ServedTagger(model, encoder, labels, TaggingSettings.of_model(folder, labels))
+        model = task_models.BertForTokenClassification.from_pretrained(opened, **options)
+        labels = standard_tags(opened.head.labels)
+        settings = TaggingSettings.of_model(opened.directory, labels)
+        return ServedTagger(model, encoder, labels, settings)
     if task == "multiple_choice":
+        model = task_models.BertForMultipleChoice.from_pretrained(opened, **options)
         return graph_models.ServedMultipleChoice(model, encoder)
     if task == "masked_lm":
+        model = task_models.BertForMaskedLM.from_pretrained(opened, **options)
         return graph_models.ServedMaskedLM(model, encoder, top_k)
+    if task == "regression":
+        options["problem_type"] = "regression"
+    model = task_models.BertForSequenceClassification.from_pretrained(opened, **options)
     if not model.head_config.window_pooling:
-        return graph_models.ServedClassifier(model, encoder, files.head, text_pairs)
+        return graph_models.ServedClassifier(model, encoder, opened.head, text_pairs)
     if text_pairs:
-        raise ValueError(f"--text_pairs: {model_dir} reads windows of single texts.")
-    return graph_models.ServedWindowClassifier(model, encoder, files.head)
+        raise ValueError(f"--text_pairs: {opened.path} reads windows of single texts.")
+    return graph_models.ServedWindowClassifier(model, encoder, opened.head)
 
 
 # ---- ops -------------------------------------------------------------------------------------------------------------
 
 
 def used_ops(functions: Mapping[str, tf.types.experimental.ConcreteFunction]) -> set[str]:
-    """The names of the ops in the graphs and in the functions that these call."""
+    """Of the graphs and of the functions that these call."""
     names, library = set(), set()
     for function in functions.values():
         graph = function.graph.as_graph_def()
@@ -196,10 +202,7 @@ def used_ops(functions: Mapping[str, tf.types.experimental.ConcreteFunction]) ->
 
 
 def new_version(export_dir: str, version: int | None) -> int:
-    """The number of a new export: the one given, else one more than the newest there, also if lower ones are free.
-
-    Servers take the highest number for the newest model.
-    """
+    """The number of a new export: the one given, else one more than the highest there, which servers take as newest."""
     names = [name for name in names_in(export_dir) if name.isdigit()]
     existing = [int(name) for name in names if not _is_half(posixpath.join(export_dir, name))]
     if version is None:
@@ -211,9 +214,9 @@ def new_version(export_dir: str, version: int | None) -> int:
 
 @contextlib.contextmanager
 def version_folder(export_dir: str) -> Iterator[str]:
-    """Yields the name of a folder that no other export writes, for `publish`; it does not exist yet.
+    """Yields the name of a local folder that no other export writes, for `publish`; it does not exist yet.
 
-    It is local. What is left in it at the end is removed, as is what killed exports left.
+    What is left in it at the end is removed, as is what killed exports left.
     """
     tf.io.gfile.makedirs(export_dir)
     for name in names_in(export_dir) if is_remote(export_dir) else ():
@@ -231,8 +234,7 @@ def publish(folder: str, export_dir: str, version: int | None) -> str:
     """Moves a complete folder to `export_dir/VERSION`, and returns that; without a version, to the next free one.
 
     This is one rename. To a remote folder files are copied, export.json first, and the model, without which a version
-    does not count, last. So a server that polls may see a version that has no model yet: it reports that, tries again,
-    and answers with the version before. Only one export at a time may write there.
+    does not count, last: a server that polls in between answers with the version before. One export at a time.
     """
     while True:
         target = posixpath.join(export_dir, str(new_version(export_dir, version)))
@@ -268,13 +270,12 @@ def write_description(directory: str, description: Mapping) -> None:
 
 
 def labels_file(labels: Sequence[str]) -> dict[str, bytes]:
-    """name -> content of labels.txt; empty if there are no labels."""
     return {"labels.txt": "".join(label + "\n" for label in labels).encode()} if labels else {}
 
 
 @contextlib.contextmanager
 def quiet(level: int = python_logging.INFO) -> Iterator[None]:
-    """Hides what libraries log of how they save and convert up to a level, which is of no use to a user."""
+    """Hides what libraries log up to a level of how they save and convert."""
     python_logging.disable(level)
     try:
         yield

@@ -1,8 +1,7 @@
 """Strings, ids or tf.Examples to a model's inputs, as TensorFlow ops for an exported graph; windows of long texts.
 
-Strings give the same features as in the fine-tuning scripts (`tasks/classification/encode.py` for texts and pairs), and
-windows are those of `document_spans` in `data/token_rows.py`, written again because no Python runs in a server.
-Every op works for an empty batch.
+The features are those of the fine-tuning scripts, the windows those of `token_rows.document_spans`, written again
+because no Python runs in a server. Every op works for an empty batch.
 
 Shape legend: B batch, S longest row of the batch, R rows of a folded batch, W the longest of these. In the functions
 of windows: B texts, W windows of all texts, S longest window.
@@ -35,10 +34,7 @@ class TextEncoder:
         self._kept = head if tokenizer.truncation_side == "right" else tail
 
     def features(self, texts: tf.Tensor, pairs: tf.Tensor | None = None) -> dict[str, tf.Tensor]:
-        """string [B] each -> input_ids, input_mask, segment_ids, int32 [B, S].
-
-        A second text without tokens counts as missing.
-        """
+        """string [B] each -> input_ids, input_mask, segment_ids, int32 [B, S]. A pair without tokens is none."""
         if pairs is not None:
             texts, pairs = equally_many(texts, pairs, "text and text_pair")
         first = self.graph.encode(texts)
@@ -64,7 +60,7 @@ class TextEncoder:
         return self._dense(parts, [0, 0, 0, second_segment, tf.repeat(second_segment * has_second, len(end_ids))])
 
     def _dense(self, parts: list[tf.RaggedTensor], segments: list) -> dict[str, tf.Tensor]:
-        """Concatenates parts of rows into features; a part's segment is one number or one per value."""
+        """segments: for a part one number, or one per value."""
         ids = tf.concat(parts, 1)
         pairs = zip(parts, segments, strict=True)
         segments = [part.with_values(tf.ones_like(part.values) * segment) for part, segment in pairs]
@@ -82,7 +78,7 @@ def _special(like: tf.RaggedTensor, ids: list[int]) -> tf.RaggedTensor:
 
 
 def equally_many(first: tf.Tensor, second: tf.Tensor, names: str) -> tuple[tf.Tensor, tf.Tensor]:
-    """Both, if they are of one size; else the graph raises InvalidArgumentError with their names."""
+    """Both; if they differ in size, the graph raises InvalidArgumentError with their names."""
     equal = tf.debugging.assert_equal(tf.size(first), tf.size(second), f"{names} must be equally many")
     with tf.control_dependencies([equal] if equal is not None else []):
         return tf.identity(first), tf.identity(second)
@@ -95,12 +91,10 @@ def slices_of(values: tf.Tensor, starts: tf.Tensor, sizes: tf.Tensor) -> tf.Ragg
 
 
 def head(rows: tf.RaggedTensor, lengths: tf.Tensor) -> tf.RaggedTensor:
-    """The first lengths [B] values of each row."""
     return slices_of(rows.values, rows.row_starts(), tf.cast(lengths, tf.int64))
 
 
 def tail(rows: tf.RaggedTensor, lengths: tf.Tensor) -> tf.RaggedTensor:
-    """The last lengths [B] values of each row."""
     lengths = tf.cast(lengths, tf.int64)
     return slices_of(rows.values, rows.row_limits() - lengths, lengths)
 
@@ -112,10 +106,9 @@ def to_dense(rows: tf.RaggedTensor, filling: int = 0) -> tf.Tensor:
 
 
 def parse_examples(serialized: tf.Tensor) -> dict[str, tf.Tensor]:
-    """Serialized tf.Examples [B] -> features [B, S].
+    """Serialized tf.Examples [B], as in the scripts' record files, -> features [B, S].
 
-    Each has the int64 list `input_ids` and may have `input_mask` (default: 1 for each id) and `segment_ids` (default:
-    0), of the same length. Examples from the scripts' record files are accepted.
+    `input_mask` and `segment_ids` may be missing: 1 and 0 for every id.
     """
     names = ("input_ids", "input_mask", "segment_ids")
     feature = tf.io.RaggedFeature(tf.int64, row_splits_dtype=tf.int64)
@@ -151,10 +144,9 @@ _WORTH_FOLDING = 0.85
 def fold(features: dict[str, tf.Tensor]) -> Folded:
     """Puts the longest text in a row with the shortest, the second longest with the second shortest, and so on.
 
-    For sentences of mixed length, compared with padding to the longest, about half of the token positions remain. If
-    folding would not save much (one text, texts of similar length), each text has its own row.
+    For sentences of mixed length about half of the token positions remain. Texts of similar length stay alone.
 
-    features: input_ids, input_mask, segment_ids [B, S]; each row of the mask is ones followed by zeros.
+    features: input_ids, input_mask, segment_ids [B, S]; a row of the mask is ones followed by zeros.
     """
     shape = tf.shape(features["input_ids"])
     number, width = shape[0], shape[1]
@@ -192,10 +184,7 @@ def fold(features: dict[str, tf.Tensor]) -> Folded:
 
 
 def unfolded(features: dict[str, tf.Tensor]) -> Folded:
-    """A batch unchanged, in the form of a folded one: the second pooled output of each row belongs to no text.
-
-    features: input_ids, input_mask, segment_ids [B, S], with any mask.
-    """
+    """A batch with any mask, in the form of a folded one: the second pooled output of a row belongs to no text."""
     ids = features["input_ids"]
     number, width = tf.shape(ids)[0], tf.shape(ids)[1]
     further = {
@@ -210,10 +199,9 @@ def unfolded(features: dict[str, tf.Tensor]) -> Folded:
 
 
 class Windows(NamedTuple):
-    """Windows, in the order of their texts, int64 each.
+    """Windows, in the order of their texts, int64.
 
-    counts: of each text [B]. texts: whose a window is [W]. starts: its first token, counted in the text [W]. sizes:
-    how many tokens it has [W].
+    counts: of a text [B]. texts: whose a window is [W]. starts: its first token in the text [W]. sizes: its tokens [W].
     """
 
     counts: tf.Tensor
@@ -252,20 +240,15 @@ def most_context(context: tf.Tensor, inside: tf.Tensor, tokens: tf.Tensor, count
 def in_batches(
     compute: Callable[[tf.Tensor], Sequence[tf.Tensor]], lengths: tf.Tensor, size: int, specs: Sequence[tf.TensorSpec]
 ) -> list[tf.Tensor]:
-    """The results of `compute` for all windows, `size` at a time, which limits the memory that long texts take.
+    """The results of `compute` for all windows, `size` of similar length at a time, which limits the memory.
 
-    Windows of similar length are together, for less padding.
-
-    compute: numbers of windows, int32 [R] -> tensors [R, ...]. lengths: of all windows [W].
-    specs: of each tensor for one window.
+    compute: numbers of windows, int32 [R] -> tensors [R, ...]. lengths: [W]. specs: of the tensors for one window.
     """
     with tf.device(CPU):
         order = tf.argsort(-lengths, stable=True)
         count = tf.size(order)
-        arrays = [
-            tf.TensorArray(spec.dtype, (count + size - 1) // size, infer_shape=False, element_shape=[None, *spec.shape])
-            for spec in specs
-        ]
+        options = {"size": (count + size - 1) // size, "infer_shape": False}
+        arrays = [tf.TensorArray(spec.dtype, element_shape=[None, *spec.shape], **options) for spec in specs]
 
     def step(done, *arrays):
         with tf.device(CPU):
@@ -279,7 +262,5 @@ def in_batches(
     _, *arrays = tf.while_loop(lambda done, *_: done < count, step, [0, *arrays], parallel_iterations=1)
     with tf.device(CPU):
         back = tf.math.invert_permutation(order)
-        return [
-            tf.gather(tf.reshape(array.concat(), [-1, *spec.shape]), back)
-            for array, spec in zip(arrays, specs, strict=True)
-        ]
+        whole = (tf.reshape(array.concat(), [-1, *spec.shape]) for array, spec in zip(arrays, specs, strict=True))
+        return [tf.gather(values, back) for values in whole]

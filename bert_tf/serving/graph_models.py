@@ -134,7 +134,6 @@ class ServedEncoder(ServedModel):
         self.facts = {"similarity": sentences.similarity}
 
     def vectors(self, text):
-        """string [B] -> `vector` float32 [B, H]."""
         prompt = self._sentences.prompt()
         text = tf.strings.join([prompt, text]) if prompt else text
         text = tf.strings.lower(text, "utf-8") if self._sentences.lower else text
@@ -153,7 +152,7 @@ class ServedEncoder(ServedModel):
 
 
 class ServedLogits(ServedModel):
-    """The base class of tasks whose model returns logits. A task adds `answers`: (logits, features) -> outputs."""
+    """The base class of models that return logits. A task adds `answers`: (logits, features) -> outputs."""
 
     def outputs(self, features):
         return self.answers(self.run(features), features)
@@ -182,7 +181,6 @@ class ServedClassifier(ServedLogits):
         return tf.gather(tf.reshape(logits, [-1, tf.shape(logits)[-1]]), folded.places)
 
     def features_of_texts(self, *texts):
-        """Of texts, or of the two parts of pairs; string [B] each."""
         features = super().features_of_texts(*texts)
         return fold(features) if self.folds else features
 
@@ -230,7 +228,6 @@ class ServedWindowClassifier(ServedClassifier):
         self._windows = windows_of_model(model.head_config, encoder.tokenizer, encoder.max_seq_length)
 
     def features_of_texts(self, texts):
-        """string [B] -> input_ids, input_mask, segment_ids, int32 [B, N, S]."""
         pieces, stride = self.encoder.graph.encode(texts), self._windows.stride
         room = self.encoder.max_seq_length - self.encoder.tokenizer.num_special_tokens(pair=False)
         # The windows that are read end where the last of them does.
@@ -243,7 +240,10 @@ class ServedWindowClassifier(ServedClassifier):
         return {name: rows(value).to_tensor(filling.get(name, 0)) for name, value in features.items()}
 
     def signatures(self):
-        return {"serving_default": self.text_signature(), "serve_ids": self.id_signatures()["serve_ids"]}
+        return {"serving_default": self.text_signature(), **self.id_signatures()}
+
+    def id_signatures(self):
+        return {"serve_ids": super().id_signatures()["serve_ids"]}
 
 
 class ServedMultipleChoice(ServedLogits):
@@ -267,20 +267,22 @@ class ServedMultipleChoice(ServedLogits):
         shape = tf.concat([tf.shape(like), tf.shape(features["input_ids"])[1:]], 0)
         return self.outputs({name: tf.reshape(value, shape) for name, value in features.items()})
 
-    def signatures(self):
+    def text_signature(self):
         def of_texts(context, question, choices):
             rows = tf.repeat(tf.range(tf.size(context)), tf.shape(choices)[1])
             first, beginnings = (tf.gather(self.encoder.graph.encode(texts), rows) for texts in (context, question))
             second = tf.concat([beginnings, self.encoder.graph.encode(tf.reshape(choices, [-1]))], 1)
             return self._outputs_of_rows(self.encoder.features_of_ids(first, second), choices)
 
-        def of_examples(examples):
+        choices = tf.TensorSpec([None, None], tf.string, "choices")
+        return signature(of_texts, strings("context"), strings("question"), choices)
+
+    def id_signatures(self):
+        def of_examples(examples):  # each of which is one choice
             return self._outputs_of_rows(parse_examples(tf.reshape(examples, [-1])), examples)
 
-        choices, examples = (tf.TensorSpec([None, None], tf.string, name) for name in ("choices", "examples"))
-        default = signature(of_texts, strings("context"), strings("question"), choices)
-        serve_examples = signature(of_examples, examples)  # each of which is one choice
-        return {"serving_default": default, **self.id_signatures(), "serve_examples": serve_examples}
+        examples = tf.TensorSpec([None, None], tf.string, "examples")
+        return {**super().id_signatures(), "serve_examples": signature(of_examples, examples)}
 
     def example(self):
         return {"context": "It rained.", "question": "So they", "choices": ["went in.", "went out."]}

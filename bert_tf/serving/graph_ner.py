@@ -1,7 +1,6 @@
 """Named entities as TensorFlow ops, for an exported graph: texts or words in, a tag for each word out.
 
-The rules are those of `tasks/ner/encode.py` (pieces, windows) and `tasks/ner/data.py` (valid tags), written a second
-time because no Python runs in a server.
+The rules are those of `tasks/ner/`, written again because no Python runs in a server.
 
 Shape legend: B texts, N words of the longest text, P pieces of all texts, W windows of all texts, R pieces of a
 window, C tags.
@@ -24,11 +23,7 @@ from bert_tf.text.graph_characters import CodePointTable, values_of
 
 
 class Words(NamedTuple):
-    """Words of texts.
-
-    texts: string [W]. splits: int64 [B+1], the first word of each text.
-    starts, ends: int32 [W], the first character of the text and the one after the last.
-    """
+    """string [W]; splits: int64 [B+1], the first word of each text; starts, ends: int32 [W], characters, exclusive."""
 
     texts: tf.Tensor
     splits: tf.Tensor
@@ -71,7 +66,6 @@ _WINDOWS_AT_ONCE = 32
 
 
 def _dense(values: tf.Tensor, splits: tf.Tensor, filling) -> tf.Tensor:
-    """Values of all words as [B, N], padded; splits: int64 [B+1], the first of each text."""
     return tf.RaggedTensor.from_row_splits(values, splits, validate=False).to_tensor(filling)
 
 
@@ -91,10 +85,12 @@ class ServedTagger(ServedLogits):
         super().__init__(model, encoder)
         self.labels, self._scheme, self._split = tuple(labels), settings.learned_scheme, GraphWords(settings.split)
 
+    def text_signature(self):
+        return signature(self.tag_texts, strings("text"))
+
     def signatures(self):
-        default = signature(self.tag_texts, strings("text"))
         words = signature(self.tag_words, tf.TensorSpec([None, None], tf.string, "words"))
-        return {"serving_default": default, "serve_words": words, **self.id_signatures()}
+        return {**super().signatures(), "serve_words": words}
 
     def answers(self, logits, features):
         """For token ids: `tags` string, `scores` [B, S] of every piece; only those of a word's first piece count."""
@@ -115,7 +111,6 @@ class ServedTagger(ServedLogits):
         return self._tags_of(tf.boolean_mask(words, is_word), splits)
 
     def _tags_of(self, words: tf.Tensor, splits: tf.Tensor) -> dict[str, tf.Tensor]:
-        """`words`, `tags` and `scores` [B, N], of all words and the first one of each text."""
         pieces = self.encoder.graph.encode(words)
         lengths = pieces.row_lengths()
         missing = tf.cast(lengths < 1, tf.int64)  # a word of nothing but control characters has a tag, too

@@ -1,7 +1,7 @@
 """Question answering as TensorFlow ops, for an exported graph: strings in, answers out, like `QuestionAnswerer`.
 
-The rules are those of `tasks/squad/windows.py` and `tasks/squad/answers.py`, with answers from character offsets. They
-are written a second time because no Python runs in a server.
+The rules are those of `tasks/squad/`, with answers from character offsets, written again because no Python runs in a
+server.
 
 Shape legend: B questions, P pieces of all contexts, W windows of all questions, S max_seq_length, K n_best_size,
 N length of the n-best list, M spans of a window that are looked at, V those of all windows that can be answers.
@@ -23,12 +23,10 @@ _LOGITS = ("start_logits", "end_logits")
 class Outputs(NamedTuple):
     """The model's outputs for all windows, in the order of their questions, and what the answers are chosen by.
 
-    Attributes:
-      outputs: the model's, by name, [W, ...]; start_logits and end_logits are float32 [W, S], -inf beyond a window's
-        end.
-      questions: int32 [W], whose windows they are. inside: bool [W, S], whether a token belongs to the context.
-      most_context: bool [W, S], whether no other window has more text around it.
-      starts, ends: int32 [W, S], the characters of the context that a token covers, exclusive.
+    outputs: start_logits and end_logits, float32 [W, S], -inf beyond a window's end.
+    questions: int32 [W], whose windows they are. inside: bool [W, S], whether a token belongs to the context.
+    most_context: bool [W, S], whether no other window has more text around it.
+    starts, ends: int32 [W, S], the characters of the context that a token covers, exclusive.
     """
 
     outputs: dict[str, tf.Tensor]
@@ -58,8 +56,7 @@ class ServedQuestionAnswering(ServedModel):
     """A model for questions: `serving_default` takes `question` and `context` [B] and returns `answer`.
 
     `serve_ids` and `serve_examples` return `start_logits` and `end_logits` [B, S].
-    Answers are always scored by character offsets, whatever the settings say. The only op from outside TensorFlow is
-    tensorflow-text's FastWordpieceTokenizeWithOffsets.
+    Answers are always scored by character offsets, whatever the settings say.
 
     encoder: with split_unknown, and the length of the settings.
     settings: how contexts are cut and answers chosen.
@@ -74,17 +71,16 @@ class ServedQuestionAnswering(ServedModel):
     def outputs(self, features):
         return {name: tf.cast(value, tf.float32) for name, value in self.run(features).items()}
 
-    def signatures(self):
-        default = signature(self.answer, strings("question"), strings("context"))
-        return {"serving_default": default, **self.id_signatures()}
+    def text_signature(self):
+        return signature(self.answer, strings("question"), strings("context"))
 
     def example(self):
         return {"question": "Who met Ada?", "context": "Her teacher met Ada. " * 20}
 
     def answer(self, question: tf.Tensor, context: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Answers questions about contexts, string [B] each, in UTF-8; invalid bytes are left out.
+        """Answers questions about contexts, string [B] each, in UTF-8.
 
-        Characters are code points of the context, from 0, invalid bytes not counted. With version_2_with_negative, N is
+        Characters are code points of the context, without invalid bytes. With version_2_with_negative, N is
         n_best_size + 1, to make room for "no answer"; otherwise it is n_best_size.
 
         Returns:
@@ -178,10 +174,7 @@ def _choose(scored: Outputs, codes: tf.RaggedTensor, settings: PredictionSetting
 
 
 def _candidates(scored: Outputs, codes: tf.RaggedTensor, settings: PredictionSettings) -> tuple[tf.Tensor, _Answers]:
-    """The spans that can be answers, in the order of questions and windows, and of each its question, int32 [V].
-
-    Those of a window are ordered by rank of the start, then of the end.
-    """
+    """Questions, int32 [V], and spans that can be answers, by question, window, rank of the start and of the end."""
     k = min(settings.n_best_size, scored.outputs["start_logits"].shape[1])
     starts, ends = (tf.math.top_k(scored.outputs[name], k) for name in _LOGITS)  # [W, K]
     scores = tf.cast(starts.values, tf.float64)[:, :, None] + tf.cast(ends.values, tf.float64)[:, None, :]  # [W, K, K]
@@ -198,10 +191,7 @@ def _candidates(scored: Outputs, codes: tf.RaggedTensor, settings: PredictionSet
 
 
 def _answers(scored: Outputs, codes: tf.RaggedTensor, windows, firsts, lasts, scores) -> tuple[tf.Tensor, _Answers]:
-    """The questions and answers of the tokens firsts to lasts of windows, int32 [V] each, with these scores.
-
-    Tokens without a character between them are "no answer".
-    """
+    """Questions and answers of the tokens firsts to lasts of windows, int32 [V]; without a character "no answer"."""
     questions = tf.gather(scored.questions, windows)
     starts = tf.gather_nd(scored.starts, tf.stack([windows, firsts], 1))
     ends = tf.gather_nd(scored.ends, tf.stack([windows, lasts], 1))

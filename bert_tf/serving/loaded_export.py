@@ -13,7 +13,7 @@ import tensorflow as tf
 from google.protobuf.message import Message
 from tensorflow.core.protobuf import saved_model_pb2
 
-from bert_tf.store.directory import EXPORT_FILE, GRAPH_FILE, onnx_file, read_head
+from bert_tf.store.directory import EXPORT_FILE, GRAPH_FILE, onnx_file
 from bert_tf.system import storage
 from bert_tf.system.messages import abbreviated_list, escape_control_characters
 from bert_tf.system.text_files import read_bytes, read_json
@@ -47,7 +47,7 @@ class Export:
 
 
 def _description(directory: str) -> dict:
-    """The content of export.json; to ask for what it lacks is an error that names the file."""
+    """The content of export.json; what it lacks is an error that names the file."""
     path = posixpath.join(directory, EXPORT_FILE)
 
     class Described(dict):
@@ -59,7 +59,7 @@ def _description(directory: str) -> dict:
 
 @contextlib.contextmanager
 def _naming(files: str) -> Iterator[None]:
-    """Names the files that a library reads: damaged ones make it fail in many ways, most of which do not."""
+    """Names the files that a library reads, which fails in many ways at damaged ones."""
     try:
         yield
     except Exception as error:
@@ -90,7 +90,7 @@ class OnnxModel:
     An ONNX file is no program: its operators compute, and touch no files. But its tensors may be parts of other files,
     or of this process's memory; such a file raises, see `check_self_contained`.
 
-    task: a name of `tasks.table.TASKS`. labels, num_labels, problem_type, head_config: as those of the Keras model.
+    task: a name of `tasks.table.TASKS`. labels, num_labels, problem_type: as those of the Keras model.
     description: the content of export.json.
     """
 
@@ -98,7 +98,7 @@ class OnnxModel:
         self.description = _description(directory)
         self.task = self.description["task"]
         self.labels, self.problem_type = tuple(self.description["labels"]), self.description.get("problem_type")
-        self.num_labels, self.head_config, path = len(self.labels), read_head(directory), onnx_file(directory)
+        self.num_labels, path = len(self.labels), onnx_file(directory)
         import onnxruntime
 
         check_self_contained(content := read_bytes(path), path)

@@ -6,6 +6,7 @@ export_dir/VERSION/model.onnx or model_int8.onnx    operators of ONNX only; any 
                   /labels.txt                       the names of the classes
 """
 
+import dataclasses
 import itertools
 import logging as python_logging
 import os
@@ -20,15 +21,13 @@ from bert_tf.serving import export, graph_models
 from bert_tf.serving.loaded_export import OnnxModel, messages_in
 from bert_tf.store import directory as model_directory
 from bert_tf.store import saving
+from bert_tf.store.open import OpenedModel
 from bert_tf.store.sentence_settings import read_settings
 from bert_tf.system import storage
-from bert_tf.system.checks import path_of
 from bert_tf.system.messages import without_notes
-from bert_tf.system.storage import write_file, write_files
+from bert_tf.system.storage import write_file
 from bert_tf.system.text_files import exists, read_bytes
-from bert_tf.tasks import table
 from bert_tf.tasks.table import TASKS
-from bert_tf.text.tokenizer_files import directory_of
 
 OPSET = 20  # the first with Gelu; ONNX Runtime 1.17 or later
 _CONVERTED_OPSET = 18  # the newest of tf2onnx; the operators that it writes are the same in opset 20
@@ -40,7 +39,7 @@ _SECOND_AXIS = {"multiple_choice": "choices", "masked_lm": "masks"}
 
 
 def export_onnx(
-    model_dir: str,
+    model_dir: str | OpenedModel,
     export_dir: str,
     *,
     task: str | None = None,
@@ -63,12 +62,11 @@ def export_onnx(
     Returns:
       The directory written.
     """
-    model_dir = path_of(model_dir, model_directory.read_head)
     export.new_version(export_dir, version)
-    task = task or table.task_in(model_dir)
-    served = export.create_served_model(model_dir, task, ids_only=True, max_seq_length=max_seq_length, top_k=top_k)
+    opened, task = export.open_for(model_dir, task)
+    served = export.create_served_model(opened, task, ids_only=True, max_seq_length=max_seq_length, top_k=top_k)
     if isinstance(served, graph_models.ServedWindowClassifier):
-        raise ValueError(f"--format=onnx: {model_dir} reads long texts in windows; the format takes one row each.")
+        raise ValueError(f"--format=onnx: {opened.path} reads long texts in windows; the format takes one row each.")
     served.folds = False
     function = _function(served)
     content = _converted(function, task)
@@ -77,7 +75,7 @@ def export_onnx(
     description |= {"problem_type": served.problem_type, "signatures": export.describe({"serve_ids": function})}
     with export.version_folder(export_dir) as folder:
         tf.io.gfile.makedirs(folder)
-        _write_files_of_model(folder, model_dir, task, served)
+        _write_files_of_model(folder, opened, task, served)
         path = posixpath.join(folder, model_directory.ONNX_FILES[False])
         write_file(path, content)
         export.write_description(folder, description)
@@ -90,7 +88,7 @@ def export_onnx(
         export.write_description(folder, {**description, "ops": sorted(_checked(content))})
         target = export.publish(folder, export_dir, version)
     name = posixpath.join(target, posixpath.basename(path))
-    logging.info("%s: %s of %s, %.1f MB, opset %d", name, task, model_dir, len(content) / 1e6, OPSET)
+    logging.info("%s: %s of %s, %.1f MB, opset %d", name, task, opened.path, len(content) / 1e6, OPSET)
     if (entry := TASKS[task]).answers:
         logging.info("In Python: from bert_tf import %s; %s", entry.answerer, entry.answers.format(path=target))
     logging.info('With ONNX Runtime alone: onnxruntime.InferenceSession("%s")', name)
@@ -221,20 +219,18 @@ def _check_outputs(directory: str, function, served: graph_models.ServedModel) -
             np.testing.assert_allclose(outputs[name], value, _TOLERANCE, _TOLERANCE, err_msg=f"{name} in ONNX Runtime")
 
 
-def _write_files_of_model(directory: str, model_dir: str, task: str, served: graph_models.ServedModel) -> None:
-    """Writes what a model directory has beside its weights, so that predictors open it like one."""
-    files, source = table.check_task(model_dir, task), directory_of(model_dir)
-    files.max_seq_length, name = served.encoder.max_seq_length, TASKS[task].settings_file
-    if task == "encoder" and (sentences := read_settings(source)).described:
-        files.sentences = sentences
+def _write_files_of_model(directory: str, opened: OpenedModel, task: str, served: graph_models.ServedModel) -> None:
+    """Writes what a model directory has next to its weights, so that predictors open it like one."""
+    sentences, name = read_settings(opened.directory) if task == "encoder" else None, TASKS[task].settings_file
+    sentences = sentences if sentences and sentences.described else None
+    files = dataclasses.replace(opened, max_seq_length=served.encoder.max_seq_length, sentences=sentences)
     contents = {name: text.encode() for name, text in model_directory.config_files(files.config, files.head).items()}
-    contents |= export.labels_file(served.labels)
+    contents |= {**saving.description_of(files), **export.labels_file(served.labels)}
     if task == "squad":
         contents[name] = served.settings.to_json().encode()
-    elif name and exists(posixpath.join(source, name)):
-        contents[name] = read_bytes(posixpath.join(source, name))
-    write_files({posixpath.join(directory, name): content for name, content in contents.items()})
-    saving.write_description(directory, files)
+    elif name and exists(path := posixpath.join(opened.directory, name)):
+        contents[name] = read_bytes(path)
+    saving.write_beside(directory, contents)
 
 
 # ---- chains that are one operator of ONNX ----------------------------------------------------------------------------

@@ -1,8 +1,6 @@
-"""Trained models that take strings: opened once, they batch their inputs. The base class `Answerer`, and `Predictor`.
+"""Trained models that take strings: opened once, they batch their inputs. `Answerer`, their base; and `Predictor`."""
 
-`embedder`, `choice_predictor`, `question_answerer` and `tagger` have those of other tasks.
-"""
-
+import dataclasses
 import functools
 import types
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,10 +11,9 @@ import tensorflow as tf
 
 from bert_tf.data import token_rows
 from bert_tf.data.token_rows import TokenRows
-from bert_tf.models.pretrained import read_tokenizer
 from bert_tf.models.task_models import BertForSequenceClassification
-from bert_tf.store import directory as model_directory
-from bert_tf.system.checks import check_integer, check_list, path_of, true_or_false
+from bert_tf.store.open import OpenedModel, open_model
+from bert_tf.system.checks import check_integer, check_list, true_or_false
 from bert_tf.system.messages import naming_flag, progress_bar, warn_once
 from bert_tf.system.workers import batches_at_once, mapped_in_order
 from bert_tf.tasks.classification import encode as classification_encode
@@ -51,34 +48,32 @@ class Answerer:
     # Warns about given texts, once in a process, whatever model they are given to.
     warn = staticmethod(functools.partial(warn_once, "given texts"))
 
-    def __init__(self, path: str, batch_size: int, trust: bool = False):
-        path = path_of(path, model_directory.read_head)
+    def __init__(self, path: str | OpenedModel, batch_size: int, trust: bool = False):
         true_or_false(trust=trust)
-        self.batch_size = batch_size
+        opened = path if isinstance(path, OpenedModel) else open_model(path, or_export=True)
+        self.path, self.batch_size = opened.path, batch_size
         self.export = self.tokenizer = self.files = self.model = self._graph = None
-        exported = model_directory.find_export(path)
-        self.path = exported or path
-        if exported:
+        if opened.export:
             from bert_tf.serving import loaded_export
 
-            if model_directory.onnx_file(exported):
-                self.files, self.model = model_directory.read_model_files(exported), loaded_export.OnnxModel(exported)
+            if opened.is_onnx:
+                self.model = loaded_export.OnnxModel(self.path)
             else:
-                self.export = loaded_export.Export(exported, trust)
+                self.export = loaded_export.Export(self.path, trust)
             task = (self.export or self.model).task
             if task not in self.tasks:
-                raise ValueError(f"{path} is an export for {task}, not for {self.tasks[0]}")
+                raise ValueError(f"{self.path} is an export for {task}, not for {self.tasks[0]}")
         if not self.export:
-            self.tokenizer = read_tokenizer(self.path)
-        if not exported:
-            self.files = check_task(path, self.tasks[0])
-            self.model = self.model_class.from_pretrained(path, trained=True, **self.model_arguments)
+            self.tokenizer, self.files = opened.make_tokenizer(), opened
+        if not opened.export:
+            check_task(opened, self.tasks[0])
+            self.model = self.model_class.from_pretrained(opened, trained=True, **self.model_arguments)
+            self.files = dataclasses.replace(opened, weights=None)
             if keras.backend.backend() == "tensorflow":
                 # Operation by operation a single text takes several times as long.
                 self._graph = tf.function(self.batch_outputs, autograph=False)
 
     def length(self, given: int | None) -> int:
-        """The sequence length: that of an export, which is fixed; else by `choose_max_seq_length`."""
         if not self.export:
             return choose_max_seq_length(self.files, given)
         length = self.export.description["max_seq_length"]
@@ -94,12 +89,11 @@ class Answerer:
 
     def outputs(self, rows: TokenRows) -> Iterator[tuple[np.ndarray, np.ndarray | dict[str, np.ndarray]]]:
         """(row numbers, the model's outputs for them) of each batch of token rows."""
-        lengths = rows.lengths
 
         def outputs_of(chosen):
-            return chosen, self.compute(rows.batch(chosen, int(lengths[chosen].max())))
+            return chosen, self.compute(rows.batch(chosen, int(rows.lengths[chosen].max())))
 
-        return mapped_in_order(outputs_of, self._batches(lengths), batches_at_once())
+        return mapped_in_order(outputs_of, self._batches(rows.lengths), batches_at_once())
 
     def computed(self, rows: TokenRows, *shape: int) -> np.ndarray:
         """float32 [n, *shape]: the model's outputs for all token rows in their order."""
@@ -139,9 +133,7 @@ class Answerer:
 
 def rows_of(items, name: str, kinds: Mapping[str, type], least: int, line: str | None = None) -> list[dict]:
     """The parts by name of each item: a tuple or list of them, a dict as pipelines of transformers take it, or, if one
-    is enough, a string.
-
-    name, line: see `check_list`. kinds: a part's name -> its type. least: number of parts.
+    is enough (least), a string. kinds: a part's name -> its type. name, line: see `check_list`.
     """
     forms = f"({', '.join(kinds)}), as tuples or dicts with these names"
     forms, names, rows = f"strings or {forms}" if least == 1 else forms, list(kinds), []
@@ -175,7 +167,7 @@ class Predictor(Answerer):
       labels: in the order of their ids; none for a regression.
 
     Raises:
-      FileNotFoundError, ValueError: there is no model, or it is not a classifier.
+      FileNotFoundError, ValueError: there is no model, or it is for another task.
     """
 
     tasks = ("classification", "regression")
@@ -195,10 +187,9 @@ class Predictor(Answerer):
         else:
             from bert_tf.tasks.classification.settings import trained_on_pairs
 
-            self.task = task_of(self.model)
+            self.task, head = task_of(self.model), self.files.head
             with naming_flag(self.path):
-                self._gives_probability = self.task.is_regression and self.files.head.gives_probability()
-            head = self.model.head_config
+                self._gives_probability = self.task.is_regression and head.gives_probability()
             self.windows = classification_encode.windows_of_model(head, self.tokenizer, self.max_seq_length)
             self._pairs = trained_on_pairs(self.path)
         self.labels = list(self.task.labels or ())

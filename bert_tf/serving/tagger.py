@@ -14,12 +14,11 @@ from bert_tf.tasks.ner import encode as ner_encode
 from bert_tf.tasks.ner import outputs as ner_outputs
 from bert_tf.tasks.ner import tags as ner_tags
 from bert_tf.tasks.ner.tags import standard_tags
-from bert_tf.text import tokenizer_files
 from bert_tf.text.characters import split_words
 
 
 class _Words(NamedTuple):
-    """The words of a text, and the characters where each begins and ends (exclusive)."""
+    """The words of a text, and the characters where they begin and end (exclusive)."""
 
     text: str
     words: list[str]
@@ -36,15 +35,13 @@ class Tagger(Answerer):
 
     Args:
       path, trust: as for `Predictor`; a model directory is one as run_ner.py leaves it, with its tags.
-      max_seq_length: longer texts are tagged in windows of this many tokens. Default: the length of training, if known,
-        else the model's maximum.
+      max_seq_length: longer texts are tagged in windows of this many tokens. Default: as for `Predictor`.
       batch_size: windows (for an export, texts) computed together.
 
     Attributes:
       labels: the tags in the order of their ids. scheme: "iob2", "bioes", or "plain" for tags that mark no entities.
 
-    Raises:
-      FileNotFoundError, ValueError: there is no model, or it is not a tagger.
+    Raises: as `Predictor` does.
     """
 
     tasks = ("ner",)
@@ -59,8 +56,8 @@ class Tagger(Answerer):
             self.scheme = ner_tags.scheme_of(self.labels)
             return
         self.labels = standard_tags(self.files.head.labels)
-        settings = ner_tags.TaggingSettings.of_model(tokenizer_files.directory_of(self.path), self.labels)
-        self.scheme, self._settings = settings.learned_scheme, settings
+        self._settings = ner_tags.TaggingSettings.of_model(self.files.directory, self.labels)
+        self.scheme = self._settings.learned_scheme
 
     def predict(self, texts: Sequence[str | Sequence[str]]) -> list[dict]:
         """Tags and entities of each text.

@@ -8,11 +8,9 @@ Modules on higher floors are named only by their public names. Nothing here need
 import dataclasses
 import posixpath
 
-from bert_tf.store import directory as model_directory
-from bert_tf.store import open_weights
-from bert_tf.store.directory import ModelFiles
+from bert_tf.store.directory import ModelFiles, needed_config
+from bert_tf.store.open import OpenedModel
 from bert_tf.system.text_files import exists
-from bert_tf.text import tokenizer_files
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,56 +93,54 @@ TASKS = {entry.name: entry for entry in _ENTRIES}
 # --- which task the model in a directory is for -----------------------------------------------------------------------
 
 
-def task_in(model_dir: str) -> str:
+def task_in(opened: OpenedModel) -> str:
     """The task that a model's output layer is for: a name of `tasks.table.TASKS`."""
-    weights = open_weights.open_weights(model_dir)
+    weights, head = opened.weights, opened.head
     entries = [entry for entry in TASKS.values() if entry.output_layer in weights]
     if not entries:
         return "encoder"
     # Several tasks have the same output layer: what is beside the weights decides.
     output_layer = entries[0].output_layer
     entries = [entry for entry in entries if entry.output_layer == output_layer]
-    folder = tokenizer_files.directory_of(model_dir)
     for entry in entries:
-        if entry.settings_file and exists(posixpath.join(folder, entry.settings_file)):
+        if entry.settings_file and exists(posixpath.join(opened.directory, entry.settings_file)):
             return entry.name
-    head, outputs = model_directory.read_model_files(model_dir).head, weights.shapes[output_layer][0]
+    outputs = weights.shapes[output_layer][0]
     named = [entry for entry in entries if entry.architecture == head.architecture]
     if len(entries) == 1 or len(named) == 1:
         return (named or entries)[0].name
     if outputs == 1 and head.problem_type is None:
-        raise ValueError(f"{model_dir} has one output: give --task=regression or --task=multiple_choice.")
+        raise ValueError(f"{opened.path} has one output: give --task=regression or --task=multiple_choice.")
     return "regression" if head.problem_type == "regression" else "classification"
 
 
-def check_task(model_dir: str, task: str) -> ModelFiles:
-    """The files of a model for a task."""
-    weights, files = model_directory.read_model(model_dir)
-    entry, architecture = TASKS[task], files.head.architecture
+def check_task(opened: OpenedModel, task: str) -> None:
+    """Raises if a model is for another task."""
+    weights, head, path = opened.weights, opened.head, opened.path
+    entry, architecture = TASKS[task], head.architecture
     output_layer = entry.output_layer
     if output_layer and output_layer not in weights:
         others = [other for other in TASKS.values() if other.output_layer in weights]
         others = [other for other in others if architecture in (None, other.architecture)] or others
         if others and others[0].name != "masked_lm":
             answerers = " or ".join(dict.fromkeys(other.answerer for other in others))
-            raise ValueError(f"{model_dir} is a model for {others[0].name}, not for {task}: use {answerers}.")
+            raise ValueError(f"{path} is a model for {others[0].name}, not for {task}: use {answerers}.")
         raise ValueError(
-            f"{model_dir} has no output layer for {task} ({output_layer}): fine-tune it first ({entry.script})."
+            f"{path} has no output layer for {task} ({output_layer}): fine-tune it first ({entry.script})."
         )
     # Several tasks have the same output layer.
     rivals = {other.architecture: other for other in TASKS.values() if other.output_layer == entry.output_layer}
     if architecture in rivals and architecture != entry.architecture:
-        raise ValueError(f"{model_dir} is a {architecture}: use {rivals[architecture].answerer}.")
-    if task == "ner" and len(files.head.labels or ()) != weights.shapes[output_layer][0]:
-        raise ValueError(f"{model_dir} does not list the tags that it has learned (labels in its head_config.json).")
+        raise ValueError(f"{path} is a {architecture}: use {rivals[architecture].answerer}.")
+    if task == "ner" and len(head.labels or ()) != weights.shapes[output_layer][0]:
+        raise ValueError(f"{path} does not list the tags that it has learned (labels in its head_config.json).")
     if task == "regression" and (outputs := weights.shapes[output_layer][0]) != 1:
-        raise ValueError(f"{model_dir} has {outputs} outputs, but a regression has one.")
-    return files
+        raise ValueError(f"{path} has {outputs} outputs, but a regression has one.")
 
 
 def choose_max_seq_length(files: ModelFiles, given: int | None) -> int:
     """The sequence length: the one given, else that of training if known, else the model's maximum."""
-    limit = model_directory.needed_config(files).max_length
+    limit = needed_config(files).max_length
     chosen = min(files.max_seq_length or limit, limit) if given is None else given
     if not 3 <= chosen <= limit:
         raise ValueError(f"max_seq_length={chosen}: the model takes 3 to {limit} (max_position_embeddings)")

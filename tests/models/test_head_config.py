@@ -16,6 +16,7 @@ from bert_tf.serving import export
 from bert_tf.store import directory as model_directory
 from bert_tf.store.directory import read_model_files
 from bert_tf.store.head_config import HEAD_CONFIG, NO_HEAD, HeadConfig, difference, order_of, spelled_as
+from bert_tf.store.open import open_model
 from bert_tf.tasks.table import task_in
 from bert_tf.training import run_directory
 
@@ -136,7 +137,7 @@ def test_directories_and_keras_configurations_of_now_and_before(name, tmp_path):
     if name == "tagger":  # recognised by this file in all versions
         (folder / "token_classification.json").write_text("{}")
     tasks = {"regression": "regression", "tagger": "ner", "choice": "multiple_choice"}
-    assert task_in(str(folder)) == tasks.get(name, "classification")
+    assert task_in(open_model(str(folder))) == tasks.get(name, "classification")
     # Earlier, the configuration had everything, and there were fewer arguments.
     old = {key: value for key, value in model.get_config().items() if key != "labels"}
     old["config"] = old["config"] | OLD_KEYS[name]

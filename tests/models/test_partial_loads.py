@@ -19,6 +19,7 @@ from bert_tf.conversion.convert import convert
 from bert_tf.models import initialize, task_models
 from bert_tf.serving.export import create_served_model
 from bert_tf.store import bundle, open_weights
+from bert_tf.store.open import open_model
 from bert_tf.store.tensor_files import open_safetensors, write_safetensors
 from bert_tf.tasks.table import task_in
 from bert_tf.training import loop
@@ -123,7 +124,7 @@ def test_fill_mask_wants_a_trained_head(tmp_path, encoder):
 def test_who_answers_refuses_random_weights(tmp_path, answerer, kind, missing, arguments):
     path = save(tmp_path / "model", kind, without=missing, **arguments)
     message = rf"lacks {len(missing)} of the model's variables, so that its answers would be random: {missing[0]}"
-    for action in (answerer, lambda path: create_served_model(path, task_in(path))):
+    for action in (answerer, lambda path: create_served_model(path, task_in(open_model(path)))):
         with pytest.raises(ValueError, match=message):
             assert not said(lambda action=action: action(path))
     assert not said(lambda: answerer(save(tmp_path / "whole", kind, **arguments)))

@@ -14,6 +14,7 @@ from bert_tf.models import task_models
 from bert_tf.serving import export
 from bert_tf.serving.loaded_export import OnnxModel
 from bert_tf.serving.onnx_export import export_onnx
+from bert_tf.store.open import open_model
 from bert_tf.tasks import table
 from bert_tf.tasks.ner import tags as ner_tags
 from bert_tf.tasks.ner import tags as tagging
@@ -97,7 +98,7 @@ def test_answers_are_the_models(tmp_path, clean_process, family, kind):
         (tmp_path / "model" / SETTINGS_FILE).write_text(SETTINGS.to_json())
     if task == "ner":
         (tmp_path / "model" / tagging.SETTINGS_FILE).write_text(tagging.TaggingSettings().to_json())
-    assert table.task_in(path) == task
+    assert table.task_in(open_model(path)) == task
     expected = answerer(path).predict(asked)
     assert len({str(row) for row in expected}) > 2
     saved_model = export.export_saved_model(path, str(tmp_path / "out"), freeze=False, warm_up=False)

@@ -20,6 +20,7 @@ from bert_tf.serving import export, graph_models, safe_graph
 from bert_tf.serving.predictor import Predictor
 from bert_tf.serving.question_answerer import QuestionAnswerer
 from bert_tf.store import directory as model_directory
+from bert_tf.store.open import open_model
 from bert_tf.system.example_bytes import example, int64_feature, pack
 from bert_tf.tasks import table
 from bert_tf.text.wordpiece import FullTokenizer
@@ -210,10 +211,10 @@ def test_wrong_flags_leave_nothing(classifier, tmp_path):
 def test_output_layers_that_are_alike(tmp_path):
     """head_config.json says which it is; without one, as beside a checkpoint of the original, --task does."""
     folder = save(tmp_path / "model", task_models.BertForMultipleChoice)
-    assert table.task_in(folder) == "multiple_choice"
+    assert table.task_in(open_model(folder)) == "multiple_choice"
     (tmp_path / "model/head_config.json").unlink()
     with pytest.raises(ValueError, match="give --task=regression or --task=multiple_choice"):
-        table.task_in(folder)
+        table.task_in(open_model(folder))
 
 
 def test_exports_at_once_get_versions_of_their_own(tmp_path):
