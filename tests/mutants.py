@@ -145,7 +145,7 @@ MUTANTS = {
         ("[*first, *between]", "[*between, *first]"),
         ("\"word_ids\": -1}", "\"word_ids\": 0}"),
         ("sizes[strategy == \"only_second\"] < 1", "sizes[0] < 1")],
-    ("serving/text_index.py", "serving/test_text_index.py"): [
+    ("serving/text_index.py", "serving/test_embedder.py"): [
         ("np.argsort(-scores[best]", "np.argsort(scores[best]"),
         ("normalized(vectors)) if similarity == \"cosine\" else vectors", "normalized(vectors))"),
         ("min(k, len(self.vectors))", "k"),

@@ -159,7 +159,7 @@ def test_predictor_takes_an_export(predictor, loaded, exported, monkeypatch):
         QuestionAnswerer(exported)
 
 
-@pytest.mark.slow  # in small: test_added_tokens.py
+@pytest.mark.slow  # in small: test_predictor.py
 def test_an_export_of_ids_alone_loads_without_tensorflow_text(classifier, signatures, tmp_path):
     path = export.export_saved_model(classifier, str(tmp_path), ids_only=True)
     ids = dict.fromkeys(graph_models.IDS, tf.ones([2, 3], tf.int32))

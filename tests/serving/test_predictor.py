@@ -1,4 +1,4 @@
-"""How predictors compute: in one graph, for batches of any size and length, by several threads."""
+"""How predictors compute: in one graph, for batches of any size and length, by several threads; and what they take."""
 
 import itertools
 import json
@@ -8,13 +8,20 @@ import shutil
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 from helpers.exports import signature_of
+from helpers.outputs import enlarge
 from helpers.slow import slow
 from helpers.small_data import PIECES
-from helpers.tiny import write_encoder
+from helpers.tiny import ONE_LAYER, write_encoder
 
-from bert_tf import BertForMaskedLM, BertForQuestionAnswering, ChoicePredictor, Predictor, QuestionAnswerer, Tagger
-from bert_tf.models.task_models import BertForSequenceClassification, BertForTokenClassification
+from bert_tf import BertConfig, ChoicePredictor, Predictor, QuestionAnswerer, Tagger
+from bert_tf.models.task_models import (
+    BertForMaskedLM,
+    BertForQuestionAnswering,
+    BertForSequenceClassification,
+    BertForTokenClassification,
+)
 from bert_tf.serving import export
 
 
@@ -61,6 +68,21 @@ def test_forms_of_transformers_pipeline(predictor, tmp_path):
             answers = [*ours([text, rows[1]], top_k=top_k), ours(rows[3], top_k=top_k)]
             for one, other in zip(itertools.chain(*answers), itertools.chain(*expected), strict=True):
                 assert one == {"label": other["label"], "score": pytest.approx(other["score"], abs=1e-5)}
+
+
+def test_what_predictor_takes_for_texts(predictor):
+    import pandas as pd
+
+    wanted = predictor.predict(["good", "bad"])
+    for texts in (pd.Series(["good", "bad"]), np.array(["good", "bad"]), (text for text in ["good", "bad"])):
+        assert predictor.predict(texts) == wanted
+    assert len(predictor.predict(("good", "bad", "good"))) == 3
+    for texts, message in (
+        ("a", r"must be a list of strings or \(text, text_pair\), as tuples or dicts with these names, not a str"),
+        (("a", "b"), r"one pair: write predictor\(\*pair\)"),
+    ):
+        with pytest.raises(TypeError, match=message):
+            predictor.predict(texts)
 
 
 def test_weights_that_change_count(predictor):
@@ -201,3 +223,35 @@ def test_a_model_of_another_task_names_who_answers_with_it(predictor, tmp_path):
         for kind in (Predictor, ChoicePredictor):
             with pytest.raises(ValueError, match=message):
                 kind(path)
+
+
+def test_an_export_of_added_tokens_takes_ids(tmp_path, caplog):
+    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "삼성", "전자", "은", "##은", *"[]/", "e1", "a", "b"]
+    texts, vocab = ["[E1]삼성[/E1]은 전자", "삼성은 [e1] a", "a b", "[E1][E1]"], tmp_path / "vocab.txt"
+    vocab.write_text("".join(piece + "\n" for piece in pieces), encoding="utf-8")
+    flags = {"lstrip": False, "normalized": False, "rstrip": False, "single_word": False, "special": True}
+    decoder = {15: {**flags, "content": "[E1]"}, 16: {**flags, "content": "[/E1]", "normalized": True}}
+    casing, path = {"do_lower_case": True, "strip_accents": False}, str(tmp_path / "model")
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"added_tokens_decoder": decoder, **casing}))
+    config = BertConfig.from_dict({**ONE_LAYER, "vocab_size": 17})
+    model = BertForSequenceClassification(config, num_labels=2, labels=["yes", "no"])
+    enlarge(model).save_pretrained(path, vocab_file=str(vocab), **casing)
+    with pytest.raises(ValueError, match=r"^--text_pairs: .*vocab.txt: added tokens .* take ids\.$"):
+        export.export_saved_model(path, str(tmp_path / "out"), text_pairs=True)
+    exported = export.export_saved_model(path, str(tmp_path / "out"))
+    assert [line for line in caplog.messages if "take ids" in line] == [
+        f"{path}/vocab.txt: added tokens ([E1], [/E1]) can't be cut out inside a graph. Exports of this model take "
+        f"ids. serve_client.py --tokenizer={path} makes them of texts."
+    ]
+    assert set(json.loads(pathlib.Path(exported, "export.json").read_text())["ops"]) <= set(dir(tf.raw_ops))
+    with pytest.raises(ValueError, match="takes token ids alone: open its model directory"):
+        Predictor(exported)
+    opened = Predictor(path)
+    assert opened.tokenizer.encode(texts[0]) == [15, 5, 16, 7, 6]
+    wanted = np.array([[row["probabilities"][name] for name in ("yes", "no")] for row in opened.predict(texts)])
+    ids = {name: tf.constant(value) for name, value in opened.tokenizer(texts).items()}
+    signatures = tf.saved_model.load(exported).signatures
+    assert signatures.keys() == {"serving_default", "serve_ids", "serve_examples"}
+    np.testing.assert_allclose(signatures["serving_default"](**ids)["probabilities"], wanted, atol=1e-5)
+    # Markers matter: without them in the vocabulary the answer is another.
+    assert abs(wanted[0] - np.array(list(opened("삼성은 전자")["probabilities"].values()))).max() > 1e-4

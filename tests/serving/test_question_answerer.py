@@ -1,15 +1,20 @@
-"""QuestionAnswerer on a tiny model: spans index into the context, whatever the length."""
+"""QuestionAnswerer on a tiny model: spans index into the context, whatever the length. ChoicePredictor on directories
+and exports makes the same choices as run_swag.py."""
 
 import json
 
 import keras
 import numpy as np
 import pytest
+from helpers import exports
 from helpers.exports import show_progress_at_once
 from helpers.tiny import TINY_CONFIG
 
-from bert_tf import BertConfig, BertForQuestionAnswering, QuestionAnswerer
-from bert_tf.serving import predictor
+from bert_tf import BertConfig, BertForMultipleChoice, BertForQuestionAnswering, ChoicePredictor, QuestionAnswerer
+from bert_tf.serving import export, predictor
+from bert_tf.tasks.choice import encode as choice_encode
+from bert_tf.tasks.choice.data import ChoiceExample
+from bert_tf.tasks.task import predict_logits
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "which", "?", "gold", *(f"w{number}" for number in range(92))]
 
@@ -143,3 +148,51 @@ def test_what_is_lost_or_missing_is_reported_once(version_2, caplog):
         "Questions without text, whose answers come from the context alone: 1 of 3, the first is questions[2].",
         "Contexts without text, which hold no answer: 1 of 3, first in questions[1].",
     ]
+
+
+# ---- choices ---------------------------------------------------------------------------------------------------------
+
+CHOICES = [
+    ("It rained all day.", ["went in.", "went out to play.", "\u200b\u0007."], "So they"),
+    ("x " * 100, ["a", "b b b"]),
+    ("", ["one", "c " * 90, "서울"], ""),
+    ("A door.", ("opened", "closed", "was blue")),
+    ("Élodie", ["a", "b"], "김철수"),
+]
+
+
+def choices_of_the_script(chooser, questions, folder) -> list[dict]:
+    """predictions.jsonl of run_swag.py, whose examples all have the same number of choices."""
+    examples = [
+        ChoiceExample(str(number), context, *beginning or [""], tuple(choices))
+        for number, (context, choices, *beginning) in enumerate(questions)
+    ]
+    rows = choice_encode.encode_examples(examples, chooser.tokenizer, 64)
+    settings = {"batch_size": 2, "max_seq_length": 64, "static_padding": False}
+    logits = predict_logits(lambda batches: (np.asarray(chooser.model(batch)) for batch in batches), rows, **settings)
+    path, _ = choice_encode.write_predictions(str(folder), examples, logits)
+    with open(path, encoding="utf-8") as file:
+        return [json.loads(line) for line in file]
+
+
+def test_choices_are_the_scripts(tmp_path):
+    path = exports.save(tmp_path / "model", BertForMultipleChoice, {"num_hidden_layers": 1})
+    chooser, expected = ChoicePredictor(path, batch_size=2), [None] * len(CHOICES)
+    for numbers in ([0, 2, 3], [1, 4]):
+        found = choices_of_the_script(chooser, [CHOICES[number] for number in numbers], tmp_path)
+        for number, record in zip(numbers, found, strict=True):
+            expected[number] = record
+    assert len({row["choice"] for row in expected}) > 1
+    exported = export.export_saved_model(path, str(tmp_path / "out"), warm_up=False)
+    for one in (chooser, ChoicePredictor(exported, batch_size=1)):
+        assert one.max_seq_length == 64
+        found = one.predict(CHOICES)
+        for mine, theirs in zip(found, expected, strict=True):
+            assert set(mine) == {"choice", "text", "probabilities"}
+            assert (mine["choice"], mine["text"]) == (theirs["choice"], theirs["text"])
+            np.testing.assert_allclose(mine["probabilities"], theirs["probabilities"], atol=1e-5)
+        assert one(*CHOICES[0])["choice"] == found[0]["choice"]
+        assert one("x " * 100, ["a", "b b b"])["text"] == found[1]["text"]
+        assert one.predict([]) == []
+    with pytest.raises(TypeError, match="choices must be a list of strings, not a str"):
+        chooser("a", "bc")
