@@ -144,16 +144,17 @@ def create_served_model(
     ids_only: signatures that take texts can't be traced; the tokenizer needs no graph form.
     """
     opened, _ = open_for(model_dir, task)
+    config = opened.needed_config()
+    if task == "encoder":
+        sentences = read_settings(opened.directory)
+        max_seq_length = sentences.length_for(config) if max_seq_length is None else max_seq_length
     table.check_task(opened, task)
-    if task == "squad":
-        given = {"max_seq_length": max_seq_length} if max_seq_length else {}
-        settings = answer_settings(opened.directory, opened.config, **given)
-        length = settings.windows.max_seq_length
-    else:
-        if task == "encoder":
-            sentences = read_settings(opened.directory)
-            max_seq_length = sentences.length_for(opened.config) if max_seq_length is None else max_seq_length
+    if task != "squad":
         length = table.choose_max_seq_length(opened, max_seq_length)
+    else:
+        given = {"max_seq_length": max_seq_length} if max_seq_length else {}
+        settings = answer_settings(opened.directory, config, **given)
+        length = settings.windows.max_seq_length
     encoder = TextEncoder(opened.make_tokenizer(), length, split_unknown=task == "squad", ids_only=ids_only)
     if task == "encoder":
         model = task_models.BertModel.from_pretrained(opened, dtype=dtype)
