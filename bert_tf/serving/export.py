@@ -26,7 +26,6 @@ from bert_tf.serving.graph_squad import ServedQuestionAnswering
 from bert_tf.store import directory as model_directory
 from bert_tf.store.open import OpenedModel, open_model
 from bert_tf.store.saving import files_in
-from bert_tf.store.sentence_settings import read_settings
 from bert_tf.system import storage
 from bert_tf.system.example_bytes import field
 from bert_tf.system.storage import is_remote, names_in, write_files, write_text_file
@@ -123,9 +122,12 @@ def _log_export(target: str, model_dir: str, description: Mapping) -> None:
 
 
 def open_for(model_dir: str | OpenedModel, task: str | None) -> tuple[OpenedModel, str]:
-    """The model in a directory, opened for a task, and the task; by default that of its output layer."""
-    part = task_models.BertForMaskedLM.part if task == "masked_lm" else None
-    opened = model_dir if isinstance(model_dir, OpenedModel) else open_model(model_dir, part=part)
+    """The model in a directory, opened to be exported for a task, and the task; by default that of its output layer."""
+    if isinstance(model_dir, OpenedModel):
+        opened = model_dir
+    else:
+        part = task_models.BertForMaskedLM.part if task == "masked_lm" else None
+        opened = open_model(model_dir, part=part, for_vectors=True)
     return opened, task or table.task_in(opened)
 
 
@@ -144,11 +146,10 @@ def create_served_model(
     ids_only: signatures that take texts can't be traced; the tokenizer needs no graph form.
     """
     opened, _ = open_for(model_dir, task)
-    config = opened.needed_config()
-    if task == "encoder":
-        sentences = read_settings(opened.directory)
-        max_seq_length = sentences.length_for(config) if max_seq_length is None else max_seq_length
     table.check_task(opened, task)
+    config = opened.needed_config()
+    if task == "encoder" and max_seq_length is None:
+        max_seq_length = opened.sentences.length_for(config)
     if task != "squad":
         length = table.choose_max_seq_length(opened, max_seq_length)
     else:
@@ -159,7 +160,7 @@ def create_served_model(
     if task == "encoder":
         model = task_models.BertModel.from_pretrained(opened, dtype=dtype)
         check_trained(model)  # the pooler may be missing, which is warned of: only `pooled_output` depends on it
-        return graph_models.ServedEncoder(model, encoder, sentences)
+        return graph_models.ServedEncoder(model, encoder, opened.sentences)
     options = {"dtype": dtype, "trained": True}
     if task == "squad":
         model = task_models.BertForQuestionAnswering.from_pretrained(opened, **options)

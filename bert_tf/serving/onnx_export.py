@@ -22,7 +22,6 @@ from bert_tf.serving.loaded_export import OnnxModel, messages_in
 from bert_tf.store import directory as model_directory
 from bert_tf.store import saving
 from bert_tf.store.open import OpenedModel
-from bert_tf.store.sentence_settings import read_settings
 from bert_tf.system import storage
 from bert_tf.system.messages import without_notes
 from bert_tf.system.storage import write_file
@@ -221,8 +220,8 @@ def _check_outputs(directory: str, function, served: graph_models.ServedModel) -
 
 def _write_files_of_model(directory: str, opened: OpenedModel, task: str, served: graph_models.ServedModel) -> None:
     """Writes what a model directory has next to its weights, so that predictors open it like one."""
-    sentences, name = read_settings(opened.directory) if task == "encoder" else None, TASKS[task].settings_file
-    sentences = sentences if sentences and sentences.described else None
+    name = TASKS[task].settings_file
+    sentences = opened.sentences if task == "encoder" and opened.sentences.described else None
     files = dataclasses.replace(opened, max_seq_length=served.encoder.max_seq_length, sentences=sentences)
     contents = {name: text.encode() for name, text in model_directory.config_files(files.config, files.head).items()}
     contents |= {**saving.description_of(files), **export.labels_file(served.labels)}
