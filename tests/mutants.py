@@ -145,12 +145,16 @@ MUTANTS = {
         ("[*first, *between]", "[*between, *first]"),
         ("\"word_ids\": -1}", "\"word_ids\": 0}"),
         ("sizes[strategy == \"only_second\"] < 1", "sizes[0] < 1")],
-    ("serving/text_index.py", "serving/test_embedder.py"): [
+    ("serving/text_index.py", "serving/test_embedder.py::test_the_nearest_texts"): [
         ("np.argsort(-scores[best]", "np.argsort(scores[best]"),
-        ("normalized(vectors)) if similarity == \"cosine\" else vectors", "normalized(vectors))"),
-        ("min(k, len(self.vectors))", "k"),
-        ("np.abs(computed - first[: len(computed)]).max(initial=0) > _ALIKE", "False"),
-        ("[:1], normalize, self.prompt_name", "[:1], normalize"),
+        ("min(k, len(self.vectors))", "k")],
+    ("serving/text_index.py", "serving/test_embedder.py::test_vectors_that_are_compared_by_their_products"): [
+        ("normalized(vectors)) if similarity == \"cosine\" else vectors", "normalized(vectors))")],
+    ("serving/text_index.py", "serving/test_embedder.py::test_an_index_is_saved_next_to_its_texts"): [
+        ("np.abs(computed - first[: len(computed)]).max(initial=0) > _ALIKE", "False")],
+    ("serving/text_index.py", "serving/test_embedder.py::test_prompts_of_queries_and_texts"): [
+        ("[:1], normalize, self.prompt_name", "[:1], normalize")],
+    ("serving/text_index.py", "serving/test_embedder.py::test_damaged_files_of_an_index"): [
         ("not isinstance(header, dict) or not", "not"),
         ("vectors.size and (texts is None or len(texts) == len(vectors))", "vectors.size")],
     ("tasks/similarity/encode.py", "tasks/similarity/test_data.py"): [

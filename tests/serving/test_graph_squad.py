@@ -16,10 +16,10 @@ from bert_tf.serving import export, graph_squad, safe_graph
 from bert_tf.serving.graph_inputs import TextEncoder
 from bert_tf.serving.graph_squad import ServedQuestionAnswering
 from bert_tf.serving.question_answerer import QuestionAnswerer, _describe, _describe_outputs
-from bert_tf.tasks.squad.answers import PredictionSettings, SpanScores, predict_answers
+from bert_tf.tasks.squad.answers import SpanScores, predict_answers
 from bert_tf.tasks.squad.data import Paragraph, SquadExample
 from bert_tf.tasks.squad.outputs import QuestionAnsweringSettings
-from bert_tf.tasks.squad.windows import WindowSettings, build_windows
+from bert_tf.tasks.squad.windows import build_windows
 
 LETTERS = "abcdeé京都はのàßșกไ세종"
 SCRIPTS = LETTERS + "".join(unicodedata.normalize("NFD", LETTERS))
@@ -27,14 +27,6 @@ PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "which", "?", ".", "(", 
 PIECES += [prefix + char for char in sorted(set(SCRIPTS)) for prefix in ("", "##")]
 TEXTS = tf.TensorSpec([None], tf.string)
 KEYS = {"answer", "start", "end", "score", "null_score", "nbest_answers", "nbest_scores", "nbest_starts", "nbest_ends"}
-
-
-def make_settings(**values) -> QuestionAnsweringSettings:
-    fields = {kind: kind.__dataclass_fields__ for kind in (WindowSettings, PredictionSettings)}
-    values |= {"answer_from": "offsets"}
-    return QuestionAnsweringSettings(
-        *(kind(**{name: values[name] for name in names if name in values}) for kind, names in fields.items())
-    )
 
 
 def as_dicts(outputs) -> list[dict]:
@@ -68,12 +60,9 @@ def expected(model, tokenizer, settings, pairs) -> list[dict]:
         for number, (question, context) in enumerate(pairs)
     ]
     windows = build_windows(examples, tokenizer, settings.windows, False, num_processes=1)
-    starts, ends = [], []
-    for row, length in enumerate(windows.lengths):
-        outputs = model(windows.batch([row], int(length)))
-        starts.append(outputs["start_logits"][0].numpy())
-        ends.append(outputs["end_logits"][0].numpy())
-    found = predict_answers(examples, windows, SpanScores(starts, ends), tokenizer, settings.predictions)
+    outputs = [model(windows.batch([row], int(length))) for row, length in enumerate(windows.lengths)]
+    scores = ([output[name][0].numpy() for output in outputs] for name in ("start_logits", "end_logits"))
+    found = predict_answers(examples, windows, SpanScores(*scores), tokenizer, settings.predictions)
     return [_describe(prediction) | {"null_score": prediction.null_odds or 0.0} for prediction in found]
 
 
@@ -105,7 +94,7 @@ SIZES = {"max_seq_length": 24, "doc_stride": 5, "max_query_length": 6, "max_answ
     (9, {"version_2_with_negative": True, "n_best_size": 2, "null_score_diff_threshold": 17.0}),
 ])  # fmt: skip
 def test_equal_to_the_last_tie(small, null, values):
-    settings = make_settings(**(SIZES | values))
+    settings = QuestionAnsweringSettings.of(SIZES | values | {"answer_from": "offsets"})
     model = Numbers(24, null)
     pairs = random_pairs(15, seed=null)
     pairs += [("which?", "ab " * 60), ("", "(((" * 30), ("which?", "a" + " " * 30 + "b")]
