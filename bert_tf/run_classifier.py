@@ -12,7 +12,7 @@ from absl import logging
 
 from bert_tf.data import token_rows
 from bert_tf.data.tables import quoted, read_rows
-from bert_tf.tasks.classification import glue
+from bert_tf.tasks.classification import data
 from bert_tf.tasks.classification.data import InputExample, Split, read_examples
 from bert_tf.text.tokenizer import Tokenizer
 
@@ -78,14 +78,14 @@ class DataProcessor:
 
 
 class _GlueProcessor(DataProcessor):
-    """A task of `glue.TASKS`; where a test set has no labels, its examples have the first one, as in the original."""
+    """A task of `data.TASKS`; where a test set has no labels, its examples have the first one, as in the original."""
 
     task_name = ""
     language = ""
 
     @property
     def _task(self):
-        return glue.find_task(self.task_name, self.language)
+        return data.find_task(self.task_name, self.language)
 
     def _read(self, split: Split, data_dir: str) -> list[InputExample]:
         return read_examples(self._task, split, data_dir)

@@ -8,8 +8,7 @@ from bert_tf.models.task_models import BertForMultipleChoice
 from bert_tf.serving.predictor import Answerer, rows_of
 from bert_tf.store.head_config import softmax
 from bert_tf.system.checks import list_of_strings
-from bert_tf.tasks.choice.data import ChoiceExample
-from bert_tf.tasks.choice.encode import describe, encode_examples
+from bert_tf.tasks.choice.data import ChoiceExample, describe, encode_examples
 
 
 class ChoicePredictor(Answerer):

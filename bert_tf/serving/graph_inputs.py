@@ -1,6 +1,6 @@
 """Strings, ids or tf.Examples to a model's inputs, as TensorFlow ops for an exported graph; windows of long texts.
 
-Strings give the same features as in the fine-tuning scripts (`tasks/classification/encode.py` for texts and pairs), and
+Strings give the same features as in the fine-tuning scripts (`tasks/rows.py` for texts and pairs), and
 windows are those of `document_spans` in `data/token_rows.py`, written again because no Python runs in a server.
 Every op works for an empty batch.
 

@@ -20,7 +20,7 @@ from bert_tf.store.head_config import NO_HEAD
 from bert_tf.store.sentence_settings import SentenceSettings
 from bert_tf.system.messages import without_notes
 from bert_tf.system.tensorflow_internals import frozen
-from bert_tf.tasks.classification.encode import windows_of_model
+from bert_tf.tasks.rows import windows_of_model
 from bert_tf.text.tokenizer import Tokenizer
 
 IDS = {name: tf.TensorSpec([None, None], tf.int32, name) for name in ("input_ids", "input_mask", "segment_ids")}

@@ -6,7 +6,7 @@ from bert_tf.models.task_models import BertForQuestionAnswering
 from bert_tf.serving.predictor import Answerer, rows_of
 from bert_tf.tasks.squad.answers import Prediction, collect_scores, predict_answers
 from bert_tf.tasks.squad.data import Paragraph, SquadExample
-from bert_tf.tasks.squad.outputs import answer_settings
+from bert_tf.tasks.squad.metrics import answer_settings
 from bert_tf.tasks.squad.windows import build_windows, warn_of_cut_questions, warn_of_gaps
 
 _WITHOUT_TEXT = (

@@ -9,9 +9,8 @@ from helpers.exports import save
 from bert_tf.models import task_models
 from bert_tf.serving import export
 from bert_tf.serving.choice_predictor import ChoicePredictor
-from bert_tf.tasks.choice import encode as choice_outputs
-from bert_tf.tasks.choice.data import ChoiceExample
-from bert_tf.tasks.choice.encode import encode_examples
+from bert_tf.tasks.choice import task as choice_outputs
+from bert_tf.tasks.choice.data import ChoiceExample, encode_examples
 from bert_tf.tasks.task import predict_logits
 
 QUESTIONS = [

@@ -6,11 +6,12 @@ from helpers.paths import lines_of
 
 from bert_tf.data.tables import TableSettings
 from bert_tf.tasks.choice import data as choice_data
-from bert_tf.tasks.choice import encode as choice_outputs
-from bert_tf.tasks.classification import data, encode
+from bert_tf.tasks.choice import task as choice_outputs
+from bert_tf.tasks.classification import data, metrics
+from bert_tf.tasks.classification import settings as classification_settings
 from bert_tf.tasks.classification.settings import ClassificationSettings
 from bert_tf.tasks.similarity import data as similarity_data
-from bert_tf.tasks.similarity import encode as similarity_outputs
+from bert_tf.tasks.similarity import metrics as similarity_outputs
 
 CSV = '번호,text,label,date\nA-7,"good, ""really""\nvery",pos,1 May\nA-8,bad,,2 May\n'
 JSON_LINES = (
@@ -35,8 +36,8 @@ def test_columns_of_a_classifiers_file(tmp_path, name, content, text_a, copied, 
     (tmp_path / name).write_text(content, encoding="utf-8", newline="")
     file, labels = str(tmp_path / name), ["neg", "pos"]
     own = {"test_file": file, "text_a": text_a, "labels": labels, "multi_label": several, "copy_columns": copied}
-    task = data.custom_task(ClassificationSettings(**own))
-    encode.write_predictions(str(tmp_path), "", task, data.read_examples(task, task.test["test"]), LOGITS)
+    task = classification_settings.custom_task(ClassificationSettings(**own))
+    metrics.write_predictions(str(tmp_path), "", task, data.read_examples(task, task.test["test"]), LOGITS)
     first, second = lines_of(tmp_path / "predictions.jsonl")
     if several:
         columns = {{"input_label": "label"}.get(name, name): value for name, value in columns.items()}
@@ -68,9 +69,9 @@ def test_columns_that_are_not_there_or_not_used(tmp_path):
     path = str(tmp_path / "new.csv")
     (tmp_path / "new.csv").write_text(CSV, encoding="utf-8")
     own = {"task_name": "custom", "text_a": "text", "label": "label", "copy_columns": ["row"]}
-    task = data.declared_task(ClassificationSettings(**own, test_file=path))
+    task = classification_settings.declared_task(ClassificationSettings(**own, test_file=path))
     with pytest.raises(ValueError, match=r"new\.csv, line 1: no 'row' for --copy_columns; found '번호', 'text'"):
         data.read_examples(task, task.test["test"])
     # Train and dev files need no such columns.
-    task = data.custom_task(ClassificationSettings(**own | {"label": "date"}, train_file=path))
+    task = classification_settings.custom_task(ClassificationSettings(**own | {"label": "date"}, train_file=path))
     assert task.labels == ("1 May", "2 May")

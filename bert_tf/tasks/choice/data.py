@@ -5,12 +5,30 @@ Paper: Devlin et al. 2019, section 4.4; SWAG: Zellers et al. 2018.
 
 import dataclasses
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
+import numpy as np
 from absl import logging
 
 from bert_tf.data import tables
-from bert_tf.data.tables import INTEGER, USUAL_TABLE, TableSettings, all_examples, field_of, named_rows, quoted, text_of
+from bert_tf.data.tables import (
+    INTEGER,
+    USUAL_TABLE,
+    FileSettings,
+    TableSettings,
+    all_examples,
+    field_of,
+    named_rows,
+    quoted,
+    text_of,
+)
+from bert_tf.data.token_rows import GroupedRows, flatten
+from bert_tf.system.checks import check_different
+from bert_tf.system.declare import setting
+from bert_tf.text import watch_unknown
+from bert_tf.text.characters import plain_name
+from bert_tf.text.tokenizer import Tokenizer
+from bert_tf.training.settings import FineTuningSettings
 
 _CHANCE = 0.05  # that no first choice is right in any row; if it is less, labels are counted otherwise
 
@@ -156,3 +174,93 @@ def _label_of(value, first: str, count: int, path: str, line: int) -> int:
             f"{first!r} (--first_label)."
         )
     return number
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ChoiceSettings(TableSettings, FileSettings):
+    """Columns of files of multiple choice."""
+
+    context: str | None = setting(
+        None,
+        "Column of the context, by name, or by number from 0 if the file has no header. If no columns are named: "
+        "SWAG's, or context, question, choices and label.",
+        heading="Your files",
+    )
+    question: str | None = setting(None, "Column of the text that every choice begins with, if any.")
+    choices: list[str] | None = setting(
+        None,
+        "Columns of the choices, separated by commas; or one name: of a list in JSON lines, or the prefix of numbered "
+        "columns (ending for ending0, ending1, ...).",
+    )
+    label: str | None = setting(None, "Column of the correct choice. If unset, and other columns are named, label.")
+    first_label: str = setting("0", "The label of the first choice: 0, 1, A or the like.")
+
+    @property
+    def columns(self) -> Columns | None:
+        """The columns of a file; None: they are known by their names."""
+        if not self.context:
+            return None
+        context, question, label = (plain_name(name or "") for name in (self.context, self.question, self.label))
+        return Columns(context, question or None, tuple(map(plain_name, self.choices)), label or "label")
+
+    def check(self, run: FineTuningSettings) -> None:
+        run.check_dev_set(run.do_eval, ": give --do_eval")
+        self.check_predictions(run.do_predict)
+        if bool(self.context) != bool(self.choices):
+            given, missing = ("context", "choices") if self.context else ("choices", "context")
+            raise ValueError(f"--{given} needs --{missing} beside it; without both, the columns are SWAG's.")
+        if columns := self.columns:
+            flags = {"--context": columns.context, "--question": columns.question, "--label": columns.label}
+            choices = {f"--choices ({number})": name for number, name in enumerate(columns.choices, start=1)}
+            check_different(flags | choices)
+        for name in ("question", "label"):
+            if getattr(self, name) and not self.context:
+                raise ValueError(f"--{name} needs --context and --choices beside it.")
+        run.check_tables(self)
+
+
+def encode_examples(
+    examples: Sequence[ChoiceExample], tokenizer: Tokenizer, max_seq_length: int, warn: Callable = logging.warning
+) -> GroupedRows:
+    """Token rows of examples with the same number of choices.
+
+    max_seq_length: a longer row loses the last tokens of context, or of question and choice, whichever is longer.
+    warn: logs a message and its arguments.
+    """
+    special = tokenizer.num_special_tokens(pair=True)
+    if max_seq_length < special + 2:
+        raise ValueError(f"max_seq_length={max_seq_length} has no room for two texts beside {special} special tokens.")
+    num_choices = len(examples[0].choices)
+    texts = []
+    for example in examples:
+        # A choice follows its question as a word follows another.
+        separator = tokenizer.word_separator if example.question else ""
+        texts += [example.context, example.question, *(separator + choice for choice in example.choices)]
+    encoded = iter(tokenizer.encode_batch(texts))
+    rows, starts, truncated = [], [], 0
+    for _ in examples:
+        context, question = next(encoded), next(encoded)
+        for _ in range(num_choices):
+            # As in classification, a choice without any token (control characters only) does not count as a text.
+            second = [*question, *next(encoded)]
+            ids, segments = tokenizer.build_inputs(context, second, max_seq_length)
+            uncut = len(context) + len(second) + tokenizer.num_special_tokens(pair=bool(second))
+            truncated += uncut > max_seq_length
+            rows.append(ids)
+            starts.append(segments.count(0))
+    if truncated:
+        message = "Longer than max_seq_length=%d tokens, of which the %s are lost: %d of %d choices with their context."
+        warn(message, max_seq_length, tokenizer.lost, truncated, len(rows))
+    ids, offsets = flatten(rows)
+    watch_unknown(tokenizer, ids)
+    labels = {}
+    if None not in (right := [example.label for example in examples]):
+        labels["label_ids"] = np.array(right, np.int32)
+    starts = np.array(starts, np.int32)
+    return GroupedRows(ids, offsets, starts, labels, num_choices, truncated, pad_id=tokenizer.pad_id)
+
+
+def describe(example: ChoiceExample, probabilities: np.ndarray) -> dict:
+    """`choice`, the likeliest one's number, its `text`, and all `probabilities` [N]."""
+    choice = int(probabilities.argmax())
+    return {"choice": choice, "text": example.choices[choice], "probabilities": probabilities.tolist()}

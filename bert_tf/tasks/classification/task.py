@@ -10,9 +10,9 @@ from bert_tf.store.directory import read_head, read_max_length
 from bert_tf.store.head_config import MAX_WINDOWS, NO_HEAD, HeadConfig
 from bert_tf.system.declare import value_of
 from bert_tf.system.messages import naming_flag
-from bert_tf.tasks.classification import data, encode
-from bert_tf.tasks.classification.label_checks import class_weights, warn_of_known_texts
-from bert_tf.tasks.classification.settings import WINDOW_FLAGS, ClassificationSettings
+from bert_tf.tasks import rows as task_rows
+from bert_tf.tasks.classification import data, metrics
+from bert_tf.tasks.classification.settings import WINDOW_FLAGS, ClassificationSettings, custom_task, warn_of_known_texts
 from bert_tf.tasks.table import TASKS
 from bert_tf.tasks.task import LOGGED_EXAMPLES, ExampleSet, FineTuningTask
 from bert_tf.text import tokenizer_files
@@ -25,8 +25,8 @@ class ClassificationTask(FineTuningTask):
 
     name = "classification"
     dev_records, test_records = "eval", "predict"
-    write_records = staticmethod(encode.write_records)
-    windows: encode.TextWindows | None = None
+    write_records = staticmethod(task_rows.write_records)
+    windows: task_rows.TextWindows | None = None
     takes_pairs = False
 
     def resolve(self, run, newest):
@@ -64,7 +64,7 @@ class ClassificationTask(FineTuningTask):
         files, tokenizer = super().describe(run, newest)
         if self.settings.long_texts:
             settings, length = self.settings, run.max_seq_length
-            self.windows = encode.windows_of(settings.window_stride, settings.max_windows, tokenizer, length)
+            self.windows = task_rows.windows_of(settings.window_stride, settings.max_windows, tokenizer, length)
             self.settings = dataclasses.replace(settings, window_stride=self.windows.stride)
         windows = {name: getattr(self.settings, name) for name in WINDOW_FLAGS}
         files.head = HeadConfig(labels=files.head.labels, hidden_act=files.head.hidden_act, **windows)
@@ -73,7 +73,7 @@ class ClassificationTask(FineTuningTask):
     def load(self, run, files, tokenizer, newest):
         self.task, read = self._open(run)
         weights = self.settings.class_weights
-        self.task = encode.with_best_metric(self.task, self.settings.best_metric, weights is not None)
+        self.task = metrics.with_best_metric(self.task, self.settings.best_metric, weights is not None)
         files.head = dataclasses.replace(
             files.head,
             architecture=TASKS[self.name].architecture,
@@ -86,7 +86,9 @@ class ClassificationTask(FineTuningTask):
             for name, examples in read(kind).items():
                 logging.info("%s: %d examples", name, len(examples))
                 self.takes_pairs |= bool(examples) and examples[0].text_b is not None
-                rows = encode.encode_examples(examples, self.task, tokenizer, run.max_seq_length, windows=self.windows)
+                rows = task_rows.encode_examples(
+                    examples, self.task, tokenizer, run.max_seq_length, windows=self.windows
+                )
                 if kind != "test" and rows.label_ids is None:
                     raise ValueError(f"--{action}: the set {name} has examples without label.")
                 if kind == "dev" and trained:
@@ -94,7 +96,7 @@ class ClassificationTask(FineTuningTask):
                 if kind == "train":
                     if self.settings.is_custom:
                         trained.extend(examples)
-                    encode.log_examples(examples[:LOGGED_EXAMPLES], rows, tokenizer)
+                    task_rows.log_examples(examples[:LOGGED_EXAMPLES], rows, tokenizer)
                 sets.append(ExampleSet(name, rows, examples, f"_{name}" if sets else ""))
             if not sets and getattr(run, action):
                 raise ValueError(f"--{action}: the task {self.task.name} has no {kind} set here.")
@@ -106,7 +108,7 @@ class ClassificationTask(FineTuningTask):
             if weights is not None:
                 if self.task.problem_type != "single_label_classification":
                     raise ValueError("--class_weights is for tasks with one class an example.")
-                self.class_weights = class_weights(weights, self.task.labels, self.train_rows.label_ids)
+                self.class_weights = task_rows.class_weights(weights, self.task.labels, self.train_rows.label_ids)
         if run.do_eval:
             self.dev_sets = encoded("dev", "do_eval")
         elif run.do_train:
@@ -128,11 +130,9 @@ class ClassificationTask(FineTuningTask):
             stored = None if run.do_train or settings.regression else self.starting_head
             if not settings.labels and stored and stored.labels:
                 settings = dataclasses.replace(settings, labels=stored.labels)  # predicting needs no train file
-            task = data.custom_task(settings)
+            task = custom_task(settings)
         else:
-            from bert_tf.tasks.classification import glue
-
-            task = glue.find_task(settings.task_name, settings.language)
+            task = data.find_task(settings.task_name, settings.language)
 
         def read(kind: str) -> dict:
             splits = {"train": {"train": task.train} if task.train else {}, "dev": task.dev, "test": task.test}[kind]
@@ -161,14 +161,14 @@ class ClassificationTask(FineTuningTask):
         return tokens * count, flops * count
 
     def score(self, examples, outputs, batch_size):
-        return encode.evaluate(self.task, outputs, examples.rows.label_ids, batch_size)
+        return metrics.evaluate(self.task, outputs, examples.rows.label_ids, batch_size)
 
     def write_analysis(self, output_dir, examples, outputs, results):
         title = self.title_of(f"{self.task.name}, {examples.name}", output_dir, results)
-        encode.write_analysis(output_dir, examples.suffix, self.task, outputs, examples.rows.label_ids, title=title)
+        metrics.write_analysis(output_dir, examples.suffix, self.task, outputs, examples.rows.label_ids, title=title)
 
     def write_predictions(self, output_dir, examples, outputs):
-        encode.write_predictions(output_dir, examples.suffix, self.task, examples.examples, outputs)
+        metrics.write_predictions(output_dir, examples.suffix, self.task, examples.examples, outputs)
 
 
 def _with_windows(settings, run: FineTuningSettings, newest: str | None) -> ClassificationSettings:

@@ -8,7 +8,7 @@ counts twice.
 import bisect
 import dataclasses
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 from absl import logging
@@ -17,7 +17,7 @@ from bert_tf.data import token_rows
 from bert_tf.data.token_rows import TokenRows, document_spans, flatten
 from bert_tf.system.messages import warn_once
 from bert_tf.tasks.ner.data import Sentence
-from bert_tf.tasks.ner.tags import OUTSIDE
+from bert_tf.tasks.ner.metrics import OUTSIDE
 from bert_tf.text import shown, watch_unknown
 from bert_tf.text.tokenizer import Tokenizer
 
@@ -205,3 +205,27 @@ def write_records(path: str, rows: WordRows, max_seq_length: int) -> None:
         table = rows.labels["label_ids"]
         columns = {"label_ids": np.maximum(table, 0), "label_mask": (table >= 0).astype(np.int16)}
     token_rows.write_records(path, rows, max_seq_length, columns)
+
+
+def predict_logits(predict: Callable, rows: WordRows, *, batch_size: int, **padding) -> np.ndarray:
+    """Logits [W, C] of all words of all sentences in their order; see `FineTuningTask.outputs_of`."""
+    rows = dataclasses.replace(rows, labels={})
+    batches = token_rows.evaluation_batches(rows, batch_size=batch_size, **padding)
+    return word_logits(rows, token_rows.rows_and_outputs(rows, batch_size, predict(batches)))
+
+
+def word_logits(rows: WordRows, outputs: Iterable[tuple[np.ndarray, np.ndarray]]) -> np.ndarray:
+    """Logits [W, C] of all words of all sentences in their order.
+
+    outputs: (row numbers, their logits [B, S, C]) of batches that together have every row once.
+    """
+    order = np.argsort(rows.word_rows, kind="stable")
+    bounds = np.searchsorted(rows.word_rows[order], np.arange(len(rows) + 1))
+    logits = None
+    for chosen, output in outputs:
+        if logits is None:
+            logits = np.empty((len(rows.word_rows), output.shape[-1]), np.float32)
+        for position, row in enumerate(chosen.tolist()):
+            words = order[bounds[row] : bounds[row + 1]]
+            logits[words] = output[position, rows.word_positions[words]]
+    return logits

@@ -1,4 +1,4 @@
-"""Texts that are compared to token ids, a row for each text.
+"""How good vectors are, what is written of them, and hard negatives.
 
 Shape legend: n examples, N texts of each.
 """
@@ -10,42 +10,10 @@ from collections.abc import Sequence
 import numpy as np
 from absl import logging
 
-from bert_tf.data import token_rows
 from bert_tf.data.token_rows import GroupedRows
 from bert_tf.system.storage import write_text_file
-from bert_tf.tasks import outcome
+from bert_tf.tasks import rows
 from bert_tf.tasks.similarity.data import Columns, SimilarityExample
-from bert_tf.text.tokenizer import Tokenizer
-
-
-def encode_examples(
-    examples: Sequence[SimilarityExample],
-    tokenizer: Tokenizer,
-    max_seq_length: int,
-    lower: bool = False,
-    prompt: str = "",
-) -> GroupedRows:
-    """Token rows of examples with the same number of texts, each text for itself: [CLS] text [SEP].
-
-    Labels: text_ids int32 [n, N], equal numbers for equal texts; scores float32 [n], where examples have them.
-
-    max_seq_length: longer texts lose their last tokens.
-    lower: see `sentence_settings.SentenceSettings`. prompt: what is put before every text.
-    """
-    token_rows.check_room(tokenizer, max_seq_length)
-    texts = [(prompt + text).strip() for example in examples for text in example.texts]
-    rows, truncated = token_rows.rows_of_texts(texts, tokenizer, max_seq_length, lower)
-    if truncated:
-        message = "Longer than max_seq_length=%d tokens, of which the %s are lost: %d of %d texts."
-        logging.warning(message, max_seq_length, tokenizer.lost, truncated, len(rows))
-    numbers = {}
-    ids = np.array([numbers.setdefault(text, len(numbers)) for text in texts], np.int32)
-    labels = {"text_ids": ids.reshape(len(examples), -1)}
-    if examples[0].score is not None:
-        labels["scores"] = np.array([example.score for example in examples], np.float32)
-    count = len(examples[0].texts)
-    return GroupedRows(rows.ids, rows.offsets, rows.second_starts, labels, count, truncated, pad_id=rows.pad_id)
-
 
 # --- how good vectors are, and what is written of them ----------------------------------------------------------------
 
@@ -94,7 +62,7 @@ def evaluate(rows: GroupedRows, vectors: np.ndarray) -> dict[str, float]:
     `retrieval`; of triplets eval_triplet_accuracy, too: the share of those whose second text is nearer to the first
     than the third is."""
     if "scores" in rows.labels:
-        from bert_tf.tasks.classification.encode import METRICS
+        from bert_tf.tasks.classification.metrics import METRICS
 
         scores, products = rows.labels["scores"], products_of(vectors)
         return {f"eval_{name}": float(METRICS[name](scores, products)) for name in ("spearman", "pearson")}
@@ -117,7 +85,7 @@ def write_predictions(
         {similarity: product} if example.score is None else {similarity: product, "score": example.score}
         for example, product in zip(examples, products, strict=True)
     ]
-    return outcome.write_predictions(output_dir, "", examples, described, zip(products))
+    return rows.write_predictions(output_dir, "", examples, described, zip(products))
 
 
 # --- hard negatives ---------------------------------------------------------------------------------------------------

@@ -143,7 +143,7 @@ def answer_settings(path: str, config: BertConfig, **settings) -> QuestionAnswer
 
 
 # --- answers in Korean, counted by characters, not by words ---------------------------------------------------------
-# Sources: evaluate-v1.0.py of korquad.github.io; klue_baseline/metrics of github.com/KLUE-benchmark/KLUE-baseline.
+
 
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 _KORQUAD_MARKS = re.compile("['\"《》<>〈〉()‘’]")
@@ -180,6 +180,7 @@ def klue_scores(gold: str, predicted: str) -> tuple[float, float]:
 
 
 # --- all answers ----------------------------------------------------------------------------------------------------
+
 
 # metric -> (the name of what it gives beside exact_match, both scores of an answer; None: by the official script).
 METRICS = {"squad": ("f1", None), "korquad": ("f1", korquad_scores), "klue": ("rouge_w", klue_scores)}
