@@ -49,19 +49,16 @@ class DataProcessor:
     """The data of a classification task; a subclass for your own data defines the methods that it needs.
 
     Raises:
-      NotImplementedError: a method that the subclass does not define is called; names both (so does the original).
+      NotImplementedError: a method that the subclass does not define is called (so does the original).
     """
 
     def get_train_examples(self, data_dir: str) -> list[InputExample]:
-        """The training examples."""
         raise self._undefined("get_train_examples")
 
     def get_dev_examples(self, data_dir: str) -> list[InputExample]:
-        """The examples to evaluate on."""
         raise self._undefined("get_dev_examples")
 
     def get_test_examples(self, data_dir: str) -> list[InputExample]:
-        """The examples to predict."""
         raise self._undefined("get_test_examples")
 
     def get_labels(self) -> list[str]:

@@ -72,25 +72,20 @@ def windows_of_model(head: HeadConfig, tokenizer: Tokenizer, max_seq_length: int
     return windows_of(head.window_stride, head.max_windows, tokenizer, max_seq_length)
 
 
-@dataclasses.dataclass(frozen=True)
-class EncodedExamples(TokenRows):
-    """Token rows of examples; `labels` holds `label_ids`, where there are labels: int32 [n]; float32 [n] for a
-    regression, float32 [n, C] where several labels may hold.
-
-    guids: [n]. truncated: how many examples were longer than max_seq_length.
-    """
-
-    guids: list[str]
-    truncated: int = 0
-
-    @property
-    def label_ids(self) -> np.ndarray | None:
-        return self.labels.get("label_ids")
-
-
-@dataclasses.dataclass(frozen=True)
-class EncodedWindows(WindowRows, EncodedExamples):
-    """`EncodedExamples` of all windows of each text; `truncated`: how many texts were truncated."""
+def rows_of_pairs(
+    pairs: Iterable[tuple[Sequence[int], Sequence[int]]], tokenizer: Tokenizer, max_seq_length: int
+) -> tuple[TokenRows, int]:
+    """A row for each pair of texts, given by their token ids (of a single text the second is empty), and how many of
+    the rows lost tokens, as in the original."""
+    rows, starts, truncated = [], [], 0
+    for first, second in pairs:
+        ids, segments = tokenizer.build_inputs(first, second, max_seq_length)
+        truncated += len(first) + len(second) + tokenizer.num_special_tokens(pair=bool(second)) > max_seq_length
+        starts.append(segments.count(0))
+        rows.append(ids)
+    ids, offsets = flatten(rows)
+    watch_unknown(tokenizer, ids)
+    return TokenRows(ids, offsets, np.array(starts, np.int32), {}, pad_id=tokenizer.pad_id), truncated
 
 
 def encode_examples(
@@ -101,53 +96,53 @@ def encode_examples(
     num_processes: int | None = None,
     windows: TextWindows | None = None,
     warn: Callable = logging.warning,
-) -> EncodedExamples:
+) -> TokenRows:
     """Tokenizes examples: [CLS] a [SEP], or [CLS] a [SEP] b [SEP] where b has any token.
 
+    Where all examples have labels, `labels` has label_ids, see `Task.label_ids`.
+
     Args:
-      max_seq_length: longer examples lose tokens as in the original.
       num_processes: processes for large data; by default one for each core.
-      windows: a text of more tokens than max_seq_length becomes several rows of that length.
-      warn: logs a message and its arguments: how many examples were cut, and how many have a text without any token.
+      windows: a text of more tokens than max_seq_length becomes several rows of that length (`WindowRows`).
+      warn: logs a message and its arguments: how many examples were truncated, and how many have a text without any
+        token.
     """
     token_rows.check_room(tokenizer, max_seq_length)
+    if windows and (pair := next((example for example in examples if example.text_b), None)):
+        raise ValueError(
+            f"Example {pair.guid} is a pair; a model that reads windows (--long_texts) takes single texts."
+        )
+    encoded = iter(encode_texts(
+        [text for example in examples for text in (example.text_a, example.text_b) if text is not None],
+        tokenizer, num_processes,
+    ))  # fmt: skip
+    pairs = [(next(encoded), () if example.text_b is None else next(encoded)) for example in examples]
+    empty = [
+        example
+        for example, (first, second) in zip(examples, pairs, strict=True)
+        if not len(first) or (example.text_b is not None and not len(second))
+    ]
+    if empty:
+        line = f", line {empty[0].line} of its file" if empty[0].line else ""
+        message = "A text without any token (empty, or of dropped characters) is in %d of %d examples; the first is "
+        warn(message + "%s%s.", len(empty), len(examples), empty[0].guid, line)
+    labels = [example.label for example in examples]
+    labels = {} if None in labels else {"label_ids": task.label_ids(labels)}
     if windows:
-        return _encode_windows(examples, task, tokenizer, max_seq_length, num_processes, windows, warn)
-    texts = [example.text_a for example in examples]
-    pairs = [number for number, example in enumerate(examples) if example.text_b]
-    texts += [examples[number].text_b for number in pairs]
-    encoded = _encode_texts(texts, tokenizer, num_processes)
-    second = dict(zip(pairs, encoded[len(examples) :], strict=True))
-    rows, starts, truncated = [], [], 0
-    for number in range(len(examples)):
-        a, b = encoded[number], second.get(number)
-        ids, segments = tokenizer.build_inputs(a, b, max_seq_length)
-        truncated += len(a) + len(b or ()) + tokenizer.num_special_tokens(pair=bool(b)) > max_seq_length
-        starts.append(segments.count(0))
-        rows.append(ids)
+        return _rows_of_windows([first for first, _ in pairs], labels, tokenizer, max_seq_length, windows, warn)
+    rows, truncated = rows_of_pairs(pairs, tokenizer, max_seq_length)
     if truncated:
         message = "Longer than the maximum sequence length, %d tokens, of which the %s are lost: %d of %d examples."
         warn(message, max_seq_length, tokenizer.lost, truncated, len(examples))
-    numbers = [*range(len(examples)), *(n for n, example in enumerate(examples) if example.text_b is not None)]
-    token_counts = map(len, (*encoded[: len(examples)], *(second.get(n, ()) for n in numbers[len(examples) :])))
-    _warn_of_empty(examples, [n for n, count in zip(numbers, token_counts, strict=True) if not count], warn)
-    flat, offsets = flatten(rows)
-    watch_unknown(tokenizer, flat)
-    labels, guids = _labels(examples, task), [example.guid for example in examples]
-    return EncodedExamples(flat, offsets, np.array(starts, np.int32), labels, guids, truncated, pad_id=tokenizer.pad_id)
+    return dataclasses.replace(rows, labels=labels)
 
 
-def _encode_windows(examples, task, tokenizer, max_seq_length: int, num_processes, windows, warn) -> EncodedWindows:
-    for example in examples:
-        if example.text_b:
-            raise ValueError(
-                f"Example {example.guid} is a pair; a model that reads windows (--long_texts) takes single texts."
-            )
-    room = max_seq_length - tokenizer.num_special_tokens(pair=False)
+def _rows_of_windows(
+    texts: Sequence, labels: dict, tokenizer: Tokenizer, length: int, windows: TextWindows, warn: Callable
+) -> WindowRows:
+    room = length - tokenizer.num_special_tokens(pair=False)
     rows, counts, truncated, lost, total = [], [], 0, 0, 0
-    encoded = _encode_texts([example.text_a for example in examples], tokenizer, num_processes)
-    _warn_of_empty(examples, [number for number, ids in enumerate(encoded) if not len(ids)], warn)
-    for ids in encoded:
+    for ids in texts:
         spans = document_spans(len(ids), room, windows.stride)[: windows.most] or [(0, 0)]
         rows += [tokenizer.build_inputs(ids[start : start + size])[0] for start, size in spans]
         counts.append(len(spans))
@@ -155,49 +150,23 @@ def _encode_windows(examples, task, tokenizer, max_seq_length: int, num_processe
         truncated, lost, total = truncated + (beyond > 0), lost + beyond, total + len(ids)
     message = "%d of %d texts are longer than --max_seq_length=%d; all texts together make %d windows, at most %d each."
     longer, most = sum(count > 1 for count in counts), max(counts, default=0)
-    logging.info(message, longer, len(counts), max_seq_length, len(rows), most)
+    logging.info(message, longer, len(counts), length, len(rows), most)
     if truncated:
         message = "%d of %d texts need more than max_windows=%d windows and lost their ends: %d of %d tokens (%.1f %%)."
         warn(message, truncated, len(counts), windows.most, lost, total, 100 * lost / total)
-    flat, offsets = flatten(rows)
-    watch_unknown(tokenizer, flat)
-    labels, guids = _labels(examples, task), [example.guid for example in examples]
-    return EncodedWindows(
-        flat, offsets, np.diff(offsets).astype(np.int32), labels, guids, truncated,
-        first_rows=np.cumsum([0, *counts], dtype=np.int64), window_length=max_seq_length, pad_id=tokenizer.pad_id,
-    )  # fmt: skip
-
-
-def _warn_of_empty(examples: Sequence[InputExample], numbers: Sequence[int], warn: Callable) -> None:
-    if numbers:
-        first = examples[min(numbers)]
-        line = f", line {first.line} of its file" if first.line else ""
-        empty = "A text without any token (empty, or of dropped characters) is in %d of %d examples; the first is %s%s."
-        warn(empty, len(set(numbers)), len(examples), first.guid, line)
-
-
-def _labels(examples: Sequence[InputExample], task: Task) -> dict[str, np.ndarray]:
-    if any(example.label is None for example in examples):
-        return {}
-    if task.is_regression:
-        return {"label_ids": np.array([example.label for example in examples], np.float32)}
-    number = {label: index for index, label in enumerate(task.labels)}
-    if not task.multi_label:
-        return {"label_ids": np.array([number[example.label] for example in examples], np.int32)}
-    ids = np.zeros((len(examples), len(number)), np.float32)
-    for row, example in enumerate(examples):
-        ids[row, [number[label] for label in example.label]] = 1.0
-    return {"label_ids": ids}
-
-
-# --- tokenization on several cores -----------------------------------------------------------------------------------
+    ids, offsets = flatten(rows)
+    watch_unknown(tokenizer, ids)
+    starts, first_rows = np.diff(offsets).astype(np.int32), np.cumsum([0, *counts], dtype=np.int64)
+    more = {"first_rows": first_rows, "window_length": length, "pad_id": tokenizer.pad_id}
+    return WindowRows(ids, offsets, starts, labels, **more)
 
 
 def _encode_chunk(texts: list[str], tokenizer: Tokenizer) -> list[list[int]]:
     return tokenizer.encode_batch(texts)
 
 
-def _encode_texts(texts: list[str], tokenizer: Tokenizer, num_processes: int | None) -> list[list[int]]:
+def encode_texts(texts: list[str], tokenizer: Tokenizer, num_processes: int | None = None) -> list[list[int]]:
+    """The token ids of texts; of large data by several processes, by default one for each core."""
     num_processes = num_processes or os.cpu_count() or 1
     if num_processes == 1 or sum(map(len, texts)) < _CHARACTERS_FOR_PROCESSES:
         return tokenizer.encode_batch(texts)
@@ -211,41 +180,20 @@ def _encode_texts(texts: list[str], tokenizer: Tokenizer, num_processes: int | N
 # --- the original's record files -------------------------------------------------------------------------------------
 
 
-def write_records(path: str, encoded: EncodedExamples, max_seq_length: int) -> None:
+def write_records(path: str, rows: TokenRows, max_seq_length: int) -> None:
     """Writes the TFRecord file that the original's script writes (train.tf_record and the like).
 
     Features: those of `token_rows.write_records`, and label_ids, is_real_example, int64 scalars; the label of a
     regression is a float, that of examples without label 0. Of windows, each is a record, an example's one after the
     other, with the int64 scalars example and window.
     """
-    none = np.zeros(len(encoded), np.int32)
-    columns = {"label_ids": encoded.labels.get("label_ids", none), "is_real_example": none + 1}
-    if isinstance(encoded, WindowRows):
-        numbers = np.repeat(np.arange(len(encoded)), encoded.windows)
+    none = np.zeros(len(rows), np.int32)
+    columns = {"label_ids": rows.labels.get("label_ids", none), "is_real_example": none + 1}
+    if isinstance(rows, WindowRows):
+        numbers = np.repeat(np.arange(len(rows)), rows.windows)
         columns = {name: values[numbers] for name, values in columns.items()}
-        columns |= {"example": numbers, "window": np.arange(len(numbers)) - encoded.first_rows[numbers]}
-    token_rows.write_records(path, encoded.rows, max_seq_length, columns)
-
-
-# --- files -----------------------------------------------------------------------------------------------------------
-
-
-def log_examples(examples: Sequence[InputExample], encoded: EncodedExamples, tokenizer: Tokenizer) -> None:
-    """Shows the first examples as the model will see them, as the original does; of long texts the first window."""
-    for row, example in enumerate(examples):
-        first = encoded.first_rows[row] if isinstance(encoded, WindowRows) else row
-        ids = encoded.ids[encoded.offsets[first] : encoded.offsets[first + 1]].tolist()
-        logging.info("Example %s, label %s: %s", example.guid, example.label, shown(tokenizer, ids))
-
-
-def log_groups(rows: GroupedRows, tokenizer: Tokenizer, count: int = 2, row: str = "choice") -> None:
-    """Logs the first examples as the model will see them. row: what a row is called."""
-    for number in range(min(count, len(rows)) * rows.rows_per_example):
-        example, position = divmod(number, rows.rows_per_example)
-        label = " (right)" if "label_ids" in rows.labels and rows.labels["label_ids"][example] == position else ""
-        label = f", score {rows.labels['scores'][example]:.3f}" if "scores" in rows.labels else label
-        tokens = shown(tokenizer, rows.ids[rows.offsets[number] : rows.offsets[number + 1]].tolist())
-        logging.info("Example %d, %s %d%s: %s", example, row, position, label, tokens)
+        columns |= {"example": numbers, "window": np.arange(len(numbers)) - rows.first_rows[numbers]}
+    token_rows.write_records(path, rows.rows, max_seq_length, columns)
 
 
 def write_group_records(path: str, rows: GroupedRows, max_seq_length: int, row: str = "choice") -> None:
@@ -256,10 +204,30 @@ def write_group_records(path: str, rows: GroupedRows, max_seq_length: int, row: 
     """
     numbers = np.arange(len(rows.second_starts))
     columns = {"example": numbers // rows.rows_per_example, row: numbers % rows.rows_per_example}
-    for label, feature in (("label_ids", "label_ids"), ("scores", "score")):
-        if label in rows.labels:
-            columns[feature] = np.repeat(rows.labels[label], rows.rows_per_example)
+    for label, values in rows.labels.items():
+        if label != "text_ids":
+            columns["score" if label == "scores" else label] = np.repeat(values, rows.rows_per_example)
     token_rows.write_records(path, rows.rows, max_seq_length, columns)
+
+
+def log_examples(examples: Sequence[InputExample], rows: TokenRows, tokenizer: Tokenizer) -> None:
+    """Logs the first examples as the model will see them, as the original does; of long texts the first window."""
+    for number, example in enumerate(examples):
+        first = rows.first_rows[number] if isinstance(rows, WindowRows) else number
+        logging.info("Example %s, label %s: %s", example.guid, example.label, _row_text(rows, first, tokenizer))
+
+
+def log_groups(rows: GroupedRows, tokenizer: Tokenizer, count: int, row: str = "choice") -> None:
+    """Logs the first `count` examples as the model will see them. row: what a row is called."""
+    for number in range(min(count, len(rows)) * rows.rows_per_example):
+        example, position = divmod(number, rows.rows_per_example)
+        label = " (right)" if "label_ids" in rows.labels and rows.labels["label_ids"][example] == position else ""
+        label = f", score {rows.labels['scores'][example]:.3f}" if "scores" in rows.labels else label
+        logging.info("Example %d, %s %d%s: %s", example, row, position, label, _row_text(rows, number, tokenizer))
+
+
+def _row_text(rows: TokenRows, number: int, tokenizer: Tokenizer) -> str:
+    return shown(tokenizer, rows.ids[rows.offsets[number] : rows.offsets[number + 1]].tolist())
 
 
 # --- predictions of a test file --------------------------------------------------------------------------------------
@@ -432,7 +400,7 @@ def _columns_of(table, labels: Sequence | str | None, pairs: Sequence[str] | Non
     return table[names[0]], labels, table[names[1]] if len(names) == 2 else pairs
 
 
-def _dataset(encoded: EncodedExamples, y, batch_size: int, widths, seed: int | None) -> "tf.data.Dataset":
+def _dataset(encoded: TokenRows, y, batch_size: int, widths, seed: int | None) -> "tf.data.Dataset":
     import tensorflow as tf
 
     epochs = itertools.count()
@@ -450,7 +418,7 @@ def _dataset(encoded: EncodedExamples, y, batch_size: int, widths, seed: int | N
     return dataset.apply(tf.data.experimental.assert_cardinality(count)).prefetch(4)
 
 
-def _order(encoded: EncodedExamples, batch_size: int, widths, seed: int | None, epoch: int) -> list[np.ndarray]:
+def _order(encoded: TokenRows, batch_size: int, widths, seed: int | None, epoch: int) -> list[np.ndarray]:
     count = len(encoded)
     if seed is None:
         return [np.arange(start, min(start + batch_size, count)) for start in range(0, count, batch_size)]
@@ -482,10 +450,4 @@ def _label_array(labels: list, names: Sequence[str] | None) -> np.ndarray:
             f"labels={labels!r:.80}: give class numbers from 0, floats for a regression, or names and "
             "label_names=model.labels"
         )
-    ids = {name: number for number, name in enumerate(names or marked)}
-    if not several:
-        return np.array([ids[name] for name in found], np.int32)
-    table = np.zeros((len(labels), len(ids)), np.float32)
-    for row, held in zip(table, found, strict=True):
-        row[[ids[name] for name in held]] = 1.0
-    return table
+    return dataclasses.replace(task, labels=tuple(names or marked)).label_ids(found)

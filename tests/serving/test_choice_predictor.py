@@ -9,9 +9,9 @@ from helpers.exports import save
 from bert_tf.models import task_models
 from bert_tf.serving import export
 from bert_tf.serving.choice_predictor import ChoicePredictor
-from bert_tf.tasks.choice import task as choice_outputs
 from bert_tf.tasks.choice.data import ChoiceExample, encode_examples
-from bert_tf.tasks.task import predict_logits
+from bert_tf.tasks.choice.task import ChoiceTask
+from bert_tf.tasks.task import ExampleSet, predict_logits
 
 QUESTIONS = [
     ("It rained all day.", ["went in.", "went out to play.", "\u200b\u0007."], "So they"),
@@ -45,9 +45,8 @@ def predictions_of_the_script(model_dir, questions, folder) -> list[dict]:
     model = task_models.BertForMultipleChoice.from_pretrained(model_dir)
     settings = {"batch_size": 2, "max_seq_length": 64, "static_padding": False}
     logits = predict_logits(lambda batches: (np.asarray(model(batch)) for batch in batches), rows, **settings)
-    path, _ = choice_outputs.write_predictions(str(folder), examples, logits)
-    with open(path, encoding="utf-8") as file:
-        return [json.loads(line) for line in file]
+    ChoiceTask(None).write_predictions(str(folder), ExampleSet("test", rows, examples), logits)
+    return [json.loads(line) for line in (folder / "predictions.jsonl").read_text(encoding="utf-8").splitlines()]
 
 
 def test_choices_are_the_scripts(model_dir, export_dir, tmp_path):

@@ -198,7 +198,7 @@ def labels_in(script: str, own, name: str) -> list:
         return [one.orig_answer_text for one in read.examples]
     if script == "run_ner.py":
         [path] = list_files(file)
-        return [tag for one in ner.read_conll(path, own.layout).sentences for tag in one.tags]
+        return [tag for one in ner.read_conll(path, own).sentences for tag in one.tags]
     if script == "run_swag.py":
         return [one.label for one in choice.read_examples(file, own.columns, first_label=own.first_label)]
     if script == "run_similarity.py":

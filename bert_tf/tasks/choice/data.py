@@ -22,10 +22,10 @@ from bert_tf.data.tables import (
     quoted,
     text_of,
 )
-from bert_tf.data.token_rows import GroupedRows, flatten
+from bert_tf.data.token_rows import GroupedRows
 from bert_tf.system.checks import check_different
 from bert_tf.system.declare import setting
-from bert_tf.text import watch_unknown
+from bert_tf.tasks.rows import encode_texts, rows_of_pairs
 from bert_tf.text.characters import plain_name
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.training.settings import FineTuningSettings
@@ -37,8 +37,7 @@ _CHANCE = 0.05  # that no first choice is right in any row; if it is less, label
 class ChoiceExample:
     """A context, the beginning that all choices have in common (may be empty), the choices, and the right one's number.
 
-    `label` counts from 0; None where it is not known. `source` has the columns of the example's row that go into
-    predictions.
+    label: from 0, if known. source: the columns of its row that go into predictions.
     """
 
     guid: str
@@ -51,13 +50,10 @@ class ChoiceExample:
 
 @dataclasses.dataclass(frozen=True)
 class Columns:
-    """The columns of a file: names, or, for a file without header, numbers from 0 as text.
+    """The columns of a file: names, or, of a file without header, numbers from 0 as text.
 
-    Attributes:
-      context: the text that comes first. question: the beginning of every choice; None: no such column.
-      choices: a column each; or one name: that of a list in JSON, or what the columns are called before their numbers
-        (`ending` for ending0, ending1, ...).
-      label: the right choice.
+    question: the beginning of every choice, if any. choices: a column each; or one name: that of a list in JSON, or
+    what the columns are called before their numbers (`ending` for ending0, ending1, ...).
     """
 
     context: str
@@ -66,7 +62,7 @@ class Columns:
     label: str
 
     def header_names(self, with_label: bool) -> list[str]:
-        """The names that a header must have; one name of choices may be what they are called before their numbers."""
+        """The names that a header must have, without the only name of choices, which may have numbers there."""
         choices = self.choices if len(self.choices) > 1 else ()
         return [name for name in (self.context, self.question, *choices, self.label if with_label else None) if name]
 
@@ -91,12 +87,9 @@ def read_examples(
 ) -> list[ChoiceExample]:
     """The examples of a file, in its order; all of them have the same number of choices.
 
-    Args:
-      path: .csv, .jsonl, or else TSV; the first row of CSV and TSV is the header, unless columns are numbers.
-      columns: None: those of KNOWN_LAYOUTS that the file has.
-      first_label: what the label column has for the first choice: a number, or a letter.
-      labels_needed: False: the file may have none, or in every row "", -1 or null.
-      table: how the file is read.
+    columns: by default those of KNOWN_LAYOUTS that the file has.
+    first_label: what the label column has for the first choice: a number, or a letter.
+    labels_needed: whether labels must not be missing, "", -1 or null.
     """
     names, examples = columns.header_names(labels_needed) if columns else [], []
     for number, (line, row, source) in enumerate(named_rows(path, names, table)):
@@ -116,7 +109,6 @@ def read_examples(
 
 
 def _known_layout(names: Sequence[str], path: str, labels_needed: bool) -> Columns:
-    """The first of KNOWN_LAYOUTS whose columns are all among `names`."""
     for layout in KNOWN_LAYOUTS:
         needed = {layout.context, layout.question, layout.label if labels_needed else None} - {None}
         prefix = layout.choices[0]
@@ -127,7 +119,6 @@ def _known_layout(names: Sequence[str], path: str, labels_needed: bool) -> Colum
 
 
 def _numbered(prefix: str, names: Sequence[str]) -> list[str]:
-    """The names that are `prefix` and a number, by number."""
     numbered = [name for name in names if re.fullmatch(re.escape(prefix) + "[0-9]{1,3}", name)]
     return sorted(numbered, key=lambda name: int(name[len(prefix) :]))
 
@@ -197,7 +188,6 @@ class ChoiceSettings(TableSettings, FileSettings):
 
     @property
     def columns(self) -> Columns | None:
-        """The columns of a file; None: they are known by their names."""
         if not self.context:
             return None
         context, question, label = (plain_name(name or "") for name in (self.context, self.question, self.label))
@@ -222,11 +212,7 @@ class ChoiceSettings(TableSettings, FileSettings):
 def encode_examples(
     examples: Sequence[ChoiceExample], tokenizer: Tokenizer, max_seq_length: int, warn: Callable = logging.warning
 ) -> GroupedRows:
-    """Token rows of examples with the same number of choices.
-
-    max_seq_length: a longer row loses the last tokens of context, or of question and choice, whichever is longer.
-    warn: logs a message and its arguments.
-    """
+    """Token rows of examples with the same number of choices. warn: logs a message and its arguments."""
     special = tokenizer.num_special_tokens(pair=True)
     if max_seq_length < special + 2:
         raise ValueError(f"max_seq_length={max_seq_length} has no room for two texts beside {special} special tokens.")
@@ -236,28 +222,19 @@ def encode_examples(
         # A choice follows its question as a word follows another.
         separator = tokenizer.word_separator if example.question else ""
         texts += [example.context, example.question, *(separator + choice for choice in example.choices)]
-    encoded = iter(tokenizer.encode_batch(texts))
-    rows, starts, truncated = [], [], 0
+    encoded, pairs = iter(encode_texts(texts, tokenizer)), []
     for _ in examples:
         context, question = next(encoded), next(encoded)
-        for _ in range(num_choices):
-            # As in classification, a choice without any token (control characters only) does not count as a text.
-            second = [*question, *next(encoded)]
-            ids, segments = tokenizer.build_inputs(context, second, max_seq_length)
-            uncut = len(context) + len(second) + tokenizer.num_special_tokens(pair=bool(second))
-            truncated += uncut > max_seq_length
-            rows.append(ids)
-            starts.append(segments.count(0))
+        # As in classification, a choice without any token (control characters only) does not count as a text.
+        pairs += [(context, [*question, *next(encoded)]) for _ in range(num_choices)]
+    rows, truncated = rows_of_pairs(pairs, tokenizer, max_seq_length)
     if truncated:
         message = "Longer than max_seq_length=%d tokens, of which the %s are lost: %d of %d choices with their context."
         warn(message, max_seq_length, tokenizer.lost, truncated, len(rows))
-    ids, offsets = flatten(rows)
-    watch_unknown(tokenizer, ids)
     labels = {}
     if None not in (right := [example.label for example in examples]):
         labels["label_ids"] = np.array(right, np.int32)
-    starts = np.array(starts, np.int32)
-    return GroupedRows(ids, offsets, starts, labels, num_choices, truncated, pad_id=tokenizer.pad_id)
+    return GroupedRows(rows.ids, rows.offsets, rows.second_starts, labels, num_choices, pad_id=rows.pad_id)
 
 
 def describe(example: ChoiceExample, probabilities: np.ndarray) -> dict:

@@ -9,6 +9,7 @@ import math
 import posixpath
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
+import numpy as np
 from absl import logging
 
 from bert_tf.data.tables import (
@@ -33,10 +34,9 @@ from bert_tf.text.characters import plain_name
 
 @dataclasses.dataclass(frozen=True)
 class InputExample:
-    """One example: an id, one text or two, and a label (None where there is none).
+    """One text or two, and a label, if known: a string, a float for regression, a tuple where several may hold.
 
-    The label is a string, a float for regression, or a tuple of strings where several may hold. `source` has the
-    columns of the example's row that go into predictions, `line` is where it begins in the file.
+    source: the columns of its row that go into predictions. line: where it begins in the file.
     """
 
     guid: str
@@ -55,13 +55,11 @@ class Split:
       file: name below the data directory; {language} is filled in where a task has one.
       text_a, text_b, label: columns, by number from 0 (negative ones count from the end) or by name in the header.
         Several columns of labels have 0 or 1 each, in the order of the task's labels.
-      set_name: first part of every guid.
-      has_header: the first row names the columns.
-      guid: column that makes the guid unique; None: the number of the row in the file, from 0, header included.
+      set_name: first part of every guid. guid: column of the other part; None: the number of the row in the file.
       header_names: column number -> name that the header must have there, to detect files of another task.
       keep: (column, value): rows with another value there are left out.
-      skip_short_rows: count and leave out rows that lack a column, instead of stopping (released files of QQP).
-      table: how a user's own file is read; None: to the letter, as the files of GLUE.
+      skip_short_rows: rows that lack a column are left out (released files of QQP).
+      table: how a user's file is read; None: to the letter, as the files of GLUE.
     """
 
     file: str
@@ -86,12 +84,10 @@ class Task:
     """A classification or regression task.
 
     Attributes:
-      name: in lower case.
       labels: in the order of their ids; None for a regression.
-      train: where the training examples are. dev, test: by name, the first one is the task's main set.
-      metrics: names of `metrics.METRICS`; the first is the main one, by which a best checkpoint is kept.
-      label_aliases: other spellings of labels in the files.
-      any_case: a label that differs from one of `labels` only in case is that one; each such spelling is logged.
+      train, dev, test: the files; the first dev and test set are the main ones.
+      metrics: names of `metrics.METRICS`; the first chooses the best model.
+      label_aliases: other spellings of labels in the files. any_case: labels may differ in case.
       other_names: what Hugging Face and models trained there call the labels.
       multi_label: several labels of an example may hold.
       marks: whether lists of 0 and 1 mark labels, as in the training file; None: each file's lists say it.
@@ -120,6 +116,18 @@ class Task:
         if self.is_regression:
             return "regression"
         return "multi_label_classification" if self.multi_label else "single_label_classification"
+
+    def label_ids(self, labels: Sequence) -> np.ndarray:
+        """Class numbers int32 [n] of examples; numbers float32 [n]; or zeros and ones float32 [n, C]."""
+        if self.is_regression:
+            return np.array(labels, np.float32)
+        ids = {label: number for number, label in enumerate(self.labels)}
+        if not self.multi_label:
+            return np.array([ids[label] for label in labels], np.int32)
+        table = np.zeros((len(labels), len(ids)), np.float32)
+        for row, held in zip(table, labels, strict=True):
+            row[[ids[label] for label in held]] = 1.0
+        return table
 
 
 # --- rows ------------------------------------------------------------------------------------------------------------
@@ -167,7 +175,7 @@ def read_examples(task: Task, split: Split, directory: str = "") -> list[InputEx
 
 
 def read_file(task: Task, split: Split, path: str) -> tuple[list[InputExample], Sequence[str]]:
-    """The examples of a file and `_marked_labels`."""
+    """The examples of a file, and the labels that its values mark with 0 or 1, see `read_labels`."""
     rows = all_examples(path, _rows(task, split, path))
     labels, marked = [row[3] for row in rows], ()
     if split.label is not None:
@@ -217,7 +225,7 @@ _MARKS = {"0": False, "false": False, "1": True, "true": True}
 def read_labels(values: Sequence, task: Task, place: Callable[[int], str]) -> tuple[list, Sequence[str]]:
     """The labels of a column of `plain_label`s, in the form that the task uses, and `_marked_labels`.
 
-    place: names the place of a value, by its number, in errors.
+    place: names a value in errors, by its number.
     """
     marked = () if task.is_regression else _marked_labels(values, task)
     labels = []

@@ -5,7 +5,6 @@ Metrics are those of scikit-learn and SciPy.
 
 import dataclasses
 import posixpath
-from collections.abc import Sequence
 
 import numpy as np
 from absl import logging
@@ -13,9 +12,7 @@ from absl import logging
 from bert_tf.store.head_config import softmax
 from bert_tf.system.messages import warn_once
 from bert_tf.system.storage import write_text_file
-from bert_tf.tasks.classification.data import InputExample, Task
-
-# --- what a model's outputs mean, and what is written of them ---------------------------------------------------------
+from bert_tf.tasks.classification.data import Task
 
 
 def _by_scikit_learn(name: str, **options):
@@ -146,23 +143,8 @@ def report(task: Task, logits: np.ndarray, label_ids: np.ndarray) -> str:
     """Precision, recall, F1 and number of examples of each class, as a table of text."""
     from sklearn.metrics import classification_report
 
-    names = list(task.labels)
-    options = {"labels": list(range(len(names))), "target_names": names, "digits": 4, "zero_division": 0.0}
+    options = {"labels": range(len(task.labels)), "target_names": task.labels, "digits": 4, "zero_division": 0.0}
     return classification_report(label_ids, predictions_of(task, logits), **options)
-
-
-def write_predictions(
-    output_dir: str, name: str, task: Task, examples: Sequence[InputExample], logits: np.ndarray
-) -> None:
-    """Writes test_results<name>.tsv as the original does, and predictions<name>.jsonl; see `outcome.write_predictions`.
-
-    The first has one line an example, the probabilities in the order of the labels (of a regression the number). The
-    second has `guid`, the chosen columns of its row, and what `describe_predictions` gives.
-    """
-    from bert_tf.tasks.rows import write_predictions as write  # serving writes none
-
-    path, _ = write(output_dir, name, examples, describe_predictions(task, logits), probabilities(task, logits))
-    logging.info("Wrote %d predictions to %s; in test_results%s.tsv their bare numbers.", len(examples), path, name)
 
 
 def write_analysis(
@@ -171,10 +153,9 @@ def write_analysis(
     """Writes classification_report<name>.txt and, for one label an example, confusion_matrix<name>.png with a title."""
     if task.is_regression:
         return
-    text = report(task, logits, label_ids)
+    text, predicted = report(task, logits, label_ids), predictions_of(task, logits)
     write_text_file(posixpath.join(output_dir, f"classification_report{name}.txt"), text)
     logging.info("Each class:\n%s", text)
-    predicted = predictions_of(task, logits)
     if len(predicted) > 1 and not np.ptp(predicted, 0).any() and np.ptp(label_ids, 0).any():
         first = np.array(task.labels)[np.flatnonzero(predicted[0]) if task.multi_label else predicted[0]].tolist()
         logging.warning("All %d predictions are %r: the model tells no classes apart.", len(predicted), first)

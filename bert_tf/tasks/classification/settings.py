@@ -16,7 +16,7 @@ from bert_tf.store.directory import read_head
 from bert_tf.store.head_config import MAX_WINDOWS
 from bert_tf.system import checks
 from bert_tf.system.checks import check_file
-from bert_tf.system.declare import ORIGINAL, setting, setting_group
+from bert_tf.system.declare import ORIGINAL, declared_in, setting, setting_group
 from bert_tf.system.messages import naming_flag
 from bert_tf.system.storage import is_remote
 from bert_tf.system.text_files import UTF_8
@@ -26,11 +26,6 @@ from bert_tf.text.characters import plain_name
 from bert_tf.text.tokenizer_files import directory_of
 from bert_tf.training.run_directory import settings_of_model
 from bert_tf.training.settings import FineTuningSettings
-
-_CUSTOM = (
-    "train_file", "dev_file", "test_file", "text_a", "text_b", "label", "labels", "regression", "multi_label",
-    "csv_delimiter", "encoding", "skip_short_rows", "copy_columns",
-)  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -147,6 +142,11 @@ class ClassificationSettings(TableSettings, FileSettings):
                 check_file(split_path(task, split, self.data_dir), "--data_dir")
 
 
+_CUSTOM = (
+    *declared_in(FileSettings),
+    *setting_group(ClassificationSettings, "Your files, with --task_name=custom"),
+    *declared_in(TableSettings),
+)
 # What says how windows are made and used; only for --long_texts=windows.
 _, *WINDOW_FLAGS = setting_group(ClassificationSettings, "Long texts")
 

@@ -29,11 +29,7 @@ _OUTSIDE = ("O", "o", "-", "_")
 
 @dataclasses.dataclass(frozen=True)
 class Notation:
-    """The spelling of one file.
-
-    letter_last: PER-B instead of B-PER. separator: "-" or "_". lower: the letters are b, i and so on.
-    outside: the tag of words outside of entities.
-    """
+    """The spelling of one file. letter_last: PER-B instead of B-PER. lower: the letters are b, i and so on."""
 
     letter_last: bool = False
     separator: str = "-"
@@ -41,7 +37,7 @@ class Notation:
     outside: str = OUTSIDE
 
     def parse(self, tag: str) -> tuple[str, str] | None:
-        """The letter, as it is spelled, and the type of a tag; None if the tag has another form."""
+        """The letter, as it is spelled, and the type of a tag, if it has this form."""
         letter, separator, type_ = tag.partition(self.separator)
         if self.letter_last:
             type_, separator, letter = tag.rpartition(self.separator)
@@ -201,13 +197,13 @@ _OF_EARLIER_VERSIONS = ("features", "lstm_size", "lstm_layers")
 
 @dataclasses.dataclass(frozen=True)
 class TaggingSettings:
-    """The settings of a trained tagger besides weights and labels; kept in token_classification.json beside them.
+    """The settings of a trained tagger that token_classification.json has.
 
     Attributes:
       learned_scheme: of the model's tags: iob2, bioes or plain.
       document_context: whether it was trained on whole documents.
-      split: what its words are: texts to tag are split likewise. One of `text.characters.SPLITS`, or PIECES: characters
-        and spaces, read as the pieces of the text that they are.
+      split: what its words are: one of `text.characters.SPLITS`, or PIECES: characters and spaces, read as the pieces
+        of their text.
     """
 
     learned_scheme: str = "iob2"
@@ -220,7 +216,6 @@ class TaggingSettings:
 
     @property
     def characters(self) -> str:
-        """The split, of `SPLITS`."""
         return "characters_and_spaces" if self.split == PIECES else self.split
 
     def to_json(self) -> str:
@@ -260,7 +255,7 @@ _AVERAGES = ("micro avg", "macro avg", "weighted avg")
 def evaluate(gold: Tags, predicted: Tags, *, plain: bool = False) -> dict[str, float]:
     """Scores from 0 to 1: precision, recall, f1 of entities (type and both ends right), and accuracy of words.
 
-    gold, predicted: tags of any scheme, also broken ones. plain: they form no entities; only accuracy is computed.
+    The tags are of any scheme, also broken ones. plain: they form no entities; only accuracy is computed.
     """
     right = [tag == other for tags in zip(gold, predicted, strict=True) for tag, other in zip(*tags, strict=True)]
     accuracy = {"accuracy": float(np.mean(right)) if right else 0.0}
@@ -271,12 +266,12 @@ def evaluate(gold: Tags, predicted: Tags, *, plain: bool = False) -> dict[str, f
 
 
 def klue(gold: Tags, predicted: Tags, labels: Sequence[str]) -> dict[str, float]:
-    """The scores of KLUE-NER, from 0 to 1: the mean of the F1 of each type of entity, and of each tag ("O" included).
+    """The scores of KLUE-NER, from 0 to 1: the mean F1 of types of entities, and of tags ("O" included).
 
     As in KLUE-baseline (klue_baseline/metrics/functional.py), except that [CLS] and [SEP] don't count.
 
-    gold, predicted: tags of characters without spaces, as they are: an entity is what is strictly IOB2.
-    labels: the tags that there are; one that neither occurs nor is predicted counts as 1.
+    gold, predicted: of characters without spaces; an entity is what is strictly IOB2.
+    labels: all tags; one that neither occurs nor is predicted counts as 1.
     """
     from sklearn.metrics import f1_score
 

@@ -13,21 +13,9 @@ from bert_tf.store.head_config import HeadConfig, difference, softmax, spelled_a
 from bert_tf.system.messages import abbreviated_list, naming_flag
 from bert_tf.system.storage import write_text_file
 from bert_tf.system.text_files import list_files
-from bert_tf.tasks.ner import data, encode
-from bert_tf.tasks.ner import metrics as ner_tags
+from bert_tf.tasks.ner import data, encode, metrics
 from bert_tf.tasks.ner.data import ConllFile, Layout, Sentence, predicted_tags, raw_tags, tags_by_sentence
-from bert_tf.tasks.ner.metrics import (
-    OUTSIDE,
-    PIECES,
-    SETTINGS_FILE,
-    TaggingSettings,
-    Tags,
-    evaluate,
-    klue,
-    learned_scheme,
-    report,
-    standard_tags,
-)
+from bert_tf.tasks.ner.metrics import OUTSIDE, PIECES, SETTINGS_FILE, TaggingSettings, Tags
 from bert_tf.tasks.rows import class_weights
 from bert_tf.tasks.table import TASKS
 from bert_tf.tasks.task import LOGGED_EXAMPLES, ExampleSet, FineTuningTask
@@ -46,7 +34,7 @@ class NerTask(FineTuningTask):
         settings, self.source = self.settings, newest or run.init_checkpoint
         with naming_flag("--output_dir" if newest else "--init_checkpoint"):
             stored = TaggingSettings.read(directory_of(self.source)) if self.source else None
-        scheme, context = learned_scheme(settings.tag_scheme), settings.document_context
+        scheme, context = metrics.learned_scheme(settings.tag_scheme), settings.document_context
         self.chooses_split = stored is None or (run.do_train and not newest)
         if self.chooses_split:
             stored = TaggingSettings(learned_scheme=scheme, document_context=bool(context))
@@ -88,11 +76,11 @@ class NerTask(FineTuningTask):
                 self.labels = self._labels_to_learn(labels_of(train, scheme), head)
         elif head and head.labels:  # of a trained model, spelled as in the data
             tags = {tag for sentences in tagged.values() for sentence in sentences for tag in sentence.tags}
-            self.labels = list(spelled_as(standard_tags(head.labels), sorted(tags)))
+            self.labels = list(spelled_as(metrics.standard_tags(head.labels), sorted(tags)))
         else:
             raise ValueError(f"{self.source} does not say which tags it has learned (labels in its head_config.json).")
         model_tags = head.labels if head and head.labels else ()
-        spellings = dict(zip(spelled_as(standard_tags(model_tags), self.labels), model_tags, strict=True))
+        spellings = dict(zip(spelled_as(metrics.standard_tags(model_tags), self.labels), model_tags, strict=True))
         self.other_labels = tuple(spellings.get(label, label) for label in self.labels)
         for flag, sentences in tagged.items():
             self._check_tags(flag, sentences, run)
@@ -123,7 +111,7 @@ class NerTask(FineTuningTask):
             self.test_sets = [ExampleSet("test", encoded(test.sentences), test)]
 
     def _find_split(self, splits: dict[str, str]) -> None:
-        """Takes the split of the first file where the model has none, and warns of others; flag -> `data.split_of`."""
+        """Takes the split of the first file where the model has none, and warns of others. splits: flag -> split."""
         flag, split = next(iter(splits.items()))
         if self.chooses_split:
             of_pieces = self.tagging.learned_scheme == "iob2" and not self.settings.character_tokens
@@ -144,8 +132,7 @@ class NerTask(FineTuningTask):
         flag = f"--{kind}_file"
         paths = list_files(getattr(self.settings, f"{kind}_file"), flag)
         with naming_flag(flag):
-            layout, scheme = self.settings.layout, self.tagging.learned_scheme
-            return [data.read_conll(path, layout, scheme, has_tags) for path in paths]
+            return [data.read_conll(path, self.settings, self.tagging.learned_scheme, has_tags) for path in paths]
 
     def _tagged_sentences(self, kind: str) -> list[data.Sentence]:
         sentences, documents = [], 0
@@ -166,7 +153,7 @@ class NerTask(FineTuningTask):
 
     def _labels_to_learn(self, labels: list[str], head: StartingHead | None) -> list[str]:
         """The tags of the data; if the model knows these and more, all of the model's tags."""
-        head_tags = spelled_as(standard_tags(head.labels), labels) if head and head.labels else ()
+        head_tags = spelled_as(metrics.standard_tags(head.labels), labels) if head and head.labels else ()
         if not set(labels) < set(head_tags):
             return labels
         logging.info(
@@ -227,7 +214,7 @@ class NerTask(FineTuningTask):
 
     def write_predictions(self, output_dir, examples, logits):
         file = examples.examples
-        paths = write_predictions(output_dir, file, self.settings.layout, logits, self.labels)
+        paths = write_predictions(output_dir, file, self.settings, logits, self.labels)
         logging.info("Wrote the tags of %d sentences to %s.", len(file.sentences), " and ".join(paths))
 
     def score_predictions(self, output_dir, examples, logits, step, batch_size):
@@ -254,7 +241,7 @@ def labels_of(sentences: Sequence[Sentence], scheme: str) -> list[str]:
         raise ValueError(f"all words have the same tag, {tags.pop()!r}: there is nothing to learn.")
     if scheme == "plain":
         return sorted(tags)
-    return ner_tags.tag_set(scheme, ner_tags.types_of(tags))
+    return metrics.tag_set(scheme, metrics.types_of(tags))
 
 
 def score(
@@ -264,31 +251,29 @@ def score(
     settings: TaggingSettings,
     metric: str = "entities",
 ) -> tuple[dict[str, float], str]:
-    """Scores of `evaluate` and loss (mean negative log-likelihood of the words' tags), and a table by type.
+    """Scores of `evaluate` and, for metric="klue", `klue`; the loss of the words' tags; and a table by type.
 
     Tags are scored as they are in the file and as they are predicted, also broken ones. A tag that the model does not
     know counts as wrong; the loss leaves it out.
-
-    metric: "klue" adds the scores of `klue`.
     """
     plain = settings.learned_scheme == "plain"
     gold = [sentence.raw_tags or sentence.tags for sentence in sentences]
     predicted = raw_tags(sentences, logits, labels)
-    results = evaluate(gold, predicted, plain=plain)
+    results = metrics.evaluate(gold, predicted, plain=plain)
     if metric == "klue":
 
         def without_spaces(every: Tags) -> Tags:
             words = (zip(sentence.words, tags, strict=True) for sentence, tags in zip(sentences, every, strict=True))
             return [[tag for word, tag in pairs if not word.isspace()] for pairs in words]
 
-        known = ner_tags.tag_set("iob2", ner_tags.types_of(labels))
-        results |= klue(without_spaces(gold), without_spaces(predicted), known)
+        known = metrics.tag_set("iob2", metrics.types_of(labels))
+        results |= metrics.klue(without_spaces(gold), without_spaces(predicted), known)
     number = {label: index for index, label in enumerate(labels)}
     ids = np.array([number.get(tag, -1) for sentence in sentences for tag in sentence.tags])
     has_id = ids >= 0
     losses = -np.log(np.maximum(softmax(logits[has_id])[np.arange(has_id.sum()), ids[has_id]], 1e-30))
     results["loss"] = float(losses.mean()) if len(losses) else 0.0
-    return results, report(gold, predicted, plain=plain)
+    return results, metrics.report(gold, predicted, plain=plain)
 
 
 def write_confusion_matrix(
@@ -303,7 +288,7 @@ def write_confusion_matrix(
     gold, predicted = kinds([sentence.tags for sentence in sentences]), kinds(raw_tags(sentences, logits, labels))
     if len({*predicted}) == 1 < len({*gold}):
         logging.warning("All %d words are tagged %r: the model tells none apart.", len(predicted), predicted[0])
-    names = sorted({*gold, *predicted}, key=lambda name: (name == ner_tags.OUTSIDE, name))
+    names = sorted({*gold, *predicted}, key=lambda name: (name == OUTSIDE, name))
     number = {name: index for index, name in enumerate(names)}
     numbers = ([number[name] for name in of_words] for of_words in (gold, predicted))
     plots.plot_confusion_matrix(*numbers, names, posixpath.join(output_dir, "confusion_matrix.png"), title=title)
@@ -314,8 +299,8 @@ def write_predictions(
 ) -> list[str]:
     """Writes predictions.conll, the file with one more column, and predictions.jsonl; returns their paths.
 
-    The second has a line for each sentence: words, tags, and entities: type, start, end (words, from 0, the one after
-    the last), text, score (mean probability of the likeliest tags of its words).
+    The second has words, tags and entities of a sentence a line; start and end of an entity count words, its score is
+    the mean probability of the likeliest tags of its words.
     """
     between = " " if data.split_of(file.sentences) == "words" else ""
     tags = predicted_tags(file.sentences, logits, labels, layout.tag_scheme)
@@ -327,7 +312,7 @@ def write_predictions(
         record = {"words": sentence.words, "tags": of_words}
         if layout.tag_scheme != "plain":
             record["entities"] = []
-            for type_, start, end in map(dataclasses.astuple, ner_tags.entities_of(of_words, layout.tag_scheme)):
+            for type_, start, end in map(dataclasses.astuple, metrics.entities_of(of_words, layout.tag_scheme)):
                 text, score = between.join(sentence.words[start:end]), float(np.mean(probabilities[start:end]))
                 entity = {"type": type_, "start": start, "end": end, "text": text, "score": round(score, 4)}
                 record["entities"].append(entity)

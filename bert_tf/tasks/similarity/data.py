@@ -39,7 +39,7 @@ _NARROW = 0.3  # of the range of scores; 0..1 for 0..5 is less
 class SimilarityExample:
     """Two texts, or three of which the last does not belong to the first; and how alike the two are, if known.
 
-    `source` has the columns of the example's row that go into predictions.
+    source: the columns of its row that go into predictions.
     """
 
     guid: str
@@ -50,9 +50,9 @@ class SimilarityExample:
 
 @dataclasses.dataclass(frozen=True)
 class Columns:
-    """The columns of a file: names, or, for a file without header, numbers from 0 as text; None: there is none.
+    """The columns of a file: names, or, of a file without header, numbers from 0 as text.
 
-    text_a, text_b: the texts. negative: the text that does not belong to the first. score: a number.
+    negative: the text that does not belong to the first.
     """
 
     text_a: str
@@ -93,11 +93,8 @@ def read_examples(
 ) -> list[SimilarityExample]:
     """The examples of a file, in its order; scores are mapped from score_range to 0..1.
 
-    Args:
-      path: .csv, .jsonl, or else TSV; the first row of CSV and TSV is the header, unless columns are numbers.
-      columns: None: those of KNOWN_LAYOUTS that the file has.
-      table: how the file is read.
-      partners: two texts without a score are taken to belong together: not in a test set.
+    columns: by default those of KNOWN_LAYOUTS that the file has.
+    partners: whether two texts without a score belong together, as in any but a test set.
     """
     names, is_named, judged, examples = columns.all if columns else [], columns is not None, {}, []
     for number, (line, row, source) in enumerate(named_rows(path, names, table)):
@@ -134,7 +131,6 @@ def _check_judgements(row: Mapping, columns: Columns, judged: dict, path: str, l
 
 
 def _known_layout(names: Sequence[str], path: str) -> Columns:
-    """The first of KNOWN_LAYOUTS whose columns are all among `names`."""
     for layout in KNOWN_LAYOUTS:
         if set(layout.all) <= set(names):
             logging.info("%s: its columns are %s.", path, quoted(layout.all))
@@ -146,7 +142,6 @@ def _known_layout(names: Sequence[str], path: str) -> Columns:
 
 
 def _score(value, score_range: tuple[float, float], path: str, line: int) -> float:
-    """A score, mapped to 0..1."""
     if math.isnan(score := tables.number_of(tables.plain_label(value))):
         raise ValueError(f"{path}, line {line}: a number is expected as score, found {value!r}")
     low, high = score_range
@@ -234,7 +229,6 @@ class SimilaritySettings(TableSettings, FileSettings):
 
     @property
     def columns(self) -> Columns | None:
-        """The columns of a file; None: they are known by their names."""
         names = (self.text_a, self.text_b, self.negative, self.score)
         return Columns(*(name and plain_name(name) for name in names)) if self.text_a else None
 
@@ -243,7 +237,7 @@ class SimilaritySettings(TableSettings, FileSettings):
         return _parse_range(self.score_range)
 
     def loss_of(self, texts: int, has_scores: bool) -> str:
-        """The loss for training data: texts of an example, and whether they have scores."""
+        """The loss for training data, by the number of texts of an example."""
         loss = self.loss or ("cosine" if has_scores else "ranking")
         for name in ("ranking_scale", "negatives_batch_size", "triplet_margin"):
             kind = "triplet" if name == "triplet_margin" else "ranking"
@@ -264,8 +258,7 @@ class SimilaritySettings(TableSettings, FileSettings):
     ) -> int | None:
         """The number of examples whose texts are negatives of each other in a run; None with another loss than ranking.
 
-        texts: of an example. num_replicas: over which a batch is divided. begun: the number in the run that is
-        resumed.
+        texts: of an example. begun: the number in the run that is resumed.
         """
         if loss != "ranking":
             return None
@@ -302,12 +295,11 @@ def encode_examples(
     lower: bool = False,
     prompt: str = "",
 ) -> GroupedRows:
-    """Token rows of examples with the same number of texts, each text for itself: [CLS] text [SEP].
+    """Token rows [CLS] text [SEP] of examples with the same number of texts.
 
     Labels: text_ids int32 [n, N], equal numbers for equal texts; scores float32 [n], where examples have them.
 
-    max_seq_length: longer texts lose their last tokens.
-    lower: see `sentence_settings.SentenceSettings`. prompt: what is put before every text.
+    lower, prompt: see `sentence_settings.SentenceSettings`.
     """
     token_rows.check_room(tokenizer, max_seq_length)
     texts = [(prompt + text).strip() for example in examples for text in example.texts]
@@ -321,4 +313,4 @@ def encode_examples(
     if examples[0].score is not None:
         labels["scores"] = np.array([example.score for example in examples], np.float32)
     count = len(examples[0].texts)
-    return GroupedRows(rows.ids, rows.offsets, rows.second_starts, labels, count, truncated, pad_id=rows.pad_id)
+    return GroupedRows(rows.ids, rows.offsets, rows.second_starts, labels, count, pad_id=rows.pad_id)

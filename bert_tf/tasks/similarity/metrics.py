@@ -12,7 +12,6 @@ from absl import logging
 
 from bert_tf.data.token_rows import GroupedRows
 from bert_tf.system.storage import write_text_file
-from bert_tf.tasks import rows
 from bert_tf.tasks.similarity.data import Columns, SimilarityExample
 
 # --- how good vectors are, and what is written of them ----------------------------------------------------------------
@@ -28,12 +27,12 @@ def products_of(vectors: np.ndarray, other: int = 1) -> np.ndarray:
 
 
 def retrieval(vectors: np.ndarray, text_ids: np.ndarray) -> dict[str, float]:
-    """Each first text searches its partners among the second and third texts of all examples.
+    """Scores of a search, with each first text, for its partners among the second and third texts of all examples.
+
+    By trec_eval's definitions; the mean over the different first texts of eval_accuracy_1, 5 and 10 (whether a partner
+    is among the first k), eval_mrr_10 and eval_ndcg_10.
 
     vectors: [n, N, H]. text_ids: [n, N], equal numbers for equal texts: each counts once, and can have partners.
-
-    Returns by trec_eval's definitions the mean over the different first texts: eval_accuracy_1, 5 and 10, whether a
-    partner is among the first k found; eval_mrr_10, of the rank of the first partner; and eval_ndcg_10.
     """
     import pytrec_eval
 
@@ -72,22 +71,6 @@ def evaluate(rows: GroupedRows, vectors: np.ndarray) -> dict[str, float]:
     return results
 
 
-def write_predictions(
-    output_dir: str, examples: Sequence[SimilarityExample], vectors: np.ndarray, similarity: str = "cosine"
-) -> list[str]:
-    """Writes predictions.jsonl (see `outcome.write_predictions`) and test_results.tsv; returns their paths.
-
-    The first has for each example its number `guid`, the `cosine` (or `dot`, as similarity says) of its first two
-    texts, and the `score`, from 0 to 1, if there is one. The second has the cosines alone.
-    """
-    products = products_of(vectors).tolist()
-    described = [
-        {similarity: product} if example.score is None else {similarity: product, "score": example.score}
-        for example, product in zip(examples, products, strict=True)
-    ]
-    return rows.write_predictions(output_dir, "", examples, described, zip(products))
-
-
 # --- hard negatives ---------------------------------------------------------------------------------------------------
 
 
@@ -100,8 +83,8 @@ def write_hard_negatives(
 ) -> None:
     """Writes JSON lines of anchor, positive and negative for pairs that belong together.
 
-    Of the partners of all pairs, the negatives of a text are the `count` nearest to it that are neither its own nor it
-    itself, and whose cosine with it is less than that of its own (of several the farthest), by `margin` of that.
+    The negatives of a text are the `count` nearest of other texts' partners whose cosine with it is less than that of
+    its farthest partner, by `margin` of that.
 
     vectors_of: texts -> float32 [n, H], of length 1.
     """

@@ -16,7 +16,7 @@ from bert_tf.system.checks import check_extra
 from bert_tf.system.declare import value_of
 from bert_tf.system.messages import naming_flag
 from bert_tf.system.text_files import exists
-from bert_tf.tasks.rows import log_groups, write_group_records
+from bert_tf.tasks.rows import log_groups, write_group_records, write_predictions
 from bert_tf.tasks.similarity import data, metrics
 from bert_tf.tasks.task import LOGGED_EXAMPLES, ExampleSet, FineTuningTask
 from bert_tf.text.tokenizer_files import directory_of
@@ -157,9 +157,12 @@ class SimilarityTask(FineTuningTask):
         return metrics.evaluate(examples.rows, self._compared(vectors))
 
     def write_predictions(self, output_dir, examples, vectors):
-        similarity = self.files.sentences.similarity
-        paths = metrics.write_predictions(output_dir, examples.examples, self._compared(vectors), similarity)
-        logging.info("Wrote the %s of %d pairs to %s.", similarity, len(examples.rows), " and ".join(paths))
+        similarity, described = self.files.sentences.similarity, []
+        products = metrics.products_of(self._compared(vectors)).tolist()
+        for example, product in zip(examples.examples, products, strict=True):
+            described.append({similarity: product} | ({} if example.score is None else {"score": example.score}))
+        paths = write_predictions(output_dir, "", examples.examples, described, zip(products))
+        logging.info("Wrote the %s of %d pairs to %s.", similarity, len(products), " and ".join(paths))
 
     def _compared(self, vectors):
         """Vectors whose products are what they are compared by."""

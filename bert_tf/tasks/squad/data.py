@@ -45,11 +45,8 @@ class Paragraph:
 class SquadExample:
     """One question.
 
-    Attributes:
-      start_position, end_position: first and last word of the answer; -1 for an impossible question; None where no
-        answer was read (prediction).
-      orig_answer_text: the answer to train on, "" for an impossible question; None in prediction.
-      answer_start: its first character in the context.
+    start_position, end_position: first and last word of the answer; -1 for an impossible question.
+    orig_answer_text: the answer to train on, "" for an impossible question. answer_start: its first character.
     """
 
     qas_id: str
@@ -63,7 +60,6 @@ class SquadExample:
 
     @property
     def doc_tokens(self) -> list[str]:
-        """The words of the context."""
         return self.paragraph.words
 
 
@@ -71,11 +67,8 @@ class SquadExample:
 class SquadData:
     """What `read_squad_examples` read.
 
-    Attributes:
-      examples: in the order of the files.
-      skipped: for each question whose answer is not in its context: file, id, answer and the text found instead.
-      articles: the `data` lists of the files, joined; what the metrics compare with.
-      unanswered: "" if every question has answers (or is marked as impossible); else says how many have none.
+    skipped: questions whose answer is not in its context: file, id, answer and the text found instead.
+    articles: the `data` lists of the files, joined. unanswered: says how many questions have no answers, if any.
     """
 
     examples: list[SquadExample]
@@ -85,7 +78,7 @@ class SquadData:
 
 
 def read_articles(path: str, encoding: str = UTF_8) -> list[dict]:
-    """The list under `data` of a SQuAD file; every question has an id, which is a string.
+    """The list under `data` of a SQuAD file; all ids are strings.
 
     Parquet and JSON lines have a question a row: id, context, question, answers (text and answer_start, lists of both).
     """
@@ -144,7 +137,7 @@ def _listed(answers, name: str) -> list | None:
 
 
 def _rows_as_articles(path: str, encoding: str) -> dict:
-    """Rows of one question each as a SQuAD file would have them; those that follow each other share their context.
+    """Rows of one question as a SQuAD file would have them.
 
     Where some questions have answers, those without are impossible; where none has, answers are not known.
     """
@@ -179,12 +172,9 @@ def read_squad_examples(
     """Reads SQuAD files.
 
     Args:
-      is_training: each question has one answer, which is looked for in the context; questions whose answer is not
-        found there are left out, counted and listed.
-      version_2_with_negative: questions may have no answer (SQuAD 2.0).
+      is_training: questions whose one answer is not found in the context are left out, counted and listed.
       answer_from: "words": an answer is found if it is part of the words it begins and ends in, as in the original;
         "offsets": if it is at its `answer_start`.
-      encoding: see `text_files.TextFile`.
     """
     examples, skipped, articles, seen, unanswered, blank, total = [], [], [], {}, [], 0, 0
     for path in paths:

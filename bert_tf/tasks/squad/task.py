@@ -142,9 +142,11 @@ class SquadTask(FineTuningTask):
             lines = "".join(json.dumps(skipped, ensure_ascii=False) + "\n" for skipped in self.train_data.skipped)
             write_text_file(posixpath.join(output_dir, "skipped_questions.jsonl"), lines)
 
-    def outputs_of(self, predict, examples, *, batch_size, max_seq_length, static_padding):
-        options = {"batch_size": batch_size, "static_padding": static_padding, "verbose": self.settings.verbose_logging}
-        return metrics.answer(predict, examples.examples, examples.rows, self.tokenizer, self.chosen, **options)
+    def outputs_of(self, predict, examples, **batches):
+        questions, windows = examples.examples.examples, examples.rows
+        scores = metrics.predict_scores(predict, windows, **batches)
+        options = self.chosen.predictions, self.settings.verbose_logging
+        return list(answers.predict_answers(questions, windows, scores, self.tokenizer, *options))
 
     def score(self, examples, predictions, batch_size):
         has_null, metric = self.settings.version_2_with_negative, self.settings.metric
