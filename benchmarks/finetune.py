@@ -145,10 +145,10 @@ def limit_of_task():
     from machine import Limit, encoder_flops
 
     from bert_tf.models.pretrained import read_config, read_tokenizer
-    from bert_tf.tasks.classification import data, glue
-    from bert_tf.tasks.classification.encode import encode_examples
+    from bert_tf.tasks.classification import data
+    from bert_tf.tasks.rows import encode_examples
 
-    task, config, tokenizer = glue.find_task(FLAGS.task), read_config(None, FLAGS.model), read_tokenizer(FLAGS.model)
+    task, config, tokenizer = data.find_task(FLAGS.task), read_config(None, FLAGS.model), read_tokenizer(FLAGS.model)
     flops = 0.0
     for split, passes in ((task.train, 3 * epochs()), (task.dev["dev"], 1)):  # backward counts twice forward
         lengths = encode_examples(data.read_examples(task, split, FLAGS.data_dir), task, tokenizer, MAX_LENGTH).lengths

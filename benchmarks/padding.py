@@ -26,10 +26,10 @@ from bert_tf.data import token_rows  # noqa: E402
 from bert_tf.families.config import BertConfig  # noqa: E402
 from bert_tf.models.encoder import layer_flops  # noqa: E402
 from bert_tf.pretraining import row_kinds  # noqa: E402
-from bert_tf.tasks.classification import data, glue  # noqa: E402
-from bert_tf.tasks.classification.encode import encode_examples  # noqa: E402
+from bert_tf.tasks.classification import data  # noqa: E402
 from bert_tf.tasks.ner.data import Layout, read_conll  # noqa: E402
 from bert_tf.tasks.ner.encode import encode_sentences  # noqa: E402
+from bert_tf.tasks.rows import encode_examples  # noqa: E402
 from bert_tf.text.wordpiece import FullTokenizer  # noqa: E402
 
 FLAGS = flags.FLAGS
@@ -82,7 +82,7 @@ def main(_):
     ways = ["unpadded mean", f"padded to {limit}", "shuffled", "multiples of 32", "multiples of 8", "ours", "packed"]
     print("| task | examples | " + " | ".join(ways) + " |\n" + "|---" * (len(ways) + 2) + "|")
     for name in FLAGS.tasks:
-        task = glue.find_task(name)
+        task = data.find_task(name)
         examples = data.read_examples(task, task.train, os.path.join(FLAGS.glue_dir, name))
         lengths = encode_examples(examples, task, tokenizer, limit).lengths
         steps = len(lengths) // size

@@ -155,7 +155,7 @@ def compare() -> None:
     """Runs both sides and prints their times."""
     sys.path.insert(0, ROOT)
     from bert_tf.tasks.squad import data as squad_data
-    from bert_tf.tasks.squad import outputs as squad_metrics
+    from bert_tf.tasks.squad import metrics as squad_metrics
 
     articles = squad_data.read_articles(FLAGS.predict_file)
     limit = limit_of_windows()

@@ -12,7 +12,7 @@ from absl import logging
 
 from bert_tf.data import token_rows
 from bert_tf.data.tables import quoted, read_rows
-from bert_tf.tasks.classification import glue
+from bert_tf.tasks.classification import data
 from bert_tf.tasks.classification.data import InputExample, Split, read_examples
 from bert_tf.text.tokenizer import Tokenizer
 
@@ -49,19 +49,16 @@ class DataProcessor:
     """The data of a classification task; a subclass for your own data defines the methods that it needs.
 
     Raises:
-      NotImplementedError: a method that the subclass does not define is called; names both (so does the original).
+      NotImplementedError: a method that the subclass does not define is called (so does the original).
     """
 
     def get_train_examples(self, data_dir: str) -> list[InputExample]:
-        """The training examples."""
         raise self._undefined("get_train_examples")
 
     def get_dev_examples(self, data_dir: str) -> list[InputExample]:
-        """The examples to evaluate on."""
         raise self._undefined("get_dev_examples")
 
     def get_test_examples(self, data_dir: str) -> list[InputExample]:
-        """The examples to predict."""
         raise self._undefined("get_test_examples")
 
     def get_labels(self) -> list[str]:
@@ -78,14 +75,14 @@ class DataProcessor:
 
 
 class _GlueProcessor(DataProcessor):
-    """A task of `glue.TASKS`; where a test set has no labels, its examples have the first one, as in the original."""
+    """A task of `data.TASKS`; where a test set has no labels, its examples have the first one, as in the original."""
 
     task_name = ""
     language = ""
 
     @property
     def _task(self):
-        return glue.find_task(self.task_name, self.language)
+        return data.find_task(self.task_name, self.language)
 
     def _read(self, split: Split, data_dir: str) -> list[InputExample]:
         return read_examples(self._task, split, data_dir)

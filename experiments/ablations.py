@@ -108,9 +108,9 @@ def main(_):
         if settings.task_name.lower() == "custom":
             metric = "eval_accuracy"
         else:
-            from bert_tf.tasks.classification import glue
+            from bert_tf.tasks.classification import data
 
-            metric = f"eval_{glue.find_task(settings.task_name, '').metrics[0]}"
+            metric = f"eval_{data.find_task(settings.task_name, '').metrics[0]}"
     do_runs(create_vocabulary_runs(settings), settings.output_dir)
     write_configurations(cells, settings)
     results = do_runs(create_runs(cells, settings), settings.output_dir)

@@ -99,8 +99,7 @@ def create_table(content: dict) -> str:
 
 def dev_set(values, task: str) -> list:
     """The sentences or pairs of the dev set."""
-    from bert_tf.tasks.classification.data import read_examples
-    from bert_tf.tasks.classification.glue import find_task
+    from bert_tf.tasks.classification.data import find_task, read_examples
 
     described = find_task(task)
     split, *_ = described.dev.values()

@@ -20,7 +20,7 @@ from keras import ops
 from bert_tf import BertModel, read_tokenizer
 from bert_tf.system import script
 from bert_tf.tasks.ner.data import Layout, read_conll
-from bert_tf.tasks.ner.outputs import evaluate
+from bert_tf.tasks.ner.metrics import evaluate
 
 # Name -> what represents a token, of the embeddings' and the layers' outputs [B, S, H]: the rows of Table 7.
 FEATURES = {

@@ -157,7 +157,7 @@ MUTANTS = {
     ("serving/text_index.py", "serving/test_embedder.py::test_damaged_files_of_an_index"): [
         ("not isinstance(header, dict) or not", "not"),
         ("vectors.size and (texts is None or len(texts) == len(vectors))", "vectors.size")],
-    ("tasks/similarity/encode.py", "tasks/similarity/test_data.py"): [
+    ("tasks/similarity/metrics.py", "tasks/similarity/test_data.py"): [
         ("farthest = min(row", "farthest = max(row"),
         ("farthest - abs(farthest) * margin", "farthest - margin"),
         ("(*partners[anchor], anchor) if text in number_of", "partners[anchor] if text in number_of"),
@@ -215,7 +215,7 @@ MUTANTS = {
     ("pretraining/mask_rules.py", "pretraining/test_dynamic_masking.py::test_masks_are_those_of_the_plain_loop"): [
         ("int(masking.mask_rate * 2**32)", "int(0.8 * 2**32)"),
         ("int((masking.mask_rate + masking.keep_rate) * 2**32)", "int(0.9 * 2**32)")],
-    ("tasks/classification/glue.py", "tasks/classification/test_metrics.py"): [
+    ("tasks/classification/data.py", "tasks/classification/test_metrics.py"): [
         ('("matthews", "accuracy")', '("accuracy", "matthews")'),
         ('"sts-b", metrics=("pearson", "spearman")', '"sts-b", metrics=("spearman", "pearson")'),
         ('_MRPC = {"metrics": ("accuracy", "f1")', '_MRPC = {"metrics": ("f1", "accuracy")'),
@@ -228,7 +228,7 @@ MUTANTS = {
         ('if token_text[start] == " " or token_text[end] == " ":', "if False:"),
         ("if further == index:", "if True:"),
         ('if len(orig_text) - orig_text.count(" ") != len(token_text)', "if len(orig_text) != len(token_text)")],
-    ("tasks/squad/outputs.py", "tasks/squad/test_metrics.py"): [
+    ("tasks/squad/metrics.py", "tasks/squad/test_metrics.py"): [
         ("tuple(map(max, zip", "tuple(map(min, zip"),
         ("scores.get(key, (0.0, 0.0))", "scores.get(key, (1.0, 1.0))")],
     ("text/wordpiece.py", "text/test_wordpiece.py"): [

@@ -21,7 +21,7 @@ from absl import flags
 
 from bert_tf.system import script
 from bert_tf.system.declare import define_flags
-from bert_tf.tasks.ner.settings import NerSettings
+from bert_tf.tasks.ner.data import NerSettings
 from bert_tf.training.settings import FineTuningSettings, checked_settings
 
 FLAGS = flags.FLAGS

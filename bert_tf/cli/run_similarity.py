@@ -31,7 +31,7 @@ from absl import flags
 
 from bert_tf.system import script
 from bert_tf.system.declare import define_flags, setting_group
-from bert_tf.tasks.similarity.settings import SimilaritySettings
+from bert_tf.tasks.similarity.data import SimilaritySettings
 from bert_tf.training.settings import FineTuningSettings, checked_settings
 from bert_tf.training.teacher import DISTILLATION
 

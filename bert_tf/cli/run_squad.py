@@ -20,7 +20,7 @@ from absl import flags
 
 from bert_tf.system import script
 from bert_tf.system.declare import define_flags
-from bert_tf.tasks.squad.settings import SquadSettings
+from bert_tf.tasks.squad.data import SquadSettings
 from bert_tf.training.settings import FineTuningSettings, checked_settings
 
 FLAGS = flags.FLAGS

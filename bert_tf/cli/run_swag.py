@@ -22,7 +22,7 @@ from absl import flags
 
 from bert_tf.system import script
 from bert_tf.system.declare import define_flags
-from bert_tf.tasks.choice.settings import ChoiceSettings
+from bert_tf.tasks.choice.data import ChoiceSettings
 from bert_tf.training.settings import FineTuningSettings, checked_settings
 
 FLAGS = flags.FLAGS

@@ -30,8 +30,8 @@ from bert_tf.system import storage
 from bert_tf.system.example_bytes import field
 from bert_tf.system.storage import is_remote, names_in, write_files, write_text_file
 from bert_tf.tasks import table
-from bert_tf.tasks.ner.tags import TaggingSettings, standard_tags
-from bert_tf.tasks.squad.outputs import answer_settings
+from bert_tf.tasks.ner.metrics import TaggingSettings, standard_tags
+from bert_tf.tasks.squad.metrics import answer_settings
 from bert_tf.tasks.table import TASKS
 from bert_tf.text.graph_wordpiece import NoGraphError
 

@@ -19,7 +19,7 @@ from bert_tf.store.sentence_settings import SentenceSettings
 from bert_tf.system.messages import without_notes
 from bert_tf.system.tensorflow_internals import frozen
 from bert_tf.tasks.classification.data import task_of
-from bert_tf.tasks.classification.encode import windows_of_model
+from bert_tf.tasks.rows import windows_of_model
 
 
 def _ids(*shape: None) -> dict[str, tf.TensorSpec]:

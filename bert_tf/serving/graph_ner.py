@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from bert_tf.serving.graph_inputs import CPU, cut, in_batches, most_context, slices_of
 from bert_tf.serving.graph_models import ServedLogits, signature, strings
-from bert_tf.tasks.ner.tags import TaggingSettings
+from bert_tf.tasks.ner.metrics import TaggingSettings
 from bert_tf.text.characters import ALONE, DROPPED, INSIDE, SPACE, SPLITS, character_kind
 from bert_tf.text.graph_characters import CodePointTable, values_of
 
@@ -146,7 +146,7 @@ class ServedTagger(ServedLogits):
         return tf.gather_nd(of_words, tf.gather(chosen, tf.argsort(tf.gather_nd(pieces, chosen), stable=True)))
 
     def _valid_tags(self, numbers: tf.Tensor, word_splits: tf.Tensor) -> tf.Tensor:
-        """Tags in which each entity begins as the scheme requires (see `ner.tags.valid_tags`), string [words]."""
+        """Tags in which each entity begins as the scheme requires (see `ner.metrics.valid_tags`), string [words]."""
         if self._scheme == "plain":
             return tf.gather(tf.constant(self.labels), numbers)
         prefixes = [label.partition("-")[0] for label in self.labels]

@@ -14,7 +14,7 @@ import tensorflow as tf
 from bert_tf.serving.graph_inputs import CPU, Windows, cut, equally_many, in_batches, most_context, slices_of
 from bert_tf.serving.graph_models import ServedModel, signature, strings
 from bert_tf.tasks.squad.answers import NO_NULL_SCORE, PredictionSettings
-from bert_tf.tasks.squad.outputs import QuestionAnsweringSettings
+from bert_tf.tasks.squad.metrics import QuestionAnsweringSettings
 
 _LOWEST = -float("inf")
 _LOGITS = ("start_logits", "end_logits")

@@ -16,7 +16,8 @@ from bert_tf.store.open import OpenedModel, open_model
 from bert_tf.system.checks import check_integer, check_list, true_or_false
 from bert_tf.system.messages import naming_flag, progress_bar, warn_once
 from bert_tf.system.workers import batches_at_once, mapped_in_order
-from bert_tf.tasks.classification import encode as classification_encode
+from bert_tf.tasks import rows as task_rows
+from bert_tf.tasks.classification import metrics as classification_metrics
 from bert_tf.tasks.classification.data import InputExample, Task, task_of
 from bert_tf.tasks.table import check_task, choose_max_seq_length
 
@@ -190,7 +191,7 @@ class Predictor(Answerer):
             self.task, head = task_of(self.model), self.files.head
             with naming_flag(self.path):
                 self._gives_probability = self.task.is_regression and head.gives_probability()
-            self.windows = classification_encode.windows_of_model(head, self.tokenizer, self.max_seq_length)
+            self.windows = task_rows.windows_of_model(head, self.tokenizer, self.max_seq_length)
             self._pairs = trained_on_pairs(self.path)
         self.labels = list(self.task.labels or ())
 
@@ -207,7 +208,7 @@ class Predictor(Answerer):
             warn_once(self.path, "%s was trained on %s an example, and is given %s.", self.path, was, now)
         if self.export:
             return self._logits_by_export(examples)
-        rows = classification_encode.encode_examples(
+        rows = task_rows.encode_examples(
             examples, self.task, self.tokenizer, self.max_seq_length, 1, windows=self.windows, warn=self.warn
         )
         return self.computed(rows, len(self.labels) or 1)
@@ -247,7 +248,7 @@ class Predictor(Answerer):
             check_integer(top_k, "top_k")
             if not self.labels:
                 raise ValueError(f"top_k={top_k} is for labels; {self.path} gives one number")
-        predictions = classification_encode.describe_predictions(self.task, self.logits(texts))
+        predictions = classification_metrics.describe_predictions(self.task, self.logits(texts))
         if self._gives_probability:
             return [{"probability": float(np.exp(-np.logaddexp(0, -row["score"])))} for row in predictions]
         if top_k is not None:

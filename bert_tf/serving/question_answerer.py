@@ -8,11 +8,10 @@ from bert_tf.models.task_models import BertForMultipleChoice, BertForQuestionAns
 from bert_tf.serving.predictor import Answerer, rows_of
 from bert_tf.store.head_config import softmax
 from bert_tf.system.checks import list_of_strings
-from bert_tf.tasks.choice.data import ChoiceExample
-from bert_tf.tasks.choice.encode import describe, encode_examples
+from bert_tf.tasks.choice.data import ChoiceExample, describe, encode_examples
 from bert_tf.tasks.squad.answers import Prediction, collect_scores, predict_answers
 from bert_tf.tasks.squad.data import Paragraph, SquadExample
-from bert_tf.tasks.squad.outputs import answer_settings
+from bert_tf.tasks.squad.metrics import answer_settings
 from bert_tf.tasks.squad.windows import build_windows, warn_of_cut_questions, warn_of_gaps
 
 _WITHOUT_TEXT = (

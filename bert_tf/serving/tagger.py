@@ -11,9 +11,8 @@ from bert_tf.store.head_config import softmax
 from bert_tf.system.checks import check_list, list_of_strings
 from bert_tf.tasks.ner import data as ner_data
 from bert_tf.tasks.ner import encode as ner_encode
-from bert_tf.tasks.ner import outputs as ner_outputs
-from bert_tf.tasks.ner import tags as ner_tags
-from bert_tf.tasks.ner.tags import standard_tags
+from bert_tf.tasks.ner import metrics as ner_tags
+from bert_tf.tasks.ner.metrics import standard_tags
 from bert_tf.text.characters import split_words
 
 
@@ -96,9 +95,9 @@ class Tagger(Answerer):
         if any(words.words for words in cut):
             of_pieces = self._settings.split == ner_tags.PIECES
             rows = ner_encode.encode_sentences(sentences, self.tokenizer, self.max_seq_length, of_pieces=of_pieces)
-            logits = ner_outputs.word_logits(rows, self.outputs(rows))
+            logits = ner_encode.word_logits(rows, self.outputs(rows))
             logits = ner_encode.character_logits(rows, logits, self.labels)
-            tags = ner_outputs.predicted_tags(sentences, logits, self.labels, self.scheme)
+            tags = ner_data.predicted_tags(sentences, logits, self.labels, self.scheme)
             scores = softmax(logits).max(-1)
         ends = np.cumsum([len(words.words) for words in cut], dtype=int)
         yield from zip(cut, tags, np.split(scores, ends[:-1]) if cut else (), strict=True)

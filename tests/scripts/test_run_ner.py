@@ -12,8 +12,8 @@ from helpers.tiny import ONE_LAYER, write_encoder
 from bert_tf.serving.export import export_saved_model
 from bert_tf.serving.tagger import Tagger
 from bert_tf.tasks.ner import data as ner_data
-from bert_tf.tasks.ner import tags as ner_tags
-from bert_tf.tasks.ner.settings import NerSettings
+from bert_tf.tasks.ner import metrics as ner_tags
+from bert_tf.tasks.ner.data import NerSettings
 from bert_tf.tasks.ner.task import NerTask
 from bert_tf.tasks.script import fine_tune
 from bert_tf.training.settings import FineTuningSettings

@@ -13,7 +13,7 @@ from helpers.script_cases import results_of, run_and_refuse
 from helpers.tiny import ONE_LAYER, write_encoder
 
 from bert_tf import FullTokenizer, QuestionAnswerer
-from bert_tf.tasks.squad import outputs as squad_outputs
+from bert_tf.tasks.squad import metrics as squad_outputs
 from bert_tf.tasks.squad.data import read_squad_examples
 from bert_tf.tasks.squad.windows import WindowSettings, build_windows
 

@@ -16,10 +16,10 @@ from bert_tf.serving.loaded_export import OnnxModel
 from bert_tf.serving.onnx_export import export_onnx
 from bert_tf.store.open import open_model
 from bert_tf.tasks import table
-from bert_tf.tasks.ner import tags as ner_tags
-from bert_tf.tasks.ner import tags as tagging
+from bert_tf.tasks.ner import metrics as ner_tags
+from bert_tf.tasks.ner import metrics as tagging
 from bert_tf.tasks.squad.answers import PredictionSettings
-from bert_tf.tasks.squad.outputs import SETTINGS_FILE, QuestionAnsweringSettings
+from bert_tf.tasks.squad.metrics import SETTINGS_FILE, QuestionAnsweringSettings
 from bert_tf.tasks.squad.windows import WindowSettings
 
 TEXTS = [

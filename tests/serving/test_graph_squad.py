@@ -18,7 +18,7 @@ from bert_tf.serving.graph_squad import ServedQuestionAnswering
 from bert_tf.serving.question_answerer import QuestionAnswerer, _describe, _describe_outputs
 from bert_tf.tasks.squad.answers import SpanScores, predict_answers
 from bert_tf.tasks.squad.data import Paragraph, SquadExample
-from bert_tf.tasks.squad.outputs import QuestionAnsweringSettings
+from bert_tf.tasks.squad.metrics import QuestionAnsweringSettings
 from bert_tf.tasks.squad.windows import build_windows
 
 LETTERS = "abcdeé京都はのàßșกไ세종"

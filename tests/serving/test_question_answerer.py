@@ -12,9 +12,9 @@ from helpers.tiny import TINY_CONFIG
 
 from bert_tf import BertConfig, BertForMultipleChoice, BertForQuestionAnswering, ChoicePredictor, QuestionAnswerer
 from bert_tf.serving import export, predictor
-from bert_tf.tasks.choice import encode as choice_encode
-from bert_tf.tasks.choice.data import ChoiceExample
-from bert_tf.tasks.task import predict_logits
+from bert_tf.tasks.choice.data import ChoiceExample, encode_examples
+from bert_tf.tasks.choice.task import ChoiceTask
+from bert_tf.tasks.task import ExampleSet, predict_logits
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "which", "?", "gold", *(f"w{number}" for number in range(92))]
 
@@ -167,12 +167,11 @@ def choices_of_the_script(chooser, questions, folder) -> list[dict]:
         ChoiceExample(str(number), context, *beginning or [""], tuple(choices))
         for number, (context, choices, *beginning) in enumerate(questions)
     ]
-    rows = choice_encode.encode_examples(examples, chooser.tokenizer, 64)
+    rows = encode_examples(examples, chooser.tokenizer, 64)
     settings = {"batch_size": 2, "max_seq_length": 64, "static_padding": False}
     logits = predict_logits(lambda batches: (np.asarray(chooser.model(batch)) for batch in batches), rows, **settings)
-    path, _ = choice_encode.write_predictions(str(folder), examples, logits)
-    with open(path, encoding="utf-8") as file:
-        return [json.loads(line) for line in file]
+    ChoiceTask(None).write_predictions(str(folder), ExampleSet("test", rows, examples), logits)
+    return [json.loads(line) for line in (folder / "predictions.jsonl").read_text(encoding="utf-8").splitlines()]
 
 
 def test_choices_are_the_scripts(tmp_path):

@@ -11,10 +11,10 @@ from bert_tf import FullTokenizer, Predictor, Tagger
 from bert_tf.models import task_models
 from bert_tf.serving import export
 from bert_tf.store.head_config import softmax
+from bert_tf.tasks.ner import data as ner_data
 from bert_tf.tasks.ner import encode as ner_encode
-from bert_tf.tasks.ner import outputs as ner_outputs
-from bert_tf.tasks.ner import tags as ner_tags
-from bert_tf.tasks.ner import tags as tagging
+from bert_tf.tasks.ner import metrics as ner_tags
+from bert_tf.tasks.ner import metrics as tagging
 from bert_tf.tasks.ner.data import Sentence
 
 TEXTS = [
@@ -48,8 +48,8 @@ def tags_of_the_script(path, labels, scheme) -> tuple[list[list[str]], np.ndarra
     rows = ner_encode.encode_sentences(sentences, FullTokenizer(VOCAB), 64)
     model = task_models.BertForTokenClassification.from_pretrained(path)
     options = {"batch_size": 3, "max_seq_length": 64, "static_padding": False}
-    logits = ner_outputs.predict_logits(lambda batches: map(np.asarray, map(model, batches)), rows, **options)
-    return ner_outputs.predicted_tags(sentences, logits, labels, scheme), softmax(logits).max(-1)
+    logits = ner_encode.predict_logits(lambda batches: map(np.asarray, map(model, batches)), rows, **options)
+    return ner_data.predicted_tags(sentences, logits, labels, scheme), softmax(logits).max(-1)
 
 
 @pytest.fixture(scope="module")

@@ -20,11 +20,11 @@ from bert_tf.models import initialize, task_models
 from bert_tf.store.directory import read_head
 from bert_tf.store.head_config import HEAD_CONFIG
 from bert_tf.store.tensor_files import open_safetensors
-from bert_tf.tasks.choice.settings import ChoiceSettings
+from bert_tf.tasks.choice.data import ChoiceSettings
 from bert_tf.tasks.choice.task import ChoiceTask
 from bert_tf.tasks.classification.settings import ClassificationSettings
 from bert_tf.tasks.classification.task import ClassificationTask
-from bert_tf.tasks.ner.settings import NerSettings
+from bert_tf.tasks.ner.data import NerSettings
 from bert_tf.tasks.ner.task import NerTask
 from bert_tf.tasks.script import fine_tune
 from bert_tf.training.settings import FineTuningSettings

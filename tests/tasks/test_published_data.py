@@ -16,8 +16,8 @@ from helpers.parquet import parquet_of
 from bert_tf.system.declare import settings_of
 from bert_tf.system.text_files import list_files
 from bert_tf.tasks.choice import data as choice
-from bert_tf.tasks.classification import data as classification
-from bert_tf.tasks.classification import glue
+from bert_tf.tasks.classification import data
+from bert_tf.tasks.classification import settings as classification_settings
 from bert_tf.tasks.ner import data as ner
 from bert_tf.tasks.similarity import data as similarity
 from bert_tf.tasks.squad import data as squad
@@ -198,15 +198,15 @@ def labels_in(script: str, own, name: str) -> list:
         return [one.orig_answer_text for one in read.examples]
     if script == "run_ner.py":
         [path] = list_files(file)
-        return [tag for one in ner.read_conll(path, own.layout).sentences for tag in one.tags]
+        return [tag for one in ner.read_conll(path, own).sentences for tag in one.tags]
     if script == "run_swag.py":
         return [one.label for one in choice.read_examples(file, own.columns, first_label=own.first_label)]
     if script == "run_similarity.py":
         examples = similarity.read_examples(file, own.columns, score_range=own.scores_between)
         return [5 * one.score for one in examples]
-    task = classification.custom_task(own) if own.is_custom else glue.find_task(own.task_name, own.language)
+    task = classification_settings.custom_task(own) if own.is_custom else data.find_task(own.task_name, own.language)
     split = task.train if name == "train" else task.dev["dev"]
-    return [one.label for one in classification.read_examples(task, split, own.data_dir or "")]
+    return [one.label for one in data.read_examples(task, split, own.data_dir or "")]
 
 
 def write(path, content: bytes) -> None:

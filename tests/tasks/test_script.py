@@ -20,15 +20,15 @@ import bert_tf
 from bert_tf.families.recipe import number_of_steps
 from bert_tf.store.bundle import DATA_SUFFIX, CheckpointReader
 from bert_tf.tasks import script
-from bert_tf.tasks.choice.settings import ChoiceSettings
+from bert_tf.tasks.choice.data import ChoiceSettings
 from bert_tf.tasks.choice.task import ChoiceTask
 from bert_tf.tasks.classification.settings import ClassificationSettings
 from bert_tf.tasks.classification.task import ClassificationTask
-from bert_tf.tasks.ner.settings import NerSettings
+from bert_tf.tasks.ner.data import NerSettings
 from bert_tf.tasks.ner.task import NerTask
-from bert_tf.tasks.similarity.settings import SimilaritySettings
+from bert_tf.tasks.similarity.data import SimilaritySettings
 from bert_tf.tasks.similarity.task import SimilarityTask
-from bert_tf.tasks.squad.settings import SquadSettings
+from bert_tf.tasks.squad.data import SquadSettings
 from bert_tf.tasks.squad.task import SquadTask
 from bert_tf.tasks.table import TASKS
 from bert_tf.training import run_directory

@@ -5,12 +5,30 @@ Paper: Devlin et al. 2019, section 4.4; SWAG: Zellers et al. 2018.
 
 import dataclasses
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
+import numpy as np
 from absl import logging
 
 from bert_tf.data import tables
-from bert_tf.data.tables import INTEGER, USUAL_TABLE, TableSettings, all_examples, field_of, named_rows, quoted, text_of
+from bert_tf.data.tables import (
+    INTEGER,
+    USUAL_TABLE,
+    FileSettings,
+    TableSettings,
+    all_examples,
+    field_of,
+    named_rows,
+    quoted,
+    text_of,
+)
+from bert_tf.data.token_rows import GroupedRows
+from bert_tf.system.checks import check_different
+from bert_tf.system.declare import setting
+from bert_tf.tasks.rows import encode_texts, rows_of_pairs
+from bert_tf.text.characters import plain_name
+from bert_tf.text.tokenizer import Tokenizer
+from bert_tf.training.settings import FineTuningSettings
 
 _CHANCE = 0.05  # that no first choice is right in any row; if it is less, labels are counted otherwise
 
@@ -19,8 +37,7 @@ _CHANCE = 0.05  # that no first choice is right in any row; if it is less, label
 class ChoiceExample:
     """A context, the beginning that all choices have in common (may be empty), the choices, and the right one's number.
 
-    `label` counts from 0; None where it is not known. `source` has the columns of the example's row that go into
-    predictions.
+    label: from 0, if known. source: the columns of its row that go into predictions.
     """
 
     guid: str
@@ -33,13 +50,10 @@ class ChoiceExample:
 
 @dataclasses.dataclass(frozen=True)
 class Columns:
-    """The columns of a file: names, or, for a file without header, numbers from 0 as text.
+    """The columns of a file: names, or, of a file without header, numbers from 0 as text.
 
-    Attributes:
-      context: the text that comes first. question: the beginning of every choice; None: no such column.
-      choices: a column each; or one name: that of a list in JSON, or what the columns are called before their numbers
-        (`ending` for ending0, ending1, ...).
-      label: the right choice.
+    question: the beginning of every choice, if any. choices: a column each; or one name: that of a list in JSON, or
+    what the columns are called before their numbers (`ending` for ending0, ending1, ...).
     """
 
     context: str
@@ -48,7 +62,7 @@ class Columns:
     label: str
 
     def header_names(self, with_label: bool) -> list[str]:
-        """The names that a header must have; one name of choices may be what they are called before their numbers."""
+        """The names that a header must have, without the only name of choices, which may have numbers there."""
         choices = self.choices if len(self.choices) > 1 else ()
         return [name for name in (self.context, self.question, *choices, self.label if with_label else None) if name]
 
@@ -73,12 +87,9 @@ def read_examples(
 ) -> list[ChoiceExample]:
     """The examples of a file, in its order; all of them have the same number of choices.
 
-    Args:
-      path: .csv, .jsonl, or else TSV; the first row of CSV and TSV is the header, unless columns are numbers.
-      columns: None: those of KNOWN_LAYOUTS that the file has.
-      first_label: what the label column has for the first choice: a number, or a letter.
-      labels_needed: False: the file may have none, or in every row "", -1 or null.
-      table: how the file is read.
+    columns: by default those of KNOWN_LAYOUTS that the file has.
+    first_label: what the label column has for the first choice: a number, or a letter.
+    labels_needed: whether labels must not be missing, "", -1 or null.
     """
     names, examples = columns.header_names(labels_needed) if columns else [], []
     for number, (line, row, source) in enumerate(named_rows(path, names, table)):
@@ -98,7 +109,6 @@ def read_examples(
 
 
 def _known_layout(names: Sequence[str], path: str, labels_needed: bool) -> Columns:
-    """The first of KNOWN_LAYOUTS whose columns are all among `names`."""
     for layout in KNOWN_LAYOUTS:
         needed = {layout.context, layout.question, layout.label if labels_needed else None} - {None}
         prefix = layout.choices[0]
@@ -109,7 +119,6 @@ def _known_layout(names: Sequence[str], path: str, labels_needed: bool) -> Colum
 
 
 def _numbered(prefix: str, names: Sequence[str]) -> list[str]:
-    """The names that are `prefix` and a number, by number."""
     numbered = [name for name in names if re.fullmatch(re.escape(prefix) + "[0-9]{1,3}", name)]
     return sorted(numbered, key=lambda name: int(name[len(prefix) :]))
 
@@ -156,3 +165,79 @@ def _label_of(value, first: str, count: int, path: str, line: int) -> int:
             f"{first!r} (--first_label)."
         )
     return number
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ChoiceSettings(TableSettings, FileSettings):
+    """Columns of files of multiple choice."""
+
+    context: str | None = setting(
+        None,
+        "Column of the context, by name, or by number from 0 if the file has no header. If no columns are named: "
+        "SWAG's, or context, question, choices and label.",
+        heading="Your files",
+    )
+    question: str | None = setting(None, "Column of the text that every choice begins with, if any.")
+    choices: list[str] | None = setting(
+        None,
+        "Columns of the choices, separated by commas; or one name: of a list in JSON lines, or the prefix of numbered "
+        "columns (ending for ending0, ending1, ...).",
+    )
+    label: str | None = setting(None, "Column of the correct choice. If unset, and other columns are named, label.")
+    first_label: str = setting("0", "The label of the first choice: 0, 1, A or the like.")
+
+    @property
+    def columns(self) -> Columns | None:
+        if not self.context:
+            return None
+        context, question, label = (plain_name(name or "") for name in (self.context, self.question, self.label))
+        return Columns(context, question or None, tuple(map(plain_name, self.choices)), label or "label")
+
+    def check(self, run: FineTuningSettings) -> None:
+        run.check_dev_set(run.do_eval, ": give --do_eval")
+        self.check_predictions(run.do_predict)
+        if bool(self.context) != bool(self.choices):
+            given, missing = ("context", "choices") if self.context else ("choices", "context")
+            raise ValueError(f"--{given} needs --{missing} beside it; without both, the columns are SWAG's.")
+        if columns := self.columns:
+            flags = {"--context": columns.context, "--question": columns.question, "--label": columns.label}
+            choices = {f"--choices ({number})": name for number, name in enumerate(columns.choices, start=1)}
+            check_different(flags | choices)
+        for name in ("question", "label"):
+            if getattr(self, name) and not self.context:
+                raise ValueError(f"--{name} needs --context and --choices beside it.")
+        run.check_tables(self)
+
+
+def encode_examples(
+    examples: Sequence[ChoiceExample], tokenizer: Tokenizer, max_seq_length: int, warn: Callable = logging.warning
+) -> GroupedRows:
+    """Token rows of examples with the same number of choices. warn: logs a message and its arguments."""
+    special = tokenizer.num_special_tokens(pair=True)
+    if max_seq_length < special + 2:
+        raise ValueError(f"max_seq_length={max_seq_length} has no room for two texts beside {special} special tokens.")
+    num_choices = len(examples[0].choices)
+    texts = []
+    for example in examples:
+        # A choice follows its question as a word follows another.
+        separator = tokenizer.word_separator if example.question else ""
+        texts += [example.context, example.question, *(separator + choice for choice in example.choices)]
+    encoded, pairs = iter(encode_texts(texts, tokenizer)), []
+    for _ in examples:
+        context, question = next(encoded), next(encoded)
+        # As in classification, a choice without any token (control characters only) does not count as a text.
+        pairs += [(context, [*question, *next(encoded)]) for _ in range(num_choices)]
+    rows, truncated = rows_of_pairs(pairs, tokenizer, max_seq_length)
+    if truncated:
+        message = "Longer than max_seq_length=%d tokens, of which the %s are lost: %d of %d choices with their context."
+        warn(message, max_seq_length, tokenizer.lost, truncated, len(rows))
+    labels = {}
+    if None not in (right := [example.label for example in examples]):
+        labels["label_ids"] = np.array(right, np.int32)
+    return GroupedRows(rows.ids, rows.offsets, rows.second_starts, labels, num_choices, pad_id=rows.pad_id)
+
+
+def describe(example: ChoiceExample, probabilities: np.ndarray) -> dict:
+    """`choice`, the likeliest one's number, its `text`, and all `probabilities` [N]."""
+    choice = int(probabilities.argmax())
+    return {"choice": choice, "text": example.choices[choice], "probabilities": probabilities.tolist()}

@@ -1,11 +1,17 @@
 """Multiple choice for the fine-tuning run: examples, model, metrics and files of run_swag.py."""
 
+import posixpath
+
+import numpy as np
 from absl import logging
 
 from bert_tf.models import task_models
-from bert_tf.store.head_config import HeadConfig
+from bert_tf.store.head_config import HeadConfig, softmax
 from bert_tf.system.messages import naming_flag
-from bert_tf.tasks.choice import data, encode
+from bert_tf.tasks import rows as task_rows
+from bert_tf.tasks.choice import data
+from bert_tf.tasks.classification import metrics
+from bert_tf.tasks.classification.data import Task
 from bert_tf.tasks.table import TASKS
 from bert_tf.tasks.task import LOGGED_EXAMPLES, ExampleSet, FineTuningTask
 
@@ -14,7 +20,7 @@ class ChoiceTask(FineTuningTask):
     """One of N continuations is right. settings: `ChoiceSettings`."""
 
     name = "multiple_choice"
-    write_records = staticmethod(encode.write_records)
+    write_records = staticmethod(task_rows.write_group_records)
 
     def load(self, run, files, tokenizer, newest):
         files.head = HeadConfig(TASKS[self.name].architecture)
@@ -26,7 +32,7 @@ class ChoiceTask(FineTuningTask):
             options = {"first_label": settings.first_label, "table": settings.of_set(kind)}
             with naming_flag(flag):
                 examples = data.read_examples(path, settings.columns, labels_needed=kind != "test", **options)
-            rows = encode.encode_examples(examples, tokenizer, run.max_seq_length)
+            rows = data.encode_examples(examples, tokenizer, run.max_seq_length)
             count, trained = rows.rows_per_example, self.train_rows and self.train_rows.rows_per_example
             logging.info("%s: %d examples of %d choices", flag, len(rows), count)
             if trained and count != trained:
@@ -35,7 +41,7 @@ class ChoiceTask(FineTuningTask):
 
         if run.do_train:
             self.train_rows = read("train").rows
-            encode.log_examples(self.train_rows, tokenizer, LOGGED_EXAMPLES)
+            task_rows.log_groups(self.train_rows, tokenizer, LOGGED_EXAMPLES)
         if run.do_eval:
             self.dev_sets = [read("dev")]
         if run.do_predict:
@@ -45,15 +51,23 @@ class ChoiceTask(FineTuningTask):
         return task_models.BertForMultipleChoice(self.files.config, dtype=dtype)
 
     def score(self, examples, logits, batch_size):
-        return encode.evaluate(examples.rows, logits, batch_size)
+        task = Task("multiple choice", tuple(map(str, range(examples.rows.rows_per_example))), None)
+        return metrics.evaluate(task, logits, examples.rows.labels["label_ids"], batch_size)
 
     def texts_of(self, examples):
         return [examples[0].context, *examples[0].choices]
 
     def write_analysis(self, output_dir, examples, logits, results):
+        from bert_tf.training import plots
+
         title = self.title_of("Place of the right choice, dev set", output_dir, results)
-        encode.write_confusion_matrix(output_dir, examples.rows, logits, title)
+        labels, names = examples.rows.labels["label_ids"], list(map(str, range(examples.rows.rows_per_example)))
+        path = posixpath.join(output_dir, "confusion_matrix.png")
+        plots.plot_confusion_matrix(labels, np.argmax(logits, -1), names, path, title=title)
 
     def write_predictions(self, output_dir, examples, logits):
-        paths = encode.write_predictions(output_dir, examples.examples, logits)
-        logging.info("Wrote the choices in %d examples to %s.", len(examples.rows), " and ".join(paths))
+        probabilities, described = softmax(np.asarray(logits, np.float32)), []
+        for example, row in zip(examples.examples, probabilities, strict=True):
+            described.append(data.describe(example, row) | ({} if example.label is None else {"label": example.label}))
+        paths = task_rows.write_predictions(output_dir, "", examples.examples, described, probabilities)
+        logging.info("Wrote the choices in %d examples to %s.", len(described), " and ".join(paths))

@@ -1,6 +1,6 @@
 """Examples of classification tasks from files: TSV as in GLUE, CSV, JSON lines, and the user's own columns.
 
-A task is a declaration of files, columns and labels (glue.py lists them); reading is the same for all.
+A task is a declaration of files, columns and labels (TASKS lists them); reading is the same for all.
 Original: run_classifier.py, DataProcessor and its subclasses.
 """
 
@@ -9,10 +9,10 @@ import math
 import posixpath
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
+import numpy as np
 from absl import logging
 
 from bert_tf.data.tables import (
-    INTEGER,
     Column,
     TableSettings,
     all_examples,
@@ -28,17 +28,15 @@ from bert_tf.data.tables import (
     text_of,
     warn_of_left_out,
 )
-from bert_tf.system import checks
-from bert_tf.system.messages import abbreviated_list, is_first, naming_flag
+from bert_tf.system.messages import abbreviated_list, is_first
 from bert_tf.text.characters import plain_name
 
 
 @dataclasses.dataclass(frozen=True)
 class InputExample:
-    """One example: an id, one text or two, and a label (None where there is none).
+    """One text or two, and a label, if known: a string, a float for regression, a tuple where several may hold.
 
-    The label is a string, a float for regression, or a tuple of strings where several may hold. `source` has the
-    columns of the example's row that go into predictions, `line` is where it begins in the file.
+    source: the columns of its row that go into predictions. line: where it begins in the file.
     """
 
     guid: str
@@ -57,13 +55,11 @@ class Split:
       file: name below the data directory; {language} is filled in where a task has one.
       text_a, text_b, label: columns, by number from 0 (negative ones count from the end) or by name in the header.
         Several columns of labels have 0 or 1 each, in the order of the task's labels.
-      set_name: first part of every guid.
-      has_header: the first row names the columns.
-      guid: column that makes the guid unique; None: the number of the row in the file, from 0, header included.
+      set_name: first part of every guid. guid: column of the other part; None: the number of the row in the file.
       header_names: column number -> name that the header must have there, to detect files of another task.
       keep: (column, value): rows with another value there are left out.
-      skip_short_rows: count and leave out rows that lack a column, instead of stopping (released files of QQP).
-      table: how a user's own file is read; None: to the letter, as the files of GLUE.
+      skip_short_rows: rows that lack a column are left out (released files of QQP).
+      table: how a user's file is read; None: to the letter, as the files of GLUE.
     """
 
     file: str
@@ -88,12 +84,10 @@ class Task:
     """A classification or regression task.
 
     Attributes:
-      name: in lower case.
       labels: in the order of their ids; None for a regression.
-      train: where the training examples are. dev, test: by name, the first one is the task's main set.
-      metrics: names of `encode.METRICS`; the first is the main one, by which a best checkpoint is kept.
-      label_aliases: other spellings of labels in the files.
-      any_case: a label that differs from one of `labels` only in case is that one; each such spelling is logged.
+      train, dev, test: the files; the first dev and test set are the main ones.
+      metrics: names of `metrics.METRICS`; the first chooses the best model.
+      label_aliases: other spellings of labels in the files. any_case: labels may differ in case.
       other_names: what Hugging Face and models trained there call the labels.
       multi_label: several labels of an example may hold.
       marks: whether lists of 0 and 1 mark labels, as in the training file; None: each file's lists say it.
@@ -122,6 +116,18 @@ class Task:
         if self.is_regression:
             return "regression"
         return "multi_label_classification" if self.multi_label else "single_label_classification"
+
+    def label_ids(self, labels: Sequence) -> np.ndarray:
+        """Class numbers int32 [n] of examples; numbers float32 [n]; or zeros and ones float32 [n, C]."""
+        if self.is_regression:
+            return np.array(labels, np.float32)
+        ids = {label: number for number, label in enumerate(self.labels)}
+        if not self.multi_label:
+            return np.array([ids[label] for label in labels], np.int32)
+        table = np.zeros((len(labels), len(ids)), np.float32)
+        for row, held in zip(table, labels, strict=True):
+            row[[ids[label] for label in held]] = 1.0
+        return table
 
 
 # --- rows ------------------------------------------------------------------------------------------------------------
@@ -165,11 +171,11 @@ def _find_columns(task: Task, split: Split, row: list | dict, path: str, line: i
 
 def read_examples(task: Task, split: Split, directory: str = "") -> list[InputExample]:
     """The examples of a split, in the order of the file."""
-    return _read(task, split, split_path(task, split, directory))[0]
+    return read_file(task, split, split_path(task, split, directory))[0]
 
 
-def _read(task: Task, split: Split, path: str) -> tuple[list[InputExample], Sequence[str]]:
-    """The examples of a file and `_marked_labels`."""
+def read_file(task: Task, split: Split, path: str) -> tuple[list[InputExample], Sequence[str]]:
+    """The examples of a file, and the labels that its values mark with 0 or 1, see `read_labels`."""
     rows = all_examples(path, _rows(task, split, path))
     labels, marked = [row[3] for row in rows], ()
     if split.label is not None:
@@ -219,7 +225,7 @@ _MARKS = {"0": False, "false": False, "1": True, "true": True}
 def read_labels(values: Sequence, task: Task, place: Callable[[int], str]) -> tuple[list, Sequence[str]]:
     """The labels of a column of `plain_label`s, in the form that the task uses, and `_marked_labels`.
 
-    place: names the place of a value, by its number, in errors.
+    place: names a value in errors, by its number.
     """
     marked = () if task.is_regression else _marked_labels(values, task)
     labels = []
@@ -303,70 +309,110 @@ def _known_label(value, task: Task) -> str:
     raise ValueError(f"the label {label!r} is not one of {quoted(task.labels)}")
 
 
-# --- the user's own files --------------------------------------------------------------------------------------------
-
-
-def declared_task(own) -> Task:
-    """A task on the user's own files: TSV, CSV or JSON lines, by the end of their names. No file is read.
-
-    own: `ClassificationSettings`, with columns by name (the files then have a header) or by number from 0 (they then
-    have none), and labels in the order of their ids, found in any case; None: see `custom_task`.
-    """
-    checks.check_different({f"--{name}": getattr(own, name) for name in ("text_a", "text_b", "label")})
-    if own.regression and (own.multi_label or own.labels):
-        raise ValueError("--regression has no classes: leave --multi_label and --labels out.")
-    names = own.label.split(",") if own.multi_label and own.label else [own.label]
-    columns = [name and plain_name(name) for name in (own.text_a, own.text_b, *names)]
-    columns = [int(name) if name and INTEGER.fullmatch(name) else name for name in columns]
-    has_header = not all(isinstance(column, int | None) for column in columns)
-    if has_header and any(isinstance(column, int) for column in columns):
-        raise ValueError("--text_a, --text_b and --label: give all columns by name, or all by number.")
-
-    def split(set_name: str) -> Split | None:
-        if not (file := getattr(own, f"{set_name}_file")):
-            return None
-        file, label = file.replace("{", "{{").replace("}", "}}"), tuple(columns[2:]) if len(names) > 1 else columns[2]
-        label = None if set_name == "test" else label
-        return Split(file, *columns[:2], label, set_name, has_header, table=own.of_set(set_name))
-
-    train, dev, test = map(split, ("train", "dev", "test"))
-    labels = own.labels or (names if len(names) > 1 else ())
-    several = ("micro_f1", "macro_f1") if own.multi_label else ("accuracy", "macro_f1")
-    return Task(
-        name="custom",
-        labels=None if own.regression else tuple(map(plain_name, labels)),
-        any_case=bool(labels),
-        train=train,
-        dev={"dev": dev} if dev else {},
-        test={"test": test} if test else {},
-        metrics=("pearson", "spearman") if own.regression else several,
-        multi_label=own.multi_label,
-    )
-
-
-def custom_task(own) -> Task:
-    """`declared_task`; its labels are by default those found in the training file, numbers by size, others by name."""
-    task, train_file = declared_task(own), own.train_file
-    if task.is_regression or task.labels:
-        return task
-    if task.train is None:
-        raise ValueError("Which classes are there? Give --train_file, or --labels=first,second,...")
-    from bert_tf.tasks.classification.label_checks import check_training_labels
-
-    with naming_flag("--train_file"):
-        examples, marked = _read(task, task.train, split_path(task, task.train))
-        check_training_labels(train_file, examples, by_number=not task.train.has_header)
-    labels = {label for row in examples for label in (row.label if task.multi_label else (row.label,))} | {*marked}
-    ordered = sorted(labels, key=int if all(map(INTEGER.fullmatch, labels)) else None)
-    if len(ordered) < (1 if task.multi_label else 2):
-        found = f"{len(ordered)} classes in the column {own.label!r}"
-        raise ValueError(f"--train_file: {train_file}: {found}: there is nothing to learn.")
-    logging.info("%d classes in %s: %s", len(ordered), train_file, ", ".join(ordered[:20]))
-    return dataclasses.replace(task, labels=tuple(ordered), marks=bool(marked))
-
-
 def task_of(model) -> Task:
     """The task of a `BertForSequenceClassification` that is trained; labels without names are numbers."""
     labels = tuple(model.labels or map(str, range(model.num_labels)))
     several = model.problem_type == "multi_label_classification"
     return Task("", None if model.problem_type == "regression" else labels, None, multi_label=several)
+
+
+NLI_LABELS = ("contradiction", "entailment", "neutral")
+ENTAILMENT_LABELS = ("entailment", "not_entailment")
+BINARY_LABELS = ("0", "1")
+
+
+def _mnli(file: str, set_name: str, label: int | None = -1) -> Split:
+    # Guids are made of the first column; the number of annotators' labels before the last column differs.
+    names = {8: "sentence1", 9: "sentence2"}
+    return Split(file, 8, 9, label, set_name, guid=0, header_names=names)
+
+
+def _pairs(label_names: tuple, columns: tuple, names: tuple, task: str, label: int | None = None, **further) -> Task:
+    """A task with two texts and a label, usually behind them, and a test file without label."""
+    label, header = columns[1] + 1 if label is None else label, dict(zip(columns, names, strict=True))
+
+    def split(name: str, label: int | None) -> Split:
+        return Split(f"{name}.tsv", *columns, label, name, header_names=header)
+
+    sets = split("train", label), {"dev": split("dev", label)}, {"test": split("test", None)}
+    return Task(task, label_names, *sets, **further)
+
+
+_MRPC = {"metrics": ("accuracy", "f1"), "other_names": ("not_equivalent", "equivalent")}
+_QQP_NAMES = {3: "question1", 4: "question2"}
+_SENTENCES = ("sentence1", "sentence2")
+_XNLI_NAMES = {0: "language", 6: "sentence1", 7: "sentence2"}
+TASKS = {
+    "cola": Task(
+        "cola",
+        BINARY_LABELS,
+        Split("train.tsv", 3, None, 1, "train", has_header=False),
+        {"dev": Split("dev.tsv", 3, None, 1, "dev", has_header=False)},
+        {"test": Split("test.tsv", 1, None, None, "test", header_names={1: "sentence"})},
+        ("matthews", "accuracy"),
+        other_names=("unacceptable", "acceptable"),
+    ),
+    "sst-2": Task(
+        "sst-2",
+        BINARY_LABELS,
+        Split("train.tsv", 0, None, 1, "train", header_names={0: "sentence", 1: "label"}),
+        {"dev": Split("dev.tsv", 0, None, 1, "dev", header_names={0: "sentence", 1: "label"})},
+        {"test": Split("test.tsv", 1, None, None, "test", header_names={1: "sentence"})},
+        other_names=("negative", "positive"),
+    ),
+    "mrpc": _pairs(BINARY_LABELS, (3, 4), ("#1 String", "#2 String"), "mrpc", 0, **_MRPC),
+    "sts-b": _pairs(None, (7, 8), _SENTENCES, "sts-b", metrics=("pearson", "spearman")),
+    "qqp": Task(
+        "qqp",
+        BINARY_LABELS,
+        Split("train.tsv", 3, 4, 5, "train", header_names=_QQP_NAMES, skip_short_rows=True),
+        {"dev": Split("dev.tsv", 3, 4, 5, "dev", header_names=_QQP_NAMES, skip_short_rows=True)},
+        {"test": Split("test.tsv", 1, 2, None, "test", header_names={1: "question1", 2: "question2"})},
+        ("accuracy", "f1"),
+        other_names=("not_duplicate", "duplicate"),
+    ),
+    "mnli": Task(
+        "mnli",
+        NLI_LABELS,
+        _mnli("train.tsv", "train"),
+        {
+            "dev_matched": _mnli("dev_matched.tsv", "dev_matched"),
+            "dev_mismatched": _mnli("dev_mismatched.tsv", "dev_mismatched"),
+        },
+        {
+            "test_matched": _mnli("test_matched.tsv", "test", None),
+            "test_mismatched": _mnli("test_mismatched.tsv", "test_mismatched", None),
+        },
+    ),
+    "qnli": _pairs(ENTAILMENT_LABELS, (1, 2), ("question", "sentence"), "qnli"),
+    "rte": _pairs(ENTAILMENT_LABELS, (1, 2), _SENTENCES, "rte"),
+    "wnli": _pairs(BINARY_LABELS, (1, 2), _SENTENCES, "wnli", other_names=("not_entailment", "entailment")),
+    # Diagnostics for a model trained on MNLI: nothing to train on, no labels.
+    "ax": Task(
+        "ax",
+        NLI_LABELS,
+        None,
+        {},
+        {"test": Split("diagnostic.tsv", 1, 2, None, "test", header_names={1: "sentence1", 2: "sentence2"})},
+    ),
+    "xnli": Task(
+        "xnli",
+        NLI_LABELS,
+        Split("multinli/multinli.train.{language}.tsv", 0, 1, 2, "train", header_names={0: "premise", 2: "label"}),
+        {"dev": Split("xnli.dev.tsv", 6, 7, 1, "dev", header_names=_XNLI_NAMES, keep=(0, "{language}"))},
+        {"test": Split("xnli.test.tsv", 6, 7, 1, "test", header_names=_XNLI_NAMES, keep=(0, "{language}"))},
+        label_aliases={"contradictory": "contradiction"},
+        language="zh",  # the only one of the original
+    ),
+}
+
+
+def find_task(name: str, language: str = "") -> Task:
+    """The task of a name, in any case; "sts_b" and "stsb" are "sts-b"."""
+    wanted = name.lower().replace("_", "-")
+    for key, task in TASKS.items():
+        if wanted in (key, key.replace("-", "")):
+            if language and not task.language:
+                raise ValueError(f"--language={language}: --task_name={name} has one language only.")
+            return dataclasses.replace(task, language=language or task.language)
+    raise ValueError(f"--task_name={name} is not one of {', '.join(TASKS)}, custom.")

@@ -1,26 +1,31 @@
 """The settings of run_classifier.py beyond those that all fine-tuning scripts share; checked without TensorFlow."""
 
+import collections
 import dataclasses
+from collections.abc import Sequence
 
 from absl import logging
 
-from bert_tf.data.tables import FileSettings, TableSettings
+from bert_tf.data.tables import (
+    INTEGER,
+    NAMES_OF_TEXTS,
+    FileSettings,
+    TableSettings,
+)
 from bert_tf.store.directory import read_head
 from bert_tf.store.head_config import MAX_WINDOWS
+from bert_tf.system import checks
 from bert_tf.system.checks import check_file
-from bert_tf.system.declare import ORIGINAL, setting, setting_group
+from bert_tf.system.declare import ORIGINAL, declared_in, setting, setting_group
+from bert_tf.system.messages import naming_flag
 from bert_tf.system.storage import is_remote
 from bert_tf.system.text_files import UTF_8
-from bert_tf.tasks.classification import data
-from bert_tf.tasks.classification.label_checks import class_weights_setting
+from bert_tf.tasks.classification.data import Split, Task, find_task, read_file, split_path
+from bert_tf.tasks.rows import class_weights_setting, is_number
+from bert_tf.text.characters import plain_name
 from bert_tf.text.tokenizer_files import directory_of
 from bert_tf.training.run_directory import settings_of_model
 from bert_tf.training.settings import FineTuningSettings
-
-_CUSTOM = (
-    "train_file", "dev_file", "test_file", "text_a", "text_b", "label", "labels", "regression", "multi_label",
-    "csv_delimiter", "encoding", "skip_short_rows", "copy_columns",
-)  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -122,10 +127,10 @@ class ClassificationSettings(TableSettings, FileSettings):
         needed = {"train": run.do_train, "dev": run.do_train or run.do_eval, "test": run.do_predict}
         for kind, is_needed in needed.items():
             check_file(getattr(self, f"{kind}_file") if is_needed else None, f"--{kind}_file")
-        data.declared_task(self)
+        declared_task(self)
 
     def _check_glue(self, run: FineTuningSettings) -> None:
-        task = _glue_task(self.task_name, self.language)
+        task = find_task(self.task_name, self.language)
         for name in _CUSTOM:
             if (value := getattr(self, name)) and value != UTF_8:
                 raise ValueError(f"--{name} is for --task_name=custom; --task_name={self.task_name} has its own files.")
@@ -134,9 +139,14 @@ class ClassificationSettings(TableSettings, FileSettings):
         dev, test = (next(iter(splits.values()), None) for splits in (task.dev, task.test))
         for action, split in {"do_train": task.train, "do_eval": dev, "do_predict": test}.items():
             if getattr(run, action) and split and not is_remote(self.data_dir):
-                check_file(data.split_path(task, split, self.data_dir), "--data_dir")
+                check_file(split_path(task, split, self.data_dir), "--data_dir")
 
 
+_CUSTOM = (
+    *declared_in(FileSettings),
+    *setting_group(ClassificationSettings, "Your files, with --task_name=custom"),
+    *declared_in(TableSettings),
+)
 # What says how windows are made and used; only for --long_texts=windows.
 _, *WINDOW_FLAGS = setting_group(ClassificationSettings, "Long texts")
 
@@ -148,10 +158,125 @@ def trained_on_pairs(source: str) -> bool | None:
     earlier = settings_of_model(source)
     if not isinstance(name := earlier.get("task_name"), str):
         return None
-    return bool(earlier.get("text_b")) if name.lower() == "custom" else _glue_task(name).train.text_b is not None
+    return bool(earlier.get("text_b")) if name.lower() == "custom" else find_task(name).train.text_b is not None
 
 
-def _glue_task(name: str, language: str = "") -> data.Task:
-    from bert_tf.tasks.classification import glue  # files of your own don't need it
+# --- the user's own files --------------------------------------------------------------------------------------------
 
-    return glue.find_task(name, language)
+
+def declared_task(own) -> Task:
+    """A task on the user's own files: TSV, CSV or JSON lines, by the end of their names. No file is read.
+
+    own: `ClassificationSettings`, with columns by name (the files then have a header) or by number from 0 (they then
+    have none), and labels in the order of their ids, found in any case; None: see `custom_task`.
+    """
+    checks.check_different({f"--{name}": getattr(own, name) for name in ("text_a", "text_b", "label")})
+    if own.regression and (own.multi_label or own.labels):
+        raise ValueError("--regression has no classes: leave --multi_label and --labels out.")
+    names = own.label.split(",") if own.multi_label and own.label else [own.label]
+    columns = [name and plain_name(name) for name in (own.text_a, own.text_b, *names)]
+    columns = [int(name) if name and INTEGER.fullmatch(name) else name for name in columns]
+    has_header = not all(isinstance(column, int | None) for column in columns)
+    if has_header and any(isinstance(column, int) for column in columns):
+        raise ValueError("--text_a, --text_b and --label: give all columns by name, or all by number.")
+
+    def split(set_name: str) -> Split | None:
+        if not (file := getattr(own, f"{set_name}_file")):
+            return None
+        file, label = file.replace("{", "{{").replace("}", "}}"), tuple(columns[2:]) if len(names) > 1 else columns[2]
+        label = None if set_name == "test" else label
+        return Split(file, *columns[:2], label, set_name, has_header, table=own.of_set(set_name))
+
+    train, dev, test = map(split, ("train", "dev", "test"))
+    labels = own.labels or (names if len(names) > 1 else ())
+    several = ("micro_f1", "macro_f1") if own.multi_label else ("accuracy", "macro_f1")
+    return Task(
+        name="custom",
+        labels=None if own.regression else tuple(map(plain_name, labels)),
+        any_case=bool(labels),
+        train=train,
+        dev={"dev": dev} if dev else {},
+        test={"test": test} if test else {},
+        metrics=("pearson", "spearman") if own.regression else several,
+        multi_label=own.multi_label,
+    )
+
+
+def custom_task(own) -> Task:
+    """`declared_task`; its labels are by default those found in the training file, numbers by size, others by name."""
+    task, train_file = declared_task(own), own.train_file
+    if task.is_regression or task.labels:
+        return task
+    if task.train is None:
+        raise ValueError("Which classes are there? Give --train_file, or --labels=first,second,...")
+    from bert_tf.tasks.classification.settings import check_training_labels
+
+    with naming_flag("--train_file"):
+        examples, marked = read_file(task, task.train, split_path(task, task.train))
+        check_training_labels(train_file, examples, by_number=not task.train.has_header)
+    labels = {label for row in examples for label in (row.label if task.multi_label else (row.label,))} | {*marked}
+    ordered = sorted(labels, key=int if all(map(INTEGER.fullmatch, labels)) else None)
+    if len(ordered) < (1 if task.multi_label else 2):
+        found = f"{len(ordered)} classes in the column {own.label!r}"
+        raise ValueError(f"--train_file: {train_file}: {found}: there is nothing to learn.")
+    logging.info("%d classes in %s: %s", len(ordered), train_file, ", ".join(ordered[:20]))
+    return dataclasses.replace(task, labels=tuple(ordered), marks=bool(marked))
+
+
+_NAMES_OF_LABELS = {"category", "class", "gold_label", "label", "labels", "score", "sentiment", "target"}
+_FEWEST_ROWS = 5  # fewer rows may well have a class each
+_MANY_NUMBERS = 20  # more numbers than this are probably not classes
+_MANY_KNOWN = 0.01  # of the rows of a dev set; short texts are often the same by chance
+
+
+def check_training_labels(path: str, examples: Sequence, by_number: bool) -> None:
+    """Raises for, or warns about, labels of a training file that are probably not classes.
+
+    examples: `InputExample`s in the order of the file. by_number: its columns are given by number, without header.
+    """
+    label_sets = [row.label if isinstance(row.label, tuple) else (row.label,) for row in examples]
+    labels = [label for label_set in label_sets for label in label_set]
+    counts = collections.Counter(labels)
+    if by_number and isinstance(examples[0].label, str):
+        _check_first_row(path, examples[0], counts)
+    known = {}  # hash of texts -> labels of the first row that has them
+    rows = zip((hash((row.text_a, row.text_b)) for row in examples), map(set, label_sets), strict=True)
+    if different := sum(known.setdefault(texts, label_set) != label_set for texts, label_set in rows):
+        logging.warning("%s: rows with the text of an earlier row and another label: %d.", path, different)
+    if "-" in counts:  # as SNLI has where its annotators disagreed
+        logging.warning("%s: '-' is taken for a class; --labels=first,second,... leaves its rows out.", path)
+    numbers = isinstance(examples[0].label, str) and all(map(is_number, counts))
+    if len(counts) == len(labels) >= _FEWEST_ROWS and len(labels) == len(examples):
+        raise ValueError(
+            f"{path}: each of the {len(labels)} rows has a label of its own, as {examples[0].label!r}: is --label the "
+            f"column of the classes?{' For scores give --regression.' if numbers else ''}"
+        )
+    fractions = [label for label in counts if not float(label).is_integer()] if numbers else []
+    if fractions or (numbers and len(counts) > _MANY_NUMBERS):
+        message = "%s: %d numbers as classes, such as %r: if they are scores, give --regression."
+        logging.warning(message, path, len(counts), (fractions or [*counts])[0])
+
+
+def _check_first_row(path: str, first, counts: collections.Counter) -> None:
+    others = [label for label in counts if label != first.label]
+    if counts[first.label] > 1 or not others:
+        return
+    message = (
+        f"{path}: the label of the first row, {first.label!r}, is not found in any other row; if the row is a header, "
+        f"name the columns by it: --text_a={first.text_a} --label={first.label}"
+    )
+    differs = all(map(is_number, others)) and not is_number(first.label)
+    if differs or first.label.casefold() in _NAMES_OF_LABELS or first.text_a.casefold() in NAMES_OF_TEXTS:
+        raise ValueError(message)
+    if all(counts[label] > 1 for label in others):
+        logging.warning("%s", message)
+
+
+def warn_of_known_texts(train: Sequence, dev: Sequence) -> None:
+    """Warns if `InputExample`s of a dev set share texts with others; `is_trained_on` of the task handles equal sets."""
+    trained, others = ([hash((row.text_a, row.text_b)) for row in rows] for rows in (train, dev))
+    known = set(trained)
+    shared = sum(text in known for text in others)
+    if shared > _MANY_KNOWN * len(dev) and trained != others:
+        message = "Of %d rows of --dev_file %d are also in --train_file: results on them say nothing about other texts."
+        logging.warning(message, len(dev), shared)

@@ -1,7 +1,6 @@
 """Classification and regression for the fine-tuning run: examples, model, metrics and files of run_classifier.py."""
 
 import dataclasses
-from collections.abc import Callable
 
 from absl import logging
 
@@ -10,12 +9,13 @@ from bert_tf.store.directory import read_head, read_max_length
 from bert_tf.store.head_config import MAX_WINDOWS, NO_HEAD, HeadConfig
 from bert_tf.system.declare import value_of
 from bert_tf.system.messages import naming_flag
-from bert_tf.tasks.classification import data, encode
-from bert_tf.tasks.classification.label_checks import class_weights, warn_of_known_texts
-from bert_tf.tasks.classification.settings import WINDOW_FLAGS, ClassificationSettings
+from bert_tf.tasks import rows as task_rows
+from bert_tf.tasks.classification import data, metrics
+from bert_tf.tasks.classification.settings import WINDOW_FLAGS, ClassificationSettings, custom_task, warn_of_known_texts
 from bert_tf.tasks.table import TASKS
 from bert_tf.tasks.task import LOGGED_EXAMPLES, ExampleSet, FineTuningTask
 from bert_tf.text import tokenizer_files
+from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.training import run_directory
 from bert_tf.training.settings import FineTuningSettings
 
@@ -25,8 +25,8 @@ class ClassificationTask(FineTuningTask):
 
     name = "classification"
     dev_records, test_records = "eval", "predict"
-    write_records = staticmethod(encode.write_records)
-    windows: encode.TextWindows | None = None
+    write_records = staticmethod(task_rows.write_records)
+    windows: task_rows.TextWindows | None = None
     takes_pairs = False
 
     def resolve(self, run, newest):
@@ -64,90 +64,74 @@ class ClassificationTask(FineTuningTask):
         files, tokenizer = super().describe(run, newest)
         if self.settings.long_texts:
             settings, length = self.settings, run.max_seq_length
-            self.windows = encode.windows_of(settings.window_stride, settings.max_windows, tokenizer, length)
+            self.windows = task_rows.windows_of(settings.window_stride, settings.max_windows, tokenizer, length)
             self.settings = dataclasses.replace(settings, window_stride=self.windows.stride)
         windows = {name: getattr(self.settings, name) for name in WINDOW_FLAGS}
         files.head = HeadConfig(labels=files.head.labels, hidden_act=files.head.hidden_act, **windows)
         return files, tokenizer
 
     def load(self, run, files, tokenizer, newest):
-        self.task, read = self._open(run)
-        weights = self.settings.class_weights
-        self.task = encode.with_best_metric(self.task, self.settings.best_metric, weights is not None)
-        files.head = dataclasses.replace(
-            files.head,
-            architecture=TASKS[self.name].architecture,
-            labels=self.task.labels, problem_type=self.task.problem_type,
-        )  # fmt: skip
-        self.files, self.main_metric, trained = files, f"eval_{self.task.metrics[0]}", []
-
-        def encoded(kind: str, action: str) -> list[ExampleSet]:
-            sets = []
-            for name, examples in read(kind).items():
-                logging.info("%s: %d examples", name, len(examples))
-                self.takes_pairs |= bool(examples) and examples[0].text_b is not None
-                rows = encode.encode_examples(examples, self.task, tokenizer, run.max_seq_length, windows=self.windows)
-                if kind != "test" and rows.label_ids is None:
-                    raise ValueError(f"--{action}: the set {name} has examples without label.")
-                if kind == "dev" and trained:
-                    warn_of_known_texts(trained, examples)
-                if kind == "train":
-                    if self.settings.is_custom:
-                        trained.extend(examples)
-                    encode.log_examples(examples[:LOGGED_EXAMPLES], rows, tokenizer)
-                sets.append(ExampleSet(name, rows, examples, f"_{name}" if sets else ""))
-            if not sets and getattr(run, action):
-                raise ValueError(f"--{action}: the task {self.task.name} has no {kind} set here.")
-            return sets
-
-        if run.do_train:
-            self.train_rows = next(split.rows for split in encoded("train", "do_train") if split.name == "train")
-            files.head = dataclasses.replace(files.head, pairs=self.takes_pairs)
-            if weights is not None:
-                if self.task.problem_type != "single_label_classification":
-                    raise ValueError("--class_weights is for tasks with one class an example.")
-                self.class_weights = class_weights(weights, self.task.labels, self.train_rows.label_ids)
-        if run.do_eval:
-            self.dev_sets = encoded("dev", "do_eval")
-        elif run.do_train:
-            try:
-                self.dev_sets = encoded("dev", "do_eval")
-            except FileNotFoundError as error:
-                if self.settings.dev_file:
-                    raise
-                logging.info("No evaluation while training: %s", error)
-        if run.do_train:
-            run.check_dev_set(bool(self.dev_sets), ", and the task has no dev set")
-        if run.do_predict:
-            self.test_sets = encoded("test", "do_predict")
-
-    def _open(self, run) -> tuple[data.Task, Callable[[str], dict]]:
-        """The task, and a function that reads its examples: "train", "dev" or "test" -> {name: examples}."""
-        settings = self.settings
+        settings, weights = self.settings, self.settings.class_weights
         if settings.is_custom:
             stored = None if run.do_train or settings.regression else self.starting_head
             if not settings.labels and stored and stored.labels:
                 settings = dataclasses.replace(settings, labels=stored.labels)  # predicting needs no train file
-            task = data.custom_task(settings)
+            task = custom_task(settings)
         else:
-            from bert_tf.tasks.classification import glue
+            task = data.find_task(settings.task_name, settings.language)
+        self.task = task = metrics.with_best_metric(task, settings.best_metric, weights is not None)
+        architecture, problem_type = TASKS[self.name].architecture, task.problem_type
+        files.head = dataclasses.replace(
+            files.head, architecture=architecture, labels=task.labels, problem_type=problem_type
+        )
+        self.files, self.main_metric = files, f"eval_{task.metrics[0]}"
+        if run.do_train:
+            train = self._sets("train", run, tokenizer)[0]
+            task_rows.log_examples(train.examples[:LOGGED_EXAMPLES], train.rows, tokenizer)
+            self.train_rows, files.head = train.rows, dataclasses.replace(files.head, pairs=self.takes_pairs)
+            if weights is not None:
+                if problem_type != "single_label_classification":
+                    raise ValueError("--class_weights is for tasks with one class an example.")
+                label_ids = train.rows.labels["label_ids"]
+                self.class_weights = task_rows.class_weights(weights, task.labels, label_ids)
+        if run.do_eval or run.do_train:
+            try:
+                self.dev_sets = self._sets("dev", run, tokenizer)
+            except FileNotFoundError as error:
+                if settings.dev_file or run.do_eval:
+                    raise
+                logging.info("No evaluation while training: %s", error)
+            if settings.is_custom and run.do_train:
+                for examples in self.dev_sets:
+                    warn_of_known_texts(train.examples, examples.examples)
+        if run.do_train:
+            run.check_dev_set(bool(self.dev_sets), ", and the task has no dev set")
+        if run.do_predict:
+            self.test_sets = self._sets("test", run, tokenizer)
 
-            task = glue.find_task(settings.task_name, settings.language)
-
-        def read(kind: str) -> dict:
-            splits = {"train": {"train": task.train} if task.train else {}, "dev": task.dev, "test": task.test}[kind]
-            sets = {}
-            for number, (name, split) in enumerate(splits.items()):
-                try:
-                    with naming_flag(f"--{kind}_file" if settings.is_custom else "--data_dir"):
-                        sets[name] = data.read_examples(task, split, settings.data_dir or "")
-                except FileNotFoundError:
-                    if number == 0:
-                        raise  # only the further sets (mismatched) may be missing
-                    logging.info("%s does not exist and is left out.", data.split_path(task, split, settings.data_dir))
-            return sets
-
-        return task, read
+    def _sets(self, kind: str, run: FineTuningSettings, tokenizer: Tokenizer) -> list[ExampleSet]:
+        """The "train", "dev" or "test" sets, encoded; only the further ones (mismatched) may be missing."""
+        task, settings, sets = self.task, self.settings, []
+        action = {"train": "do_train", "dev": "do_eval", "test": "do_predict"}[kind]
+        splits = {"train": {"train": task.train} if task.train else {}, "dev": task.dev, "test": task.test}[kind]
+        for name, split in splits.items():
+            try:
+                with naming_flag(f"--{kind}_file" if settings.is_custom else "--data_dir"):
+                    examples = data.read_examples(task, split, settings.data_dir or "")
+            except FileNotFoundError:
+                if not sets:
+                    raise
+                logging.info("%s does not exist and is left out.", data.split_path(task, split, settings.data_dir))
+                continue
+            logging.info("%s: %d examples", name, len(examples))
+            self.takes_pairs |= bool(examples) and examples[0].text_b is not None
+            rows = task_rows.encode_examples(examples, task, tokenizer, run.max_seq_length, windows=self.windows)
+            if kind != "test" and "label_ids" not in rows.labels:
+                raise ValueError(f"--{action}: the set {name} has examples without label.")
+            sets.append(ExampleSet(name, rows, examples, f"_{name}" if sets else ""))
+        if not sets and getattr(run, action):
+            raise ValueError(f"--{action}: the task {task.name} has no {kind} set here.")
+        return sets
 
     def create_model(self, dtype):
         config, head = self.files.config, self.files.head
@@ -161,14 +145,21 @@ class ClassificationTask(FineTuningTask):
         return tokens * count, flops * count
 
     def score(self, examples, outputs, batch_size):
-        return encode.evaluate(self.task, outputs, examples.rows.label_ids, batch_size)
+        return metrics.evaluate(self.task, outputs, examples.rows.labels["label_ids"], batch_size)
 
     def write_analysis(self, output_dir, examples, outputs, results):
         title = self.title_of(f"{self.task.name}, {examples.name}", output_dir, results)
-        encode.write_analysis(output_dir, examples.suffix, self.task, outputs, examples.rows.label_ids, title=title)
+        metrics.write_analysis(
+            output_dir, examples.suffix, self.task, outputs, examples.rows.labels["label_ids"], title=title
+        )
 
     def write_predictions(self, output_dir, examples, outputs):
-        encode.write_predictions(output_dir, examples.suffix, self.task, examples.examples, outputs)
+        described, name = metrics.describe_predictions(self.task, outputs), examples.suffix
+        numbers = metrics.probabilities(self.task, outputs)
+        path, _ = task_rows.write_predictions(output_dir, name, examples.examples, described, numbers)
+        logging.info(
+            "Wrote %d predictions to %s; in test_results%s.tsv their bare numbers.", len(described), path, name
+        )
 
 
 def _with_windows(settings, run: FineTuningSettings, newest: str | None) -> ClassificationSettings:

@@ -82,7 +82,7 @@ class Start:
 
 
 def open_start(settings: DomainSettings) -> Start:
-    """Reads what is beside the weights, and which heads they have; raises for rows that the model does not take."""
+    """Reads the files next to the weights; raises for rows that the model does not take."""
     path = settings.init_checkpoint
     with naming_flag("--init_checkpoint"):
         weights, files = model_directory.read_model(path)
@@ -119,14 +119,11 @@ def open_start(settings: DomainSettings) -> Start:
 
 
 def adapt(settings: DomainSettings) -> dict:
-    """Does all steps that are left, and writes the report.
+    """Does all steps that are left, and writes the report; returns the content of domain.json.
 
-    Returns:
-      The content of domain.json: `init_checkpoint`, `model` (the directory to use), `notes` on the losses; `texts`,
-      see `make_texts`; `new_words` and `pieces_per_word`, see `make_words`; `training` with `records`, `steps`,
-      `train_batch_size`, `learning_rate`, `seconds` (of its last start); `losses`: text -> `before`, unless the weights
-      lacked the head, and `after` -> results; `fine_tuning`: start -> metric -> a value for each seed, empty without a
-      task.
+    In it: `init_checkpoint`, `model` (the directory to use), `notes` on the losses, what `make_texts` and `make_words`
+    return, `training` (its settings and `seconds` of its last start), `losses` (text -> `before`, unless the weights
+    lacked the head, and `after`) and `fine_tuning` (start -> metric -> values of the seeds; empty without a task).
     """
     settings = with_models(settings, DomainSettings.check, settings.output_dir)
     job, output_dir = _Job(settings, open_start(settings)), settings.output_dir
@@ -150,7 +147,7 @@ class _Job:
         self.start_folder, self.pretrained = self.path("start"), self.path("pretrained")
 
     def do_all(self) -> dict:
-        """Does all steps, those that need no training first, so that mistakes show early; returns what `adapt` does."""
+        """Does all steps, those that need no training first, so that mistakes show early."""
         settings, name = self.settings, storage.name_of(self.settings.init_checkpoint)
         model = self.path("pretrained", *["discriminator"] * self.start.config.detects_replaced_tokens)
         vocabulary_settings = {"init_checkpoint": name, "new_words": settings.new_words} | files_of(settings)
@@ -171,7 +168,6 @@ class _Job:
         return content | {"training": training, "losses": losses, "fine_tuning": scores}
 
     def make_texts(self) -> dict:
-        """The texts, the new words, and the released weights with rows for these."""
         settings, start = self.settings, self.start
         counts = make_texts(settings)
         words = make_words(settings, start.tokenizer, start.config.title)
@@ -181,7 +177,7 @@ class _Job:
         return {"texts": counts, **words}
 
     def make_records(self, texts: Mapping[str, Mapping]) -> dict[str, int]:
-        """Writes the records of all texts; returns how many each has."""
+        """Writes the records of all texts; returns their numbers."""
         tf.io.gfile.makedirs(self.path("records"))
         vocab_file, rows = model_directory.read_model_files(self.start_folder).vocab_file, {}
         options = {"max_seq_length": self.settings.max_seq_length, **self.start.record_settings}
@@ -191,7 +187,6 @@ class _Job:
         return rows
 
     def _pretraining(self, text: str, model: str, output_dir: str, **further) -> PretrainingSettings:
-        """Settings of a run from a model, with a held-out text to evaluate on."""
         train, held_out = (self.path("records", f"{name}.tfrecord") for name in ("train", text))
         paths = {"input_file": train, "eval_input_file": held_out, "init_checkpoint": model, "output_dir": output_dir}
         return self.settings.pretraining(**paths, **self.start.training_settings, **further)
@@ -206,7 +201,7 @@ class _Job:
         )
 
     def train(self, rows: int) -> dict:
-        """The pre-training. rows: the number of records of the training text."""
+        """rows: the number of records of the training text."""
         settings = self.settings
         steps = settings.num_train_steps or math.ceil(rows / settings.train_batch_size)
         run = self._pretraining("heldout", self.start_folder, self.pretrained, **settings.training(steps))
@@ -347,7 +342,7 @@ def text_path(settings: DomainSettings, name: str) -> str:
 
 
 def files_of(settings: DomainSettings) -> dict[str, list[tuple[str, int]]]:
-    """flag -> (path, bytes) of each file that it names."""
+    """flag -> (path, bytes) of its files."""
     patterns = {name: getattr(settings, name) for name in ("input_file", "heldout_file", "other_text")}
     return {
         name: [(path, tf.io.gfile.stat(path).length) for path in list_files(files, f"--{name}")] if files else []
@@ -380,7 +375,6 @@ def make_texts(settings: DomainSettings) -> dict[str, dict[str, int]]:
 
 
 def _documents(settings: DomainSettings, name: str, flag: str) -> Iterator[Document]:
-    """The documents of a flag's files that belong to the text of this name."""
     documents = all_documents(list_files(getattr(settings, flag), f"--{flag}"), encoding=settings.encoding)
     if name == "other" or settings.heldout_file:
         yield from documents
@@ -392,7 +386,7 @@ def _documents(settings: DomainSettings, name: str, flag: str) -> Iterator[Docum
 
 
 def make_words(settings: DomainSettings, tokenizer: Tokenizer, title: str) -> dict:
-    """Writes the words to add to words.txt, if there are any. title: of the model's family.
+    """Writes the words to add, if any, to words.txt. title: of the model's family.
 
     Returns `new_words`, see `find_new_words`, and `pieces_per_word` of the training text, `before` and `after`.
     """
@@ -413,11 +407,7 @@ def find_new_words(counts: Mapping[str, int], tokenizer: FullTokenizer, most: in
     """The words whose addition shortens the text most, by count x (pieces - 1), the best first.
 
     Left out are words that are in the text less than 5 times, and what has no letter in it. A word that is unknown as a
-    whole counts as two pieces.
-
-    counts: of the tokenizer's basic tokens (`tokenizer.basic_tokenizer.tokenize`). most: as many at most.
-
-    Returns `word`, `count` and `pieces`, what it has been cut into so far.
+    whole counts as two pieces. counts: of the tokenizer's basic tokens.
     """
     cut, unknown = tokenizer.wordpiece_tokenizer.cut, tokenizer.unk_token
     ranked = []

@@ -144,7 +144,7 @@ class DomainSettings:
 
 
 def _further(name: str, arguments: tuple[str, ...], taken: set[str], *kinds: type) -> dict:
-    """The settings in a flag of flags, --pretraining_flag say; taken: those that it must not give."""
+    """The settings in a flag of flags. taken: those that it must not give."""
     with naming_flag(f"--{name}"):
         parsed = parsed_flags(arguments, *kinds)
         for flag in parsed.keys() & taken:

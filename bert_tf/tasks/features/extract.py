@@ -57,9 +57,8 @@ _BATCHES_FOR_FUSED = 200
 class EncodedLine:
     """Tokens of a line: [CLS] a [SEP], or [CLS] a [SEP] b [SEP].
 
-    ids: of the tokens. second_start: position of b; the number of tokens where there is none.
-    words, sizes: names of [CLS], the words and [SEP], and of how many tokens each consists; empty without a pooling
-    of words.
+    second_start: position of b, or the number of tokens. words, sizes: names of [CLS], the words and [SEP], and their
+    numbers of tokens; empty without a pooling of words.
     """
 
     ids: list[int]
@@ -109,8 +108,7 @@ def encode_line(line: str, tokenizer: Tokenizer, max_seq_length: int, pooling: s
 class EncodedText:
     """The tokens of all lines of a file, and what the features are of: tokens, words, or lines.
 
-    rows: the tokens of each line. truncated: lines that were cut.
-    entries: what the rows of features are of. starts: int64 [T + 1], the first token of each in `rows.ids`.
+    truncated: how many lines were. starts: int64 [T + 1], the first token of the entries in `rows.ids`.
     """
 
     rows: TokenRows
@@ -226,7 +224,7 @@ def layer_values(
 
 
 def _line_ranges(offsets: np.ndarray, batch_size: int, most_tokens: int) -> Iterator[range]:
-    """Lines cut into windows of whole batches with no more tokens than `most_tokens`, except for a single batch."""
+    """Windows of whole batches with no more tokens than `most_tokens`, except for a single batch."""
     first, count = 0, len(offsets) - 1
     while first < count:
         fitting = int(np.searchsorted(offsets, offsets[first] + most_tokens, "right")) - 1 - first
@@ -236,10 +234,7 @@ def _line_ranges(offsets: np.ndarray, batch_size: int, most_tokens: int) -> Iter
 
 
 def pool(values: np.ndarray, starts: np.ndarray, pooling: str) -> np.ndarray:
-    """[T, L, H]: of each word its first token's values, or mean or maximum over its tokens; "none": each is a word.
-
-    values: [tokens, L, H]. starts: [T + 1], the first token of each word, and the number of tokens.
-    """
+    """The values [T, L, H] of words. values: [tokens, L, H]. starts: [T + 1], the words' first tokens, and the end."""
     if pooling == "none":
         return values
     if pooling == "first":
@@ -250,7 +245,7 @@ def pool(values: np.ndarray, starts: np.ndarray, pooling: str) -> np.ndarray:
 
 
 def pool_lines(values: np.ndarray, starts: np.ndarray, sentences: SentenceSettings, tokenizer: Tokenizer) -> np.ndarray:
-    """[n, L, H]: one row of values for each of n lines, as `sentences` say; arguments as for `pool`."""
+    """The values [n, L, H] of lines, as `sentences` say; arguments as for `pool`."""
     skipped = sentences.skipped(sentences.prompt(), tokenizer)
     if skipped:
         kept = np.arange(len(values)) - np.repeat(starts[:-1], np.diff(starts)) >= skipped
@@ -281,15 +276,14 @@ def extract_features(
     """Writes the values of some layers for every token, every word, or every line of a file.
 
     Args:
-      input_file: one text or `first ||| second` a line. encoding: of the file, see `text_files.TextFile`.
+      input_file: one text or `first ||| second` a line.
       output_file: replaced when all is done. output_format: json, npz or tfrecord.
-      layers: numbers of encoder layers, negative ones from the end; see `parse_layers`.
-      batch_size: lines computed together, which the strategy divides among its replicas.
-      pooling: "none", or how tokens become words: "first", "mean", "max"; or "sentence", one row for a line, with
-        sentences: how that is made.
+      layers: numbers of encoder layers, negative ones from the end.
+      pooling: "none", or how tokens become words: "first", "mean", "max"; or "sentence", a row for a line, made as
+        `sentences` say.
       static_padding: pad all lines to max_seq_length, as the original did and a TPU needs.
       text: the result of `read_input`, if it has been called before.
-      window_bytes: most values held at a time, in bytes (twice: computed and written), except for a single batch.
+      window_bytes: of the values held at a time (twice: computed and written), except for a single batch.
 
     Returns the text as it was tokenized.
     """

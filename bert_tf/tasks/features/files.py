@@ -31,9 +31,8 @@ _WRITTEN_OTHERWISE = re.compile(rb"\b0\.0000\d+|[\d.]+e\d+")
 class Entries:
     """What the rows of values are of: word pieces, words, or lines.
 
-    offsets: int64 [lines + 1]: entries of each line.
-    names: of the entries from one number up to another. longest_name: its characters.
-    ids: int32 [T], the word pieces' in the vocabulary; None for others.
+    offsets: int64 [lines + 1], the lines' first entries. names: of the entries from one number up to another.
+    longest_name: its characters. ids: int32 [T], of word pieces.
     """
 
     offsets: np.ndarray
@@ -51,10 +50,7 @@ Write = Callable[[range, np.ndarray], None]
 
 @contextlib.contextmanager
 def open_writer(path: str, output_format: str, layers: tuple, hidden_size: int, entries: Entries) -> Iterator[Write]:
-    """A function that adds the values [entries, L, H] of the next lines to a file, which gets its name in the end.
-
-    output_format: json, npz or tfrecord. layers: as requested; written with the values.
-    """
+    """A function that adds the values [entries, L, H] of the next lines to a file, which gets its name in the end."""
     with written(path) as temporary:
         if output_format == "json":
             with tf.io.gfile.GFile(temporary, "wb") as file:
@@ -106,7 +102,7 @@ def _json_lines(lines: range, values: np.ndarray, layers: tuple[int, ...], entri
 
 
 class _Stream:
-    """A file that zipfile only writes to, from the beginning to the end: TensorFlow's files can't go back."""
+    """A file that zipfile writes to from the beginning to the end: TensorFlow's files can't go back."""
 
     def __init__(self, file):
         self._file, self.flush = file, file.flush

@@ -2,7 +2,7 @@
 
 One word per line with its columns, a blank line after each sentence, a line that begins with -DOCSTART- before each
 document. Whatever the file's scheme, a model learns IOB2 or, from the two schemes that mark ends, BIOES; predictions
-are written in the file's own, and spelled as its tags are (`tags.py`).
+are written in the file's own, and spelled as its tags are (`metrics.py`).
 
 Source: Tjong Kim Sang & De Meulder 2003 (CoNLL-2003).
 """
@@ -11,44 +11,53 @@ import dataclasses
 import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
+import numpy as np
 from absl import logging
 
 from bert_tf.data.tables import class_name, has_names, quoted, raw_rows
+from bert_tf.system.checks import check_input_files
+from bert_tf.system.declare import setting
 from bert_tf.system.messages import is_first
 from bert_tf.system.storage import write_text_file
-from bert_tf.system.text_files import UTF_8, read_text_lines
-from bert_tf.tasks.ner import tags as ner_tags
+from bert_tf.system.text_files import encoding_setting, read_text_lines
+from bert_tf.tasks.ner import metrics as ner_tags
+from bert_tf.tasks.rows import class_weights_setting
 from bert_tf.text.characters import plain_name, trimmed
+from bert_tf.training.settings import FineTuningSettings
 
 DOCUMENT_START = "-DOCSTART-"
-
 _HEADERS = {"label", "labels", "ner", "ner_tag", "pos", "tag", "tags", "text", "token", "tokens", "word", "words"}
-
 # CoNLL-U has ten columns; in the first, 2-3 numbers a range of words that are one in the text, 4.1 an empty node.
 _CONLL_U, _NO_WORD = 10, re.compile(r"\d+[-.]\d+")
 _LONG_SENTENCE = 200  # words: a file of so many has more than one
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Layout:
-    """How a file is to be read; the fields are the flags of the same names.
+    """How files of words and tags are read."""
 
-    Attributes:
-      column_separator: "tab", "space" (any run of spaces and tabs), or "auto": tab if the first word's line has one.
-      word_column, tag_column: from 0; negative ones count from the end.
-      tag_scheme: one of SCHEMES.
-      comment_prefix: lines that begin so are not words; "" for none.
-      repair_tags: read a tag that breaks the scheme as conlleval does, instead of raising.
-      encoding: see `text_files.TextFile`.
-    """
-
-    column_separator: str = "auto"
-    word_column: int = 0
-    tag_column: int = -1
-    tag_scheme: str = "iob2"
-    comment_prefix: str = ""
-    repair_tags: bool = False
-    encoding: str = UTF_8
+    column_separator: str = setting(
+        "auto",
+        "The column separator. space: any run of spaces and tabs. auto: tab if the first word's line has one.",
+        heading="How your files are read",
+        choices=("auto", "tab", "space"),
+    )
+    word_column: int = setting(0, "Column of the word, from 0; -1 is the last one.")
+    tag_column: int = setting(-1, "Column of the tag, from 0; -1 is the last one.")
+    tag_scheme: str = setting(
+        "iob2",
+        "How tags mark entities. iob2: B- begins each, I- continues it (most datasets). iob1: B- only between two "
+        "adjacent ones (CoNLL-2003 as published). bioes, bilou: ends and single words are marked, too. plain: tags "
+        "that mark no entities, such as parts of speech; accuracy is measured.",
+        choices=("iob2", "iob1", "bioes", "bilou", "plain"),
+    )
+    repair_tags: bool = setting(
+        False, "Read tags that violate --tag_scheme like the program conlleval; by default an error."
+    )
+    comment_prefix: str = setting(
+        "", "Lines with this prefix are not words, e.g. '# ' in CoNLL-U. Beware of hashtags in tweets."
+    )
+    encoding: str = encoding_setting("your files")
 
     def is_comment(self, line: str) -> bool:
         return bool(self.comment_prefix) and line.startswith(self.comment_prefix)
@@ -56,10 +65,10 @@ class Layout:
 
 @dataclasses.dataclass(frozen=True)
 class Sentence:
-    """The words of a sentence and their tags in the scheme that a model learns; None without tags.
+    """The words of a sentence and their tags, if any, in the scheme that a model learns.
 
-    lines: the line number of each word, from 1. document: number of the sentence's document, from 0.
-    path: of its file. raw_tags: as the file has them, where they broke the scheme and `tags` are repaired.
+    lines: of the words, from 1. document: its number, from 0.
+    raw_tags: as the file has them, where they broke the scheme and `tags` are repaired.
     """
 
     words: list[str]
@@ -72,9 +81,9 @@ class Sentence:
 
 @dataclasses.dataclass(frozen=True)
 class ConllFile:
-    """A file as it was read: its lines as they are, without byte order marks, and the sentences in them.
+    """A file's lines, without byte order marks, and the sentences in them.
 
-    separator: the string between two columns, "\\t" or " ". notation: of its tags. no_words: lines left out.
+    separator: of columns, a tab or a space. notation: of its tags. no_words: lines left out.
     """
 
     path: str
@@ -97,10 +106,10 @@ def split_of(sentences: Iterable[Sentence], added_tokens: Collection[str] = ()) 
 
 
 def read_conll(path: str, layout: Layout, scheme: str | None = None, has_tags: bool = True) -> ConllFile:
-    """Reads a file in CoNLL style; what is wrong with it is a ValueError that names file and line.
+    """Reads a file in CoNLL style.
 
     scheme: of the sentences' tags: iob2, bioes or plain; by default `learned_scheme(layout.tag_scheme)`.
-    has_tags: False: the file has no column of tags. A file that has only one column has none anyway.
+    has_tags: whether there is a column of tags; never so in a file of one column.
     """
     reader = _Reader(path, layout, scheme or ner_tags.learned_scheme(layout.tag_scheme), has_tags)
     if has_names(path):
@@ -186,7 +195,6 @@ class _Reader:
             self._tags.append(tag)
 
     def _columns_of(self, line: str) -> list[str]:
-        """The columns of a line, also where they are followed by blanks or separated by no-break spaces."""
         if self.separator == "\t":
             columns = line.split("\t")
             while self._columns and len(columns) > self._columns and not trimmed(columns[-1]):
@@ -262,12 +270,9 @@ def _is_tag(tag: str) -> bool:
 
 
 def write_conll(path: str, file: ConllFile, predicted: Sequence[Sequence[str]], layout: Layout) -> None:
-    """Writes a file's lines as they were, with the predicted tag as one more column; complete or not at all.
+    """Writes a file's lines as they were, with the predicted tag as one more column, as conlleval reads it.
 
-    conlleval reads this form: the predicted tag follows the gold tag, if that is in the last column. Blank lines and
-    comments stay; -DOCSTART- gets the tag O.
-
-    predicted: the tags of each sentence, in the scheme of the file; they are written in its spelling.
+    -DOCSTART- gets the tag O. predicted: the tags of each sentence, in the scheme of the file, not in its spelling.
     """
     spell = str if layout.tag_scheme == "plain" else file.notation.write
     tag_at = {
@@ -293,8 +298,6 @@ def lines_of_rows(path: str, word_column: int, tag_column: int, encoding: str) -
     """(row, line) of a file whose columns are the lists of each row, and a blank line after each row.
 
     Lists of another length, which are neither the words nor the tags, have "_" where they are too short.
-
-    word_column, tag_column: numbers among the columns of lists, from 0; negative ones count from the end.
     """
     names: list[str] = []
     for number, row in raw_rows(path, None, None, encoding):
@@ -319,3 +322,68 @@ def lines_of_rows(path: str, word_column: int, tag_column: int, encoding: str) -
                 raise ValueError(f"{start}: word {k} is blank, which only rows with tags may have.")
             yield number, line
         yield number, ""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class NerSettings(Layout):
+    """Files of words and tags, and how a model learns them."""
+
+    train_file: str | None = setting(
+        None, "Words and tags to train on; files separated by commas, or a glob.", heading="Your files"
+    )
+    dev_file: str | None = setting(None, "Words and tags to evaluate on (or several files).")
+    test_file: str | None = setting(None, "One file to tag; tags, if it has any, are scored.")
+    test_has_tags: bool = setting(True, "Whether --test_file has a tag column. A file with a single column has none.")
+    doc_stride: int | None = setting(
+        None,
+        "Tokens from the start of one window of a long sentence or document to the next. If unset, half a window.",
+        heading="Windows",
+        least=1,
+    )
+    document_context: bool | None = setting(
+        False,
+        "Encode a sentence with its neighbours in the document (-DOCSTART- lines), as in the paper; use it with a "
+        "large --max_seq_length. If unset, as the model was trained, or else false.",
+        unset=True,
+    )
+    metric: str = setting(
+        "entities",
+        "How tags are scored. entities: precision, recall and F1 of whole entities, as conlleval. klue: also the "
+        "scores of KLUE-NER, for files with a character a line: mean F1 over types of entities, which chooses the best "
+        "model, and over tags of characters.",
+        heading="Evaluation",
+        choices=("entities", "klue"),
+    )
+    character_tokens: bool = setting(
+        False,
+        "Of files with a character a line and spaces among them (KLUE-NER), each character is a token of its own, for "
+        "models of characters. If false, the texts are cut into the model's pieces, each of which has the tag of its "
+        "first character, and characters get the tags of their pieces. Models of run_ner.py stay as they were trained.",
+        heading="Windows",
+    )
+    class_weights: str | None = class_weights_setting("tagged words")
+
+    def check(self, run: FineTuningSettings) -> None:
+        names = ("train_file", "dev_file", "test_file")
+        run.check_files(check_input_files, **{name: getattr(self, name) for name in names})
+        run.check_dev_set(run.do_eval, ": give --do_eval")
+        if self.metric == "klue" and self.tag_scheme == "plain":
+            raise ValueError("--metric=klue scores entities: --tag_scheme=plain has none.")
+
+
+def tags_by_sentence(sentences: Sequence[Sentence], tags: Sequence[str]) -> list[list[str]]:
+    """The tags of all words, split into sentences."""
+    ends = np.cumsum([len(sentence.words) for sentence in sentences]).tolist()
+    return [list(tags[start:end]) for start, end in zip([0, *ends], ends, strict=False)]
+
+
+def raw_tags(sentences: Sequence[Sentence], logits: np.ndarray, labels: Sequence[str]) -> list[list[str]]:
+    """The most probable tag of each word, by sentence; together they may break the scheme."""
+    return tags_by_sentence(sentences, [labels[number] for number in logits.argmax(-1)])
+
+
+def predicted_tags(
+    sentences: Sequence[Sentence], logits: np.ndarray, labels: Sequence[str], scheme: str
+) -> list[list[str]]:
+    """`raw_tags` as valid tags of `scheme`; incomplete entities are read as conlleval reads them."""
+    return [ner_tags.valid_tags(tags, scheme) for tags in raw_tags(sentences, logits, labels)]

@@ -8,7 +8,7 @@ counts twice.
 import bisect
 import dataclasses
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 from absl import logging
@@ -17,7 +17,7 @@ from bert_tf.data import token_rows
 from bert_tf.data.token_rows import TokenRows, document_spans, flatten
 from bert_tf.system.messages import warn_once
 from bert_tf.tasks.ner.data import Sentence
-from bert_tf.tasks.ner.tags import OUTSIDE
+from bert_tf.tasks.ner.metrics import OUTSIDE
 from bert_tf.text import shown, watch_unknown
 from bert_tf.text.tokenizer import Tokenizer
 
@@ -33,8 +33,7 @@ class WordRows(TokenRows):
     NO_LABEL except for the first pieces of the words that the row is responsible for.
 
     Attributes:
-      word_rows, word_positions: int32 [W]: for each word of all sentences, in order, the row and the position in it
-        where the word is learned and predicted.
+      word_rows, word_positions: int32 [W]: where all words, in order, are learned and predicted.
       word_kinds: int8 [W]: FIRST; INSIDE for a character that is predicted with the first one of its piece; SPACE for
         one that is predicted with the next piece; MARGIN. Only FIRST ones are learned.
     """
@@ -60,11 +59,10 @@ def encode_sentences(
     only the inside of a very long one, are left out.
 
     Args:
-      max_seq_length: tokens of a row, [CLS] and [SEP] included.
-      label_ids: tag -> id; None: no labels.
+      label_ids: of the tags; None: no labels.
       doc_stride: tokens from the start of a window to that of the next; by default half of what a window holds.
-      document_context: join the sentences of a document, so that the model sees each one with its neighbours.
-      of_pieces: sentences whose words are characters are cut into pieces as the texts that they are.
+      document_context: whether the sentences of a document are joined.
+      of_pieces: whether sentences of characters are split into pieces as the texts that they are.
     """
     token_rows.check_room(tokenizer, max_seq_length)
     room = max_seq_length - tokenizer.num_special_tokens()
@@ -165,7 +163,7 @@ def character_logits(rows: WordRows, logits: np.ndarray, labels: Sequence[str]) 
 
 
 def _best_spans(spans: Sequence[tuple[int, int]], firsts: np.ndarray) -> np.ndarray:
-    """For each word, by its first piece, the window whose nearer edge is farthest; the earliest on a tie [W]."""
+    """The window whose nearer edge is farthest from the first piece of each word; the earliest on a tie [W]."""
     best, score = np.zeros(len(firsts), np.int32), np.full(len(firsts), -1)
     for number, (start, size) in enumerate(spans):
         here = slice(*np.searchsorted(firsts, [start, start + size]))
@@ -177,7 +175,7 @@ def _best_spans(spans: Sequence[tuple[int, int]], firsts: np.ndarray) -> np.ndar
 
 
 def log_rows(rows: WordRows, labels: Sequence[str], tokenizer: Tokenizer, count: int = 3) -> None:
-    """Shows the first rows as the model will see them: pieces, each with its tag where it has one."""
+    """Logs the first rows as the model will see them, with the tags of the pieces."""
     for row in range(min(count, len(rows))):
         ids = rows.ids[rows.offsets[row] : rows.offsets[row + 1]].tolist()
         tags = [labels[number] if number >= 0 else "" for number in rows.labels["label_ids"][row, : len(ids)].tolist()]
@@ -205,3 +203,26 @@ def write_records(path: str, rows: WordRows, max_seq_length: int) -> None:
         table = rows.labels["label_ids"]
         columns = {"label_ids": np.maximum(table, 0), "label_mask": (table >= 0).astype(np.int16)}
     token_rows.write_records(path, rows, max_seq_length, columns)
+
+
+def predict_logits(predict: Callable, rows: WordRows, *, batch_size: int, **padding) -> np.ndarray:
+    rows = dataclasses.replace(rows, labels={})
+    batches = token_rows.evaluation_batches(rows, batch_size=batch_size, **padding)
+    return word_logits(rows, token_rows.rows_and_outputs(rows, batch_size, predict(batches)))
+
+
+def word_logits(rows: WordRows, outputs: Iterable[tuple[np.ndarray, np.ndarray]]) -> np.ndarray:
+    """Logits [W, C] of all words of all sentences in their order.
+
+    outputs: (row numbers, their logits [B, S, C]) of batches that together have every row once.
+    """
+    order = np.argsort(rows.word_rows, kind="stable")
+    bounds = np.searchsorted(rows.word_rows[order], np.arange(len(rows) + 1))
+    logits = None
+    for chosen, output in outputs:
+        if logits is None:
+            logits = np.empty((len(rows.word_rows), output.shape[-1]), np.float32)
+        for position, row in enumerate(chosen.tolist()):
+            words = order[bounds[row] : bounds[row + 1]]
+            logits[words] = output[position, rows.word_positions[words]]
+    return logits

@@ -1,18 +1,22 @@
 """Tagging of words for the fine-tuning run: sentences, model, metrics and files of run_ner.py."""
 
 import dataclasses
+import json
 import posixpath
+from collections.abc import Sequence
 
+import numpy as np
 from absl import logging
 
 from bert_tf.models.task_models import BertForTokenClassification
-from bert_tf.store.head_config import HeadConfig, difference, spelled_as
+from bert_tf.store.head_config import HeadConfig, difference, softmax, spelled_as
 from bert_tf.system.messages import abbreviated_list, naming_flag
 from bert_tf.system.storage import write_text_file
 from bert_tf.system.text_files import list_files
-from bert_tf.tasks.classification.label_checks import class_weights
-from bert_tf.tasks.ner import data, encode, outputs
-from bert_tf.tasks.ner.tags import OUTSIDE, PIECES, SETTINGS_FILE, TaggingSettings, learned_scheme, standard_tags
+from bert_tf.tasks.ner import data, encode, metrics
+from bert_tf.tasks.ner.data import ConllFile, Layout, Sentence, predicted_tags, raw_tags, tags_by_sentence
+from bert_tf.tasks.ner.metrics import OUTSIDE, PIECES, SETTINGS_FILE, TaggingSettings, Tags
+from bert_tf.tasks.rows import class_weights
 from bert_tf.tasks.table import TASKS
 from bert_tf.tasks.task import LOGGED_EXAMPLES, ExampleSet, FineTuningTask
 from bert_tf.text.tokenizer_files import directory_of
@@ -30,7 +34,7 @@ class NerTask(FineTuningTask):
         settings, self.source = self.settings, newest or run.init_checkpoint
         with naming_flag("--output_dir" if newest else "--init_checkpoint"):
             stored = TaggingSettings.read(directory_of(self.source)) if self.source else None
-        scheme, context = learned_scheme(settings.tag_scheme), settings.document_context
+        scheme, context = metrics.learned_scheme(settings.tag_scheme), settings.document_context
         self.chooses_split = stored is None or (run.do_train and not newest)
         if self.chooses_split:
             stored = TaggingSettings(learned_scheme=scheme, document_context=bool(context))
@@ -69,14 +73,14 @@ class NerTask(FineTuningTask):
         head = self.starting_head
         if run.do_train:
             with naming_flag("--train_file"):
-                self.labels = self._labels_to_learn(outputs.labels_of(train, scheme), head)
+                self.labels = self._labels_to_learn(labels_of(train, scheme), head)
         elif head and head.labels:  # of a trained model, spelled as in the data
             tags = {tag for sentences in tagged.values() for sentence in sentences for tag in sentence.tags}
-            self.labels = list(spelled_as(standard_tags(head.labels), sorted(tags)))
+            self.labels = list(spelled_as(metrics.standard_tags(head.labels), sorted(tags)))
         else:
             raise ValueError(f"{self.source} does not say which tags it has learned (labels in its head_config.json).")
         model_tags = head.labels if head and head.labels else ()
-        spellings = dict(zip(spelled_as(standard_tags(model_tags), self.labels), model_tags, strict=True))
+        spellings = dict(zip(spelled_as(metrics.standard_tags(model_tags), self.labels), model_tags, strict=True))
         self.other_labels = tuple(spellings.get(label, label) for label in self.labels)
         for flag, sentences in tagged.items():
             self._check_tags(flag, sentences, run)
@@ -107,7 +111,7 @@ class NerTask(FineTuningTask):
             self.test_sets = [ExampleSet("test", encoded(test.sentences), test)]
 
     def _find_split(self, splits: dict[str, str]) -> None:
-        """Takes the split of the first file where the model has none, and warns of others; flag -> `data.split_of`."""
+        """Takes the split of the first file where the model has none, and warns of others. splits: flag -> split."""
         flag, split = next(iter(splits.items()))
         if self.chooses_split:
             of_pieces = self.tagging.learned_scheme == "iob2" and not self.settings.character_tokens
@@ -128,8 +132,7 @@ class NerTask(FineTuningTask):
         flag = f"--{kind}_file"
         paths = list_files(getattr(self.settings, f"{kind}_file"), flag)
         with naming_flag(flag):
-            layout, scheme = self.settings.layout, self.tagging.learned_scheme
-            return [data.read_conll(path, layout, scheme, has_tags) for path in paths]
+            return [data.read_conll(path, self.settings, self.tagging.learned_scheme, has_tags) for path in paths]
 
     def _tagged_sentences(self, kind: str) -> list[data.Sentence]:
         sentences, documents = [], 0
@@ -150,7 +153,7 @@ class NerTask(FineTuningTask):
 
     def _labels_to_learn(self, labels: list[str], head: StartingHead | None) -> list[str]:
         """The tags of the data; if the model knows these and more, all of the model's tags."""
-        head_tags = spelled_as(standard_tags(head.labels), labels) if head and head.labels else ()
+        head_tags = spelled_as(metrics.standard_tags(head.labels), labels) if head and head.labels else ()
         if not set(labels) < set(head_tags):
             return labels
         logging.info(
@@ -191,11 +194,11 @@ class NerTask(FineTuningTask):
         return {SETTINGS_FILE: self.tagging.to_json()}
 
     def outputs_of(self, predict, examples, **batches):
-        logits = outputs.predict_logits(predict, examples.rows, **batches)
+        logits = encode.predict_logits(predict, examples.rows, **batches)
         return encode.character_logits(examples.rows, logits, self.labels)
 
     def _score(self, kind: str, sentences: list, logits) -> tuple[dict[str, float], str]:
-        results, report = outputs.score(sentences, logits, self.labels, self.tagging, self.settings.metric)
+        results, report = score(sentences, logits, self.labels, self.tagging, self.settings.metric)
         return {f"{kind}_{name}": value for name, value in results.items()}, report
 
     def score(self, examples, logits, batch_size):
@@ -207,11 +210,11 @@ class NerTask(FineTuningTask):
         write_text_file(posixpath.join(output_dir, "eval_report.txt"), report)
         plain = self.tagging.learned_scheme == "plain"
         title = self.title_of(f"{'Tags' if plain else 'Types'} of words, dev set", output_dir, results)
-        outputs.write_confusion_matrix(output_dir, examples.examples, logits, self.labels, plain, title)
+        write_confusion_matrix(output_dir, examples.examples, logits, self.labels, plain, title)
 
     def write_predictions(self, output_dir, examples, logits):
         file = examples.examples
-        paths = outputs.write_predictions(output_dir, file, self.settings.layout, logits, self.labels)
+        paths = write_predictions(output_dir, file, self.settings, logits, self.labels)
         logging.info("Wrote the tags of %d sentences to %s.", len(file.sentences), " and ".join(paths))
 
     def score_predictions(self, output_dir, examples, logits, step, batch_size):
@@ -223,3 +226,96 @@ class NerTask(FineTuningTask):
         path = posixpath.join(output_dir, "test_results.txt")
         run_directory.write_eval_results(path, {**results, "global_step": step})
         write_text_file(posixpath.join(output_dir, "test_report.txt"), report)
+
+
+_FEWEST_WORDS = 5  # of fewer words, each may well have a tag of its own
+
+
+def labels_of(sentences: Sequence[Sentence], scheme: str) -> list[str]:
+    """The tags to learn: for entities all tags of the types in the data, also those that happen not to occur."""
+    every = [tag for sentence in sentences for tag in sentence.tags]
+    tags = set(every)
+    if scheme == "plain" and len(tags) == len(every) >= _FEWEST_WORDS:
+        raise ValueError(f"--tag_column: each of the {len(every)} words has a tag of its own, as {every[0]!r}.")
+    if len(tags) == 1:
+        raise ValueError(f"all words have the same tag, {tags.pop()!r}: there is nothing to learn.")
+    if scheme == "plain":
+        return sorted(tags)
+    return metrics.tag_set(scheme, metrics.types_of(tags))
+
+
+def score(
+    sentences: Sequence[Sentence],
+    logits: np.ndarray,
+    labels: Sequence[str],
+    settings: TaggingSettings,
+    metric: str = "entities",
+) -> tuple[dict[str, float], str]:
+    """Scores of `evaluate` and, for metric="klue", `klue`; the loss of the words' tags; and a table by type.
+
+    Tags are scored as they are in the file and as they are predicted, also broken ones. A tag that the model does not
+    know counts as wrong; the loss leaves it out.
+    """
+    plain = settings.learned_scheme == "plain"
+    gold = [sentence.raw_tags or sentence.tags for sentence in sentences]
+    predicted = raw_tags(sentences, logits, labels)
+    results = metrics.evaluate(gold, predicted, plain=plain)
+    if metric == "klue":
+
+        def without_spaces(every: Tags) -> Tags:
+            words = (zip(sentence.words, tags, strict=True) for sentence, tags in zip(sentences, every, strict=True))
+            return [[tag for word, tag in pairs if not word.isspace()] for pairs in words]
+
+        known = metrics.tag_set("iob2", metrics.types_of(labels))
+        results |= metrics.klue(without_spaces(gold), without_spaces(predicted), known)
+    number = {label: index for index, label in enumerate(labels)}
+    ids = np.array([number.get(tag, -1) for sentence in sentences for tag in sentence.tags])
+    has_id = ids >= 0
+    losses = -np.log(np.maximum(softmax(logits[has_id])[np.arange(has_id.sum()), ids[has_id]], 1e-30))
+    results["loss"] = float(losses.mean()) if len(losses) else 0.0
+    return results, metrics.report(gold, predicted, plain=plain)
+
+
+def write_confusion_matrix(
+    output_dir: str, sentences: Sequence[Sentence], logits: np.ndarray, labels: Sequence[str], plain: bool, title: str
+) -> None:
+    """Writes confusion_matrix.png: how often words of each type of entity (or plain tag) were given each type."""
+    from bert_tf.training import plots
+
+    def kinds(tags_of_sentences) -> list[str]:
+        return [tag if plain else tag.partition("-")[2] or tag for tags in tags_of_sentences for tag in tags]
+
+    gold, predicted = kinds([sentence.tags for sentence in sentences]), kinds(raw_tags(sentences, logits, labels))
+    if len({*predicted}) == 1 < len({*gold}):
+        logging.warning("All %d words are tagged %r: the model tells none apart.", len(predicted), predicted[0])
+    names = sorted({*gold, *predicted}, key=lambda name: (name == OUTSIDE, name))
+    number = {name: index for index, name in enumerate(names)}
+    numbers = ([number[name] for name in of_words] for of_words in (gold, predicted))
+    plots.plot_confusion_matrix(*numbers, names, posixpath.join(output_dir, "confusion_matrix.png"), title=title)
+
+
+def write_predictions(
+    output_dir: str, file: ConllFile, layout: Layout, logits: np.ndarray, labels: Sequence[str]
+) -> list[str]:
+    """Writes predictions.conll, the file with one more column, and predictions.jsonl; returns their paths.
+
+    The second has words, tags and entities of a sentence a line; start and end of an entity count words, its score is
+    the mean probability of the likeliest tags of its words.
+    """
+    between = " " if data.split_of(file.sentences) == "words" else ""
+    tags = predicted_tags(file.sentences, logits, labels, layout.tag_scheme)
+    paths = [posixpath.join(output_dir, f"predictions.{suffix}") for suffix in ("conll", "jsonl")]
+    data.write_conll(paths[0], file, tags, layout)
+    best = tags_by_sentence(file.sentences, softmax(logits).max(-1).tolist())
+    lines = []
+    for sentence, of_words, probabilities in zip(file.sentences, tags, best, strict=True):
+        record = {"words": sentence.words, "tags": of_words}
+        if layout.tag_scheme != "plain":
+            record["entities"] = []
+            for type_, start, end in map(dataclasses.astuple, metrics.entities_of(of_words, layout.tag_scheme)):
+                text, score = between.join(sentence.words[start:end]), float(np.mean(probabilities[start:end]))
+                entity = {"type": type_, "start": start, "end": end, "text": text, "score": round(score, 4)}
+                record["entities"].append(entity)
+        lines.append(json.dumps(record, ensure_ascii=False) + "\n")
+    write_text_file(paths[1], "".join(lines))
+    return paths

@@ -16,8 +16,8 @@ from bert_tf.system.checks import check_extra
 from bert_tf.system.declare import value_of
 from bert_tf.system.messages import naming_flag
 from bert_tf.system.text_files import exists
-from bert_tf.tasks.choice.encode import log_examples, write_records
-from bert_tf.tasks.similarity import data, encode
+from bert_tf.tasks.rows import log_groups, write_group_records, write_predictions
+from bert_tf.tasks.similarity import data, metrics
 from bert_tf.tasks.task import LOGGED_EXAMPLES, ExampleSet, FineTuningTask
 from bert_tf.text.tokenizer_files import directory_of
 from bert_tf.training import run_directory
@@ -65,13 +65,13 @@ class SimilarityTask(FineTuningTask):
         def encoded(kind: str) -> ExampleSet:
             examples = read_sets[kind]
             logging.info("--%s_file: %d examples of %d texts", kind, len(examples), len(examples[0].texts))
-            rows = encode.encode_examples(examples, tokenizer, run.max_seq_length, sentences.lower, sentences.prompt())
+            rows = data.encode_examples(examples, tokenizer, run.max_seq_length, sentences.lower, sentences.prompt())
             return ExampleSet(kind, rows, examples)
 
         self.main_metric = "eval_spearman" if "dev" in scored else "eval_mrr_10"
         if run.do_train:
             self.train_rows = encoded("train").rows
-            log_examples(self.train_rows, tokenizer, LOGGED_EXAMPLES, "text")
+            log_groups(self.train_rows, tokenizer, LOGGED_EXAMPLES, "text")
         if run.do_eval:
             self.dev_sets = [encoded("dev")]
         if run.do_predict:
@@ -85,10 +85,10 @@ class SimilarityTask(FineTuningTask):
             embedder = self.embedder_class(run.init_checkpoint, max_seq_length=run.max_seq_length, **options)
             tf.io.gfile.makedirs(run.output_dir)
             margin = value_of(settings, "negatives_margin")
-            encode.write_hard_negatives(
+            metrics.write_hard_negatives(
                 path, pairs, lambda texts: embedder.encode(texts, normalize=True), settings.mine_hard_negatives, margin
             )
-        return data.read_examples(path, encode.MINED_COLUMNS)
+        return data.read_examples(path, metrics.MINED_COLUMNS)
 
     def _sentences(self, run, newest: str | None) -> SentenceSettings:
         """How vectors are made: as the flags say, else the directory of the weights."""
@@ -148,18 +148,21 @@ class SimilarityTask(FineTuningTask):
         return batches.map(numbered)
 
     def write_records(self, path, rows, max_seq_length):
-        write_records(path, rows, max_seq_length, "text")
+        write_group_records(path, rows, max_seq_length, "text")
 
     def texts_of(self, examples):
         return list(examples[0].texts)
 
     def score(self, examples, vectors, batch_size):
-        return encode.evaluate(examples.rows, self._compared(vectors))
+        return metrics.evaluate(examples.rows, self._compared(vectors))
 
     def write_predictions(self, output_dir, examples, vectors):
-        similarity = self.files.sentences.similarity
-        paths = encode.write_predictions(output_dir, examples.examples, self._compared(vectors), similarity)
-        logging.info("Wrote the %s of %d pairs to %s.", similarity, len(examples.rows), " and ".join(paths))
+        similarity, described = self.files.sentences.similarity, []
+        products = metrics.products_of(self._compared(vectors)).tolist()
+        for example, product in zip(examples.examples, products, strict=True):
+            described.append({similarity: product} | ({} if example.score is None else {"score": example.score}))
+        paths = write_predictions(output_dir, "", examples.examples, described, zip(products))
+        logging.info("Wrote the %s of %d pairs to %s.", similarity, len(products), " and ".join(paths))
 
     def _compared(self, vectors):
         """Vectors whose products are what they are compared by."""

@@ -28,9 +28,9 @@ _WINDOWS_AT_ONCE = 2048
 
 @dataclasses.dataclass(frozen=True)
 class SpanScores:
-    """The scores of each token as the first and as the last of an answer; those of [CLS] mean "no answer".
+    """The scores of tokens as the first and as the last of an answer; those of [CLS] mean "no answer".
 
-    starts, ends: for each window float32 [S]; S is at least the window's length.
+    starts, ends: of windows, float32 [S]; S is at least the window's length.
     """
 
     starts: Sequence[np.ndarray]
@@ -62,7 +62,7 @@ class SpanScores:
             yield np.stack([row + begin, best_starts[row, first], best_ends[row, last]], axis=1)
 
     def null_logits(self, rows: range) -> tuple[float, float] | None:
-        """Both logits of "no answer", from the window of a question with the lowest score for it; it is a candidate."""
+        """Both logits of "no answer", from the window of a question with the lowest score for it."""
         pairs = [(float(self.starts[row][0]), float(self.ends[row][0])) for row in rows]
         return min(pairs, key=sum, default=None)
 
@@ -92,10 +92,7 @@ class SpanScores:
 
 
 def collect_scores(outputs: Iterable[tuple[np.ndarray, dict]], lengths: np.ndarray) -> SpanScores:
-    """The scores of all windows, from (numbers of windows, a model's outputs) of each batch.
-
-    lengths: tokens kept of each window [n].
-    """
+    """The scores of all windows, from (numbers of windows, a model's outputs) of batches. lengths: tokens kept [n]."""
     scores = SpanScores([None] * len(lengths), [None] * len(lengths))
     for rows, output in outputs:
         for values, logits in ((scores.starts, output["start_logits"]), (scores.ends, output["end_logits"])):
@@ -123,10 +120,7 @@ def _flags(flat: np.ndarray, windows: Windows, rows: slice, width: int) -> np.nd
 
 @dataclasses.dataclass(frozen=True)
 class Answer:
-    """One entry of an n-best list.
-
-    start, end: its characters in the context; by words, other spaces than in the text may be between.
-    """
+    """One entry of an n-best list. start, end: its characters in the context."""
 
     text: str
     start_logit: float
@@ -144,8 +138,7 @@ class Answer:
 class Prediction:
     """What is predicted for one question.
 
-    text: the answer, "" for none. nbest: candidates, best first, with their probabilities.
-    best: the best answer that is not "none"; None if there is none.
+    text: the answer, "" for none. nbest: candidates, best first. best: the best answer that is not "none", if any.
     null_odds: score of "none" minus score of `best`; None where every question has an answer.
     """
 
@@ -157,11 +150,7 @@ class Prediction:
 
 @dataclasses.dataclass(frozen=True)
 class PredictionSettings:
-    """How answers are chosen; names and defaults are those of the original's flags.
-
-    answer_from: "words": the original's way, by the words of the context and an alignment of texts; "offsets": the
-    characters that the tokens cover. null_score_diff_threshold: predict "none" if null_odds is greater.
-    """
+    """How answers are chosen: the flags of these names."""
 
     n_best_size: int = 20
     max_answer_length: int = 30
@@ -209,7 +198,7 @@ def _index_with_spaces(text: str, number: int) -> int:
 
 
 class AnswerTexts:
-    """Texts of token spans; `verbose` logs those of which only the surrounding words are known."""
+    """Texts of token spans. verbose: logs those of which only the surrounding words are known."""
 
     def __init__(self, examples, windows: Windows, tokenizer: Tokenizer, answer_from: str, verbose: bool = False):
         self.examples, self.windows, self.tokenizer = examples, windows, tokenizer
@@ -218,7 +207,7 @@ class AnswerTexts:
         self.normalized = functools.cache(tokenizer.normalize)
 
     def of(self, row: int, first: int, last: int) -> tuple[str, int | None, int | None]:
-        """Text of the tokens first to last of a window, and its characters in the context; None: there is no text."""
+        """Text of the tokens first to last of a window, and its characters in the context, if any."""
         windows = self.windows
         base = int(windows.offsets[row])
         paragraph = self.examples[windows.example_index[row]].paragraph

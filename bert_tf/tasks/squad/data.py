@@ -11,7 +11,10 @@ from collections.abc import Sequence
 from absl import logging
 
 from bert_tf.data.tables import extension_of, field_of, raw_rows, text_of
-from bert_tf.system.text_files import UTF_8, read_json
+from bert_tf.system.checks import check_extra, check_input_files, check_output_dir
+from bert_tf.system.declare import ORIGINAL, setting
+from bert_tf.system.text_files import UTF_8, encoding_setting, read_json
+from bert_tf.training.settings import FineTuningSettings
 
 # What the original splits a context at. Other spaces (no-break, ideographic) are part of a word.
 _WORD = re.compile("[^ \t\r\n\u202f]+")
@@ -42,11 +45,8 @@ class Paragraph:
 class SquadExample:
     """One question.
 
-    Attributes:
-      start_position, end_position: first and last word of the answer; -1 for an impossible question; None where no
-        answer was read (prediction).
-      orig_answer_text: the answer to train on, "" for an impossible question; None in prediction.
-      answer_start: its first character in the context.
+    start_position, end_position: first and last word of the answer; -1 for an impossible question.
+    orig_answer_text: the answer to train on, "" for an impossible question. answer_start: its first character.
     """
 
     qas_id: str
@@ -60,7 +60,6 @@ class SquadExample:
 
     @property
     def doc_tokens(self) -> list[str]:
-        """The words of the context."""
         return self.paragraph.words
 
 
@@ -68,11 +67,8 @@ class SquadExample:
 class SquadData:
     """What `read_squad_examples` read.
 
-    Attributes:
-      examples: in the order of the files.
-      skipped: for each question whose answer is not in its context: file, id, answer and the text found instead.
-      articles: the `data` lists of the files, joined; what the metrics compare with.
-      unanswered: "" if every question has answers (or is marked as impossible); else says how many have none.
+    skipped: questions whose answer is not in its context: file, id, answer and the text found instead.
+    articles: the `data` lists of the files, joined. unanswered: says how many questions have no answers, if any.
     """
 
     examples: list[SquadExample]
@@ -82,7 +78,7 @@ class SquadData:
 
 
 def read_articles(path: str, encoding: str = UTF_8) -> list[dict]:
-    """The list under `data` of a SQuAD file; every question has an id, which is a string.
+    """The list under `data` of a SQuAD file; all ids are strings.
 
     Parquet and JSON lines have a question a row: id, context, question, answers (text and answer_start, lists of both).
     """
@@ -141,7 +137,7 @@ def _listed(answers, name: str) -> list | None:
 
 
 def _rows_as_articles(path: str, encoding: str) -> dict:
-    """Rows of one question each as a SQuAD file would have them; those that follow each other share their context.
+    """Rows of one question as a SQuAD file would have them.
 
     Where some questions have answers, those without are impossible; where none has, answers are not known.
     """
@@ -176,12 +172,9 @@ def read_squad_examples(
     """Reads SQuAD files.
 
     Args:
-      is_training: each question has one answer, which is looked for in the context; questions whose answer is not
-        found there are left out, counted and listed.
-      version_2_with_negative: questions may have no answer (SQuAD 2.0).
+      is_training: questions whose one answer is not found in the context are left out, counted and listed.
       answer_from: "words": an answer is found if it is part of the words it begins and ends in, as in the original;
         "offsets": if it is at its `answer_start`.
-      encoding: see `text_files.TextFile`.
     """
     examples, skipped, articles, seen, unanswered, blank, total = [], [], [], {}, [], 0, 0
     for path in paths:
@@ -283,3 +276,76 @@ def _check_version(path: str, articles: list[dict], version_2: bool) -> None:
     answered = bool(questions) and all(question.get("answers") for question in questions)
     if version_2 and answered and not any("is_impossible" in question for question in questions):
         raise ValueError(f"{path}: each question has an answer: leave out --version_2_with_negative.")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SquadSettings:
+    """Questions on texts: files, windows, and how answers are chosen. None means: as the model was trained."""
+
+    train_file: str | None = setting(
+        None, "SQuAD JSON to train on; files separated by commas, or a glob.", heading=ORIGINAL
+    )
+    predict_file: str | None = setting(None, "SQuAD JSON to answer, e.g. dev-v1.1.json (or several); needs no answers.")
+    doc_stride: int = setting(
+        128, "Tokens from the start of one window of a long context to the start of the next.", least=1
+    )
+    max_query_length: int = setting(64, "Maximum tokens of a question.", least=1)
+    n_best_size: int = setting(20, "Candidates kept per window, and written per question.", least=1)
+    max_answer_length: int = setting(30, "Maximum tokens of an answer.", least=1)
+    version_2_with_negative: bool = setting(False, "Questions may have no answer (SQuAD 2.0).")
+    null_score_diff_threshold: float | None = setting(
+        0.0,
+        "Predict no answer if its score is better by more than this. If unset, the threshold chosen on a dev set, from "
+        "the model's question_answering.json, or else 0.",
+        unset=True,
+    )
+    verbose_logging: bool = setting(
+        False, "Log questions left out, the first windows, and answers that could not be aligned."
+    )
+    dev_file: str | None = setting(
+        None,
+        "SQuAD JSON for --do_eval, which with --version_2_with_negative also chooses the threshold for 'no answer'. If "
+        "unset, --predict_file.",
+        heading="Files and answers",
+    )
+    encoding: str = encoding_setting("your files")
+    answer_from: str | None = setting(
+        "words",
+        "How answers are found in the text. words: as in the original, right for most English text. offsets: by "
+        "characters, right in every script; splits words that the vocabulary lacks. Train and predict with the same. "
+        "If unset, words; of a RoBERTa or ALBERT offsets.",
+        choices=("words", "offsets"),
+        unset=True,
+    )
+    metric: str = setting(
+        "squad",
+        "How answers are scored. squad: exact match and F1 of words, as the official scripts. korquad: exact match and "
+        "F1 of characters, as KorQuAD 1.0's. klue: exact match and ROUGE-W of characters, as KLUE-MRC's.",
+        choices=("squad", "korquad", "klue"),
+    )
+    steps_from_windows: bool = setting(
+        False, "Count an epoch in windows (training uses all of them), not in questions."
+    )
+    feature_cache_dir: str | None = setting(
+        None,
+        "Directory that caches token windows for the next run, under a hash of their content. 'none' disables it. If "
+        "unset, output_dir/windows.",
+        check=check_output_dir,
+    )
+
+    @property
+    def dev_flag(self) -> str:
+        return "dev_file" if self.dev_file else "predict_file"
+
+    def check(self, run: FineTuningSettings) -> None:
+        if self.null_score_diff_threshold and not self.version_2_with_negative:
+            raise ValueError("--null_score_diff_threshold is for --version_2_with_negative.")
+        if self.metric == "squad" and (self.dev_file or run.do_eval):
+            check_extra("official", f"The score of {self.dev_flag}")
+        run.check_files(
+            train_file=self.train_file, dev_file=self.dev_file or self.predict_file, predict_file=self.predict_file
+        )
+        run.check_dev_set(run.do_eval, ": give --do_eval")
+        files = (run.do_train, "train_file"), (run.do_eval, self.dev_flag), (run.do_predict, "predict_file")
+        for name in (name for needed, name in files if needed):
+            check_input_files(getattr(self, name), f"--{name}")

@@ -14,7 +14,7 @@ from bert_tf.system.declare import value_of
 from bert_tf.system.messages import naming_flag
 from bert_tf.system.storage import write_text_file
 from bert_tf.system.text_files import list_files
-from bert_tf.tasks.squad import answers, data, outputs, windows
+from bert_tf.tasks.squad import answers, data, metrics, windows
 from bert_tf.tasks.task import LOGGED_EXAMPLES, ExampleSet, FineTuningTask
 from bert_tf.text import shown, tokenizer_files
 from bert_tf.training import run_directory
@@ -42,7 +42,7 @@ class SquadTask(FineTuningTask):
     def load(self, run, files, tokenizer, newest):
         settings = self.settings
         self.files, self.tokenizer = files, tokenizer
-        name = outputs.METRICS[settings.metric][0]
+        name = metrics.METRICS[settings.metric][0]
         self.main_metric = f"eval_best_{name}" if settings.version_2_with_negative else f"eval_{name}"
         self.answering = self._choose_answering(run, newest)
         self.answering.windows.check_room(tokenizer)
@@ -71,12 +71,12 @@ class SquadTask(FineTuningTask):
             same = self.test_sets[0] if dev is predicted else None
             self.dev_sets = [same or ExampleSet("dev", self._cut(dev, settings.dev_flag, False), dev)]
 
-    def _choose_answering(self, run, newest: str | None) -> outputs.QuestionAnsweringSettings:
+    def _choose_answering(self, run, newest: str | None) -> metrics.QuestionAnsweringSettings:
         """How windows are cut and answers chosen: by the settings, with the threshold stored beside the model."""
         settings, source = self.settings, newest or run.init_checkpoint
         has_null, answer_from = settings.version_2_with_negative, settings.answer_from
         with naming_flag("--output_dir" if newest else "--init_checkpoint"):
-            stored = outputs.QuestionAnsweringSettings.read(tokenizer_files.directory_of(source)) if source else None
+            stored = metrics.QuestionAnsweringSettings.read(tokenizer_files.directory_of(source)) if source else None
         threshold = value_of(settings, "null_score_diff_threshold")
         if stored and has_null and settings.null_score_diff_threshold is None:
             threshold = stored.predictions.null_score_diff_threshold
@@ -88,7 +88,7 @@ class SquadTask(FineTuningTask):
             logging.warning("%s was trained with --answer_from=%s.", source, stored.windows.answer_from)
         cut = run.max_seq_length, settings.doc_stride, settings.max_query_length, answer_from
         chosen = settings.n_best_size, settings.max_answer_length, has_null, threshold, answer_from
-        return outputs.QuestionAnsweringSettings(windows.WindowSettings(*cut), answers.PredictionSettings(*chosen))
+        return metrics.QuestionAnsweringSettings(windows.WindowSettings(*cut), answers.PredictionSettings(*chosen))
 
     def _read(self, name: str, is_training: bool) -> data.SquadData:
         settings, flag, patterns = self.settings, f"--{name}", getattr(self.settings, name)
@@ -137,23 +137,25 @@ class SquadTask(FineTuningTask):
         self.chosen = self.answering  # with the threshold that the last evaluation chose
 
     def write_beside_training(self, output_dir):
-        write_text_file(posixpath.join(output_dir, outputs.SETTINGS_FILE), self.answering.to_json())
+        write_text_file(posixpath.join(output_dir, metrics.SETTINGS_FILE), self.answering.to_json())
         if self.train_data.skipped:
             lines = "".join(json.dumps(skipped, ensure_ascii=False) + "\n" for skipped in self.train_data.skipped)
             write_text_file(posixpath.join(output_dir, "skipped_questions.jsonl"), lines)
 
-    def outputs_of(self, predict, examples, *, batch_size, max_seq_length, static_padding):
-        options = {"batch_size": batch_size, "static_padding": static_padding, "verbose": self.settings.verbose_logging}
-        return outputs.answer(predict, examples.examples, examples.rows, self.tokenizer, self.chosen, **options)
+    def outputs_of(self, predict, examples, **batches):
+        questions, windows = examples.examples.examples, examples.rows
+        scores = metrics.predict_scores(predict, windows, **batches)
+        options = self.chosen.predictions, self.settings.verbose_logging
+        return list(answers.predict_answers(questions, windows, scores, self.tokenizer, *options))
 
     def score(self, examples, predictions, batch_size):
         has_null, metric = self.settings.version_2_with_negative, self.settings.metric
-        return outputs.score(examples.examples, predictions, has_null, metric)
+        return metrics.score(examples.examples, predictions, has_null, metric)
 
-    def _with_threshold(self, examples, predictions) -> outputs.QuestionAnsweringSettings:
+    def _with_threshold(self, examples, predictions) -> metrics.QuestionAnsweringSettings:
         if self.settings.null_score_diff_threshold is not None:
             return self.answering
-        return outputs.choose_threshold(self.answering, examples.examples, predictions, self.settings.metric)
+        return metrics.choose_threshold(self.answering, examples.examples, predictions, self.settings.metric)
 
     def texts_of(self, data):
         return [data.examples[0].question_text, data.examples[0].paragraph.context]
@@ -163,12 +165,12 @@ class SquadTask(FineTuningTask):
         return self.texts_of(sets[0].examples if sets else self.train_data)
 
     def further_files(self, examples, predictions):
-        return {outputs.SETTINGS_FILE: self._with_threshold(examples, predictions).to_json()}
+        return {metrics.SETTINGS_FILE: self._with_threshold(examples, predictions).to_json()}
 
     def evaluate(self, examples, predictions, batch_size):
         self.chosen = self._with_threshold(examples, predictions)
         threshold = self.chosen.predictions.null_score_diff_threshold
-        predictions = outputs.apply_threshold(predictions, threshold)
+        predictions = metrics.apply_threshold(predictions, threshold)
         return predictions, self.score(examples, predictions, batch_size)
 
     def write_predictions(self, output_dir, examples, predictions):

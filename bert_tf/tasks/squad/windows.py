@@ -37,15 +37,13 @@ class Windows(TokenRows):
     """Token rows [CLS] question [SEP] part of the context [SEP].
 
     `labels` are start_positions and end_positions, int32 [n], in training: positions in the row, 0 where the window
-    has no answer; empty in prediction.
+    has no answer.
 
     Attributes:
       words: int32, aligned with `ids`: which word of the context a token belongs to; -1 for all others.
       max_context: bool, aligned with `ids`: whether no other window shows more text around this token.
       starts, ends: int32, aligned with `ids`: the characters of the context that a token covers; None unless requested.
-      example_index: int32 [n]: which example a window belongs to. doc_span_index: int32 [n]: its number within the
-        example, from 0.
-      is_impossible: bool [n], of the example.
+      example_index: int32 [n]. doc_span_index: int32 [n]: the number within the example. is_impossible: bool [n].
     """
 
     words: np.ndarray
@@ -78,14 +76,7 @@ class Windows(TokenRows):
 
 @dataclasses.dataclass(frozen=True)
 class WindowSettings:
-    """How contexts are cut.
-
-    Attributes:
-      max_seq_length: tokens of a window with question, [CLS] and [SEP]. max_query_length: tokens kept of a question.
-      doc_stride: tokens from the start of a window to that of the next.
-      answer_from: "words", as the original, or "offsets": answers to train on and predicted ones are found by
-        characters, and words the vocabulary lacks are cut up; right in every script.
-    """
+    """How contexts are split: the flags of these names."""
 
     max_seq_length: int = 384
     doc_stride: int = 128
@@ -109,9 +100,8 @@ class WindowSettings:
 
 
 class _EncodedParagraph:
-    """Pieces of a paragraph's words.
+    """Pieces of a paragraph, their words and (offsets only) characters.
 
-    ids, piece_words: of each piece. starts, ends: its characters (offsets only).
     first_pieces: of each word; for a word without pieces, the next word's (words only).
     """
 
@@ -136,7 +126,7 @@ class _EncodedParagraph:
 
 
 class _WordPieces(dict):
-    """word of a context, with its separator -> (ids, offsets in the word or None). Made for one run over the data."""
+    """word of a context, with its separator -> ids, offsets in the word. Made for one run over the data."""
 
     def __init__(self, tokenizer: Tokenizer, with_offsets: bool):
         super().__init__()
@@ -178,7 +168,6 @@ def _answer_pieces(example: SquadExample, encoded: _EncodedParagraph, tokenizer:
 
 
 def _answer_pieces_by_offsets(example: SquadExample, encoded: _EncodedParagraph) -> tuple[int, int]:
-    """First and last of the pieces that an answer's characters belong to."""
     text = example.orig_answer_text
     begin = example.answer_start + len(text) - len(text.lstrip())
     end = example.answer_start + len(text.rstrip())
@@ -194,11 +183,7 @@ def build_windows(
     is_training: bool,
     num_processes: int | None = None,
 ) -> Windows:
-    """Windows of all examples in their order; an empty context has none.
-
-    is_training: add the labels.
-    num_processes: for large data; by default one for each core.
-    """
+    """Windows of all examples in their order; an empty context has none. num_processes: for large data."""
     num_processes = num_processes or os.cpu_count() or 1
     characters, previous = 0, None
     for example in examples:
@@ -286,7 +271,7 @@ def _query_ids(question: str, tokenizer: Tokenizer, with_offsets: bool) -> Seque
 def warn_of_cut_questions(
     examples: Sequence[SquadExample], tokenizer: Tokenizer, settings: WindowSettings, warn: Callable = logging.warning
 ) -> None:
-    """Warns of questions that are longer than max_query_length. warn: logs a message and its arguments."""
+    """Warns of truncated questions. warn: logs a message and its arguments."""
     most, with_offsets = settings.max_query_length, settings.answer_from == "offsets"
     # No tokenizer makes more tokens than a text has bytes.
     long = [example.question_text for example in examples if len(example.question_text.encode(errors="replace")) > most]
@@ -330,7 +315,7 @@ def cached_windows(
     is_training: bool,
     cache_dir: str | None,
 ) -> Windows:
-    """`build_windows`, or the same from a file in cache_dir that an earlier run wrote for equal arguments.
+    """`build_windows`, or the same from a file in cache_dir, if any.
 
     The file's name is a hash of everything the windows depend on. A file that can't be read is replaced.
     """

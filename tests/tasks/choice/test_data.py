@@ -5,8 +5,7 @@ import json
 
 import pytest
 
-from bert_tf.tasks.choice.data import ChoiceExample, Columns, read_examples
-from bert_tf.tasks.choice.encode import encode_examples
+from bert_tf.tasks.choice.data import ChoiceExample, Columns, encode_examples, read_examples
 
 SWAG = """,video-id,fold-ind,startphrase,sent1,sent2,gold-source,ending0,ending1,ending2,ending3,label
 0,anet_1,7,On stage he sits,On stage.,He,gold,sits.,"says ""no"", and

@@ -10,7 +10,8 @@ import pytest
 import tensorflow as tf
 from helpers.parquet import parquet_of
 
-from bert_tf.tasks.classification import data, glue, label_checks
+from bert_tf.tasks.classification import data, settings
+from bert_tf.tasks.classification import settings as classification_settings
 from bert_tf.tasks.classification.settings import ClassificationSettings
 
 PAIRS = "index|sentence1|sentence2"
@@ -59,7 +60,7 @@ def write_lines(path, lines, bom=""):
 def test_official_layouts(tmp_path, name):
     for file, lines in GLUE_LAYOUTS[name].items():
         write_lines(tmp_path / file, lines, "" if name == "cola" else "\ufeff")
-    task = glue.find_task(name)
+    task = data.find_task(name)
     splits = {"train": task.train, **task.dev, **task.test}
     examples = {
         split: data.read_examples(task, where, str(tmp_path)) for split, where in splits.items() if where is not None
@@ -74,14 +75,14 @@ def test_official_layouts(tmp_path, name):
 def test_mnli_mismatched_and_xnli_in_another_language(tmp_path):
     header = "index|1|2|3|4|5|6|7|sentence1|sentence2|label1|gold_label"
     write_lines(tmp_path / "dev_mismatched.tsv", [header, "31|32|33|34|35|36|37|38|P|H|neutral|entailment"])
-    task = glue.find_task("MNLI")
+    task = data.find_task("MNLI")
     example = data.read_examples(task, task.dev["dev_mismatched"], str(tmp_path))[0]
     assert example == data.InputExample("dev_mismatched-31", "P", "H", "entailment")
     rows = ["language|gold_label|a|b|c|d|sentence1|sentence2", "zh|neutral|a|b|c|d|一|二", "ko|neutral|a|b|c|d|하나|둘"]
     for name in ("dev", "test"):
         write_lines(tmp_path / f"xnli.{name}.tsv", rows)
     write_lines(tmp_path / "multinli" / "multinli.train.ko.tsv", ["premise|hypo|label", "가|나|contradictory"])
-    task = glue.find_task("xnli", "ko")
+    task = data.find_task("xnli", "ko")
     assert data.read_examples(task, task.train, str(tmp_path))[0].label == "contradiction"
     assert data.read_examples(task, task.dev["dev"], str(tmp_path)) == [
         data.InputExample("dev-2", "하나", "둘", "neutral")
@@ -94,7 +95,7 @@ def test_mnli_mismatched_and_xnli_in_another_language(tmp_path):
     ("SST-2", (67349, 872, None)), ("STS-B", (5749, 1500, None)), ("WNLI", (635, 71, None)),
 ])  # fmt: skip
 def test_real_files(shared, name, counts):
-    task = glue.find_task(name)
+    task = data.find_task(name)
     directory = str(shared / "data" / "glue" / name)
     for split, count in zip((task.train, task.dev["dev"], task.test["test"]), counts, strict=True):
         if count:
@@ -113,19 +114,19 @@ RTE = f"{PAIRS}|label"
 ])  # fmt: skip
 def test_bad_files_are_named(tmp_path, name, lines, message):
     write_lines(tmp_path / "train.tsv", lines)
-    task = glue.find_task(name)
+    task = data.find_task(name)
     with pytest.raises(ValueError, match=message):
         data.read_examples(task, task.train, str(tmp_path))
 
 
 def test_missing_file_unknown_task_and_other_language(tmp_path):
-    task = glue.find_task("sts_b")
+    task = data.find_task("sts_b")
     with pytest.raises(tf.errors.NotFoundError, match=r"train\.tsv"):
         data.read_examples(task, task.train, str(tmp_path))
     with pytest.raises(ValueError, match=r"--task_name=sst is not one of cola, sst-2, .*custom"):
-        glue.find_task("sst")
+        data.find_task("sst")
     with pytest.raises(ValueError, match="--language=de: --task_name=MRPC has one language only"):
-        glue.find_task("MRPC", "de")
+        data.find_task("MRPC", "de")
 
 
 CUSTOM = {
@@ -142,7 +143,7 @@ SEVERAL = {"multi_label": True}
 def own_task(tmp_path, content, name="train.csv", test_file=None, **arguments):
     (tmp_path / name).write_text(content, encoding="utf-8")
     own = {"train_file": str(tmp_path / name), "test_file": test_file, "text_a": "text", "label": "label"}
-    return data.custom_task(ClassificationSettings(**own | arguments))
+    return classification_settings.custom_task(ClassificationSettings(**own | arguments))
 
 
 @pytest.mark.parametrize("kind", CUSTOM)
@@ -223,7 +224,9 @@ def test_lists_are_read_as_those_of_the_training_file(tmp_path):
         rows = [json.dumps({"text": "a", "label": label}) + "\n" for label in labels]
         (tmp_path / f"{name}.jsonl").write_text("".join(rows))
     files = {f"{name}_file": str(tmp_path / f"{name}.jsonl") for name in ("train", "dev")}
-    task = data.custom_task(ClassificationSettings(**files, text_a="text", label="label", multi_label=True))
+    task = classification_settings.custom_task(
+        ClassificationSettings(**files, text_a="text", label="label", multi_label=True)
+    )
     assert [row.label for row in data.read_examples(task, task.dev["dev"])] == [("0", "1"), ("1", "0")]
 
 
@@ -231,7 +234,7 @@ def test_missing_labels_are_left_out_where_the_classes_are_given(tmp_path, caplo
     rows = [{"text": "a", "label": value} for value in (1.0, math.nan, None, 0.0)]
     (tmp_path / "a.parquet").write_bytes(parquet_of(rows))
     own = {"train_file": f"{tmp_path}/a.parquet", "text_a": "text", "label": "label", "labels": ["0", "1"]}
-    task = data.custom_task(ClassificationSettings(**own))
+    task = classification_settings.custom_task(ClassificationSettings(**own))
     assert [row.label for row in data.read_examples(task, task.train)] == ["1", "0"]
     assert "left out rows that have no label ('-' or null): 2, the first in line 2" in caplog.text
 
@@ -246,7 +249,9 @@ def test_a_column_of_0_and_1_for_each_label(tmp_path):
         for labels in (None, ["Toxic", "Obscene"]):
             first, second = labels or ("toxic", "obscene")
             given = {"text_a": "text", "label": "toxic,obscene", "labels": labels, "multi_label": True}
-            task = data.custom_task(ClassificationSettings(train_file=str(path), dev_file=str(path), **given))
+            task = classification_settings.custom_task(
+                ClassificationSettings(train_file=str(path), dev_file=str(path), **given)
+            )
             assert task.labels == (first, second)
             found = [example.label for example in data.read_examples(task, task.dev["dev"])]
             assert found == [(second,), (first, second), ()], name
@@ -276,11 +281,11 @@ def test_data_of_another_task_are_noticed(tmp_path):
     readers = [name for name in GLUE_LAYOUTS if name != "ax"]
     for name in readers:
         write_lines(tmp_path / name / "train.tsv", GLUE_LAYOUTS[name]["train.tsv"])
-        for task in map(glue.find_task, {*readers} - {name}):
+        for task in map(data.find_task, {*readers} - {name}):
             with pytest.raises(ValueError, match=f"{tmp_path / name}/train.tsv, line "):
                 data.read_examples(task, task.train, str(tmp_path / name))
     write_lines(tmp_path / "sst-2" / "test.tsv", GLUE_LAYOUTS["sst-2"]["dev.tsv"])
-    task = glue.find_task("sst-2")
+    task = data.find_task("sst-2")
     with pytest.raises(ValueError, match=r"test\.tsv, line 1: column 1 should be 'sentence' and is 'label'"):
         data.read_examples(task, task.test["test"], str(tmp_path / "sst-2"))
 
@@ -301,13 +306,13 @@ def test_given_classes_keep_their_order_and_nothing_else_is_taken(tmp_path):
     with pytest.raises(ValueError, match=r"a\.tsv, line 3: the label 'maybe' is not one of 'yes', 'no'"):
         data.read_examples(task, task.train)
     with pytest.raises(ValueError, match="--train_file, or --labels"):
-        data.custom_task(ClassificationSettings(test_file=str(tmp_path / "a.tsv"), text_a="0"))
+        classification_settings.custom_task(ClassificationSettings(test_file=str(tmp_path / "a.tsv"), text_a="0"))
     with pytest.raises(ValueError, match=r"a\.tsv: 0 classes"):
         own_task(tmp_path, "x\t\n", "a.tsv", **BY_NUMBER, multi_label=True)
 
 
 def test_labels_in_a_test_set_and_blank_lines_are_reported(tmp_path, caplog):
-    task = glue.find_task("rte")
+    task = data.find_task("rte")
     rows = "index\tsentence1\tsentence2\tlabel\n0\ta\tb\tentailment\n\n1\tc\td\tnot_entailment\n"
     (tmp_path / "test.tsv").write_text(rows)
     with caplog.at_level("INFO", logger="absl"):
@@ -334,7 +339,7 @@ def test_labels_and_columns_that_look_alike_are_the_same(tmp_path):
 def test_glue_is_read_to_the_letter(tmp_path):
     rows = "sentence\tlabel\nfine \t1\n\u00a0bad\t0\n"
     (tmp_path / "train.tsv").write_text(rows, encoding="utf-8")
-    task = glue.find_task("sst-2")
+    task = data.find_task("sst-2")
     assert [example.text_a for example in data.read_examples(task, task.train, str(tmp_path))] == ["fine ", "\u00a0bad"]
     (tmp_path / "train.tsv").write_text("sentence\tlabel\nfine\t1 \n")
     with pytest.raises(ValueError, match="line 2: the label '1 ' is not one of"):
@@ -369,11 +374,11 @@ def test_labels_that_differ_in_case(tmp_path, caplog):
 def test_a_dev_set_with_texts_of_the_training_set_is_reported(caplog):
     rows = [data.InputExample(str(number), f"text {number}", label="x") for number in range(300)]
     for dev in (rows, rows[:1] + rows[:200:2], [data.InputExample("0", "text 0", "pair")], rows[:1], rows[199::-1]):
-        label_checks.warn_of_known_texts(rows[:200], dev)
+        settings.warn_of_known_texts(rows[:200], dev)
     assert [record.args for record in caplog.records] == [(300, 200), (101, 101), (1, 1), (200, 200)]
     caplog.clear()
     for dev in (rows[:200], rows[199:], []):
-        label_checks.warn_of_known_texts(rows[:200], dev)
+        settings.warn_of_known_texts(rows[:200], dev)
     assert not caplog.records
 
 

@@ -12,12 +12,13 @@ from helpers.tiny import ONE_LAYER
 from bert_tf import BertConfig, BertForSequenceClassification, FullTokenizer
 from bert_tf.data import token_rows
 from bert_tf.data.token_rows import Share
+from bert_tf.tasks import rows as classification_encode
+from bert_tf.tasks import rows as task_rows
 from bert_tf.tasks import task as fine_tuning_task
-from bert_tf.tasks.choice import encode as choice_encode
+from bert_tf.tasks.choice import data as choice_data
 from bert_tf.tasks.choice.data import ChoiceExample
+from bert_tf.tasks.classification import data
 from bert_tf.tasks.classification import data as classification_data
-from bert_tf.tasks.classification import encode as classification_encode
-from bert_tf.tasks.classification import glue
 from bert_tf.tasks.ner import encode as ner_encode
 from bert_tf.tasks.ner.data import Sentence
 from bert_tf.training import step as train_step
@@ -32,7 +33,7 @@ def test_features_equal_the_originals(golden, english, name, kind, length):
         assert (name, kind) == ("xnli", "test")  # the original never read it
         return
     expected = [record for record in lines_of(file) if record["is_real_example"]]  # the others pad a batch of a TPU
-    task = glue.find_task(name)
+    task = data.find_task(name)
     split = task.train if kind == "train" else next(iter((task.dev if kind == "dev" else task.test).values()))
     examples = classification_data.read_examples(task, split, str(golden / "classifier" / name))
     encoded = classification_encode.encode_examples(examples, task, english, length)
@@ -65,21 +66,21 @@ def test_logs_show_whole_syllables(tmp_path, caplog):
     """Of a vocabulary of decomposed Hangul, which a tokenizer that strips accents reads."""
     pieces = [unicodedata.normalize("NFD", piece) for piece in ("영화", "##를", "봤다")]
     (tmp_path / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *pieces, ""]))
-    tokenizer, task = FullTokenizer(str(tmp_path / "vocab.txt")), glue.find_task("cola")
+    tokenizer, task = FullTokenizer(str(tmp_path / "vocab.txt")), data.find_task("cola")
     examples = [classification_data.InputExample("train-0", "영화를 봤다", label="1")]
     rows = classification_encode.encode_examples(examples, task, tokenizer, 8)
-    choice = choice_encode.encode_examples([ChoiceExample("0", "영화를", "", ("봤다", "영화"), 0)], tokenizer, 8)
+    choice = choice_data.encode_examples([ChoiceExample("0", "영화를", "", ("봤다", "영화"), 0)], tokenizer, 8)
     tagged = ner_encode.encode_sentences([Sentence(["영화를"], ["O"], [])], tokenizer, 8, label_ids={"O": 0})
     with caplog.at_level("INFO"):
         classification_encode.log_examples(examples, rows, tokenizer)
-        choice_encode.log_examples(choice, tokenizer, 1)
+        task_rows.log_groups(choice, tokenizer, 1)
         ner_encode.log_rows(tagged, ["O"], tokenizer)
     logged = [record.getMessage().partition(": [CLS] 영화")[2] for record in caplog.records]
     assert logged == [" ##를 봤다 [SEP]", " ##를 [SEP] 봤다 [SEP]", " ##를 [SEP] 영화 [SEP]", "/O ##를 [SEP]"]
 
 
 def test_truncation_is_counted_and_said_once(english, caplog):
-    task = glue.find_task("mrpc")
+    task = data.find_task("mrpc")
     examples = [
         classification_data.InputExample("a", "one " * 20, "two " * 9, "0"),
         classification_data.InputExample("b", "one", "\u200b", "1"),  # no token in the second text

@@ -7,7 +7,7 @@ import pytest
 
 from bert_tf.store.head_config import NO_HEAD, HeadConfig
 from bert_tf.tasks.classification.data import InputExample, Task
-from bert_tf.tasks.classification.encode import TextWindows, encode_examples, windows_of, windows_of_model
+from bert_tf.tasks.rows import TextWindows, encode_examples, windows_of, windows_of_model
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghij"]
 A, B, C, D, E, F, G = range(5, 12)

@@ -8,10 +8,10 @@ import tensorflow as tf
 
 from bert_tf.models import objectives
 from bert_tf.tasks import outcome
-from bert_tf.tasks.classification import encode as classification_encode
-from bert_tf.tasks.classification import glue
+from bert_tf.tasks.classification import data
+from bert_tf.tasks.classification import metrics as classification_encode
 from bert_tf.tasks.classification.data import Task
-from bert_tf.tasks.classification.encode import METRICS, evaluate
+from bert_tf.tasks.classification.metrics import METRICS, evaluate
 
 SEVERAL = Task("custom", ("a", "b", "c"), None, metrics=("micro_f1", "macro_f1"), multi_label=True)
 
@@ -23,9 +23,9 @@ def logits_for(predictions, classes=2) -> np.ndarray:
 def test_hand_numbers():
     labels = np.array([1, 1, 1, 0, 0, 0, 0, 1])
     logits = logits_for([1, 1, 0, 0, 0, 0, 1, 1])  # 3 of 4 positives found, 1 of 4 negatives taken for one
-    assert evaluate(glue.find_task("mrpc"), logits, labels, 4)["eval_f1"] == pytest.approx(0.75)
-    assert evaluate(glue.find_task("cola"), logits, labels, 4)["eval_matthews"] == pytest.approx(0.5)
-    assert evaluate(glue.find_task("sst-2"), logits, labels, 4)["eval_accuracy"] == pytest.approx(0.75)
+    assert evaluate(data.find_task("mrpc"), logits, labels, 4)["eval_f1"] == pytest.approx(0.75)
+    assert evaluate(data.find_task("cola"), logits, labels, 4)["eval_matthews"] == pytest.approx(0.5)
+    assert evaluate(data.find_task("sst-2"), logits, labels, 4)["eval_accuracy"] == pytest.approx(0.75)
     three = Task("custom", ("x", "y", "z"), None, metrics=("accuracy", "macro_f1"))
     # F1 of the classes: 0.5, 0.8, 0.
     results = evaluate(three, logits_for([0, 0, 1, 1, 1], 3), np.array([0, 2, 0, 1, 1]), 5)
@@ -39,7 +39,7 @@ def test_hand_numbers():
         assert f"{results['eval_macro_f1']:.4f}" == table.split("macro avg")[1].split()[2]
     # The chosen class has probability e / (1 + e): the loss is its -log if right, 1 more if wrong.
     right = np.log(1 + np.exp(-1))
-    results = evaluate(glue.find_task("rte"), logits, labels, 3)
+    results = evaluate(data.find_task("rte"), logits, labels, 3)
     assert results["eval_loss"] == pytest.approx(right + 2 / 8)
     # Batches of 3, 3 and 2, the wrong ones in the first and the last.
     assert results["loss"] == pytest.approx(right + (1 / 3 + 0 + 1 / 2) / 3)
@@ -52,9 +52,9 @@ def test_the_metric_that_chooses_the_best_model():
         (three, None, False, ("accuracy", "macro_f1")),
         (three, None, True, ("macro_f1", "accuracy")),
         (three, "accuracy", True, ("accuracy", "macro_f1")),
-        (glue.find_task("rte"), "macro_f1", False, ("macro_f1", "accuracy")),
-        (glue.find_task("cola"), None, True, ("matthews", "accuracy")),
-        (glue.find_task("mrpc"), "f1", False, ("f1", "accuracy")),
+        (data.find_task("rte"), "macro_f1", False, ("macro_f1", "accuracy")),
+        (data.find_task("cola"), None, True, ("matthews", "accuracy")),
+        (data.find_task("mrpc"), "f1", False, ("f1", "accuracy")),
         (SEVERAL, "eval_macro_f1", False, ("macro_f1", "micro_f1")),  # as the log and eval_results.txt have it
         (numbers, "f1_at_3", False, ("f1_at_3", "pearson", "spearman")),
     ):
@@ -70,30 +70,30 @@ def test_the_metric_that_chooses_the_best_model():
 
 def test_keys_are_the_originals_and_the_tasks():
     labels, logits = np.array([0, 1]), logits_for([0, 1])
-    keys = {name: set(evaluate(glue.find_task(name), logits, labels, 2)) for name in ("mnli", "cola", "qqp", "wnli")}
+    keys = {name: set(evaluate(data.find_task(name), logits, labels, 2)) for name in ("mnli", "cola", "qqp", "wnli")}
     common = {"eval_accuracy", "eval_loss", "loss"}
     assert keys == {
         "mnli": common, "wnli": common, "cola": common | {"eval_matthews"}, "qqp": common | {"eval_f1"},
     }  # fmt: skip
-    scores = evaluate(glue.find_task("sts-b"), np.array([[1.0], [2.0]]), np.array([1.0, 3.0], np.float32), 2)
+    scores = evaluate(data.find_task("sts-b"), np.array([[1.0], [2.0]]), np.array([1.0, 3.0], np.float32), 2)
     assert set(scores) == {"eval_pearson", "eval_spearman", "eval_loss", "loss"}
     # The first one chooses the best model.
-    assert {name: task.metrics for name, task in glue.TASKS.items()} == {
+    assert {name: task.metrics for name, task in data.TASKS.items()} == {
         "cola": ("matthews", "accuracy"), "mrpc": ("accuracy", "f1"), "qqp": ("accuracy", "f1"),
         "sts-b": ("pearson", "spearman"),
         **dict.fromkeys(("sst-2", "mnli", "qnli", "rte", "wnli", "ax", "xnli"), ("accuracy",)),
     }  # fmt: skip
-    assert all(set(task.metrics) <= set(METRICS) for task in glue.TASKS.values())
-    kinds = [task.problem_type for task in (glue.find_task("rte"), glue.find_task("sts-b"), SEVERAL)]
+    assert all(set(task.metrics) <= set(METRICS) for task in data.TASKS.values())
+    kinds = [task.problem_type for task in (data.find_task("rte"), data.find_task("sts-b"), SEVERAL)]
     assert kinds == ["single_label_classification", "regression", "multi_label_classification"]
 
 
 def test_what_is_not_defined_is_0(caplog):
     labels = np.array([1, 1, 0])
-    assert evaluate(glue.find_task("cola"), logits_for([1, 1, 1]), labels, 8)["eval_matthews"] == 0.0
-    assert evaluate(glue.find_task("mrpc"), logits_for([0, 0, 0]), labels, 8)["eval_f1"] == 0.0
+    assert evaluate(data.find_task("cola"), logits_for([1, 1, 1]), labels, 8)["eval_matthews"] == 0.0
+    assert evaluate(data.find_task("mrpc"), logits_for([0, 0, 0]), labels, 8)["eval_f1"] == 0.0
     for scores, given in (([[1.0], [1.0]], [1.0, 2.0]), ([[1.0], [2.0]], [3.0, 3.0]), ([[1.0]], [1.0])):
-        results = evaluate(glue.find_task("sts-b"), np.array(scores), np.array(given, np.float32), 8)
+        results = evaluate(data.find_task("sts-b"), np.array(scores), np.array(given, np.float32), 8)
         assert results["eval_pearson"] == results["eval_spearman"] == 0.0
     assert caplog.text.count("spearmanr is not defined, as all scores or all predictions are equal: 0.") == 1
 
@@ -103,8 +103,8 @@ def test_losses_are_those_of_training(kind):
     generator = np.random.default_rng(2)
     logits = (5 * generator.normal(size=(13, 1 if kind == "numbers" else 3))).astype(np.float32)
     task, objective, labels = {
-        "classes": (glue.find_task("mnli"), objectives.ClassificationObjective, generator.integers(0, 3, 13)),
-        "numbers": (glue.find_task("sts-b"), objectives.RegressionObjective, generator.normal(size=13)),
+        "classes": (data.find_task("mnli"), objectives.ClassificationObjective, generator.integers(0, 3, 13)),
+        "numbers": (data.find_task("sts-b"), objectives.RegressionObjective, generator.normal(size=13)),
         "several": (SEVERAL, objectives.MultiLabelObjective, generator.integers(0, 2, (13, 3))),
     }[kind]
     labels = labels.astype(np.int32 if kind == "classes" else np.float32)
@@ -113,7 +113,7 @@ def test_losses_are_those_of_training(kind):
 
 
 def test_report_and_confusion_matrix(tmp_path, caplog):
-    task = glue.find_task("mnli")
+    task = data.find_task("mnli")
     labels, logits = np.array([0, 1, 1, 0]), logits_for([0, 1, 0, 0], 3)  # a class that never occurs
     classification_encode.write_analysis(str(tmp_path), "_dev", task, logits, labels)
     table = (tmp_path / "classification_report_dev.txt").read_text()
@@ -128,7 +128,7 @@ def test_report_and_confusion_matrix(tmp_path, caplog):
     classification_encode.write_analysis(str(tmp_path), "_several", SEVERAL, logits[:1].repeat(4, 0), logits)
     assert "All 4 predictions are ['a']: the model" in caplog.text
     assert "micro avg" in (tmp_path / "classification_report_several.txt").read_text()
-    classification_encode.write_analysis(str(tmp_path), "_numbers", glue.find_task("sts-b"), logits[:, :1], labels)
+    classification_encode.write_analysis(str(tmp_path), "_numbers", data.find_task("sts-b"), logits[:, :1], labels)
     assert len(list(tmp_path.iterdir())) == 3
 
 

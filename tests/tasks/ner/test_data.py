@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from bert_tf.tasks.ner import data as ner_data
-from bert_tf.tasks.ner import tags as ner_tags
+from bert_tf.tasks.ner import metrics as ner_tags
 from bert_tf.tasks.ner.data import Layout, read_conll, write_conll
-from bert_tf.tasks.ner.outputs import labels_of
-from bert_tf.tasks.ner.tags import Entity, Notation
+from bert_tf.tasks.ner.metrics import Entity, Notation
+from bert_tf.tasks.ner.task import labels_of
 
 # Written for this test, in the published layout of CoNLL-2003: four columns, IOB1, documents.
 NEWS = """-DOCSTART- -X- O O

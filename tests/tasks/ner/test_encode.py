@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from bert_tf.tasks.ner import data as ner_data
 from bert_tf.tasks.ner import encode as ner_encode
-from bert_tf.tasks.ner import outputs as ner_outputs
 from bert_tf.tasks.ner.data import Sentence
 from bert_tf.tasks.ner.encode import encode_sentences
 from bert_tf.text.wordpiece import FullTokenizer
@@ -123,11 +123,11 @@ def test_logits_come_back_word_by_word(small, static_padding):
             assert "label_ids" not in batch
             yield np.stack([ids, np.broadcast_to(np.arange(ids.shape[1]), ids.shape)], -1).astype(np.float32)
 
-    logits = ner_outputs.predict_logits(predict, rows, batch_size=3, max_seq_length=24, static_padding=static_padding)
+    logits = ner_encode.predict_logits(predict, rows, batch_size=3, max_seq_length=24, static_padding=static_padding)
     words = [word for one in sentences for word in one.words]
     assert logits[:, 0].tolist() == [5 + "abc".index(word) for word in words]
     assert logits[:, 1].tolist() == rows.word_positions.tolist()
-    cut = ner_outputs.tags_by_sentence(sentences, words)
+    cut = ner_data.tags_by_sentence(sentences, words)
     assert cut == [one.words for one in sentences]
 
 

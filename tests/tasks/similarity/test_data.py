@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from bert_tf.system.declare import check_values
-from bert_tf.tasks.similarity import encode
-from bert_tf.tasks.similarity.data import Columns, SimilarityExample, read_examples
-from bert_tf.tasks.similarity.encode import write_hard_negatives
-from bert_tf.tasks.similarity.settings import SimilaritySettings
+from bert_tf.tasks.similarity import data as similarity_data
+from bert_tf.tasks.similarity import metrics as similarity_metrics
+from bert_tf.tasks.similarity.data import Columns, SimilarityExample, SimilaritySettings, read_examples
+from bert_tf.tasks.similarity.metrics import write_hard_negatives
 from bert_tf.training.settings import FineTuningSettings
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b", "c"]
@@ -43,7 +43,7 @@ def test_known_layouts(folder):
 
 def test_rows(small, caplog):
     examples = [SimilarityExample("0", ("a", "b c"), 0.5), SimilarityExample("1", (" b c ", "a b c a b c"), 1.0)]
-    rows = encode.encode_examples(examples, small, 6)
+    rows = similarity_data.encode_examples(examples, small, 6)
     assert (len(rows), rows.rows_per_example, rows.truncated, rows.lengths.tolist()) == (2, 2, 1, [4, 6])
     assert "of which the last are lost: 1 of 4 texts" in caplog.text
     batch = rows.batch([1, 0], 6)
@@ -51,7 +51,7 @@ def test_rows(small, caplog):
     assert batch["input_ids"].tolist() == expected
     assert batch["segment_ids"].max() == 0 and batch["scores"].tolist() == [1.0, 0.5]
     assert rows.labels["text_ids"].tolist() == [[0, 1], [1, 2]]
-    asked = encode.encode_examples(examples, small, 8, prompt="a ").ids.tolist()
+    asked = similarity_data.encode_examples(examples, small, 8, prompt="a ").ids.tolist()
     assert asked[:9] == [2, 5, 5, 3, 2, 5, 6, 7, 3]  # before the text
 
 
@@ -79,9 +79,9 @@ def test_retrieval_beside_a_ranking_by_hand():
         expected["eval_mrr_10"].append(1 / (1 + found.index(True)) if any(found) else 0.0)
         gains = sum(1 / np.log2(2 + rank) for rank in range(10) if found[rank])
         expected["eval_ndcg_10"].append(gains / sum(1 / np.log2(2 + rank) for rank in range(len(partners))))
-    results = encode.retrieval(normal.astype(np.float32), ids)
+    results = similarity_metrics.retrieval(normal.astype(np.float32), ids)
     assert results == {name: pytest.approx(float(np.mean(values)), abs=1e-6) for name, values in expected.items()}
-    few = encode.retrieval(normal[:2, :2].astype(np.float32), ids[:2, :2])  # fewer texts than ranks
+    few = similarity_metrics.retrieval(normal[:2, :2].astype(np.float32), ids[:2, :2])  # fewer texts than ranks
     assert few["eval_accuracy_5"] == few["eval_accuracy_10"] == 1.0
 
 
@@ -174,7 +174,7 @@ def mined(path, count, margin):
 @pytest.mark.parametrize("count", [1, 5])
 @pytest.mark.parametrize("margin", [0.0, 0.05, 0.3])
 def test_negatives_are_those_of_the_definition(tmp_path, count, margin, monkeypatch):
-    monkeypatch.setattr(encode, "_AT_ONCE", 2)
+    monkeypatch.setattr(similarity_metrics, "_AT_ONCE", 2)
     expected, corpus = [], list(dict.fromkeys(pair[1] for pair in PAIRS))
     for anchor in dict.fromkeys(pair[0] for pair in PAIRS):
         own = list(dict.fromkeys(pair[1] for pair in PAIRS if pair[0] == anchor))

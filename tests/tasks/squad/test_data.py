@@ -7,7 +7,7 @@ import re
 import pytest
 from helpers.paths import lines_of
 
-from bert_tf.tasks.squad import outputs as metrics
+from bert_tf.tasks.squad import metrics as metrics
 from bert_tf.tasks.squad.data import Paragraph, read_articles, read_squad_examples
 
 CONTEXT = "Her teacher met Ada Brown (1801-1852)."

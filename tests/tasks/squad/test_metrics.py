@@ -7,10 +7,10 @@ import json
 import pytest
 from helpers.slow import slow
 
-from bert_tf.tasks.squad import outputs as squad_outputs
+from bert_tf.tasks.squad import metrics as squad_outputs
 from bert_tf.tasks.squad.answers import Answer, Prediction, PredictionSettings
 from bert_tf.tasks.squad.data import read_articles, read_squad_examples
-from bert_tf.tasks.squad.outputs import best_threshold, evaluate, klue_scores, korquad_scores
+from bert_tf.tasks.squad.metrics import best_threshold, evaluate, klue_scores, korquad_scores
 from bert_tf.tasks.squad.windows import WindowSettings
 
 # From the README of the data: exact match, F1 and, for 2.0, each with HasAns and NoAns (F1 and exact match of

@@ -9,7 +9,9 @@ Source: Ramshaw & Marcus 1995 (IOB1).
 import dataclasses
 import json
 import posixpath
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+
+import numpy as np
 
 from bert_tf.system.removed import HEADS
 from bert_tf.system.text_files import read_json_if_there
@@ -27,11 +29,7 @@ _OUTSIDE = ("O", "o", "-", "_")
 
 @dataclasses.dataclass(frozen=True)
 class Notation:
-    """The spelling of one file.
-
-    letter_last: PER-B instead of B-PER. separator: "-" or "_". lower: the letters are b, i and so on.
-    outside: the tag of words outside of entities.
-    """
+    """The spelling of one file. letter_last: PER-B instead of B-PER. lower: the letters are b, i and so on."""
 
     letter_last: bool = False
     separator: str = "-"
@@ -39,7 +37,7 @@ class Notation:
     outside: str = OUTSIDE
 
     def parse(self, tag: str) -> tuple[str, str] | None:
-        """The letter, as it is spelled, and the type of a tag; None if the tag has another form."""
+        """The letter, as it is spelled, and the type of a tag, if it has this form."""
         letter, separator, type_ = tag.partition(self.separator)
         if self.letter_last:
             type_, separator, letter = tag.rpartition(self.separator)
@@ -199,13 +197,13 @@ _OF_EARLIER_VERSIONS = ("features", "lstm_size", "lstm_layers")
 
 @dataclasses.dataclass(frozen=True)
 class TaggingSettings:
-    """The settings of a trained tagger besides weights and labels; kept in token_classification.json beside them.
+    """The settings of a trained tagger that token_classification.json has.
 
     Attributes:
       learned_scheme: of the model's tags: iob2, bioes or plain.
       document_context: whether it was trained on whole documents.
-      split: what its words are: texts to tag are split likewise. One of `text.characters.SPLITS`, or PIECES: characters
-        and spaces, read as the pieces of the text that they are.
+      split: what its words are: one of `text.characters.SPLITS`, or PIECES: characters and spaces, read as the pieces
+        of their text.
     """
 
     learned_scheme: str = "iob2"
@@ -218,7 +216,6 @@ class TaggingSettings:
 
     @property
     def characters(self) -> str:
-        """The split, of `SPLITS`."""
         return "characters_and_spaces" if self.split == PIECES else self.split
 
     def to_json(self) -> str:
@@ -246,3 +243,82 @@ def scheme_of(labels: Sequence[str]) -> str:
     if OUTSIDE not in labels or not letters <= set("BIES"):
         return "plain"
     return "bioes" if letters & set("ES") else "iob2"
+
+
+# --- scores -----------------------------------------------------------------------------------------------------------
+
+
+Tags = Sequence[Sequence[str]]  # sentences of tags
+_AVERAGES = ("micro avg", "macro avg", "weighted avg")
+
+
+def evaluate(gold: Tags, predicted: Tags, *, plain: bool = False) -> dict[str, float]:
+    """Scores from 0 to 1: precision, recall, f1 of entities (type and both ends right), and accuracy of words.
+
+    The tags are of any scheme, also broken ones. plain: they form no entities; only accuracy is computed.
+    """
+    right = [tag == other for tags in zip(gold, predicted, strict=True) for tag, other in zip(*tags, strict=True)]
+    accuracy = {"accuracy": float(np.mean(right)) if right else 0.0}
+    if plain:
+        return accuracy
+    scores = _scores(np.sum([*_counts(gold, predicted, lenient_entities).values(), (0, 0, 0)], axis=0))
+    return dict(zip(("precision", "recall", "f1"), scores, strict=True)) | accuracy
+
+
+def klue(gold: Tags, predicted: Tags, labels: Sequence[str]) -> dict[str, float]:
+    """The scores of KLUE-NER, from 0 to 1: the mean F1 of types of entities, and of tags ("O" included).
+
+    As in KLUE-baseline (klue_baseline/metrics/functional.py), except that [CLS] and [SEP] don't count.
+
+    gold, predicted: of characters without spaces; an entity is what is strictly IOB2.
+    labels: all tags; one that neither occurs nor is predicted counts as 1.
+    """
+    from sklearn.metrics import f1_score
+
+    by_entity = [_scores(counts)[2] for counts in _counts(gold, predicted, strict_entities).values()]
+    flat = ([tag for tags in sentences for tag in tags] for sentences in (gold, predicted))
+    by_tag = f1_score(*flat, labels=list(labels), average="macro", zero_division=1)
+    return {"entity_macro_f1": float(np.mean(by_entity)) if by_entity else 0.0, "character_macro_f1": float(by_tag)}
+
+
+def report(gold: Tags, predicted: Tags, *, plain: bool = False) -> str:
+    """A table: precision, recall, F1 and number of each type of entities, or of each tag if `plain`."""
+    if plain:
+        from sklearn.metrics import classification_report
+
+        flat = ([tag for tags in sentences for tag in tags] for sentences in (gold, predicted))
+        return classification_report(*flat, digits=4, zero_division=0)
+    counts = _counts(gold, predicted, lenient_entities)
+    if not counts:
+        return "No entities, neither gold nor predicted.\n"
+    scores, support = np.array([_scores(of) for of in counts.values()]), np.array([of[2] for of in counts.values()])
+    weighted = (scores * support[:, None]).sum(0) / max(support.sum(), 1)
+    means = (_scores(np.sum(list(counts.values()), axis=0)), scores.mean(0), weighted)
+    width = max(map(len, (*counts, *_AVERAGES)))
+
+    def row(name: str, values: Sequence[float], number: int) -> str:
+        return f"{name:>{width}} " + "".join(f" {value:>9.4f}" for value in values) + f" {number:>9}\n"
+
+    header = "".join(f" {name:>9}" for name in ("precision", "recall", "f1-score", "support"))
+    types = "".join(map(row, counts, scores, support.tolist()))
+    averages = "".join(row(name, values, support.sum()) for name, values in zip(_AVERAGES, means, strict=True))
+    return f"{'':>{width}} {header}\n\n{types}\n{averages}"
+
+
+def _counts(gold: Tags, predicted: Tags, entities_of: Callable[[Sequence[str]], list[Entity]]) -> dict:
+    """type -> numbers of entities that are right, predicted, and gold; sorted by type."""
+    truth, guesses = (
+        {(number, entity) for number, tags in enumerate(sentences) for entity in entities_of(tags)}
+        for sentences in (gold, predicted)
+    )
+    types = sorted({entity.type for _, entity in truth | guesses})
+    return {
+        type_: tuple(sum(entity.type == type_ for _, entity in some) for some in (truth & guesses, guesses, truth))
+        for type_ in types
+    }
+
+
+def _scores(counts: Sequence[int]) -> tuple[float, float, float]:
+    right, predicted, gold = map(int, counts)
+    precision, recall = right / predicted if predicted else 0.0, right / gold if gold else 0.0
+    return precision, recall, 2 * precision * recall / (precision + recall) if right else 0.0

@@ -22,11 +22,9 @@ from bert_tf.data import token_rows
 from bert_tf.families.config import BertConfig
 from bert_tf.system.checks import check_extra, check_integer
 from bert_tf.system.text_files import read_json_if_there
-from bert_tf.tasks.squad.answers import Prediction, PredictionSettings, SpanScores, collect_scores, predict_answers
+from bert_tf.tasks.squad.answers import Prediction, PredictionSettings, SpanScores, collect_scores
 from bert_tf.tasks.squad.data import SquadData, questions_of
 from bert_tf.tasks.squad.windows import Windows, WindowSettings
-from bert_tf.text import tokenizer_files
-from bert_tf.text.tokenizer import Tokenizer
 
 SETTINGS_FILE = "question_answering.json"
 
@@ -36,7 +34,7 @@ def predict_scores(
 ) -> SpanScores:
     """A model's scores of all windows; predict: from `step.make_predict_function`.
 
-    Under static_padding there are max_seq_length of each: padding can be among the n-best, as in the original.
+    Under static_padding they are max_seq_length: padding can be among the n-best, as in the original.
     """
     batches = token_rows.evaluation_batches(
         windows, batch_size=batch_size, max_seq_length=max_seq_length, static_padding=static_padding
@@ -47,7 +45,7 @@ def predict_scores(
 
 @dataclasses.dataclass(frozen=True)
 class QuestionAnsweringSettings:
-    """The settings of a trained model besides its weights; kept in question_answering.json beside them."""
+    """The settings of a trained model that question_answering.json has."""
 
     windows: WindowSettings
     predictions: PredictionSettings
@@ -66,21 +64,6 @@ class QuestionAnsweringSettings:
         kinds = (WindowSettings, PredictionSettings)
         named = ([field.name for field in dataclasses.fields(kind) if field.name in values] for kind in kinds)
         return cls(*(kind(**{name: values[name] for name in names}) for kind, names in zip(kinds, named, strict=True)))
-
-
-def answer(
-    predict: Callable,
-    data: SquadData,
-    windows: Windows,
-    tokenizer: Tokenizer,
-    settings: QuestionAnsweringSettings,
-    verbose: bool = False,
-    **batches,
-) -> list[Prediction]:
-    """Predictions for all questions. verbose: see `AnswerTexts`. batches: arguments of `predict_scores`."""
-    max_seq_length = settings.windows.max_seq_length
-    scores = predict_scores(predict, windows, max_seq_length=max_seq_length, **batches)
-    return list(predict_answers(data.examples, windows, scores, tokenizer, settings.predictions, verbose))
 
 
 def score(
@@ -126,12 +109,12 @@ def apply_threshold(predictions: list[Prediction], threshold: float) -> list[Pre
     return [row if row.null_odds is None else dataclasses.replace(row, text=answer_of(row)) for row in predictions]
 
 
-def answer_settings(path: str, config: BertConfig, **settings) -> QuestionAnsweringSettings:
-    """How a model in a directory cuts windows and chooses answers: as in training, except for the given `settings`."""
+def answer_settings(directory: str, config: BertConfig, **settings) -> QuestionAnsweringSettings:
+    """How a model in a directory splits contexts and chooses answers: as in training, but for the given settings."""
     names = [field.name for kind in (WindowSettings, PredictionSettings) for field in dataclasses.fields(kind)]
     if unknown := [name for name in settings if name not in names]:
         raise TypeError(f"QuestionAnswerer got unexpected keyword arguments: {', '.join(unknown)}")
-    stored = QuestionAnsweringSettings.read(tokenizer_files.directory_of(path))
+    stored = QuestionAnsweringSettings.read(directory)
     learned = dataclasses.asdict(stored.windows) | dataclasses.asdict(stored.predictions) if stored else {}
     limit = config.max_length
     defaults = {"max_seq_length": min(384, limit), "max_query_length": min(64, limit // 4)} | learned
@@ -143,7 +126,7 @@ def answer_settings(path: str, config: BertConfig, **settings) -> QuestionAnswer
 
 
 # --- answers in Korean, counted by characters, not by words ---------------------------------------------------------
-# Sources: evaluate-v1.0.py of korquad.github.io; klue_baseline/metrics of github.com/KLUE-benchmark/KLUE-baseline.
+
 
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 _KORQUAD_MARKS = re.compile("['\"《》<>〈〉()‘’]")
@@ -180,6 +163,7 @@ def klue_scores(gold: str, predicted: str) -> tuple[float, float]:
 
 
 # --- all answers ----------------------------------------------------------------------------------------------------
+
 
 # metric -> (the name of what it gives beside exact_match, both scores of an answer; None: by the official script).
 METRICS = {"squad": ("f1", None), "korquad": ("f1", korquad_scores), "klue": ("rouge_w", klue_scores)}
@@ -235,7 +219,6 @@ def evaluate(
 
 
 def _evaluate_by_answer(articles, predictions, version_2: bool, null_odds, best_texts, metric: str) -> dict[str, float]:
-    """`evaluate` by a metric of single answers; the threshold that is found is that of `best_threshold`."""
     questions = {question["id"]: question for question in questions_of(articles)}
     names = ("exact", METRICS[metric][0])
     scores = _scores_of_questions(articles, predictions, metric)
@@ -258,7 +241,7 @@ def _evaluate_by_answer(articles, predictions, version_2: bool, null_odds, best_
 
 
 def _scores_of_questions(articles, texts: Mapping[str, str], metric: str) -> dict[str, tuple[float, float]]:
-    """id -> exact match and the metric's other score, from 0 to 1, of each question with a prediction."""
+    """id -> exact match and the metric's other score, from 0 to 1, of questions with a prediction."""
     if metric == "squad":
         from official.nlp.tools import squad_evaluate_v2_0
 
@@ -279,16 +262,14 @@ def best_threshold(
     """The finite threshold with the best F1, where "none" is answered if the odds of a question are greater than it.
 
     The official script names the odds of one question, and 0.0 for "never answer". Here the threshold is half-way to
-    the next odds, or beyond the last ones: rounding, which on another device or in another batch changes the last
-    digits of the odds, decides on no question. Of equally good thresholds it is the lowest, as in the script.
-
-    articles, null_odds, best_texts, metric: see `evaluate`.
+    the next odds, or beyond the last ones, so that rounding decides on no question. Of equally good thresholds it is
+    the lowest, as in the script.
     """
     return _best_threshold(articles, null_odds, best_texts, metric, 1)[1]
 
 
 def _best_threshold(articles, null_odds, best_texts, metric: str, number: int) -> tuple[float, float]:
-    """The best score in percent and its threshold. number: 0: of exact match, 1: of the metric's other score."""
+    """The best score in percent and its threshold. number: 0: exact match, 1: the metric's other score."""
     answered, none = (
         {key: scores[number] for key, scores in _scores_of_questions(articles, texts, metric).items()}
         for texts in (best_texts, dict.fromkeys(best_texts, ""))

@@ -1,4 +1,4 @@
-"""Texts that are compared to token ids, a row for each text.
+"""How good vectors are, what is written of them, and hard negatives.
 
 Shape legend: n examples, N texts of each.
 """
@@ -10,42 +10,9 @@ from collections.abc import Sequence
 import numpy as np
 from absl import logging
 
-from bert_tf.data import token_rows
 from bert_tf.data.token_rows import GroupedRows
 from bert_tf.system.storage import write_text_file
-from bert_tf.tasks import outcome
 from bert_tf.tasks.similarity.data import Columns, SimilarityExample
-from bert_tf.text.tokenizer import Tokenizer
-
-
-def encode_examples(
-    examples: Sequence[SimilarityExample],
-    tokenizer: Tokenizer,
-    max_seq_length: int,
-    lower: bool = False,
-    prompt: str = "",
-) -> GroupedRows:
-    """Token rows of examples with the same number of texts, each text for itself: [CLS] text [SEP].
-
-    Labels: text_ids int32 [n, N], equal numbers for equal texts; scores float32 [n], where examples have them.
-
-    max_seq_length: longer texts lose their last tokens.
-    lower: see `sentence_settings.SentenceSettings`. prompt: what is put before every text.
-    """
-    token_rows.check_room(tokenizer, max_seq_length)
-    texts = [(prompt + text).strip() for example in examples for text in example.texts]
-    rows, truncated = token_rows.rows_of_texts(texts, tokenizer, max_seq_length, lower)
-    if truncated:
-        message = "Longer than max_seq_length=%d tokens, of which the %s are lost: %d of %d texts."
-        logging.warning(message, max_seq_length, tokenizer.lost, truncated, len(rows))
-    numbers = {}
-    ids = np.array([numbers.setdefault(text, len(numbers)) for text in texts], np.int32)
-    labels = {"text_ids": ids.reshape(len(examples), -1)}
-    if examples[0].score is not None:
-        labels["scores"] = np.array([example.score for example in examples], np.float32)
-    count = len(examples[0].texts)
-    return GroupedRows(rows.ids, rows.offsets, rows.second_starts, labels, count, truncated, pad_id=rows.pad_id)
-
 
 # --- how good vectors are, and what is written of them ----------------------------------------------------------------
 
@@ -60,12 +27,12 @@ def products_of(vectors: np.ndarray, other: int = 1) -> np.ndarray:
 
 
 def retrieval(vectors: np.ndarray, text_ids: np.ndarray) -> dict[str, float]:
-    """Each first text searches its partners among the second and third texts of all examples.
+    """Scores of a search, with each first text, for its partners among the second and third texts of all examples.
+
+    By trec_eval's definitions; the mean over the different first texts of eval_accuracy_1, 5 and 10 (whether a partner
+    is among the first k), eval_mrr_10 and eval_ndcg_10.
 
     vectors: [n, N, H]. text_ids: [n, N], equal numbers for equal texts: each counts once, and can have partners.
-
-    Returns by trec_eval's definitions the mean over the different first texts: eval_accuracy_1, 5 and 10, whether a
-    partner is among the first k found; eval_mrr_10, of the rank of the first partner; and eval_ndcg_10.
     """
     import pytrec_eval
 
@@ -94,7 +61,7 @@ def evaluate(rows: GroupedRows, vectors: np.ndarray) -> dict[str, float]:
     `retrieval`; of triplets eval_triplet_accuracy, too: the share of those whose second text is nearer to the first
     than the third is."""
     if "scores" in rows.labels:
-        from bert_tf.tasks.classification.encode import METRICS
+        from bert_tf.tasks.classification.metrics import METRICS
 
         scores, products = rows.labels["scores"], products_of(vectors)
         return {f"eval_{name}": float(METRICS[name](scores, products)) for name in ("spearman", "pearson")}
@@ -102,22 +69,6 @@ def evaluate(rows: GroupedRows, vectors: np.ndarray) -> dict[str, float]:
     if rows.rows_per_example == 3:
         results["eval_triplet_accuracy"] = float((products_of(vectors) > products_of(vectors, 2)).mean())
     return results
-
-
-def write_predictions(
-    output_dir: str, examples: Sequence[SimilarityExample], vectors: np.ndarray, similarity: str = "cosine"
-) -> list[str]:
-    """Writes predictions.jsonl (see `outcome.write_predictions`) and test_results.tsv; returns their paths.
-
-    The first has for each example its number `guid`, the `cosine` (or `dot`, as similarity says) of its first two
-    texts, and the `score`, from 0 to 1, if there is one. The second has the cosines alone.
-    """
-    products = products_of(vectors).tolist()
-    described = [
-        {similarity: product} if example.score is None else {similarity: product, "score": example.score}
-        for example, product in zip(examples, products, strict=True)
-    ]
-    return outcome.write_predictions(output_dir, "", examples, described, zip(products))
 
 
 # --- hard negatives ---------------------------------------------------------------------------------------------------
@@ -132,8 +83,8 @@ def write_hard_negatives(
 ) -> None:
     """Writes JSON lines of anchor, positive and negative for pairs that belong together.
 
-    Of the partners of all pairs, the negatives of a text are the `count` nearest to it that are neither its own nor it
-    itself, and whose cosine with it is less than that of its own (of several the farthest), by `margin` of that.
+    The negatives of a text are the `count` nearest of other texts' partners whose cosine with it is less than that of
+    its farthest partner, by `margin` of that.
 
     vectors_of: texts -> float32 [n, H], of length 1.
     """

@@ -1,0 +1,166 @@
+"""A model's outputs to what run_classifier.py writes: metrics, predictions, reports.
+
+Metrics are those of scikit-learn and SciPy.
+"""
+
+import dataclasses
+import posixpath
+
+import numpy as np
+from absl import logging
+
+from bert_tf.store.head_config import softmax
+from bert_tf.system.messages import warn_once
+from bert_tf.system.storage import write_text_file
+from bert_tf.tasks.classification.data import Task
+
+
+def _by_scikit_learn(name: str, **options):
+    def score(labels, predictions, /, **more):
+        from sklearn import metrics
+
+        return getattr(metrics, name)(labels, predictions, **options, **more)
+
+    return score
+
+
+def _f1(average: str):
+    return _by_scikit_learn("f1_score", average=average, zero_division=0.0)
+
+
+def _correlation(name: str):
+    def score(labels, predictions):
+        from scipy import stats
+
+        if len(labels) < 2 or np.ptp(labels) == 0 or np.ptp(predictions) == 0:
+            warn_once(name, "%s is not defined, as all scores or all predictions are equal: 0.", name)
+            return 0.0
+        return getattr(stats, name)(labels, predictions).statistic
+
+    return score
+
+
+# name -> function (labels, predictions); classes as numbers, of several labels as rows of 0 and 1.
+METRICS = {
+    "accuracy": _by_scikit_learn("accuracy_score"),
+    "f1": _f1("binary"),
+    "macro_f1": _f1("macro"),
+    "micro_f1": _f1("micro"),
+    "matthews": _by_scikit_learn("matthews_corrcoef"),
+    "pearson": _correlation("pearsonr"),
+    "spearman": _correlation("spearmanr"),
+    # KLUE-STS's: two texts mean the same from 3 of 5 on.
+    "f1_at_3": lambda labels, scores: _f1("binary")(np.asarray(labels) >= 3.0, np.asarray(scores) >= 3.0),
+}
+
+
+def with_best_metric(task: Task, best: str | None, weighted: bool) -> Task:
+    """The task, with the metric that chooses its best model first.
+
+    best: --best_metric, with or without "eval_". weighted: whether classes have weights in the loss.
+    """
+    metrics = ["accuracy", "macro_f1", "matthews"] + ["f1"] * (len(task.labels or ()) == 2)
+    if task.is_regression:
+        metrics = ["pearson", "spearman", "f1_at_3"]
+    elif task.multi_label:
+        metrics = ["micro_f1", "macro_f1"]
+    if best is None and weighted and task.metrics[0] == "accuracy":
+        best = "macro_f1"
+    if best is None:
+        return task
+    best = best.removeprefix("eval_")
+    if best not in metrics:
+        raise ValueError(f"--best_metric={best}: this task has {', '.join(metrics)}.")
+    return dataclasses.replace(task, metrics=tuple(dict.fromkeys((best, *task.metrics))))
+
+
+def probabilities(task: Task, logits: np.ndarray) -> np.ndarray:
+    """The probability of each label [n, C], float32; for a regression the predicted numbers [n, 1]."""
+    logits = np.asarray(logits, np.float32)
+    if task.is_regression:
+        return logits
+    if not task.multi_label:
+        return softmax(logits)
+    from scipy.special import expit
+
+    return expit(logits)
+
+
+def predictions_of(task: Task, logits: np.ndarray) -> np.ndarray:
+    """Predicted class numbers [n]; numbers [n] for a regression; rows of 0 and 1 where several labels may hold."""
+    if task.is_regression:
+        return np.asarray(logits).reshape(-1)
+    if task.multi_label:
+        return (np.asarray(logits) > 0).astype(np.int32)
+    return np.argmax(logits, -1)
+
+
+def describe_predictions(task: Task, logits: np.ndarray) -> list[dict]:
+    """`label` and `probabilities` of each example; `labels` where several may hold; `score` of a regression."""
+    predicted = predictions_of(task, logits)
+    if task.is_regression:
+        return [{"score": float(value)} for value in predicted]
+    described = []
+    for row, prediction in zip(probabilities(task, logits), predicted, strict=True):
+        if task.multi_label:
+            record = {"labels": [task.labels[number] for number in np.flatnonzero(prediction)]}
+        else:
+            record = {"label": task.labels[prediction]}
+        record["probabilities"] = {label: float(value) for label, value in zip(task.labels, row, strict=True)}
+        described.append(record)
+    return described
+
+
+def example_losses(task: Task, logits: np.ndarray, label_ids: np.ndarray) -> np.ndarray:
+    """The loss of each example [n], as the objectives define it."""
+    logits = np.asarray(logits, np.float64)
+    if task.is_regression:
+        return (logits.reshape(-1) - label_ids) ** 2
+    if task.multi_label:
+        return (np.logaddexp(0.0, logits) - logits * label_ids).mean(-1)
+    from scipy.special import log_softmax
+
+    return -log_softmax(logits, axis=-1)[np.arange(len(label_ids)), label_ids]
+
+
+def evaluate(task: Task, logits: np.ndarray, label_ids: np.ndarray, batch_size: int) -> dict[str, float]:
+    """eval_<metric> for each metric of the task, eval_loss, and loss.
+
+    `loss` is the plain mean over batches of `batch_size` in the order of the examples, as the original reports it; with
+    a last batch that is not full it differs a little from `eval_loss`, the mean over the examples.
+    """
+    predicted = predictions_of(task, logits)
+    results = {}
+    for name in task.metrics:
+        every = {"labels": range(len(task.labels))} if name == "macro_f1" else {}  # also those that never occur
+        results[f"eval_{name}"] = float(METRICS[name](label_ids, predicted, **every))
+    losses = example_losses(task, logits, label_ids)
+    batches = [losses[start : start + batch_size].mean() for start in range(0, len(losses), batch_size)]
+    return {**results, "eval_loss": float(losses.mean()), "loss": float(np.mean(batches))}
+
+
+def report(task: Task, logits: np.ndarray, label_ids: np.ndarray) -> str:
+    """Precision, recall, F1 and number of examples of each class, as a table of text."""
+    from sklearn.metrics import classification_report
+
+    options = {"labels": range(len(task.labels)), "target_names": task.labels, "digits": 4, "zero_division": 0.0}
+    return classification_report(label_ids, predictions_of(task, logits), **options)
+
+
+def write_analysis(
+    output_dir: str, name: str, task: Task, logits: np.ndarray, label_ids: np.ndarray, title: str = ""
+) -> None:
+    """Writes classification_report<name>.txt and, for one label an example, confusion_matrix<name>.png with a title."""
+    if task.is_regression:
+        return
+    text, predicted = report(task, logits, label_ids), predictions_of(task, logits)
+    write_text_file(posixpath.join(output_dir, f"classification_report{name}.txt"), text)
+    logging.info("Each class:\n%s", text)
+    if len(predicted) > 1 and not np.ptp(predicted, 0).any() and np.ptp(label_ids, 0).any():
+        first = np.array(task.labels)[np.flatnonzero(predicted[0]) if task.multi_label else predicted[0]].tolist()
+        logging.warning("All %d predictions are %r: the model tells no classes apart.", len(predicted), first)
+    if not task.multi_label:
+        from bert_tf.training import plots
+
+        path = posixpath.join(output_dir, f"confusion_matrix{name}.png")
+        plots.plot_confusion_matrix(label_ids, predicted, list(task.labels), path, title=title)
