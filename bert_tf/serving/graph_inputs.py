@@ -34,7 +34,7 @@ class TextEncoder:
         self._kept = head if tokenizer.truncation_side == "right" else tail
 
     def features(self, texts: tf.Tensor, pairs: tf.Tensor | None = None) -> dict[str, tf.Tensor]:
-        """string [B] each -> input_ids, input_mask, segment_ids, int32 [B, S]. A pair without tokens is none."""
+        """string [B] each -> input_ids, input_mask, segment_ids, int32 [B, S]. An empty pair counts as missing."""
         if pairs is not None:
             texts, pairs = equally_many(texts, pairs, "text and text_pair")
         first = self.graph.encode(texts)
