@@ -55,8 +55,8 @@ def write_source(directory: str) -> tuple[int, list[str]]:
 
     from bert_tf.families.families import family_named
     from bert_tf.store.head_config import NO_HEAD
-    from bert_tf.store.open_weights import TF1
-    from bert_tf.store.saving import write_weights
+    from bert_tf.store.open import TF1
+    from bert_tf.store.save import write_weights
     from bert_tf.store.tensor_files import Weights
     from bert_tf.store.variable_names import expected_shapes
 

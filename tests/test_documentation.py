@@ -20,7 +20,7 @@ from helpers.tiny import ONE_LAYER, TINY_CONFIG, write_encoder
 import bert_tf
 from bert_tf.families.config import BertConfig
 from bert_tf.families.families import family_named
-from bert_tf.store.directory import read_config
+from bert_tf.store.description import read_config
 
 # BERT_BASE_DIR takes their place.
 MODELS = ("google/bert_uncased_L-4_H-256_A-4", "uncased_L-12_H-768_A-12", "sentence-transformers/all-MiniLM-L6-v2")

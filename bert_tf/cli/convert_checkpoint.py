@@ -20,8 +20,8 @@ import sys
 from absl import flags, logging
 
 from bert_tf.conversion import convert
-from bert_tf.store.directory import check_weights, read_head, read_model_files, vocabulary_in
-from bert_tf.store.open_weights import FORMATS, find_weights, is_light
+from bert_tf.store.description import check_weights, read_head, read_model_files, vocabulary_in
+from bert_tf.store.open import FORMATS, find_weights, is_light
 from bert_tf.system import checks, script, storage
 from bert_tf.system.declare import REQUIRED, define_flags, setting, settings_of
 

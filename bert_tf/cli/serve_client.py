@@ -17,7 +17,7 @@ from collections.abc import Callable
 
 from absl import flags, logging
 
-from bert_tf.store.directory import check_weights, read_head
+from bert_tf.store.description import check_weights, read_head
 from bert_tf.system import checks
 from bert_tf.system.declare import REQUIRED, define_flags, setting, settings_of
 from bert_tf.system.text_files import encoding_setting

@@ -9,10 +9,10 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from bert_tf.families.families import config_of_dict, family_of, family_of_variables, is_encoder_variable
-from bert_tf.store import card, huggingface, open_weights, saving
-from bert_tf.store import directory as model_directory
-from bert_tf.store.directory import ModelFiles, check_other_vocabulary, needed_config, read_head, tokenizer_of
+from bert_tf.store import card, huggingface, save
+from bert_tf.store.description import ModelFiles, check_other_vocabulary, read_head
 from bert_tf.store.head_config import NO_HEAD
+from bert_tf.store.open import FORMATS, open_model, open_weights
 from bert_tf.store.sentence_settings import read_settings
 from bert_tf.store.tensor_files import Weights, base_name, blocks, is_model_variable
 from bert_tf.store.variable_names import expected_shapes, word_table
@@ -33,7 +33,7 @@ class Report:
 
     weights: Weights
     format: str
-    written: saving.Written
+    written: save.Written
     missing: list[str]
     notes: list[str]
 
@@ -70,7 +70,7 @@ class Report:
 class Conversion:
     """A conversion that has been checked.
 
-    weights: `original` with the requested changes. writing: further arguments of `saving.write_model`.
+    weights: `original` with the requested changes. writing: further arguments of `save.write_model`.
     changes: sentences for the card on what differs. notes: for the report.
     """
 
@@ -98,10 +98,10 @@ class Conversion:
         def check(path: str) -> None:
             compared.append(_compare_tensors(weights, path, with_optimizer))
 
-        written = saving.write_model(weights=weights, files=files, **self.writing, card_text=text, check=check)
+        written = save.write_model(weights=weights, files=files, **self.writing, card_text=text, check=check)
         notes = [*self.notes, *compared]
         usual = type(files.config).hidden_act  # what the family's original has
-        knows = open_weights.FORMATS[format].knows_exact_gelu or usual == "gelu_erf"
+        knows = FORMATS[format].knows_exact_gelu or usual == "gelu_erf"
         if files.config.activation == "gelu_erf" and not knows:
             what = f"hidden_act is \"gelu_erf\", the exact gelu, which the {format} format's own programs don't know."
             advice = "With --hidden_act=gelu they run it with the tanh form; outputs then differ by about 1e-3."
@@ -132,36 +132,38 @@ def prepare(
     part: str | None = None,
     overwrite: bool = False,
 ) -> Conversion:
-    """Checks a conversion of weights and the files beside them; TensorFlow may be needed, see `open_weights.is_light`.
+    """Checks a conversion of weights and the files beside them; TensorFlow may be needed, see `is_light`.
 
     Args:
-      source: a path of any of the formats (see `open_weights.find_weights`).
-      target: a directory (see `saving.write_model`). format: one of `open_weights.FORMATS`.
+      source: a path of any of the formats (see `find_weights`).
+      target: a directory (see `save.write_model`). format: one of `FORMATS`.
       with_optimizer: carry Adam moments and step, too.
       add_tokens: file of words, one a line, to add to a vocabulary of word pieces (see `add_words`).
       do_lower_case, strip_accents: must not contradict the source's directory; needed if that doesn't say.
       bert_config_file, vocab_file: instead of those beside the weights.
       hidden_act: written to the configuration instead of the source's.
-      part: which model of a file with several, see `open_weights.open_weights`.
+      part: which model of a file with several, see `open_weights`.
       overwrite: replace existing files.
     """
     with naming_flag("--bert_config_file" if bert_config_file else "--from"):
-        original, files = model_directory.read_model(source, bert_config_file, part)
-        needed_config(files)
+        files = open_model(source, part=part, config_file=bert_config_file)
+        original, config = files.weights, files.needed_config()
+        if part and not files.family.parts:
+            raise ValueError(f"{original.path} is a {config.title}, which has no {part}.")
     with naming_flag("--vocab_file" if vocab_file else "--from"):
-        saving.check_vocabulary(dataclasses.replace(files, vocab_file=vocab_file or files.vocab_file))
+        save.check_vocabulary(dataclasses.replace(files, vocab_file=vocab_file or files.vocab_file))
     files, notes = _describe(files, vocab_file, do_lower_case, strip_accents)
     notes += _notes_on_source(original, files, with_optimizer)
     weights, changes, vocabulary = original, {"hidden_act": hidden_act} if hidden_act else {}, None
     if add_tokens:
-        tokenizer, tokens = tokenizer_of(files), tokenizer_files.vocabulary_lines(files.vocab_file)
+        tokenizer, tokens = files.make_tokenizer(is_checked=True), tokenizer_files.vocabulary_lines(files.vocab_file)
         tokens += [tokenizer.inv_vocab.get(index, "") for index in range(len(tokens), tokenizer.vocab_size)]
         weights, vocabulary, lines = add_words(weights, tokens, read_text_lines(add_tokens), tokenizer.tokenize)
         changes["vocab_size"] = weights.shapes[word_table(family_of_variables(weights.shapes).model_type)][0]
         notes += lines
     files.config = config_of_dict({**files.config.to_dict(), **changes})
     writing = {"target": target, "format": format, "with_optimizer": with_optimizer, "overwrite": overwrite}
-    saving.check_writable(weights=weights, files=files, **writing)
+    save.check_writable(weights=weights, files=files, **writing)
     sentences = [f"Tokens were added ({posixpath.basename(add_tokens)}); train them."] if add_tokens else []
     if changes:
         values = ", ".join(f"{name} = {value}" for name, value in changes.items())
@@ -172,7 +174,7 @@ def prepare(
 
 def _describe(files: ModelFiles, vocab_file: str | None, do_lower_case: bool | None, strip_accents: bool | None):
     """The files beside the weights, with vocabulary and casing; and notes."""
-    config = needed_config(files)
+    config = files.needed_config()
     check_other_vocabulary(vocab_file, files)
     beside = tokenizer_files.read_casing(tokenizer_files.directory_of(vocab_file)) if vocab_file else Casing()
     casing = tokenizer_files.resolve_casing(do_lower_case, strip_accents, files.casing, beside)
@@ -183,7 +185,7 @@ def _describe(files: ModelFiles, vocab_file: str | None, do_lower_case: bool | N
         notes = [f"No {default.vocab_name} beside the source: put it beside the target, or give --vocab_file."]
     if not issubclass(tokenizer_class_of(vocab_file, default) if vocab_file else default, FullTokenizer):
         if vocab_file:
-            tokenizer_of(files).check_casing(vocab_file, do_lower_case, strip_accents)
+            files.make_tokenizer(is_checked=True).check_casing(vocab_file, do_lower_case, strip_accents)
             notes = [f"Tokenizer: {vocab_file}."]
         return files, notes
     if vocab_file:
@@ -221,7 +223,7 @@ def _notes_on_source(weights: Weights, files: ModelFiles, with_optimizer: bool) 
 
 def _compare_tensors(weights: Weights, path: str, with_optimizer: bool) -> str:
     """Reads back what was written; every tensor must have the same bits as in the source."""
-    back = open_weights.open_weights(path)
+    back = open_weights(path)
     names = [name for name in back if name in weights]
     needed = weights if with_optimizer else filter(is_model_variable, filter(is_encoder_variable, weights))
     lost, extra = [name for name in needed if name not in back], [name for name in back if name not in weights]

@@ -225,7 +225,7 @@ class BertConfig:
         """A config from the keys of a bert_config.json; missing ones (but vocab_size) get the constructor's defaults.
 
         Labels and the kind of head, which earlier versions wrote to this file (`KEYS_IN_CONFIG`), are left
-        out. `directory.read_model_files`, and thus `from_pretrained` and the scripts, read them from the file.
+        out. `description.read_model_files`, and thus `from_pretrained` and the scripts, read them from the file.
 
         Args:
           values: keys and values; copied, not changed.

@@ -12,8 +12,8 @@ from absl import logging
 from bert_tf.families.families import FAMILIES, is_encoder_variable
 from bert_tf.models import layers
 from bert_tf.store import variable_names
-from bert_tf.store.directory import read_head
-from bert_tf.store.open_weights import open_weights
+from bert_tf.store.description import read_head
+from bert_tf.store.open import open_weights
 from bert_tf.store.tensor_files import Weights, is_model_variable
 from bert_tf.system.checks import path_of
 from bert_tf.system.messages import abbreviated_list
@@ -166,7 +166,7 @@ def initialize_model(
 def weights_for(model: keras.Model, path: str, *, merge: bool = True) -> Weights:
     """Opens the weights at a path; of several models in a file those that the model takes (`Pretrained.weights_in`).
 
-    merge: see `open_weights.open_weights`.
+    merge: see `open_weights`.
     """
     weights = open_weights(path, merge=merge)
     return model.weights_in(weights) if hasattr(model, "weights_in") else weights

@@ -15,7 +15,7 @@ import tensorflow as tf
 from bert_tf.families.families import is_encoder_variable
 from bert_tf.models import initialize
 from bert_tf.store import head_config, lora
-from bert_tf.store.directory import read_head
+from bert_tf.store.description import read_head
 from bert_tf.store.head_config import HeadConfig
 from bert_tf.store.tensor_files import Weights, open_safetensors, with_tensors, write_safetensors
 from bert_tf.store.variable_names import pooler

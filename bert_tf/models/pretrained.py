@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING
 from absl import logging
 
 from bert_tf.families.config import BertConfig
-from bert_tf.store import card, head_config
-from bert_tf.store import directory as model_directory
-from bert_tf.store.directory import ModelFiles
+from bert_tf.store import card, description, head_config
+from bert_tf.store.description import ModelFiles, vocabulary_mismatch
 from bert_tf.store.open import OpenedModel, open_model
 from bert_tf.store.variable_names import HIDDEN_LAYER
 from bert_tf.system.checks import list_of_names, target_directory
@@ -41,7 +40,7 @@ def read_tokenizer(path: str) -> Tokenizer:
 def read_config(bert_config_file: str | None, init_checkpoint: str | None) -> BertConfig:
     """The configuration that a script's flags of these names select: the file, or else the one beside the weights."""
     if bert_config_file:
-        return model_directory.read_config(bert_config_file)
+        return description.read_config(bert_config_file)
     if not init_checkpoint:
         raise ValueError("Give --bert_config_file, or --init_checkpoint with a configuration beside it.")
     opened = open_model(init_checkpoint)
@@ -93,7 +92,7 @@ def from_pretrained(
     stored = {name: value for name, value in stored.items() if value and name in taken}
     model = model_class(config, **{**stored, **arguments})
     initialize.initialize_model(model, weights, depth=4, complete=trained, untrained=head.untrained)
-    facts = card.CardFacts(opened.beginning(with_checksum=False))
+    facts = card.CardFacts(card.beginning_of(path, opened.weights, with_checksum=False))
     files = dataclasses.replace(opened, weights=None, head=head, sentences=sentences, card=facts)
     setattr(model, _FILES_ATTRIBUTE, files)
     return model
@@ -117,18 +116,18 @@ def save_pretrained(
 ) -> None:
     """Writes a complete model directory: weights, configuration, head, vocabulary, casing, and a card (README.md).
 
-    directory: created if needed. format: one of `open_weights.FORMATS`.
+    directory: created if needed. format: one of `FORMATS`.
     vocab_file, do_lower_case, strip_accents: by default those of the model that `from_pretrained` read.
     overwrite: replace existing files; a README.md that is not a card of ours stays in any case.
     """
     from bert_tf.models import initialize
-    from bert_tf.store import saving
+    from bert_tf.store import save
 
     directory = target_directory(directory)
     if not model.built:
         model.build()
     files = getattr(model, _FILES_ATTRIBUTE, None) or ModelFiles(directory)
-    if problem := model_directory.vocabulary_mismatch(vocab_file, files):
+    if problem := vocabulary_mismatch(vocab_file, files):
         logging.warning("vocab_file: %s.", problem)
     casing = tokenizer_files.resolve_casing(do_lower_case, strip_accents, files.casing)
     sentences = files.sentences
@@ -142,5 +141,5 @@ def save_pretrained(
     described = {"config": model.config, "head": head, "casing": casing, "sentences": sentences}
     files = dataclasses.replace(files, **described, vocab_file=vocab_file or files.vocab_file)
     if files.vocab_file and (do_lower_case, strip_accents) != (None, None):
-        model_directory.tokenizer_of(files).check_casing(files.vocab_file, do_lower_case, strip_accents)
-    saving.write_model(directory, initialize.model_weights(model), files, format=format, overwrite=overwrite)
+        files.make_tokenizer(is_checked=True).check_casing(files.vocab_file, do_lower_case, strip_accents)
+    save.write_model(directory, initialize.model_weights(model), files, format=format, overwrite=overwrite)

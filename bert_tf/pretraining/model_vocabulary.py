@@ -13,8 +13,8 @@ from absl import logging
 from bert_tf.families.config import BertConfig, check_vocab_size
 from bert_tf.families.families import ALBERT, family_of
 from bert_tf.pretraining.record_settings import InstanceSettings, RecordSettings
-from bert_tf.store import open_weights
-from bert_tf.store.directory import ModelFiles, read_model_files, vocabulary_mismatch
+from bert_tf.store.description import ModelFiles, read_model_files, vocabulary_mismatch
+from bert_tf.store.open import open_weights
 from bert_tf.system.messages import naming_flag
 from bert_tf.system.storage import names_in
 from bert_tf.system.text_files import exists, file_sha256, read_json
@@ -101,7 +101,7 @@ def _find(vocab_file, init_checkpoint, made_with: _Source | None, kind, from_tea
         casing = made_with.casing if made_with else read_casing(directory_of(vocab_file))
         return ModelFiles("", vocab_file=vocab_file, casing=casing)
     if init_checkpoint:
-        weights = open_weights.open_weights(init_checkpoint)
+        weights = open_weights(init_checkpoint)
         files = read_model_files(weights.path, weights.hints)
         if files.vocab_file:
             if made_with and files.casing.do_lower_case is None:

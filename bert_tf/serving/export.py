@@ -23,9 +23,8 @@ from bert_tf.serving import graph_models, safe_graph
 from bert_tf.serving.graph_inputs import TextEncoder
 from bert_tf.serving.graph_ner import ServedTagger
 from bert_tf.serving.graph_squad import ServedQuestionAnswering
-from bert_tf.store import directory as model_directory
-from bert_tf.store.open import OpenedModel, open_model
-from bert_tf.store.saving import files_in
+from bert_tf.store.open import EXPORT_FILE, GRAPH_FILE, ONNX_FILES, OpenedModel, open_model
+from bert_tf.store.save import files_in
 from bert_tf.system import storage
 from bert_tf.system.example_bytes import field
 from bert_tf.system.storage import is_remote, names_in, write_files, write_text_file
@@ -35,7 +34,7 @@ from bert_tf.tasks.squad.metrics import answer_settings
 from bert_tf.tasks.table import TASKS
 from bert_tf.text.graph_wordpiece import NoGraphError
 
-_MODELS = frozenset((model_directory.GRAPH_FILE, *model_directory.ONNX_FILES))
+_MODELS = frozenset((GRAPH_FILE, *ONNX_FILES))
 
 
 def export_saved_model(
@@ -252,7 +251,7 @@ def publish(folder: str, export_dir: str, version: int | None) -> str:
 
 
 def _copy_version(folder: str, target: str) -> None:
-    names = sorted(files_in(folder), key=lambda name: (name in _MODELS, name != model_directory.EXPORT_FILE))
+    names = sorted(files_in(folder), key=lambda name: (name in _MODELS, name != EXPORT_FILE))
     if there := files_in(target):
         logging.info("%s is of an export that was interrupted: it is made anew.", target)
     obsolete = [posixpath.join(target, name) for name in there if name not in names]
@@ -262,13 +261,13 @@ def _copy_version(folder: str, target: str) -> None:
 def _is_half(directory: str) -> bool:
     """Whether a remote version is one that `publish` has begun to write, or an empty folder."""
     names = {name for name in names_in(directory) if not storage.is_temporary_name(name)}
-    is_begun = not names or model_directory.EXPORT_FILE in names
+    is_begun = not names or EXPORT_FILE in names
     return is_remote(directory) and tf.io.gfile.isdir(directory) and is_begun and _MODELS.isdisjoint(names)
 
 
 def write_description(directory: str, description: Mapping) -> None:
     text = json.dumps(description, indent=2, ensure_ascii=False) + "\n"
-    write_text_file(posixpath.join(directory, model_directory.EXPORT_FILE), text)
+    write_text_file(posixpath.join(directory, EXPORT_FILE), text)
 
 
 def labels_file(labels: Sequence[str]) -> dict[str, bytes]:

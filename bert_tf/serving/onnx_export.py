@@ -19,9 +19,9 @@ from absl import logging
 
 from bert_tf.serving import export, graph_models
 from bert_tf.serving.loaded_export import OnnxModel, messages_in
-from bert_tf.store import directory as model_directory
-from bert_tf.store import saving
-from bert_tf.store.open import OpenedModel
+from bert_tf.store import save
+from bert_tf.store.description import config_files
+from bert_tf.store.open import ONNX_FILES, OpenedModel
 from bert_tf.system import storage
 from bert_tf.system.messages import without_notes
 from bert_tf.system.storage import write_file
@@ -75,13 +75,13 @@ def export_onnx(
     with export.version_folder(export_dir) as folder:
         tf.io.gfile.makedirs(folder)
         _write_files_of_model(folder, opened, task, served)
-        path = posixpath.join(folder, model_directory.ONNX_FILES[False])
+        path = posixpath.join(folder, ONNX_FILES[False])
         write_file(path, content)
         export.write_description(folder, description)
         _check_outputs(folder, function, served)
         if int8:
             tf.io.gfile.remove(path)
-            path = posixpath.join(folder, model_directory.ONNX_FILES[True])
+            path = posixpath.join(folder, ONNX_FILES[True])
             content = _quantized(content)
             write_file(path, content)
         export.write_description(folder, {**description, "ops": sorted(_checked(content))})
@@ -193,7 +193,7 @@ def _quantized(content: bytes) -> bytes:
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
     with storage.private_folder() as folder:
-        source, target = (os.path.join(folder, name) for name in model_directory.ONNX_FILES)
+        source, target = (os.path.join(folder, name) for name in ONNX_FILES)
         with open(source, "wb") as file:
             file.write(content)
         options = {"op_types_to_quantize": ["MatMul", "Gather"], "per_channel": True, "weight_type": QuantType.QInt8}
@@ -223,13 +223,13 @@ def _write_files_of_model(directory: str, opened: OpenedModel, task: str, served
     name = TASKS[task].settings_file
     sentences = opened.sentences if task == "encoder" and opened.sentences.described else None
     files = dataclasses.replace(opened, max_seq_length=served.encoder.max_seq_length, sentences=sentences)
-    contents = {name: text.encode() for name, text in model_directory.config_files(files.config, files.head).items()}
-    contents |= {**saving.description_of(files), **export.labels_file(served.labels)}
+    contents = {name: text.encode() for name, text in config_files(files.config, files.head).items()}
+    contents |= {**save.description_of(files), **export.labels_file(served.labels)}
     if task == "squad":
         contents[name] = served.settings.to_json().encode()
     elif name and exists(path := posixpath.join(opened.directory, name)):
         contents[name] = read_bytes(path)
-    saving.write_beside(directory, contents)
+    save.write_beside(directory, contents)
 
 
 # ---- chains that are one operator of ONNX ----------------------------------------------------------------------------

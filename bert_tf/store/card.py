@@ -13,7 +13,7 @@ import yaml
 from absl import logging
 
 from bert_tf.families.families import REPLACED_TOKEN_HEAD
-from bert_tf.store.directory import CardFacts, ModelFiles
+from bert_tf.store.description import CardFacts, ModelFiles
 from bert_tf.store.tensor_files import Weights, is_model_variable
 from bert_tf.system import storage
 from bert_tf.system.text_files import exists, is_folder, open_binary
@@ -127,7 +127,7 @@ def _beginning(directory: str, name: str) -> str:
 
 
 def card_of(weights: Weights, files: ModelFiles, format: str = "bert_tf") -> str:
-    """The card of a model with weights of these variables, which are not read, in one of `open_weights.FORMATS`."""
+    """The card of a model with weights of these variables, which are not read, in one of `FORMATS`."""
     shapes, head = weights.shapes, files.head
     facts: CardFacts = files.card
     if not (architecture := "ElectraDiscriminator" if REPLACED_TOKEN_HEAD in shapes else head.architecture):

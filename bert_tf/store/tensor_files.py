@@ -32,7 +32,7 @@ class Weights(Mapping[str, np.ndarray]):
 
     Attributes:
       path: the file or prefix, as shown in errors.
-      format: its name (see store/open_weights.py).
+      format: its name (see store/open.py).
       shapes: by the original's name.
       origins: the original's name -> what the file calls it.
       unused: entries of the file without an equivalent in the original's format -> why.

@@ -8,7 +8,7 @@ Modules on higher floors are named only by their public names. Nothing here need
 import dataclasses
 import posixpath
 
-from bert_tf.store.directory import ModelFiles, needed_config
+from bert_tf.store.description import ModelFiles
 from bert_tf.store.open import OpenedModel
 from bert_tf.system.text_files import exists
 
@@ -140,7 +140,7 @@ def check_task(opened: OpenedModel, task: str) -> None:
 
 def choose_max_seq_length(files: ModelFiles, given: int | None) -> int:
     """The sequence length: the one given, else that of training if known, else the model's maximum."""
-    limit = needed_config(files).max_length
+    limit = files.needed_config().max_length
     chosen = min(files.max_seq_length or limit, limit) if given is None else given
     if not 3 <= chosen <= limit:
         raise ValueError(f"max_seq_length={chosen}: the model takes 3 to {limit} (max_position_embeddings)")

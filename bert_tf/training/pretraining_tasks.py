@@ -26,9 +26,9 @@ from bert_tf.families.recipe import Recipe
 from bert_tf.models import encoder, initialize, objectives, task_models
 from bert_tf.pretraining import mask_rules, model_vocabulary
 from bert_tf.pretraining.masking import Masking
-from bert_tf.store import card, saving
+from bert_tf.store import card, save
 from bert_tf.store.card import CardFacts
-from bert_tf.store.directory import ModelFiles, read_model_files
+from bert_tf.store.description import ModelFiles, read_model_files
 from bert_tf.store.tensor_files import Weights
 from bert_tf.store.variable_names import pooler
 from bert_tf.system.declare import non_default_settings
@@ -259,7 +259,7 @@ class PretrainingTask(Run):
             # A run that goes on keeps its vocabulary, which was complete before its first checkpoint.
             is_there = newest and find_vocabulary(folder, self.family.tokenizer_class)
             self.lock_and_record_output_dir(
-                saving.description_of(self.vocabulary) if self.vocabulary and not is_there else {}
+                save.description_of(self.vocabulary) if self.vocabulary and not is_there else {}
             )
             if newest is None:  # before the first step, as in the original
                 checkpoints.save(folder, step, trainer.tensors, settings.keep_checkpoint_max)

@@ -12,11 +12,12 @@ import numpy as np
 from absl import logging
 
 from bert_tf.families.config import KEYS_IN_CONFIG, BertConfig
-from bert_tf.store import card, open_weights, saving
+from bert_tf.store import card, save
 from bert_tf.store.bundle import latest_checkpoint
 from bert_tf.store.card import CardFacts
-from bert_tf.store.directory import ModelFiles, config_files, find_config, read_head
+from bert_tf.store.description import ModelFiles, config_files, find_config, read_head
 from bert_tf.store.head_config import HEAD_CONFIG, NO_HEAD, HeadConfig, difference
+from bert_tf.store.open import has_optimizer_state, open_weights
 from bert_tf.store.tensor_files import Weights
 from bert_tf.system import removed, storage
 from bert_tf.system.messages import abbreviated_list
@@ -120,12 +121,12 @@ def lock_and_record_output_dir(
 ) -> None:
     """Keeps what a run's models are with it, from its first step on; called once everything else has been checked.
 
-    description: see `saving.description_of`.
+    description: see `save.description_of`.
     """
     import tensorflow as tf
 
     files = config_files(config, head)
-    saving.write_beside(output_dir, {**description, **{name: text.encode() for name, text in files.items()}})
+    save.write_beside(output_dir, {**description, **{name: text.encode() for name, text in files.items()}})
     # What a run that was killed before its first checkpoint has left.
     for name in {HEAD_CONFIG, *(kind.file_name for kind in BertConfig.classes.values())} - files.keys():
         if exists(posixpath.join(output_dir, name)):
@@ -262,7 +263,7 @@ def is_finished(output_dir: str, settings: dict, num_train_steps: int) -> bool:
     newest, earlier = latest_checkpoint(output_dir), read_settings(output_dir)
     if newest is None or FINISHED not in earlier:
         return False
-    step, goes_on = earlier[FINISHED], open_weights.has_optimizer_state(newest)
+    step, goes_on = earlier[FINISHED], has_optimizer_state(newest)
     saved = read_global_step(newest)
     if goes_on and (step is None or saved < step):  # a damaged last checkpoint was set aside
         return False
@@ -322,7 +323,7 @@ def card_facts(output_dir: str, recorded: Mapping[str, object], settings: Sequen
         beginning = read_settings(output_dir).get(BEGINNING)
     else:
         start = settings[0].init_checkpoint
-        beginning = card.beginning_of(start, open_weights.open_weights(start) if start else None)
+        beginning = card.beginning_of(start, open_weights(start) if start else None)
     defaults = {field.name: field.default for own in settings for field in dataclasses.fields(own)}
     shown = {name: recorded[name] for name in _ALWAYS if recorded.get(name) is not None}
     for name in sorted(recorded.keys() - _WITHOUT_EFFECT - _SAID_ELSEWHERE):
@@ -344,4 +345,4 @@ def describe_end(output_dir: str, weights: Weights, files: ModelFiles, results: 
         plots.plot_training_log(log, posixpath.join(output_dir, "loss.png"), title=output_dir)
     if not card.is_user_card(output_dir):
         files = dataclasses.replace(files, card=dataclasses.replace(files.card, results=results))
-        write_text_file(posixpath.join(output_dir, card.CARD), saving.card_of(weights, files, "tf1"))
+        write_text_file(posixpath.join(output_dir, card.CARD), save.card_of(weights, files, "tf1"))

@@ -24,8 +24,7 @@ from bert_tf.models.distillation import (
     shallower,
     vocabulary_divergence,
 )
-from bert_tf.store.open import open_model
-from bert_tf.store.open_weights import open_weights
+from bert_tf.store.open import open_model, open_weights
 
 LAYERS = [0, 2, 4, 7, 9, 11]
 

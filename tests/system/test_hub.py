@@ -15,8 +15,8 @@ from helpers.remote import add_file_system
 from huggingface_hub import constants, file_download
 
 import bert_tf
-from bert_tf.store.directory import read_head
-from bert_tf.store.open_weights import HUGGINGFACE
+from bert_tf.store.description import read_head
+from bert_tf.store.open import HUGGINGFACE
 from bert_tf.store.tensor_files import open_tensors
 from bert_tf.system import hub, storage
 

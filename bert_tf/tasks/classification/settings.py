@@ -12,7 +12,7 @@ from bert_tf.data.tables import (
     FileSettings,
     TableSettings,
 )
-from bert_tf.store.directory import read_head
+from bert_tf.store.description import read_head
 from bert_tf.store.head_config import MAX_WINDOWS
 from bert_tf.system import checks
 from bert_tf.system.checks import check_file

@@ -16,9 +16,9 @@ from bert_tf.families.config import BertConfig
 from bert_tf.families.families import family_of
 from bert_tf.store import bundle, card, variable_names
 from bert_tf.store.card import card_of
-from bert_tf.store.directory import ModelFiles, config_files, needed_config, tokenizer_of
+from bert_tf.store.description import ModelFiles, config_files
 from bert_tf.store.head_config import HUGGINGFACE_CONFIG, HeadConfig
-from bert_tf.store.open_weights import BERT_TF, FORMATS, HUGGINGFACE, Format, has_weights
+from bert_tf.store.open import BERT_TF, FORMATS, HUGGINGFACE, Format, has_weights
 from bert_tf.store.tensor_files import Weights, is_model_variable, renamed, write_safetensors
 from bert_tf.system import storage
 from bert_tf.system.messages import abbreviated_list
@@ -99,7 +99,7 @@ def description_of(files: ModelFiles, vocabulary: list[str] | None = None) -> di
     else:
         kind = tokenizer_class_of(files.vocab_file, default)
         is_pieces = issubclass(kind, FullTokenizer)
-        tokenizer = kind.from_file(files.vocab_file, casing) if is_pieces else tokenizer_of(files)
+        tokenizer = kind.from_file(files.vocab_file, casing) if is_pieces else files.make_tokenizer(is_checked=True)
         contents, settings, kind = tokenizer.files(), tokenizer.settings(), type(tokenizer)
         if vocabulary is not None:
             contents[tokenizer_files.VOCAB] = "".join(line + "\n" for line in vocabulary).encode()
@@ -193,7 +193,7 @@ def check_writable(
     Returns:
       directory and name of the weights, and the files of an old model to remove.
     """
-    _check_format(format, needed_config(files), files)
+    _check_format(format, files.needed_config(), files)
     kind = FORMATS[format]
     if with_optimizer and not kind.holds_optimizer:
         raise ValueError(f"--with_optimizer: the {format} format can't store Adam moments and the step; use tf1.")
