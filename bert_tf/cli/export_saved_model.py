@@ -17,6 +17,7 @@ from absl import flags
 from bert_tf.store.description import check_weights, read_head
 from bert_tf.system import checks, script
 from bert_tf.system.declare import REQUIRED, define_flags, flags_given, setting, settings_of
+from bert_tf.tasks import table
 from bert_tf.text.tokenizer_files import directory_of
 
 FLAGS = flags.FLAGS
@@ -94,7 +95,8 @@ def main(_):
     script.start_tensorflow()
     from bert_tf.serving import export, onnx_export
 
-    opened, task = export.open_for(settings.model_dir, settings.task)
+    opened = export.open_for(settings.model_dir, settings.task)
+    task = settings.task or table.task_in(opened)
     for name, tasks in (("text_pairs", ("classification", "regression")), ("top_k", ("masked_lm",))):
         if task not in tasks and name in flags_given(FLAGS) and getattr(settings, name):
             raise ValueError(f"--{name} is for {' and '.join(tasks)}; --model_dir={settings.model_dir} is for {task}.")

@@ -69,7 +69,8 @@ def export_saved_model(
       The directory written.
     """
     new_version(export_dir, version)  # raises before the work
-    opened, task = open_for(model_dir, task)
+    opened = open_for(model_dir, task)
+    task = task or table.task_in(opened)
     arguments = {"dtype": dtype, "max_seq_length": max_seq_length, "text_pairs": text_pairs, "top_k": top_k}
     try:
         served = create_served_model(opened, task, **arguments, ids_only=ids_only)
@@ -120,14 +121,12 @@ def _log_export(target: str, model_dir: str, description: Mapping) -> None:
 # ---- the model of a task ---------------------------------------------------------------------------------------------
 
 
-def open_for(model_dir: str | OpenedModel, task: str | None) -> tuple[OpenedModel, str]:
-    """The model in a directory, opened to be exported for a task, and the task; by default that of its output layer."""
+def open_for(model_dir: str | OpenedModel, task: str | None) -> OpenedModel:
+    """The model in a directory, opened to be exported for a task."""
     if isinstance(model_dir, OpenedModel):
-        opened = model_dir
-    else:
-        part = task_models.BertForMaskedLM.part if task == "masked_lm" else None
-        opened = open_model(model_dir, part=part, for_vectors=True)
-    return opened, task or table.task_in(opened)
+        return model_dir
+    part = task_models.BertForMaskedLM.part if task == "masked_lm" else None
+    return open_model(model_dir, part=part, for_vectors=True)
 
 
 def create_served_model(
@@ -144,7 +143,7 @@ def create_served_model(
 
     ids_only: signatures that take texts can't be traced; the tokenizer needs no graph form.
     """
-    opened, _ = open_for(model_dir, task)
+    opened = open_for(model_dir, task)
     table.check_task(opened, task)
     config = opened.needed_config()
     if task == "encoder" and max_seq_length is None:

@@ -26,6 +26,7 @@ from bert_tf.system import storage
 from bert_tf.system.messages import without_notes
 from bert_tf.system.storage import write_file
 from bert_tf.system.text_files import exists, read_bytes
+from bert_tf.tasks import table
 from bert_tf.tasks.table import TASKS
 
 OPSET = 20  # the first with Gelu; ONNX Runtime 1.17 or later
@@ -62,7 +63,8 @@ def export_onnx(
       The directory written.
     """
     export.new_version(export_dir, version)
-    opened, task = export.open_for(model_dir, task)
+    opened = export.open_for(model_dir, task)
+    task = task or table.task_in(opened)
     served = export.create_served_model(opened, task, ids_only=True, max_seq_length=max_seq_length, top_k=top_k)
     if isinstance(served, graph_models.ServedWindowClassifier):
         raise ValueError(f"--format=onnx: {opened.path} reads long texts in windows; the format takes one row each.")
