@@ -209,12 +209,12 @@ class NoGraphError(ValueError):
 def graph_of(tokenizer: Tokenizer, split_unknown: bool = False) -> GraphWordPiece:
     """The rules of a tokenizer as TensorFlow ops. split_unknown: see `Tokenizer.encode_with_offsets`."""
     try:
+        if isinstance(tokenizer, FullTokenizer) and not tokenizer.added_tokens:
+            return GraphWordPiece(tokenizer, split_unknown)
         if tokenizer.added_tokens:
             names = abbreviated_list([token.content for token in tokenizer.added_tokens.tokens])
             raise ValueError(f"added tokens ({names}) can't be cut out inside a graph")
-        if not isinstance(tokenizer, FullTokenizer):
-            raise ValueError(f"the pieces of a {tokenizer.huggingface_class} can't be found inside a graph")
-        return GraphWordPiece(tokenizer, split_unknown)
+        raise ValueError(f"the pieces of a {tokenizer.huggingface_class} can't be found inside a graph")
     except (KeyError, RuntimeError, ValueError) as error:  # without [UNK], or with a piece of more than 256 bytes
         source, reason = tokenizer.vocab_file or tokenizer.huggingface_class, str(error).rstrip(".")
         raise NoGraphError(f"{source}: {reason}. Exports of this model take ids.") from error
