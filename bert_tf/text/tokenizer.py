@@ -68,6 +68,7 @@ class Tokenizer(abc.ABC):
       described_tokens: these, and those with a role that files describe like them.
     """
 
+    graph = None  # its form as TensorFlow ops, where an export has made it already
     vocab_file = word_separator = transformers_differs = ""
     vocab_files: tuple[str, ...] = ()
     max_length: int | None = None
