@@ -42,8 +42,9 @@ from measured import add
 from model_garden import bert_peer_step, electra_peer_step
 from pretraining_batches import batches_of_records, contents, electra_batch, random_batch, records_of_texts, repeated
 
+from bert_tf.families.albert import AlbertConfig
 from bert_tf.families.config import BertConfig
-from bert_tf.families.families import AlbertConfig, ElectraConfig
+from bert_tf.families.electra import ElectraConfig
 from bert_tf.models.electra import ElectraPretrainer
 from bert_tf.models.encoder import electra_flops_per_example, pretraining_flops_per_example
 from bert_tf.models.task_models import BertForPreTraining

@@ -197,9 +197,10 @@ MUTANTS = {
         ("hidden = () if self.student.config.type_vocab_size else", "hidden =")],
     ("models/dropout.py", "models/test_dropout.py models/test_similarity.py"): [
         ("scope.key * ops.convert_to_tensor([1, 1, count]", "scope.key * ops.convert_to_tensor([1, 1, 1]")],
-    ("families/families.py", "training/test_recipes.py::test_warmups_as_runs_make_them"): [
+    ("families/electra/__init__.py", "training/test_recipes.py::test_warmups_as_runs_make_them"): [
         ('learning_rate=5e-4, warmup_proportion=0.01, warmup="multiplies"',
-         "learning_rate=5e-4, warmup_proportion=0.01"),
+         "learning_rate=5e-4, warmup_proportion=0.01")],
+    ("families/distilbert/__init__.py", "training/test_recipes.py::test_warmups_as_runs_make_them"): [
         ('warmup="precedes_from_zero"', 'warmup="precedes"')],
     ("pretraining/mask_rules.py", "pretraining/test_electra_masking.py"): [
         ("ids, drawn)\n    return features | mask_chosen(ids, chosen",

@@ -141,6 +141,7 @@ class BertConfig:
     pretraining_recipe = Recipe()  # how it is pre-trained
     draws_normal_weights = False  # a model to be pre-trained begins with `initialize.draw_normal_weights`
     mask_rule = "bert"  # which tokens are predicted in pre-training; see `pretraining.mask_rules`
+    pairs = "random"  # what next-sentence prediction learns from, a value of --next_sentence
     looks_up_types = False  # a segment embedding is looked up, as a word's; otherwise it is a product with one-hot rows
     detects_replaced_tokens = False  # there may be a head that says of each token whether it was replaced
     # Standard deviation of a new output layer; None: Glorot's uniform distribution, there and behind the embeddings.

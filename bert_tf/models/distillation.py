@@ -24,13 +24,14 @@ from collections.abc import Sequence
 import keras
 from keras import ops
 
+from bert_tf.families import is_encoder_variable
 from bert_tf.families.config import BertConfig
-from bert_tf.families.families import DistilBertConfig, is_encoder_variable
+from bert_tf.families.names import is_model_variable
 from bert_tf.models import kernels
 from bert_tf.models.inputs import select
 from bert_tf.models.layers import gather_positions
 from bert_tf.models.objectives import MaskedLanguageModelObjective, divide
-from bert_tf.store.tensor_files import Weights, is_model_variable, renamed
+from bert_tf.store.tensor_files import Weights, renamed
 
 # Tokens whose scores are computed at a time.
 _ROWS = 512
@@ -334,15 +335,6 @@ def shallower(config: BertConfig, layers: Sequence[int]) -> BertConfig:
     config = copy.deepcopy(config)
     config.num_hidden_layers = len(layers)
     return config
-
-
-def as_distilbert(config: BertConfig) -> DistilBertConfig:
-    """A configuration of BERT as that of a DistilBERT: without segments and pooler."""
-    if config.model_type != BertConfig.model_type or config.is_causal:
-        kind = "one with causal attention" if config.is_causal else f"a {config.title}"
-        raise ValueError(f"--student_family=distilbert needs a BERT as teacher, not {kind}.")
-    keys = DistilBertConfig.keys()
-    return DistilBertConfig(**{key: getattr(config, key) for key in keys})
 
 
 def chosen_layers(

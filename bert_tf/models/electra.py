@@ -12,7 +12,7 @@ import numpy as np
 from absl import logging
 from keras import ops
 
-from bert_tf.families.families import as_config
+from bert_tf.families import as_config
 from bert_tf.models import kernels, objectives
 from bert_tf.models.encoder import BertEncoder
 from bert_tf.models.heads import MaskedLanguageModelHead, TaskModel

@@ -6,8 +6,8 @@ What differs between families is read from the configuration: the attributes of 
 import keras
 from keras import ops
 
+from bert_tf.families import as_config
 from bert_tf.families.config import BertConfig
-from bert_tf.families.families import as_config
 from bert_tf.models import kernels
 from bert_tf.models.dropout import dropout, in_scope, layer_name_scope, name_scope
 from bert_tf.models.inputs import is_packed, require, require_inputs

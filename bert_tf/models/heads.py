@@ -16,7 +16,7 @@ from types import MappingProxyType, SimpleNamespace
 import keras
 from keras import ops
 
-from bert_tf.families.families import as_config
+from bert_tf.families import as_config
 from bert_tf.models.dropout import dropout, in_scope
 from bert_tf.models.encoder import BertEncoder
 from bert_tf.models.inputs import ENCODER_INPUTS, features_with_labels, select

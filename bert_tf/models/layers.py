@@ -19,8 +19,8 @@ from types import MappingProxyType
 import keras
 from keras import ops
 
+from bert_tf.families import as_config
 from bert_tf.families.config import BertConfig
-from bert_tf.families.families import as_config
 from bert_tf.models import inputs as model_inputs
 from bert_tf.models import kernels
 from bert_tf.models.dropout import dropout_at, name_scope

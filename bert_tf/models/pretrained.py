@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 
 from absl import logging
 
+from bert_tf.families import family_of, family_of_variables
 from bert_tf.families.config import BertConfig, check_vocab_size
-from bert_tf.families.families import family_of, family_of_variables
+from bert_tf.families.names import HIDDEN_LAYER
 from bert_tf.store import card, head_config, open_weights
 from bert_tf.store import directory as model_directory
 from bert_tf.store.directory import ModelFiles, needed_config, read_model, with_files
-from bert_tf.store.variable_names import HIDDEN_LAYER
 from bert_tf.system.checks import list_of_names, path_of, target_directory
 from bert_tf.text import tokenizer_files
 from bert_tf.text.tokenizer import Tokenizer

@@ -9,21 +9,14 @@ import dataclasses
 import functools
 import os
 import posixpath
-import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from absl import logging
 
+from bert_tf.families import BERT, FAMILIES, family_of, family_of_variables, is_encoder_variable
 from bert_tf.families.config import BertConfig, check_vocab_size
-from bert_tf.families.families import (
-    BERT,
-    FAMILIES,
-    ElectraConfig,
-    family_of,
-    family_of_variables,
-    is_encoder_variable,
-)
+from bert_tf.families.names import config_of_shapes
 from bert_tf.store import variable_names
 from bert_tf.store.head_config import (
     HEAD_CONFIG,
@@ -48,9 +41,6 @@ if TYPE_CHECKING:
 # What export_saved_model.py writes.
 EXPORT_FILE, GRAPH_FILE = "export.json", "saved_model.pb"
 ONNX_FILES = ("model.onnx", "model_int8.onnx")
-
-# A file in the directory of a released ALBERT, as Google and Hugging Face call it.
-_ALBERT_RELEASE = re.compile(r"(?:^|[/-])albert[_-](?:base|x*large)[_-]v([12])(?:/snapshots/[^/]+)?/[^/]+$")
 
 # The names of configuration files in this project's form -> the families' classes.
 _CONFIG_CLASSES = {family.config_class.file_name: family.config_class for family in FAMILIES}
@@ -266,15 +256,15 @@ def read_model(path: str, config_file: str | None = None, part: str | None = Non
 
 def with_files(weights: Weights, config_file: str | None = None) -> tuple[Weights, ModelFiles]:
     """`read_model` of open weights."""
-    hints = weights.hints
+    hints, family = weights.hints, family_of_variables(weights.shapes)
     if hints.get("sizes_from_weights") and not config_file:
         # Runs of run_pretraining.py keep the configuration of a generator in a separate folder.
-        of_generator = posixpath.join(directory_of(weights.path), "generator", ElectraConfig.file_name)
+        of_generator = posixpath.join(directory_of(weights.path), "generator", family.config_class.file_name)
         config_file = of_generator if exists(of_generator) else None
     files = read_model_files(weights.path, hints, config_file)
     beside, heads = files.config, hints.get("num_attention_heads")
     if heads and (beside is None or (hints.get("sizes_from_weights") and not config_file)):
-        files.config = variable_names.config_of_shapes(weights.path, weights.shapes, heads, beside)
+        files.config = config_of_shapes(weights.path, weights.shapes, heads, beside)
     if files.config is None:
         return weights, files
     if beside is None:
@@ -283,7 +273,6 @@ def with_files(weights: Weights, config_file: str | None = None) -> tuple[Weight
         what = f"{files.directory} has no {files.config.file_name}"
         _warn_once(f"{what}: sizes are those of the weights, with {assumed}.")
     name = files.config_file or "The configuration inferred from the weights"
-    family = family_of_variables(weights.shapes)
     if family.model_type != files.config.model_type and any(map(is_encoder_variable, weights.shapes)):
         raise ValueError(f"{name} is of a {files.config.title}, but {weights.path} of a {family.config_class.title}.")
     variable_names.check_shapes(weights, files.config, name)
@@ -292,11 +281,13 @@ def with_files(weights: Weights, config_file: str | None = None) -> tuple[Weight
 
 
 def _warn_of_version(weights: Weights, files: ModelFiles) -> None:
-    """ALBERT's versions have the same variables, the second no dropout: names of directories tell which they are."""
-    paths = (files.config_file or "", weights.path)
-    named, version = ((match := _ALBERT_RELEASE.search(path)) and match[1] for path in paths)
+    """Versions have the same variables, the second no dropout: names of directories tell which they are."""
+    if not (released := family_of(files.config).released):
+        return
+    paths, title = (files.config_file or "", weights.path), files.config.title
+    named, version = ((match := released.search(path)) and match[1] for path in paths)
     if (named and version and named != version) or (version == "2" and files.config.hidden_dropout_prob):
-        _warn_once(f"{paths[0]} is not of version {version} of ALBERT, of which {weights.path} is by its directory.")
+        _warn_once(f"{paths[0]} is not of version {version} of {title}, of which {weights.path} is by its directory.")
 
 
 @functools.cache

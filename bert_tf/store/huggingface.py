@@ -1,6 +1,6 @@
 """Hugging Face directories: config.json and weights, in and out.
 
-What differs between families is a `Layout` in huggingface_layouts.py. Their "gelu" is the exact one, "gelu_new" the
+What differs between families is the `Layout` of each. Their "gelu" is the exact one, "gelu_new" the
 original's tanh form.
 """
 
@@ -12,25 +12,20 @@ from collections.abc import Callable, Mapping
 import numpy as np
 from absl import logging
 
+from bert_tf.families import FAMILIES, family_named, family_of
 from bert_tf.families.config import BertConfig
-from bert_tf.families.families import REPLACED_TOKEN_HEAD, family_named
-from bert_tf.store.head_config import CLASSIFIERS, HUGGINGFACE_CONFIG, HeadConfig, names_in, placeholders
-from bert_tf.store.huggingface_layouts import FIXED_NAMES, LAYOUTS, Layout
-from bert_tf.store.tensor_files import (
-    Weights,
-    is_model_variable,
-    open_tensors,
-    renamed,
-    with_tensors,
-    write_safetensors,
-)
-from bert_tf.store.variable_names import (
+from bert_tf.families.family import FIXED_NAMES, Layout
+from bert_tf.families.names import (
     HEAD_NAMES,
     HIDDEN_LAYER,
+    REPLACED_TOKEN_HEAD,
     all_names,
+    is_model_variable,
     pooler,
     word_table,
 )
+from bert_tf.store.head_config import CLASSIFIERS, HUGGINGFACE_CONFIG, HeadConfig, names_in, placeholders
+from bert_tf.store.tensor_files import Weights, open_tensors, renamed, with_tensors, write_safetensors
 from bert_tf.system.messages import abbreviated_list
 from bert_tf.system.text_files import read_json_if_there
 
@@ -51,7 +46,7 @@ _WITHOUT_POOLER = ("BertForMaskedLM", "BertForQuestionAnswering", "BertForTokenC
 
 
 def _layout_of(values: Mapping, source: str) -> Layout:
-    return LAYOUTS[family_named(values.get("model_type", BertConfig.model_type), source).model_type]
+    return family_named(values.get("model_type", BertConfig.model_type), source).layout
 
 
 def read_config(values: Mapping, source: str) -> BertConfig:
@@ -118,7 +113,7 @@ _ACTIVATIONS_OF_PAIRS = {
 
 def config_values(config: BertConfig, weights: Weights, head: HeadConfig) -> dict:
     """The keys and values of a config.json for a model with these weights."""
-    layout, architecture = LAYOUTS[config.model_type], architecture_of(weights.shapes, head)
+    layout, architecture = family_of(config).layout, architecture_of(weights.shapes, head)
     values = {layout.keys.get(key, key): getattr(config, key) for key in layout.defaults}
     values[layout.keys.get("hidden_act", "hidden_act")] = _ACTIVATIONS_OUT[config.activation]
     values |= {key: getattr(config, key) for key in layout.carried if hasattr(config, key)}
@@ -178,13 +173,14 @@ def open_file(file: str) -> Weights:
     table = "embeddings.position_embeddings.weight"
     prefixes = [name.removesuffix(table) for name in plain if f".{name}".endswith(f".{table}")]
     scopes = {prefix: prefix.rstrip(".").rpartition(".")[2] for prefix in prefixes}
-    fitting = [prefix for prefix in prefixes if scopes[prefix] in ("", "module", "model", *LAYOUTS)]
+    layouts = {family.model_type: family.layout for family in FAMILIES}
+    fitting = [prefix for prefix in prefixes if scopes[prefix] in ("", "module", "model", *layouts)]
     if len(fitting) != 1:
-        raise ValueError(f"{file}: none of {', '.join(LAYOUTS)}; it holds {abbreviated_list(sorted(plain.values()))}.")
-    scope = scopes[fitting[0]] if scopes[fitting[0]] in LAYOUTS else None
+        raise ValueError(f"{file}: none of {', '.join(layouts)}; it holds {abbreviated_list(sorted(plain.values()))}.")
+    scope = scopes[fitting[0]] if scopes[fitting[0]] in layouts else None
     if scope and stated and scope != stated:
         raise ValueError(f"{file} is of a {scope!r}, but its config.json says model_type {stated!r}.")
-    layout = LAYOUTS[scope or stated or BertConfig.model_type].fitted(plain)
+    layout = layouts[scope or stated or BertConfig.model_type].fitted(plain)
     weights = _translate(file, layout, read_head(config, file, layout).architecture, fitting[0], shapes, plain, read)
     weights.hints["half_precision"] = half
     return weights
@@ -262,7 +258,7 @@ def fitted(weights: Weights, config: BertConfig, head: HeadConfig) -> tuple[Weig
 
     weights: of the model, which `names_there` accepts.
     """
-    layout, architecture, lines = LAYOUTS[config.model_type], architecture_of(weights.shapes, head), []
+    layout, architecture, lines = family_of(config).layout, architecture_of(weights.shapes, head), []
     class_name = layout.class_prefix + architecture.removeprefix(_CLASSES)
     unread = [name for name in weights if name.startswith(pooler(layout.scope))]
     if architecture in _WITHOUT_POOLER and unread:
@@ -287,7 +283,7 @@ def save(path: str, weights: Weights, config: BertConfig, head: HeadConfig) -> d
 
     Returns the original's name -> theirs, of all that was written.
     """
-    layout = dataclasses.replace(LAYOUTS[config.model_type], inner_group_num=config.inner_group_num)
+    layout = dataclasses.replace(family_of(config).layout, inner_group_num=config.inner_group_num)
     scope, written = layout.scope + ".", names_there(weights, config, head)
     bare = all(name.startswith(f"{layout.scope}/") for name in written)
     transposed = [theirs for name, theirs in written.items() if name.endswith("/kernel")]
@@ -304,7 +300,7 @@ def save(path: str, weights: Weights, config: BertConfig, head: HeadConfig) -> d
 
 def names_there(weights: Weights, config: BertConfig, head: HeadConfig) -> dict[str, str]:
     """The original's name -> Hugging Face's, of all that `save` writes."""
-    layout = dataclasses.replace(LAYOUTS[config.model_type], inner_group_num=config.inner_group_num)
+    layout = dataclasses.replace(family_of(config).layout, inner_group_num=config.inner_group_num)
     scope = layout.scope + "."
     regular = (scope.replace(".", "/"), "cls/predictions/transform/", "discriminator_predictions/")
     names = [name for name in weights.shapes if is_model_variable(name)]

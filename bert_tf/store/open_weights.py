@@ -12,7 +12,7 @@ names and shapes read, without TensorFlow.
 import dataclasses
 import posixpath
 
-from bert_tf.families.families import family_of_variables
+from bert_tf.families import family_of_variables
 from bert_tf.store import variable_names
 from bert_tf.store.tensor_files import Weights, open_safetensors
 from bert_tf.system.messages import abbreviated_list

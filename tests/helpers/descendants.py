@@ -6,7 +6,7 @@ import pathlib
 import keras
 import pytest
 
-from bert_tf.families.families import family_named
+from bert_tf.families import family_named
 from helpers.outputs import enlarge
 from helpers.paths import GOLDEN
 

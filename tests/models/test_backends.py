@@ -16,7 +16,9 @@ BEFORE = """
 import json, sys
 import numpy as np
 import keras
-from bert_tf.families.families import FAMILIES, BertConfig, ElectraConfig
+from bert_tf.families import FAMILIES
+from bert_tf.families.config import BertConfig
+from bert_tf.families.electra import ElectraConfig
 from bert_tf.models.electra import ElectraPretrainer
 from bert_tf.models.inputs import select
 from bert_tf.models.task_models import BertForPreTraining, BertForSequenceClassification

@@ -14,12 +14,12 @@ from helpers.outputs import in_training
 from scipy.special import log_softmax, softmax
 
 from bert_tf import BertConfig, BertForMaskedLM, BertForSequenceClassification
+from bert_tf.families.distilbert import DistilBertConfig
 from bert_tf.models import distillation, initialize, objectives
 from bert_tf.models.distillation import (
     LanguageDistillation,
     TaughtLanguageModel,
     TaughtModel,
-    as_distilbert,
     chosen_layers,
     shallower,
     vocabulary_divergence,
@@ -38,7 +38,7 @@ def oracle(shared):
 @pytest.mark.parametrize("transform", [False, True])
 def test_the_students_beginning(oracle, golden, transform):
     weights, files = read_model(str(oracle / "teacher"))
-    config = as_distilbert(shallower(files.config, LAYERS))
+    config = DistilBertConfig.of_teacher(shallower(files.config, LAYERS))
     weights = chosen_layers(weights, LAYERS, config, transform=transform)
     there = open_weights(str(oracle / "student_init"))
     assert set(weights.shapes) == {name for name in there.shapes if transform or "/transform/" not in name}
@@ -66,7 +66,7 @@ def test_rows_that_pad_a_batch_count_nowhere():
     assert float(sums["cosine_distance"]) == pytest.approx(float(expected["cosine_distance"]), rel=1e-5, abs=1e-5)
 
 
-@pytest.mark.parametrize("config", [CONFIG, as_distilbert(CONFIG)])
+@pytest.mark.parametrize("config", [CONFIG, DistilBertConfig.of_teacher(CONFIG)])
 def test_a_teacher_sees_segments_if_its_student_does(config):
     model = TaughtLanguageModel(BertForMaskedLM(config), BertForMaskedLM(CONFIG), LanguageDistillation())
     features = inputs(**PREDICTED)

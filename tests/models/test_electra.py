@@ -13,7 +13,7 @@ from helpers.converted import there_and_back
 from helpers.outputs import TOLERANCE, assert_close
 
 from bert_tf import BertForMaskedLM, ElectraDiscriminator, fill_mask
-from bert_tf.families.families import ElectraConfig
+from bert_tf.families.electra import ElectraConfig
 from bert_tf.models import pretrained, task_models
 from bert_tf.store import bundle, open_weights
 from bert_tf.store import directory as model_directory

@@ -6,7 +6,7 @@ import tensorflow as tf
 from helpers.outputs import assert_close, enlarge, in_training
 from helpers.slow import slow
 
-from bert_tf.families.families import family_named
+from bert_tf.families import family_named
 from bert_tf.models import encoder, kernels, task_models
 from bert_tf.models.distillation import LanguageDistillation, TaughtLanguageModel
 from bert_tf.models.electra import ElectraPretrainer

@@ -13,7 +13,7 @@ from helpers.tiny import TINY_CONFIG
 from helpers.training_steps import mirrored
 
 from bert_tf import AdamWeightDecay, BertConfig, BertForSequenceClassification, BertModel
-from bert_tf.families.families import FAMILIES, family_named
+from bert_tf.families import FAMILIES, family_named
 from bert_tf.models import initialize, kernels, layers, objectives
 from bert_tf.models.dropout import dropout_scope
 from bert_tf.models.inputs import features_with_labels

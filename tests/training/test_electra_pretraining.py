@@ -14,7 +14,7 @@ from helpers.paths import GOLDEN
 from helpers.slow import slow
 from helpers.training_steps import trainer_of
 
-from bert_tf.families.families import ElectraConfig
+from bert_tf.families.electra import ElectraConfig
 from bert_tf.models import encoder, initialize, kernels
 from bert_tf.models.electra import ElectraPretrainer, ReplacedTokenEvaluation, replace_tokens
 from bert_tf.store import bundle

@@ -12,15 +12,15 @@ from helpers.outputs import enlarge
 from helpers.tiny import TINY_CONFIG
 
 from bert_tf import BertConfig, BertForMaskedLM, BertForSequenceClassification, BertModel, FullTokenizer
-from bert_tf.families.families import RobertaConfig
+from bert_tf.families import BERT
+from bert_tf.families.names import expected_shapes
+from bert_tf.families.roberta import RobertaConfig
 from bert_tf.models import initialize, task_models
 from bert_tf.store import huggingface, open_weights
 from bert_tf.store.directory import config_files, read_model_files
 from bert_tf.store.head_config import HeadConfig
-from bert_tf.store.huggingface_layouts import LAYOUTS
-from bert_tf.store.variable_names import expected_shapes
 
-LAYOUT = LAYOUTS["bert"]
+LAYOUT = BERT.layout
 HUGGINGFACE_CONFIG = {
     **TINY_CONFIG,
     "hidden_act": "gelu",
