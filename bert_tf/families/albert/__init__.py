@@ -6,7 +6,7 @@ from collections.abc import Collection
 from typing import ClassVar
 
 from bert_tf.families.config import BertConfig, arguments_of_size
-from bert_tf.families.family import DEFAULTS, Family, Layout, PartNames
+from bert_tf.families.family import Family, PartNames
 from bert_tf.families.names import all_names, base_name
 from bert_tf.families.recipe import Recipe
 from bert_tf.text.sentence_piece import HuggingFaceSentencePiece, SentencePieceTokenizer
@@ -69,47 +69,6 @@ class AlbertConfig(BertConfig):
         return [int(layer / layers * groups) * inner + block for layer in range(layers) for block in range(inner)]
 
 
-_LAYOUT = Layout(
-    config_class=AlbertConfig,
-    defaults={
-        **DEFAULTS,
-        "vocab_size": 30000,
-        "embedding_size": 128,
-        "hidden_size": 4096,
-        "num_hidden_groups": 1,
-        "num_attention_heads": 64,
-        "intermediate_size": 16384,
-        "inner_group_num": 1,
-        "hidden_act": "gelu_new",
-        "hidden_dropout_prob": 0,
-        "attention_probs_dropout_prob": 0,
-    },
-    refused={"position_embedding_type": ("absolute", None)},
-    carried=("down_scale_factor", "gap_size", "layers_to_keep", "net_structure_type", "num_memory_blocks"),
-    written={
-        "position_embedding_type": "absolute",
-        "bos_token_id": 2,
-        "eos_token_id": 3,
-        "classifier_dropout_prob": AlbertConfig.classifier_dropout,
-    },
-    block="albert_layer_groups.{group}.albert_layers.{inner}",
-    parts=(
-        (".attention.self.", ".attention."),
-        (".attention.output.dense.", ".attention.dense."),
-        (".attention.output.LayerNorm.", ".attention.LayerNorm."),
-        (".intermediate.dense.", ".ffn."),
-        (".output.dense.", ".ffn_output."),
-        (".output.LayerNorm.", ".full_layer_layer_norm."),
-        ("albert.embeddings_project.", "albert.encoder.embedding_hidden_mapping_in."),
-        ("albert.pooler.dense.", "albert.pooler."),
-        ("cls.predictions.transform.", "predictions."),
-        ("cls.predictions.", "predictions."),
-        ("cls.seq_relationship.", "sop_classifier.classifier."),
-    ),
-    always_projects=True,
-)
-
-
 # --- checkpoints of the original: under BERT's scope, with other names for the shared transformer blocks --------------
 
 # Parts of names: ours -> theirs. Each part of a name is replaced once, by the first of these that begins it.
@@ -143,26 +102,46 @@ class _Albert(Family):
         number = 1 + max(inner)
         ours = all_names(self.config_class, lambda name: _name_in_original(name, number) in names)
         ours = {_name_in_original(name, number): name for name in ours}
-        bases = {name: base_name(name) for name in names}
-        return {
-            "": PartNames(
-                {
-                    ours.get(base, re.sub("^bert/", "albert/", base)) + name.removeprefix(base): name
-                    for name, base in bases.items()
-                }
-            )
-        }
+        used = {}
+        for name in names:
+            base = base_name(name)
+            used[ours.get(base, re.sub("^bert/", "albert/", base)) + name.removeprefix(base)] = name
+        return {"": PartNames(used)}
 
     def names_in_original(self, names: Collection[str], inner_group_num: int = 1) -> dict[str, str]:
         return {name: _name_in_original(name, inner_group_num) for name in names}
 
 
 FAMILY = _Albert(
-    _LAYOUT,
-    SentencePieceTokenizer,
-    "AlbertTokenizer",
+    config_class=AlbertConfig,
+    tokenizer_class=SentencePieceTokenizer,
+    tokenizer_name="AlbertTokenizer",
     other_tokenizers=(HuggingFaceSentencePiece, FullTokenizer),  # word pieces: the Chinese models
     has_tf1=True,
     # As Google and Hugging Face call the folders.
     released=re.compile(r"(?:^|[/-])albert[_-](?:base|x*large)[_-]v([12])(?:/snapshots/[^/]+)?/[^/]+$"),
+    refused={"position_embedding_type": ("absolute", None)},
+    other_defaults={"hidden_act": "gelu_new"},
+    carried=("down_scale_factor", "gap_size", "layers_to_keep", "net_structure_type", "num_memory_blocks"),
+    written={
+        "position_embedding_type": "absolute",
+        "bos_token_id": 2,
+        "eos_token_id": 3,
+        "classifier_dropout_prob": AlbertConfig.classifier_dropout,
+    },
+    block="albert_layer_groups.{group}.albert_layers.{inner}",
+    renames=(
+        (".attention.self.", ".attention."),
+        (".attention.output.dense.", ".attention.dense."),
+        (".attention.output.LayerNorm.", ".attention.LayerNorm."),
+        (".intermediate.dense.", ".ffn."),
+        (".output.dense.", ".ffn_output."),
+        (".output.LayerNorm.", ".full_layer_layer_norm."),
+        ("albert.embeddings_project.", "albert.encoder.embedding_hidden_mapping_in."),
+        ("albert.pooler.dense.", "albert.pooler."),
+        ("cls.predictions.transform.", "predictions."),
+        ("cls.predictions.", "predictions."),
+        ("cls.seq_relationship.", "sop_classifier.classifier."),
+    ),
+    always_projects=True,
 )

@@ -4,7 +4,7 @@ import dataclasses
 from typing import ClassVar
 
 from bert_tf.families.config import BertConfig, arguments_of_size
-from bert_tf.families.family import DEFAULTS, Family, Layout
+from bert_tf.families.family import Family
 from bert_tf.families.recipe import Recipe
 from bert_tf.text.wordpiece import FullTokenizer
 
@@ -46,12 +46,10 @@ class DistilBertConfig(BertConfig):
         return cls(**{key: getattr(config, key) for key in keys})
 
 
-_LAYOUT = Layout(
+FAMILY = Family(
     config_class=DistilBertConfig,
-    defaults={
-        **{key: DEFAULTS[key] for key in DEFAULTS if key not in ("type_vocab_size", "layer_norm_eps")},
-        "num_hidden_layers": 6,
-    },
+    tokenizer_class=FullTokenizer,
+    tokenizer_name="DistilBertTokenizer",
     keys={
         "hidden_size": "dim",
         "num_hidden_layers": "n_layers",
@@ -60,8 +58,9 @@ _LAYOUT = Layout(
         "hidden_act": "activation",
         "hidden_dropout_prob": "dropout",
         "attention_probs_dropout_prob": "attention_dropout",
+        "layer_norm_eps": None,
     },
-    parts=(
+    renames=(
         ("distilbert.encoder.layer.", "distilbert.transformer.layer."),
         (".attention.self.query.", ".attention.q_lin."),
         (".attention.self.key.", ".attention.k_lin."),
@@ -77,4 +76,3 @@ _LAYOUT = Layout(
         ("cls.predictions.bias", "vocab_projector.bias"),
     ),
 )
-FAMILY = Family(_LAYOUT, FullTokenizer, "DistilBertTokenizer")

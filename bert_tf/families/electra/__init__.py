@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping
 from typing import ClassVar
 
 from bert_tf.families.config import BertConfig, arguments_of_size
-from bert_tf.families.family import DEFAULTS, PLAIN_ENCODER, Family, Layout, PartNames, two_layers
+from bert_tf.families.family import PLAIN_ENCODER, Family, PartNames, two_layers
 from bert_tf.families.names import REPLACED_TOKEN_HEAD, base_name, is_model_variable
 from bert_tf.families.recipe import Recipe
 from bert_tf.text.wordpiece import ElectraTokenizer
@@ -67,36 +67,6 @@ class ElectraConfig(BertConfig):
         width = round(self.hidden_size * size)
         sizes = {"hidden_size": width, "num_attention_heads": max(1, width // 64), "intermediate_size": 4 * width}
         return type(self).from_dict({**self.to_dict(), **sizes}, allow_unknown=True, source=f"generator_size={size:g}")
-
-
-_SUMMARY = {"summary_type": "first", "summary_use_proj": True, "summary_activation": "gelu"}
-# ElectraForPreTraining is a discriminator, ElectraForMaskedLM a generator.
-_LAYOUT = Layout(
-    config_class=ElectraConfig,
-    defaults={
-        **DEFAULTS,
-        "embedding_size": 128,
-        "hidden_size": 256,
-        "num_attention_heads": 4,
-        "intermediate_size": 1024,
-    },
-    refused={**PLAIN_ENCODER, **{key: (value, None) for key, value in _SUMMARY.items()}},
-    written={"position_embedding_type": "absolute", "summary_last_dropout": 0.1, **_SUMMARY},
-    parts=(
-        ("discriminator_predictions.dense_1.", "discriminator_predictions.dense_prediction."),
-        ("cls.predictions.transform.dense.", "generator_predictions.dense."),
-        ("cls.predictions.transform.LayerNorm.", "generator_predictions.LayerNorm."),
-        ("cls.predictions.decoder.", "generator_lm_head."),
-        ("cls.predictions.bias", "generator_lm_head.bias"),
-    ),
-    # Their classifier of texts has a hidden layer that the original's doesn't have; the original has no choices.
-    heads={
-        "BertForSequenceClassification": two_layers("classifier.dense", "classifier.out_proj"),
-        "BertForMultipleChoice": two_layers("sequence_summary.summary", "classifier"),
-    },
-    masked_lm_act="gelu_erf",
-    classifier_act="gelu_erf",
-)
 
 
 # --- checkpoints of the original --------------------------------------------------------------------------------------
@@ -192,10 +162,28 @@ def _reason(name: str, other: str) -> str:
     return f"of the {other}" if name != "global_step" else "a counter"
 
 
+_SUMMARY = {"summary_type": "first", "summary_use_proj": True, "summary_activation": "gelu"}
+# ElectraForPreTraining is a discriminator, ElectraForMaskedLM a generator.
 FAMILY = _Electra(
-    _LAYOUT,
-    ElectraTokenizer,
-    "ElectraTokenizer",
+    config_class=ElectraConfig,
+    tokenizer_class=ElectraTokenizer,
+    tokenizer_name="ElectraTokenizer",
     has_tf1=True,
     parts={"discriminator": REPLACED_TOKEN_HEAD, "generator": "cls/predictions/output_bias"},
+    refused={**PLAIN_ENCODER, **{key: (value, None) for key, value in _SUMMARY.items()}},
+    written={"position_embedding_type": "absolute", "summary_last_dropout": 0.1, **_SUMMARY},
+    renames=(
+        ("discriminator_predictions.dense_1.", "discriminator_predictions.dense_prediction."),
+        ("cls.predictions.transform.dense.", "generator_predictions.dense."),
+        ("cls.predictions.transform.LayerNorm.", "generator_predictions.LayerNorm."),
+        ("cls.predictions.decoder.", "generator_lm_head."),
+        ("cls.predictions.bias", "generator_lm_head.bias"),
+    ),
+    # Their classifier of texts has a hidden layer that the original's doesn't have; the original has no choices.
+    heads={
+        "BertForSequenceClassification": two_layers("classifier.dense", "classifier.out_proj"),
+        "BertForMultipleChoice": two_layers("sequence_summary.summary", "classifier"),
+    },
+    masked_lm_act="gelu_erf",
+    classifier_act="gelu_erf",
 )

@@ -4,7 +4,7 @@ import dataclasses
 from typing import ClassVar
 
 from bert_tf.families.config import BertConfig, arguments_of_size
-from bert_tf.families.family import DEFAULTS, PLAIN_ENCODER, Family, Layout, two_layers
+from bert_tf.families.family import PLAIN_ENCODER, Family, two_layers
 from bert_tf.families.recipe import Recipe
 from bert_tf.text.library_tokenizer import ByteBpeTokenizer
 
@@ -51,13 +51,15 @@ class RobertaConfig(BertConfig):
         return self.pad_token_id + 1
 
 
-_LAYOUT = Layout(
+FAMILY = Family(
     config_class=RobertaConfig,
+    tokenizer_class=ByteBpeTokenizer,
+    tokenizer_name="RobertaTokenizer",
     # Theirs, not those of the released models.
-    defaults={**DEFAULTS, "vocab_size": 50265, "pad_token_id": 1},
+    other_defaults={"type_vocab_size": 2, "max_position_embeddings": 512, "layer_norm_eps": 1e-12},
     refused=PLAIN_ENCODER,
     written={"position_embedding_type": "absolute", "bos_token_id": 0, "eos_token_id": 2},
-    parts=(
+    renames=(
         ("cls.predictions.transform.dense.", "lm_head.dense."),
         ("cls.predictions.transform.LayerNorm.", "lm_head.layer_norm."),
         ("cls.predictions.decoder.", "lm_head.decoder."),
@@ -71,4 +73,3 @@ _LAYOUT = Layout(
     adds_pooler=True,
     masked_lm_act="gelu_erf",
 )
-FAMILY = Family(_LAYOUT, ByteBpeTokenizer, "RobertaTokenizer")

@@ -20,7 +20,6 @@ from bert_tf.store import huggingface, open_weights
 from bert_tf.store.directory import config_files, read_model_files
 from bert_tf.store.head_config import HeadConfig
 
-LAYOUT = BERT.layout
 HUGGINGFACE_CONFIG = {
     **TINY_CONFIG,
     "hidden_act": "gelu",
@@ -39,7 +38,7 @@ def write_directory(folder, *, prefix="bert.", heads=True, change=None, config=N
     for name, shape in expected_shapes(BertConfig.from_dict(TINY_CONFIG)).items():
         if not heads and name.startswith("cls/"):
             continue
-        theirs = LAYOUT.name_of(name)
+        theirs = BERT.name_of(name)
         theirs = prefix + theirs[5:] if theirs.startswith("bert.") else theirs
         shape = shape[::-1] if name.endswith("kernel") else shape
         tensors[theirs] = generator.normal(0, 0.1, shape).astype(np.float32)
