@@ -41,10 +41,8 @@ _LAYER = re.compile(r"(\w+/encoder/layer_)(\d+)(/.+)")
 class TaughtModel:
     """A student and its teacher, called on the same features.
 
-    The teacher runs as in inference: without dropout, and without a gradient. It is not among the variables, so that
-    optimizers and checkpoints see the student only.
-
-    The teacher gets the features that it knows.
+    The teacher gets those that it knows, and runs as in inference: without dropout, and without a gradient. It is not
+    among the variables, so that optimizers and checkpoints see the student only.
     """
 
     def __init__(self, student: keras.Model, teacher: keras.Model):
@@ -189,11 +187,9 @@ def _token_weights(features: dict):
 
 
 class TaughtLanguageModel(TaughtModel):
-    """A student and its teacher, both `BertForMaskedLM`.
+    """A student and its teacher, both `BertForMaskedLM`; the objective says what is compared.
 
     The teacher sees segments only if the student does.
-
-    student, teacher: see `TaughtModel`. objective: says what is compared.
     """
 
     def __init__(self, student: keras.Model, teacher: keras.Model, objective: LanguageDistillation):

@@ -58,7 +58,7 @@ class ReplacedTokenObjective(ClassificationObjective):
 
 
 class ReplacedTokenHead(ConfiguredLayer):
-    """Dense layer H -> H with hidden_act, then H -> 1; no dropout."""
+    """Dense layer H -> H with hidden_act, then H -> 1: float32 logits [B, S] of [B, S, H]; no dropout."""
 
     def __init__(self, config, **kwargs):
         super().__init__(config, **kwargs)
@@ -70,15 +70,12 @@ class ReplacedTokenHead(ConfiguredLayer):
         self.output_dense.build((None, None, self.config.hidden_size))
 
     def call(self, sequence_output, training=False):
-        """sequence_output: [B, S, H]. Returns float32 logits [B, S]."""
         x = self.dense(sequence_output, activation=self.config.activation, training=training)
         return ops.cast(self.output_dense(x), "float32")[..., 0]
 
 
 class ElectraDiscriminator(TaskModel):
     """Encoder, and for every token whether it was replaced. The generator is a `BertForMaskedLM`.
-
-    Example:
 
         model = ElectraDiscriminator.from_pretrained("electra_small")
         replaced = model({"input_ids": ids}) > 0  # [B, S]

@@ -110,7 +110,7 @@ class BertEncoder(NamedInputs, ConfigFromArguments, keras.Model):
         self.lora = None
 
     def freeze_layers(self, count: int | None) -> None:
-        """Keeps the embeddings and the first `count` layers as they are in training; None: nothing is kept."""
+        """Keeps the embeddings and the first `count` layers as they are in training."""
         order, frozen = self.config.block_order, count or 0
         if not 0 <= frozen <= len(order) or {*order[:frozen]} & {*order[frozen:]}:
             raise ValueError(
@@ -216,7 +216,6 @@ class BertEncoder(NamedInputs, ConfigFromArguments, keras.Model):
 
     @staticmethod
     def _mask(inputs: dict):
-        """[B, S], or [B, S, S], queries by keys: what may be attended to."""
         mask, numbers = inputs.get("input_mask"), inputs.get("sequence_ids")
         if numbers is not None:
             numbers = ops.convert_to_tensor(numbers)
@@ -293,7 +292,6 @@ class BertEncoder(NamedInputs, ConfigFromArguments, keras.Model):
         return outputs
 
     def get_embedding_table(self):
-        """The word-embedding table, [V, E]."""
         return self.embeddings.word_embeddings
 
 

@@ -178,5 +178,4 @@ class _Loop:
 
 
 def _rows(turns: int, like):
-    """An array for a tensor like this one of each turn."""
     return tf.TensorArray(like.dtype, turns, element_shape=like.shape)

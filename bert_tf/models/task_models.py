@@ -39,8 +39,6 @@ PRETRAINING_FEATURES = (
 class BertModel(Pretrained, BertEncoder):
     """The BERT encoder (original: modeling.py, BertModel).
 
-    Example:
-
         config = BertConfig(vocab_size=100, hidden_size=32, num_hidden_layers=2, num_attention_heads=2)
         model = BertModel(config)
         outputs = model({"input_ids": np.array([[1, 5, 7, 2]])})
@@ -56,8 +54,6 @@ class BertModel(Pretrained, BertEncoder):
 
 class BertForMaskedLM(TaskModel):
     """Encoder and masked-LM head.
-
-    Example:
 
         model = BertForMaskedLM(BertConfig(vocab_size=30522))
         logits = model({"input_ids": ids, "masked_lm_positions": positions})  # [B, P, V]
@@ -100,8 +96,6 @@ class BertForNextSentencePrediction(TaskModel):
 
 class BertForSequenceClassification(ClassifierModel):
     """Encoder and text classifier.
-
-    Example:
 
         model = BertForSequenceClassification(BertConfig(vocab_size=30522, type_vocab_size=2), num_labels=3)
         model.compile(optimizer=create_optimizer("adamw", 2e-5, num_train_steps=300, num_warmup_steps=30))
@@ -289,8 +283,6 @@ class BertForPreTraining(TaskModel):
 
     Works with Keras `compile` and `fit`: the input is the features that create_pretraining_data.py writes, or those of
     `mask_rules.bert`, from which it computes the loss and four metrics.
-
-    Example:
 
         model = BertForPreTraining(BertConfig(vocab_size=30522))
         model.compile(optimizer=AdamWeightDecay(1e-4))

@@ -1,7 +1,7 @@
 """ELECTRA (Clark et al. 2020): a discriminator finds the words that a generator replaced."""
 
 import dataclasses
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection
 from typing import ClassVar
 
 from bert_tf.families.config import BertConfig, arguments_of_size
@@ -78,7 +78,6 @@ class ElectraConfig(BertConfig):
 
 _ELECTRA, _GENERATOR, _GENERATOR_HEAD = "electra/", "generator/", "generator_predictions/"
 _DISCRIMINATOR_HEAD, _TASK = "discriminator_predictions/", "task_specific/"
-_FIRST_BIAS = "encoder/layer_0/output/dense/bias"
 # Of a generator: our name -> theirs.
 _MASKED_LM = {
     "cls/predictions/transform/": _GENERATOR_HEAD,
@@ -89,17 +88,16 @@ _MASKED_LM = {
 class _Electra(Family):
     def parts_in_original(self, names: Collection[str]) -> dict[str, PartNames]:
         bases = {base_name(name) for name in names}
-        if not any(name.startswith((_ELECTRA, _GENERATOR)) for name in bases):
-            return {}
         has_generator = any(name.startswith((_GENERATOR, _GENERATOR_HEAD)) for name in bases)
         has_encoder = any(name.startswith(_ELECTRA + "encoder/") for name in bases)
+        if not has_generator and not has_encoder:
+            return {}
         parts = {}
         if has_encoder:
-            parts["discriminator"] = _part(names, {name: _in_discriminator(name, bases) for name in bases}, "generator")
+            parts["discriminator"] = _part(names, bases, _in_discriminator, "generator")
         if has_generator:
-            generator = _part(names, {name: _in_generator(name, bases) for name in bases}, "discriminator")
-            other_sizes = has_encoder and _GENERATOR + _FIRST_BIAS in bases
-            parts["generator"] = dataclasses.replace(generator, has_other_sizes=other_sizes)
+            other_sizes = has_encoder and _GENERATOR + "encoder/layer_0/output/dense/bias" in bases
+            parts["generator"] = _part(names, bases, _in_generator, "discriminator", other_sizes)
         # A language model that was trained without a discriminator has the encoder's names of one.
         alone = has_generator and not any(name.startswith((_DISCRIMINATOR_HEAD, _TASK)) for name in bases)
         usual = "generator" if alone or not has_encoder else "discriminator"
@@ -143,23 +141,22 @@ def _in_generator(name: str, names: set[str]) -> str | None:
     return None if scope in scopes or (scopes and scope != "embeddings") else name
 
 
-def _part(names: Collection[str], ours: Mapping[str, str | None], other: str) -> PartNames:
-    """The variables of one part, with their moments. ours: their name -> ours."""
-    used = {}
-    for name in names:
+def _part(
+    names: Collection[str], bases: set[str], ours: Callable, other: str, has_other_sizes: bool = False
+) -> PartNames:
+    """The variables of one part, with their moments."""
+    used, unused = {}, {}
+    for name in sorted(names):
         base = base_name(name)
-        if new := ours.get(base) if is_model_variable(base) else name:
+        if new := ours(base, bases) if is_model_variable(base) else base:
             used[new + name.removeprefix(base)] = name
-    unused = {name: _reason(name, other) for name in sorted(set(names) - set(used.values()))}
+        elif name.startswith(_TASK):
+            unused[name] = "an output layer of a kind that this project doesn't have"
+        else:
+            unused[name] = f"of the {other}"
     # Runs of this project write checkpoints under the same scope, whose output layer is not transposed.
     transposed = [new for new in used if base_name(new) == "output_weights" and used[new].startswith(_TASK)]
-    return PartNames(used, unused, transposed, units_per_head=64)
-
-
-def _reason(name: str, other: str) -> str:
-    if name.startswith(_TASK):
-        return "an output layer of a kind that this project doesn't have"
-    return f"of the {other}" if name != "global_step" else "a counter"
+    return PartNames(used, unused, transposed, 64, has_other_sizes)
 
 
 _SUMMARY = {"summary_type": "first", "summary_use_proj": True, "summary_activation": "gelu"}
