@@ -70,12 +70,12 @@ MUTANTS = {
         ("tf.io.gfile.remove(results)", "pass")],
     ("data/token_rows.py", "data/test_records.py"): [
         ("[0, 0, stream, epoch]))", "[0, 0, 0, epoch]))")],
-    ("models/similarity.py", "models/test_similarity.py"): [
+    ("models/similarity.py", "models/test_similarity.py models/test_objectives.py"): [
         ("return errors * errors, {", "return 0.5 * errors * errors, {"),
         ("excluded = ops.equal(firsts, ids[:, :1])", "excluded = ops.zeros_like(ops.equal(firsts, ids[:, :1]))"),
         ("excluded & ~partner", "excluded")],
-    ("models/objectives.py", "models/test_distillation.py"): [("* temperature**2", "* temperature")],
     ("models/objectives.py", "models/test_objectives.py"): [
+        ("* temperature**2", "* temperature"),
         ('if in_metrics and "is_real_example" in features:', "if False:")],
     ("models/objectives.py", "pretraining/test_packing.py"): [("* ops.expand_dims(weights, 1)", "")],
     ("models/electra.py", "training/test_electra_pretraining.py::test_the_temperature_and_where_tokens_go"): [

@@ -77,6 +77,7 @@ class Family:
       released: matches the file of a released model, by the folder it is in; the group is the model's version.
 
     And of Hugging Face's files:
+      own_prefix: of the encoder's names, where that is not the model_type.
       other_defaults: by our keys: what a config.json means that leaves them out, where that is not our default.
       keys: our key -> theirs, where they differ; None: they have none.
       refused: their key -> the values that are understood.
@@ -99,6 +100,7 @@ class Family:
     parts: Mapping[str, str] = dataclasses.field(default_factory=dict)
     released: re.Pattern | None = None
 
+    own_prefix: str | None = None
     other_defaults: Mapping[str, object] = dataclasses.field(default_factory=dict)
     keys: Mapping[str, str | None] = dataclasses.field(default_factory=dict)
     refused: Mapping[str, tuple] = dataclasses.field(default_factory=dict)
@@ -142,6 +144,10 @@ class Family:
     # --- Hugging Face ------------------------------------------------------------------------------------------------
 
     @property
+    def prefix(self) -> str:
+        return self.own_prefix or self.model_type
+
+    @property
     def defaults(self) -> dict[str, object]:
         """By our keys: what a config.json means that leaves them out."""
         values = {field.name: field.default for field in dataclasses.fields(self.config_class)}
@@ -170,7 +176,7 @@ class Family:
             group, inner = divmod(int(match[1]), self.inner_group_num)
             return self.block.format(number=match[1], group=group, inner=inner)
 
-        scope, last = name.rsplit("/", 1)
+        scope, last = re.sub(f"^{self.model_type}/", f"{self.prefix}/", name).rsplit("/", 1)
         last = last + ".weight" if last.endswith("_embeddings") else _LAST_PARTS.get(last, last)
         return self.renamed(re.sub(r"layer_(\d+)", block, scope).replace("/", ".") + "." + last)
 

@@ -15,7 +15,7 @@ HIDDEN_LAYER = ("pre_classifier/kernel", "pre_classifier/bias")
 REPLACED_TOKEN_HEAD = "discriminator_predictions/dense/kernel"
 HEAD_NAMES = ("output_weights", "output_bias", "cls/squad/output_weights", "cls/squad/output_bias", *HIDDEN_LAYER)
 
-_LAYER = re.compile(r"\w+/encoder/layer_(\d+)/")
+_LAYER = re.compile(r"[\w-]+/encoder/layer_(\d+)/")
 
 
 def is_model_variable(name: str) -> bool:

@@ -35,7 +35,7 @@ from bert_tf.store.tensor_files import Weights, renamed
 
 # Tokens whose scores are computed at a time.
 _ROWS = 512
-_LAYER = re.compile(r"(\w+/encoder/layer_)(\d+)(/.+)")
+_LAYER = re.compile(r"([\w-]+/encoder/layer_)(\d+)(/.+)")
 
 
 class TaughtModel:

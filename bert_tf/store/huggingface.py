@@ -167,20 +167,20 @@ def open_file(file: str) -> Weights:
     config_file = posixpath.join(posixpath.dirname(file), HUGGINGFACE_CONFIG)
     config = read_json_if_there(config_file) or {}
     stated = config.get("model_type")
-    if stated is not None:
-        family_named(stated, config_file)
+    family = None if stated is None else family_named(stated, config_file)
     # The encoder's names begin with "bert." under a head, with nothing otherwise, with "module.bert." by DataParallel.
     table = "embeddings.position_embeddings.weight"
     prefixes = [name.removesuffix(table) for name in plain if f".{name}".endswith(f".{table}")]
     scopes = {prefix: prefix.rstrip(".").rpartition(".")[2] for prefix in prefixes}
-    families = {family.model_type: family for family in FAMILIES}
+    families = {known.prefix: known for known in reversed(FAMILIES)}  # the first of those with one prefix
     fitting = [prefix for prefix in prefixes if scopes[prefix] in ("", "module", "model", *families)]
     if len(fitting) != 1:
-        raise ValueError(f"{file}: none of {', '.join(families)}; it holds {abbreviated_list(sorted(plain.values()))}.")
+        names = ", ".join(known.model_type for known in FAMILIES)
+        raise ValueError(f"{file}: none of {names}; it holds {abbreviated_list(sorted(plain.values()))}.")
     scope = scopes[fitting[0]] if scopes[fitting[0]] in families else None
-    if scope and stated and scope != stated:
+    if scope and family and scope != family.prefix:
         raise ValueError(f"{file} is of a {scope!r}, but its config.json says model_type {stated!r}.")
-    family = families[scope or stated or BertConfig.model_type].fitted(plain)
+    family = (family or families[scope or BertConfig.model_type]).fitted(plain)
     weights = _translate(file, family, read_head(config, file, family).architecture, fitting[0], shapes, plain, read)
     weights.hints["half_precision"] = half
     return weights
@@ -188,7 +188,7 @@ def open_file(file: str) -> Weights:
 
 def _translate(file: str, family: Family, stated_head, encoder_prefix: str, shapes, plain, read: Callable) -> Weights:
     """The file's entries under the original's names."""
-    scope = family.model_type + "."
+    scope = family.prefix + "."
     head_prefix = encoder_prefix.removesuffix(scope)
 
     def name_in_file(theirs: str) -> str:
@@ -284,7 +284,7 @@ def save(path: str, weights: Weights, config: BertConfig, head: HeadConfig) -> d
     Returns the original's name -> theirs, of all that was written.
     """
     family = dataclasses.replace(family_of(config), inner_group_num=config.inner_group_num)
-    scope, written = family.model_type + ".", names_there(weights, config, head)
+    scope, written = family.prefix + ".", names_there(weights, config, head)
     bare = all(name.startswith(f"{family.model_type}/") for name in written)
     transposed = [theirs for name, theirs in written.items() if name.endswith("/kernel")]
     tensors = renamed(weights, {theirs: name for name, theirs in written.items()}, {}, transposed)
@@ -301,8 +301,8 @@ def save(path: str, weights: Weights, config: BertConfig, head: HeadConfig) -> d
 def names_there(weights: Weights, config: BertConfig, head: HeadConfig) -> dict[str, str]:
     """The original's name -> Hugging Face's, of all that `save` writes."""
     family = dataclasses.replace(family_of(config), inner_group_num=config.inner_group_num)
-    scope = family.model_type + "."
-    regular = (scope.replace(".", "/"), "cls/predictions/transform/", "discriminator_predictions/")
+    scope = family.prefix + "."
+    regular = (f"{family.model_type}/", "cls/predictions/transform/", "discriminator_predictions/")
     names = [name for name in weights.shapes if is_model_variable(name)]
     names = [name for name in names if name.startswith(regular) or name in FIXED_NAMES or name in HIDDEN_LAYER]
     architecture = architecture_of(names, head) if "output_weights" in names else None

@@ -12,6 +12,8 @@ from bert_tf.families.recipe import Recipe
 from bert_tf.text.sentence_piece import HuggingFaceSentencePiece, SentencePieceTokenizer
 from bert_tf.text.wordpiece import FullTokenizer
 
+# In the configurations of the released models, but never used.
+_IDLE_KEYS = ("down_scale_factor", "gap_size", "layers_to_keep", "net_structure_type", "num_memory_blocks")
 _ALBERT_SIZES = {"base": (12, 768), "large": (24, 1024), "xlarge": (24, 2048, 16), "xxlarge": (12, 4096)}
 
 
@@ -39,15 +41,7 @@ class AlbertConfig(BertConfig):
 
     model_type = "albert"
     unwritten = ("layer_norm_eps",)
-    # In the configurations of the released models, but never used.
-    idle_keys = (
-        "down_scale_factor",
-        "gap_size",
-        "layers_to_keep",
-        "net_structure_type",
-        "num_memory_blocks",
-        "pad_token_id",
-    )
+    idle_keys = (*_IDLE_KEYS, "pad_token_id")
     pairs = "order"
     looks_up_types = True
     # The defaults of the original's run_pretraining.py, whose LAMB does not correct the moments.
@@ -122,7 +116,7 @@ FAMILY = _Albert(
     released=re.compile(r"(?:^|[/-])albert[_-](?:base|x*large)[_-]v([12])(?:/snapshots/[^/]+)?/[^/]+$"),
     refused={"position_embedding_type": ("absolute", None)},
     other_defaults={"hidden_act": "gelu_new"},
-    carried=("down_scale_factor", "gap_size", "layers_to_keep", "net_structure_type", "num_memory_blocks"),
+    carried=_IDLE_KEYS,
     written={
         "position_embedding_type": "absolute",
         "bos_token_id": 2,
