@@ -68,16 +68,13 @@ class BertConfig:
     have 2.
 
     Args:
-      vocab_size: rows of the word embedding table.
-      hidden_size: width of the encoder.
-      num_hidden_layers: encoder layers.
-      num_attention_heads: heads per layer; divides hidden_size.
+      vocab_size: rows of the word embedding table. hidden_size: width of the encoder.
+      num_hidden_layers: encoder layers. num_attention_heads: heads per layer; divides hidden_size.
       intermediate_size: width of the feed-forward layer.
       hidden_act: "gelu" (tanh form), "gelu_erf", "relu", "tanh" or "linear", in any case; None means linear.
-      hidden_dropout_prob: dropout in embeddings and encoder, 0 <= p < 1.
-      attention_probs_dropout_prob: dropout of the attention weights, 0 <= p < 1.
-      max_position_embeddings: longest sequence.
-      type_vocab_size: number of segment ids.
+      hidden_dropout_prob, attention_probs_dropout_prob: dropout in embeddings and encoder, and of the attention
+        weights, 0 <= p < 1.
+      max_position_embeddings: longest sequence. type_vocab_size: number of segment ids.
       initializer_range: standard deviation of the truncated normal that initialises the weights.
       layer_norm_eps: added to the variance in every layer norm. The original's value, 1e-12, is not written to
         bert_config.json; weights from elsewhere may need another one.

@@ -197,14 +197,12 @@ def _as_float(condition):
 
 
 def replace_tokens(original_ids, positions, weights, sampled_ids):
-    """Puts the generator's tokens into the text.
+    """The text with the generator's tokens, int32 [B, S], and where it differs from the original, bool [B, S].
 
     A position that was drawn several times gets the mean of its tokens' ids, rounded down: an unrelated token. Position
     0 keeps its token. Both are as in the original.
 
     original_ids: int32 [B, S]. positions, sampled_ids: int32 [B, P]. weights: [B, P], 0 for no prediction.
-
-    Returns int32 [B, S] and bool [B, S]: the new ids, and whether they differ from the original ones.
     """
     slots = ops.arange(ops.shape(original_ids)[1], dtype="int32")
     hits = ops.logical_and(positions[:, :, None] == slots, ops.logical_and(weights > 0, positions > 0)[:, :, None])
@@ -278,15 +276,13 @@ class ElectraPretrainer(TaskModel):
     def call(self, inputs, training=False):
         """Masked tokens are guessed, a guess is drawn for each, and the discriminator judges the text with these.
 
-        Args:
-          inputs: as for `BertModel`, with masked `input_ids` [B, S]; `original_ids` [B, S]; `masked_lm_positions`,
-            `masked_lm_ids` [B, P] int32 and `masked_lm_weights` [B, P]; and `sampling_seeds` [B, 2] int32, one for each
-            row, or the draws themselves, `sampling_uniform` [B, P, V] in [0, 1).
+        inputs: as for `BertModel`, with masked `input_ids` [B, S]; `original_ids` [B, S]; `masked_lm_positions`,
+        `masked_lm_ids` [B, P] int32 and `masked_lm_weights` [B, P]; and a row's `sampling_seeds` [B, 2] int32, or the
+        draws themselves, `sampling_uniform` [B, P, V] in [0, 1).
 
-        Returns:
-          dict with `masked_lm_logits` [B, P, V] float32; `sampled_ids` [B, P] int32; `corrupted_ids` [B, S] int32 and
-          `is_replaced` [B, S] bool, the text with the guesses, and where it differs from the original;
-          `discriminator_logits` [B, S] float32.
+        Returns a dict with `masked_lm_logits` [B, P, V] float32; `sampled_ids` [B, P] int32; `corrupted_ids` [B, S]
+        int32 and `is_replaced` [B, S] bool, the text with the guesses, and where it differs from the original;
+        `discriminator_logits` [B, S] float32.
         """
         encoder_inputs = select(inputs, self.encoder_inputs)
         positions = ops.cast(inputs["masked_lm_positions"], "int32")

@@ -342,7 +342,7 @@ def pretraining_flops_per_example(
     return 3.0 * (encoder + predictions + following)
 
 
-def electra_flops_per_example(
+def replaced_token_flops_per_example(
     config: BertConfig, generator_config: BertConfig, max_seq_length: int, max_predictions_per_seq: int
 ) -> float:
     """The same for a discriminator of `config`, which judges all tokens, and its generator."""

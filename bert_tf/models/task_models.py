@@ -200,10 +200,7 @@ BertClassifier = BertForSequenceClassification
 class BertForTokenClassification(ClassifierModel):
     """Encoder and token classifier, e.g. for named entities.
 
-    Args:
-      num_labels: C. labels: the names of the classes in the order of their ids.
-      dropout_rate: dropout of the sequence output in training; None: the family's, 0.1 for BERT.
-      others: see `BertModel`.
+    num_labels: C. labels: the names of the classes in the order of their ids. Others: see `BertForMultipleChoice`.
     """
 
     usual_dropout = "token_dropout"
@@ -309,9 +306,8 @@ class BertForPreTraining(TaskModel):
     def call(self, inputs, training=False):
         """inputs: as for `BertModel`, and `masked_lm_positions` [B, P].
 
-        Returns:
-          dict with `masked_lm_logits` [B, P, V] and `next_sentence_logits` [B, 2] (class 1: random next), float32.
-          With `pooled_positions` [B, M] among the inputs, `next_sentence_logits` is [B, M, 2].
+        Returns a dict with `masked_lm_logits` [B, P, V] and `next_sentence_logits` [B, 2] (class 1: random next),
+        float32. With `pooled_positions` [B, M] among the inputs, `next_sentence_logits` is [B, M, 2].
         """
         positions = inputs["masked_lm_positions"]
         encoded = self.encode(inputs, training=training, read_positions=positions)

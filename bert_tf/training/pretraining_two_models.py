@@ -86,7 +86,7 @@ class ElectraTask(PretrainingTask):
     @property
     def flops_per_example(self) -> float:
         length = self.settings.max_seq_length
-        return encoder.electra_flops_per_example(self.config, self.generator_config, length, self.predictions)
+        return encoder.replaced_token_flops_per_example(self.config, self.generator_config, length, self.predictions)
 
     @property
     def unused_settings(self) -> tuple[str, ...]:

@@ -70,7 +70,7 @@ def objective_cases():
     metrics = {"masked_lm_accuracy": accuracy, "masked_lm_loss": mean}
     yield objectives.MaskedLanguageModelObjective, logits, features, mean, metrics
 
-    vectors, scores = generator.normal(size=(6, 3, 5)), generator.uniform(-1, 1, 6)
+    vectors, scores = generator.normal(size=(6, 3, 5)).astype("float32"), generator.uniform(-1, 1, 6)
     normal = vectors / np.linalg.norm(vectors, axis=-1, keepdims=True)
     errors = (normal[:, 0] * normal[:, 1]).sum(-1) - scores
     metrics = {"mean_absolute_error": np.abs(errors).mean(), "example_loss": (errors**2).mean()}
