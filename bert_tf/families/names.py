@@ -50,22 +50,17 @@ def config_of_shapes(
     path: of the weights. like: of the same family; gives what shapes don't show. None: its class's defaults.
     """
     config_class = next(BertConfig.classes[scope] for scope in BertConfig.classes if word_table(scope) in shapes)
-    scope = config_class.model_type
-    vocab_size, embedding_size = shapes[word_table(scope)]
-    hidden_size, keys = embedding_size, config_class.keys()
-    if "embedding_size" in keys:
-        hidden_size = shapes[f"{scope}/encoder/layer_0/output/dense/bias"][0]
-    sizes = {
-        "vocab_size": vocab_size,
-        "embedding_size": embedding_size,
-        "hidden_size": hidden_size,
-        "num_hidden_layers": num_blocks_of(shapes),
-        "num_attention_heads": num_attention_heads,
-        "intermediate_size": shapes[f"{scope}/encoder/layer_0/intermediate/dense/bias"][0],
-        "max_position_embeddings": shapes[f"{scope}/embeddings/position_embeddings"][0],
-        "type_vocab_size": shapes[f"{scope}/embeddings/token_type_embeddings"][0],
+    embeddings, layer = (f"{config_class.model_type}/{part}" for part in ("embeddings", "encoder/layer_0"))
+    axes = {
+        "vocab_size": (f"{embeddings}/word_embeddings", 0),
+        "embedding_size": (f"{embeddings}/word_embeddings", 1),
+        "hidden_size": (f"{layer}/output/dense/bias", 0),
+        "intermediate_size": (f"{layer}/intermediate/dense/bias", 0),
+        "max_position_embeddings": (f"{embeddings}/position_embeddings", 0),
+        "type_vocab_size": (f"{embeddings}/token_type_embeddings", 0),
     }
-    sizes = {key: size for key, size in sizes.items() if key in keys}
+    sizes = {key: shapes[name][axis] for key, (name, axis) in axes.items() if key in config_class.keys()}  # noqa: SIM118
+    sizes |= {"num_hidden_layers": num_blocks_of(shapes), "num_attention_heads": num_attention_heads}
     return config_class.from_dict({**(like.to_dict() if like else {}), **sizes}, allow_unknown=True, source=path)
 
 
