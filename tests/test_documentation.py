@@ -18,8 +18,8 @@ from helpers.paths import ROOT
 from helpers.tiny import ONE_LAYER, TINY_CONFIG, write_encoder
 
 import bert_tf
+from bert_tf.families import family_named
 from bert_tf.families.config import BertConfig
-from bert_tf.families.families import family_named
 from bert_tf.store.description import read_config
 
 # BERT_BASE_DIR takes their place.
@@ -317,7 +317,7 @@ def test_the_mean_of_several_models(tmp_path, monkeypatch):
 
 
 def test_the_table_of_recipes_is_the_codes():
-    from bert_tf.families.families import FAMILIES
+    from bert_tf.families import FAMILIES
 
     rows = [line.strip("|").split("|") for line in PAGES["models"].splitlines() if line.startswith("| `--")]
     columns = {"bert": 1, "albert": 1, "distilbert": 1, "electra": 2, "roberta": 3}

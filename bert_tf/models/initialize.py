@@ -9,12 +9,13 @@ import keras
 import numpy as np
 from absl import logging
 
-from bert_tf.families.families import FAMILIES, is_encoder_variable
+from bert_tf.families import FAMILIES, is_encoder_variable
+from bert_tf.families.names import is_model_variable
 from bert_tf.models import layers
 from bert_tf.store import variable_names
 from bert_tf.store.description import read_head
 from bert_tf.store.open import open_weights
-from bert_tf.store.tensor_files import Weights, is_model_variable
+from bert_tf.store.tensor_files import Weights
 from bert_tf.system.checks import path_of
 from bert_tf.system.messages import abbreviated_list
 

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 from absl import logging
 
 from bert_tf.families.config import BertConfig
+from bert_tf.families.names import HIDDEN_LAYER
 from bert_tf.store import card, description, head_config
 from bert_tf.store.description import ModelFiles, vocabulary_mismatch
 from bert_tf.store.open import OpenedModel, open_model
-from bert_tf.store.variable_names import HIDDEN_LAYER
 from bert_tf.system.checks import list_of_names, target_directory
 from bert_tf.text import tokenizer_files
 from bert_tf.text.tokenizer import Tokenizer

@@ -12,9 +12,9 @@ from collections.abc import Collection, Mapping
 import yaml
 from absl import logging
 
-from bert_tf.families.families import REPLACED_TOKEN_HEAD
+from bert_tf.families.names import REPLACED_TOKEN_HEAD, is_model_variable
 from bert_tf.store.description import CardFacts, ModelFiles
-from bert_tf.store.tensor_files import Weights, is_model_variable
+from bert_tf.store.tensor_files import Weights
 from bert_tf.system import storage
 from bert_tf.system.text_files import exists, is_folder, open_binary
 from bert_tf.text.tokenizer_files import directory_of, first_existing

@@ -12,14 +12,15 @@ from collections.abc import Callable, Mapping
 
 from absl import logging
 
+from bert_tf.families import family_of
 from bert_tf.families.config import BertConfig
-from bert_tf.families.families import family_of
+from bert_tf.families.names import is_model_variable
 from bert_tf.store import bundle, card, variable_names
 from bert_tf.store.card import card_of
 from bert_tf.store.description import ModelFiles, config_files
 from bert_tf.store.head_config import HUGGINGFACE_CONFIG, HeadConfig
 from bert_tf.store.open import BERT_TF, FORMATS, HUGGINGFACE, Format, has_weights
-from bert_tf.store.tensor_files import Weights, is_model_variable, renamed, write_safetensors
+from bert_tf.store.tensor_files import Weights, renamed, write_safetensors
 from bert_tf.system import storage
 from bert_tf.system.messages import abbreviated_list
 from bert_tf.system.storage import is_remote, names_in, write_files, write_text_file

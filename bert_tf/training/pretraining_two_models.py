@@ -8,7 +8,8 @@ import keras
 from absl import logging
 
 from bert_tf.families.config import BertConfig
-from bert_tf.families.families import DistilBertConfig, ElectraConfig
+from bert_tf.families.distilbert import DistilBertConfig
+from bert_tf.families.electra import ElectraConfig
 from bert_tf.families.recipe import Recipe
 from bert_tf.models import encoder, initialize
 from bert_tf.models.distillation import LanguageDistillation, TaughtLanguageModel, chosen_layers
@@ -86,7 +87,7 @@ class ElectraTask(PretrainingTask):
     @property
     def flops_per_example(self) -> float:
         length = self.settings.max_seq_length
-        return encoder.electra_flops_per_example(self.config, self.generator_config, length, self.predictions)
+        return encoder.replaced_token_flops_per_example(self.config, self.generator_config, length, self.predictions)
 
     @property
     def unused_settings(self) -> tuple[str, ...]:

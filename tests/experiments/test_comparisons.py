@@ -11,7 +11,7 @@ from helpers.paths import GOLDEN
 from helpers.script_cases import weights_of
 
 from bert_tf import BertForSequenceClassification
-from bert_tf.families.families import config_of_size
+from bert_tf.families import config_of_size
 from experiments import distilled, domain_texts, families, long_texts, recipe_time
 
 USUAL = {"learning_rate": 1e-3, "fine_tuning_flag": ["--dtype=bfloat16"], "pretraining_flag": ["--dtype=bfloat16"]}

@@ -11,7 +11,7 @@ from helpers.texts import odd_texts
 from helpers.tiny import TINY_CONFIG
 
 from bert_tf import BertConfig, BertForPreTraining
-from bert_tf.families.families import family_named
+from bert_tf.families import family_named
 from bert_tf.models import pretrained
 from bert_tf.pretraining import model_vocabulary
 from bert_tf.pretraining.record_settings import settings_of_records

@@ -9,7 +9,7 @@ from helpers.paths import GOLDEN, lines_of
 from helpers.record_files import read_records
 
 from bert_tf import BertConfig, FullTokenizer
-from bert_tf.families.families import family_named
+from bert_tf.families import family_named
 from bert_tf.pretraining import model_vocabulary, shard, token_store
 from bert_tf.pretraining.create import create_pretraining_data
 from bert_tf.pretraining.model_vocabulary import read_tokenizer, vocabulary_sha256

@@ -15,7 +15,7 @@ from helpers.paths import GOLDEN
 from helpers.training_steps import trainer_of
 
 from bert_tf import BertForQuestionAnswering, BertForSequenceClassification, BertForTokenClassification
-from bert_tf.families.families import ElectraConfig
+from bert_tf.families.electra import ElectraConfig
 from bert_tf.models import initialize
 from bert_tf.store import bundle, variable_names
 from bert_tf.training.optimization import create_optimizer

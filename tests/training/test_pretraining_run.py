@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from bert_tf import BertConfig, BertForPreTraining, fill_mask, read_tokenizer
 from bert_tf.conversion import convert
-from bert_tf.families.families import ElectraConfig
+from bert_tf.families.electra import ElectraConfig
 from bert_tf.pretraining import model_vocabulary
 from bert_tf.pretraining.create import create_pretraining_data
 from bert_tf.training import run_directory
