@@ -73,7 +73,7 @@ _INSTEAD = {
 }
 
 __all__ = list(_PUBLIC)
-__version__ = "0.1.0"
+__version__ = "1.0.0rc1"
 
 
 def _instead_of(name: str) -> str | None:
