@@ -79,7 +79,7 @@ _INSTEAD = {
 }
 
 __all__ = list(_PUBLIC)
-__version__ = "0.1.0"
+__version__ = "1.0.0rc1"
 
 
 # Parts of Keras that import scikit-learn (and with it SciPy), Matplotlib and OpenCV, if these are installed.
