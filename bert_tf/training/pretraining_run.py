@@ -13,6 +13,7 @@ from absl import logging
 from bert_tf.data import records
 from bert_tf.families.config import BertConfig
 from bert_tf.families.families import AlbertConfig, DistilBertConfig, config_of_size
+from bert_tf.families.recipe import with_recipe
 from bert_tf.models import distillation, pretrained
 from bert_tf.pretraining import model_vocabulary
 from bert_tf.system.declare import value_of, with_models
@@ -51,7 +52,7 @@ def pretrain(settings: PretrainingSettings) -> dict[str, float]:
         loop.set_seed(settings.seed, settings.deterministic)
         task = _kind_of_task(settings)(settings, config, config_name, strategy)
         if settings.do_train:
-            run_directory.check_fixed(folder, task.recorded)
+            run_directory.Manifest(folder, task.recorded, [settings]).check_fixed()
         _check_records(task)
         return task.execute()
 
@@ -80,23 +81,18 @@ def _configure(settings: PretrainingSettings) -> tuple[BertConfig, str]:
 
 
 def _with_recipe(settings: PretrainingSettings, config: BertConfig) -> PretrainingSettings:
-    """The settings, with how the family's authors pre-trained it where they say nothing, which is logged.
-
-    With a teacher they are those of DistilBERT.
-    """
+    """The settings, with how the family's authors pre-trained it, or with a teacher DistilBERT's, and with what the
+    model says, where they say nothing."""
     kind = _kind_of_task(settings)
     recipe, warmup = kind.recipe(config), value_of(settings, "num_warmup_steps")
-    if differs := recipe != BertConfig.pretraining_recipe:
+    if recipe != BertConfig.pretraining_recipe:
         warmup = math.ceil(recipe.warmup_proportion * settings.num_train_steps)
     predictions = kind.default_predictions(settings, config)
     of_family = {"nsp": config.has_pooler and not settings.teacher, "max_predictions_per_seq": predictions}
-    of_authors = {"num_warmup_steps": warmup, "learning_rate": recipe.learning_rate, "optimizer": recipe.optimizer}
-    filled = {name: value for name, value in {**of_family, **of_authors}.items() if getattr(settings, name) is None}
-    chosen = [f"--{name}={filled[name]}" for name in of_authors if name in filled and differs]
-    if settings.do_train and chosen:
-        whose = DistilBertConfig.title if settings.teacher else config.title
-        logging.info("As %s was pre-trained by its authors, unless you say otherwise: %s.", whose, " ".join(chosen))
-    return dataclasses.replace(settings, **filled)
+    filled = {name: value for name, value in of_family.items() if getattr(settings, name) is None}
+    whose = f"As {DistilBertConfig.title if settings.teacher else config.title} was pre-trained"
+    settings = dataclasses.replace(settings, **filled)
+    return with_recipe(settings, recipe, whose if settings.do_train else None, num_warmup_steps=warmup)
 
 
 def _check_records(task: PretrainingTask) -> None:

@@ -14,7 +14,7 @@ from bert_tf.store import head_config
 from bert_tf.store.directory import ModelFiles, check_weights, read_head
 from bert_tf.store.head_config import HeadConfig
 from bert_tf.store.tensor_files import Weights
-from bert_tf.system.declare import non_default_settings, setting, setting_group, value_of
+from bert_tf.system.declare import changeable_setting, non_default_settings, setting, setting_group, value_of
 from bert_tf.system.messages import naming_flag
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.training.run_directory import TEACHER_CHECKSUM
@@ -26,13 +26,14 @@ DISTILLATION = "Distillation"  # the heading of all that needs a teacher
 class TeacherSettings:
     """How a model learns from a teacher; see `models.distillation`. None means "not given"."""
 
-    teacher: str | None = setting(
+    teacher: str | None = changeable_setting(
         None,
         "Distillation: the directory of a trained model, usually a larger one with the same vocabulary, from whose "
         "outputs this one also learns.",
         heading=DISTILLATION,
         check=check_weights,
         model_check=read_head,
+        on_card=True,
     )
     student_layers: list[str] | None = setting(
         None,
@@ -55,7 +56,7 @@ class TeacherSettings:
         return value_of(self, "distillation_temperature")
 
     def check_teacher(self) -> None:
-        """Refuses what makes no sense, or needs a teacher."""
+        """Raises if settings make no sense, or need a teacher."""
         for name in () if self.teacher else non_default_settings(self, setting_group(type(self), DISTILLATION)):
             raise ValueError(f"--{name} is for distillation: give --teacher.")
         for name in ("init_checkpoint", "bert_config_file", "bert_size", "init_with_optimizer"):
