@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import tensorflow as tf
 
-from bert_tf.data.records import companion_path, index_path, written_index
+from bert_tf.data.record_files import companion_path, index_path, write_blocks, written_index
 from bert_tf.pretraining import record_writer
 from bert_tf.pretraining.corpus import Corpus, TextSettings
 from bert_tf.pretraining.instance_kernels import A_LENGTH, B_BEGIN, B_LENGTH, LABEL, NO_B, NUM_MASKED
@@ -248,7 +248,7 @@ def _write(job: ShardJob, instances: Instances, rng: random.Random, paths: list[
     with bar(total=total, desc="writing", unit="records", unit_scale=True) as progress:
         for path, (members, row_ends) in zip(paths, layouts, strict=True):
             blocks = record_writer.blocks_of(instances, members, row_ends, job.pairs_per_row)
-            written.append(record_writer.write_blocks(path, blocks, progress.update))
+            written.append(write_blocks(path, blocks, progress.update))
     return [len(members) for members, _ in layouts], written
 
 

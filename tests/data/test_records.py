@@ -22,7 +22,7 @@ def example(number: int, values: int = 2) -> bytes:
 
 @pytest.fixture
 def small_blocks(monkeypatch):
-    monkeypatch.setattr(records, "RECORDS_PER_BLOCK", 8)
+    monkeypatch.setattr(record_files, "RECORDS_PER_BLOCK", 8)
 
 
 @pytest.fixture

@@ -9,10 +9,8 @@ from helpers.record_files import write_records
 from helpers.tiny import TINY_CONFIG, write_pretraining_records
 
 from bert_tf.data import record_files, records
-from bert_tf.data.record_files import RECORDS_PER_BLOCK
-from bert_tf.data.records import index_path
+from bert_tf.data.record_files import RECORDS_PER_BLOCK, index_path
 from bert_tf.families.config import BertConfig
-from bert_tf.pretraining import record_writer
 from bert_tf.training import pretraining_tasks
 from bert_tf.training.pretraining_settings import PretrainingSettings
 
@@ -36,8 +34,8 @@ def write(path, frames: list[bytes]) -> str:
     starts = range(0, len(frames), RECORDS_PER_BLOCK)
     blocks = (frames[start : start + RECORDS_PER_BLOCK] for start in starts)
     pathlib.Path(path).touch()
-    written = record_writer.write_blocks(str(path), ((len(block), b"".join(block)) for block in blocks))
-    pathlib.Path(index_path(str(path))).write_bytes(records.written_index(written))
+    written = record_files.write_blocks(str(path), ((len(block), b"".join(block)) for block in blocks))
+    pathlib.Path(index_path(str(path))).write_bytes(record_files.written_index(written))
     return str(path)
 
 
