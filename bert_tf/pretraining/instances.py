@@ -151,10 +151,7 @@ def _plan_of_pairs(store: TokenStore, settings: InstanceSettings, tokenizer: Tok
 
 
 def ngram_shares(settings: InstanceSettings) -> np.ndarray:
-    """float64 [ngram]: the shares of n-grams of up to 1, 2, ... words, as the original computes them.
-
-    Empty without n-grams.
-    """
+    """float64 [ngram]: the shares of n-grams of up to 1, 2, ... words, as the original computes them."""
     if not settings.ngram:
         return np.empty(0)
     shares = 1.0 / np.arange(1, settings.ngram + 1)

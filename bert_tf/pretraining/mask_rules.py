@@ -66,12 +66,11 @@ def bert(rows: Rows, seed: int, step, masking: Masking, first_row=0) -> Features
     counts = shared.at_most(counts, predictions)
     positions = shared.choose(continues, candidate, pair, starts, counts, order_bits, masking, _take_words)
     kept = shared.predictions_at(ids, positions)["masked_lm_ids"]
-    drawn = tf.gather(tf.constant(masking.all_ids), shared.scale_bits(token_bits, len(masking.all_ids)))
     # In int64, since all of it (a rate of 1) is 2^32.
     action = shared.unsigned(action_bits)
     is_hidden = action < int(masking.mask_rate * 2**32)
     is_kept = action < int((masking.mask_rate + masking.keep_rate) * 2**32)
-    tokens = tf.where(is_hidden, masking.mask_id, tf.where(is_kept, kept, drawn))
+    tokens = tf.where(is_hidden, masking.mask_id, tf.where(is_kept, kept, masking.drawn(token_bits)))
     return shared.replaced(features, positions, tokens)
 
 
@@ -80,11 +79,9 @@ def _take_words(candidate, size, following, pair, starts, counts) -> tf.Tensor:
 
     A word that does not fit now will not fit later, so each round looks only at the words that may still fit, and takes
     the longest run of them that fits together: two or three rounds suffice.
-
-    candidate, size, following, pair: [B, S], tokens in the order of their words. starts, counts: [B, M + 1].
+    Arguments: see `masking.choose`.
     """
-    pairs = counts.shape[1]
-    members = tf.one_hot(pair, pairs, dtype=tf.float32)  # [B, S, M + 1]
+    members = tf.one_hot(pair, counts.shape[1], dtype=tf.float32)  # [B, S, M + 1]
 
     def one_round(left, taken, _):
         room = tf.gather(left, pair, batch_dims=1)
@@ -118,11 +115,6 @@ class RobertaDraws:
     change: tf.Tensor
     keep: tf.Tensor
     tokens: tf.Tensor
-
-
-def roberta_predictions(masked_lm_prob: float, max_seq_length: int, whole_words: bool) -> int:
-    """P, the most predictions of a row, if no flag sets it; for whole words half as many again, rarely reached."""
-    return int(masked_lm_prob * max_seq_length * (1.5 if whole_words else 1)) + 1
 
 
 @_plain
@@ -179,13 +171,7 @@ def roberta_draws(rows: Rows, seed: int, step, masking: Masking, first_row=0) ->
     bits = shared.random_bits([batch, sequences + 4 * length], seed, step, first_row)
     rounding, order, change, keep, tokens = tf.split(bits, [sequences, *[length] * 4], axis=1)
     rounding, change, keep = (shared.uniform(values, tf.float64) for values in (rounding, change, keep))
-    tokens = tf.gather(tf.constant(masking.all_ids), shared.scale_bits(tokens, len(masking.all_ids)))
-    return RobertaDraws(rounding, order, change, keep, tokens)
-
-
-def electra_predictions(masked_lm_prob: float, max_seq_length: int) -> int:
-    """P, the most predictions of a row, if no flag sets it (the original's configure_pretraining.py)."""
-    return int((masked_lm_prob + 0.005) * max_seq_length)
+    return RobertaDraws(rounding, order, change, keep, masking.drawn(tokens))
 
 
 @_plain
@@ -226,8 +212,7 @@ def mask_electra(features: Rows, positions: tf.Tensor, share: tf.Tensor, masking
     positions: int32 [B, P], of tokens that may be predicted. share: float32 [B, P], in [0, 1): below ELECTRA_MASK_RATE
     the token becomes [MASK].
 
-    Returns `input_ids` [B, S], masked; `original_ids` [B, S]; `masked_lm_positions`, `masked_lm_ids` [B, P] int32 and
-    `masked_lm_weights` [B, P] float32, padded with 0.
+    Returns `input_ids`, masked, `original_ids` and the three features of predictions, as `bert` does.
     """
     ids = features["input_ids"]
     length, predictions = ids.shape[1], positions.shape[1]
@@ -265,7 +250,7 @@ def smoothed(rows: Rows, seed: int, step, masking: Masking, weights: np.ndarray)
     number = tf.cast(tf.math.ceil(wanted), tf.int32)
     chosen = draw_weighted(weights_of_ids, number, shared.uniform(order_bits) + 2.0**-25, masking)
     share = shared.uniform(kind_bits)
-    drawn = tf.gather(tf.constant(masking.all_ids), shared.scale_bits(token_bits, len(masking.all_ids)))
+    drawn = masking.drawn(token_bits)
     others = tf.where(share < masking.mask_rate + masking.keep_rate, ids, drawn)
     return features | mask_chosen(ids, chosen, tf.where(share < masking.mask_rate, masking.mask_id, others), masking)
 
@@ -290,8 +275,7 @@ def mask_chosen(ids: tf.Tensor, chosen: tf.Tensor, tokens: tf.Tensor, masking: M
 
     ids: int32 [B, S]. chosen: bool [B, S], at most P in a row. tokens: int32 [B, S], read where tokens are chosen.
 
-    Returns `input_ids` [B, S]; `masked_lm_positions`, `masked_lm_ids` [B, P] int32 and `masked_lm_weights` [B, P]
-    float32, padded with 0.
+    Returns `input_ids` and the three features of predictions, as `bert` does.
     """
     length, limit = ids.shape[1], masking.max_predictions_per_seq
     indices = tf.where(chosen, tf.range(length), length)

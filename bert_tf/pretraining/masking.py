@@ -61,6 +61,10 @@ class Masking:
         never = {getattr(self.tokenizer, name) for name in names}
         return np.array([index for token, index in self.tokenizer.vocab.items() if token not in never], np.int32)
 
+    def drawn(self, bits: tf.Tensor) -> tf.Tensor:
+        """Tokens to replace others with, by uniform int32."""
+        return tf.gather(tf.constant(self.all_ids), scale_bits(bits, len(self.all_ids)))
+
     @functools.cached_property
     def continuations(self) -> np.ndarray:
         """bool [largest id + 1], True for the tokens that continue a word."""
@@ -79,10 +83,7 @@ class Masking:
         return hashlib.sha256(content).hexdigest()
 
     def problem(self, rows: Mapping[str, tf.Tensor]) -> str | None:
-        """How the ids of a batch contradict the vocabulary, as the rest of a sentence; None if they don't.
-
-        rows: as for `mask_rules.bert`, any number of them.
-        """
+        """How the ids of rows contradict the vocabulary, if they do, as the rest of a sentence."""
         ids, lengths = np.asarray(rows["input_ids"]), np.asarray(rows["segment_lengths"])
         if ids.max() >= len(self.continuations):
             return f"has token id {ids.max()}, the vocabulary none above {len(self.continuations) - 1}"

@@ -65,7 +65,7 @@ def choose_vocabulary(
 
 
 def check_size(vocab_file: str | None, record_files: Files, config: BertConfig, config_name: str, is_new: bool) -> bool:
-    """Whether the size of the vocabulary is known, by the summaries beside the records, else by vocab_file.
+    """Whether the size of the vocabulary is known, by the summaries next to the records, else by vocab_file.
 
     config_name, is_new: see `check_vocab_size`.
     """
@@ -125,12 +125,14 @@ def _find(vocab_file, init_checkpoint, made_with: _Source | None, kind, from_tea
 
 def _source_of(record_files: Files) -> _Source | None:
     """The vocabulary that all records were made with, if a summary says it."""
-    sources = []
-    for path, summary in (pair for files in record_files.values() for pair in summaries_of(files).items()):
-        if "vocab_sha256" in summary:
-            flags = summary["flags"]
-            casing = Casing(flags["do_lower_case"], flags["strip_accents"], path)
-            sources.append(_Source(path, flags["vocab_file"], summary["vocab_sha256"], casing))
+    summaries = (pair for files in record_files.values() for pair in summaries_of(files).items())
+    made = [
+        (path, summary["flags"], summary["vocab_sha256"]) for path, summary in summaries if "vocab_sha256" in summary
+    ]
+    sources = [
+        _Source(path, flags["vocab_file"], checksum, Casing(flags["do_lower_case"], flags["strip_accents"], path))
+        for path, flags, checksum in made
+    ]
     for source in sources[1:]:
         if source.vocab_sha256 != sources[0].vocab_sha256:
             raise ValueError(f"{' and '.join(record_files)}: {source.vocab_file} {sources[0].is_other}.")
@@ -155,14 +157,11 @@ def summaries_of(record_files: Sequence[str]) -> dict[str, dict]:
     for directory in dict.fromkeys(map(posixpath.dirname, record_files)):
         here = {posixpath.basename(path) for path in record_files if posixpath.dirname(path) == directory}
         for name in names_in(directory):
-            path = posixpath.join(directory, name)
-            if not name.startswith("pretraining_data.") or not name.endswith(".json"):
-                continue
-            summary = read_json(path)
-            # By their names alone: records may have been moved together with their summary.
-            made = set(map(posixpath.basename, summary.get("output_files", ())))
-            if made & here:
-                summaries[path] = summary
+            if name.startswith("pretraining_data.") and name.endswith(".json"):
+                summary = read_json(path := posixpath.join(directory, name))
+                # By their names alone: records may have been moved together with their summary.
+                if here & set(map(posixpath.basename, summary.get("output_files", ()))):
+                    summaries[path] = summary
     return summaries
 
 

@@ -189,7 +189,8 @@ class PretrainingTask(Run):
         if settings.mask_smoothing:  # rows differ in how many they get
             return min(math.ceil(2 * share * length), length)
         if mask_rule_of(settings, config) == "roberta":
-            return mask_rules.roberta_predictions(share, length, settings.do_whole_word_mask)
+            # Whole words: half as many again, rarely reached.
+            return int(share * length * (1.5 if settings.do_whole_word_mask else 1)) + 1
         return 20
 
     @property

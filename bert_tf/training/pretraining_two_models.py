@@ -50,7 +50,7 @@ class ElectraTask(PretrainingTask):
 
     @staticmethod
     def default_predictions(settings: PretrainingSettings, config: BertConfig) -> int:
-        return mask_rules.electra_predictions(settings.masked_lm_prob, settings.max_seq_length)
+        return int((settings.masked_lm_prob + 0.005) * settings.max_seq_length)  # as configure_pretraining.py of theirs
 
     def prepare(self) -> None:
         """Reads or makes the generator's configuration."""

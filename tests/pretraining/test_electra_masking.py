@@ -13,9 +13,12 @@ import pytest
 import tensorflow as tf
 from helpers.masking import CLS, MASK, SEP, masking, packed_rows, rows_of, tokenizer_of
 
+from bert_tf.families.families import ElectraConfig
 from bert_tf.models.electra import replace_tokens
 from bert_tf.pretraining import mask_rules
 from bert_tf.pretraining.masking import Masking
+from bert_tf.training.pretraining_settings import PretrainingSettings
+from bert_tf.training.pretraining_two_models import ElectraTask
 
 pytestmark = pytest.mark.numbers
 
@@ -67,7 +70,8 @@ def test_draws():
     assert abs(place[real].mean() - 0.5) < 4 * np.sqrt(1 / 12 / real.sum())
     assert len(np.unique(found["sampling_seeds"], axis=0)) == 600
     assert "sequence_ids" in found and "next_sentence_labels" not in found
-    assert [mask_rules.electra_predictions(0.15, length) for length in (128, 512)] == [19, 79]
+    settings = (PretrainingSettings("records", "", max_seq_length=length) for length in (128, 512))
+    assert [ElectraTask.default_predictions(one, ElectraConfig(30)) for one in settings] == [19, 79]
     rows = {name: tf.zeros_like(value) for name, value in rows_of(packed_rows(3), 64, 4).items()}
     found = draw(rows)
     assert not found["masked_lm_weights"].any() and not found["masked_lm_positions"].any()
