@@ -50,12 +50,10 @@ class RecordError(ValueError):
 class Feature(NamedTuple):
     """A feature of every record.
 
-    Attributes:
-      length: the number of its values; of a padded one the most. None: not known yet.
-      dtype: "int64" or "float32".
-      is_padded: whether there may be fewer values, which are padded with 0 in a batch.
-      limit: int64 values are from 0 to limit - 1, float32 ones from 0 to limit; None: any.
-      reason: where the limit comes from, for messages.
+    length: the number of its values; of a padded one the most. None: not known yet. dtype: "int64" or "float32".
+    is_padded: whether there may be fewer values, which are padded with 0 in a batch.
+    limit: int64 values are from 0 to limit - 1, float32 ones from 0 to limit; None: any.
+    reason: where the limit comes from, for messages.
     """
 
     length: int | None
@@ -222,11 +220,8 @@ def _feature_problem(name: str, feature: Feature, stored_kind: str | None, numbe
 class RecordIndex:
     """Where the records are: one row for each block of at most 1024 consecutive, intact records.
 
-    Attributes:
-      files: names, in reading order.
-      file_sizes: bytes of each file when it was indexed.
-      file_number, byte_offset, num_records: [blocks] int64; the block's file, where its first frame begins, and its
-        number of records.
+    files: names, in reading order. file_sizes: bytes of each file when it was indexed.
+    file_number, byte_offset, num_records: [blocks] int64; the block's file, where its first frame begins, its records.
     """
 
     files: tuple[str, ...]

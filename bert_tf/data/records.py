@@ -144,14 +144,11 @@ def training_batches(
 ) -> tf.data.Dataset:
     """Endless shuffled batches; the batch of step k is the same whatever step reading starts from.
 
-    Every epoch has each record once, and batches span epoch boundaries, so nothing is dropped.
+    Every epoch has each record once, and batches span epochs.
 
     Args:
-      index: from `index_records`.
-      features: of every record; int64 ones come out as int32.
-      batch_size: records per step, over all replicas.
-      seed: any integer; a different one gives a different order.
-      start_step: the first step wanted, from 0.
+      index: from `index_records`. features: of every record; int64 ones come out as int32.
+      batch_size: records per step, over all replicas. seed: any integer. start_step: the first step wanted, from 0.
       shuffle_window: records that are mixed with each other; they are in memory (serialized) at once.
       prepare: called in the graph with the rows of each part of `share`, their step, and the number of the first of
         them in the step's batch, both int64; its result takes their place.

@@ -173,7 +173,6 @@ class Corpus:
 
         begin, end: from 0 to total_bytes (None); the bytes of the files end to end, as they are on the disk.
         counts: counters to increase: `lines_with_bad_utf8`, `replaced_characters`, `documents_without_text`.
-        progress: called with the number of bytes that each read took from the disk.
         """
         end = self.total_bytes if end is None else end
         reading = Reading(self.settings, Counter() if counts is None else counts, progress)

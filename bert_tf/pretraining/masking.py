@@ -22,17 +22,7 @@ from bert_tf.text.tokenizer import Tokenizer, special_tokens_of
 
 @dataclasses.dataclass(frozen=True)
 class Masking:
-    """What is masked, and how.
-
-    Attributes:
-      tokenizer: of the records.
-      max_predictions_per_seq: P.
-      masked_lm_prob: share of a pair's tokens to predict.
-      do_whole_word_mask: mask all pieces of a word or none.
-      mask_rate, random_rate, keep_rate: shares of the chosen tokens that become [MASK], become any token, stay.
-      mask_smoothing: exponent of the tokens' counts by which they are chosen, see `mask_rules.smoothed`; 0: all alike.
-      mask_rule: "bert", "roberta" or "electra": how many tokens are predicted, and which may be.
-    """
+    """What is masked, and how; the settings of run_pretraining.py, whose tokenizer is that of the records."""
 
     tokenizer: Tokenizer
     max_predictions_per_seq: int

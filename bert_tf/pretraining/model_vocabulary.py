@@ -47,12 +47,10 @@ class _Source:
 def choose_vocabulary(
     vocab_file: str | None, init_checkpoint: str | None, records: Files, config: BertConfig, from_teacher: bool = False
 ) -> ModelFiles | None:
-    """Vocabulary and casing of a model to be pre-trained: vocab_file, else init_checkpoint's, else that of the records.
+    """Vocabulary and casing of a model to be pre-trained, if any: vocab_file, else init_checkpoint's, else the records'.
 
-    init_checkpoint: where the model starts, or its teacher. config: of the model.
+    init_checkpoint: where the model starts, or its teacher.
     from_teacher: init_checkpoint is what --teacher names, which must have the vocabulary of the records.
-
-    Returns None if nothing says which vocabulary it is, which is logged.
     """
     made_with, tokenizer_class = _source_of(records), family_of(config).tokenizer_class
     known = _find(vocab_file, init_checkpoint, made_with, tokenizer_class, from_teacher)
@@ -65,10 +63,7 @@ def choose_vocabulary(
 
 
 def check_size(vocab_file: str | None, record_files: Files, config: BertConfig, config_name: str, is_new: bool) -> bool:
-    """Whether the size of the vocabulary is known, by the summaries next to the records, else by vocab_file.
-
-    config_name, is_new: see `check_vocab_size`.
-    """
+    """Whether the size of the vocabulary is known, by the summaries next to the records, else by vocab_file."""
     summaries = [summary for files in record_files.values() for summary in summaries_of(files).values()]
     sizes = {record["flags"]["vocab_file"]: record["vocab_size"] for record in summaries if "vocab_size" in record}
     if vocab_file and not sizes:
@@ -175,11 +170,9 @@ def read_tokenizer(
     return tokenizer
 
 
-def tokenizer_of(
-    records: RecordSettings, settings: InstanceSettings, do_lower_case: bool | None, strip_accents: bool | None
-) -> Tokenizer:
-    """The tokenizer of the settings' vocabulary; what is None the files beside it say, or else the original."""
-    vocab_file = records.vocab_file
+def tokenizer_of(records: RecordSettings, settings: InstanceSettings) -> Tokenizer:
+    """The tokenizer of the settings' vocabulary; casing that is None the files next to it say, or else the original."""
+    vocab_file, do_lower_case, strip_accents = records.vocab_file, records.do_lower_case, records.strip_accents
     casing = resolve_casing(do_lower_case, strip_accents, read_casing(directory_of(vocab_file)))
     with naming_flag("--vocab_file"):
         tokenizer = read_tokenizer(vocab_file, casing.do_lower_case, casing.strip_accents, settings.rows == "electra")

@@ -125,9 +125,6 @@ class InstanceSettings:
 
     max_predictions_per_seq is 0 where the masks are left to the training. Rows that are not pairs (`row_kinds`) have no
     next sentence, and are unmasked.
-
-    Raises:
-      ValueError: no instance can be made with these settings, or one contradicts another; names the flag.
     """
 
     max_seq_length: int = setting(

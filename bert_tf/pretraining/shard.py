@@ -45,12 +45,10 @@ _TOKENS_AT_ONCE = 1 << 20
 class ShardJob:
     """Everything needed to make any of the shards.
 
-    Attributes:
-      input_files: the text, see `corpus.Corpus`; text: how to read it.
-      output_files: names of the files, which `outputs` completes where there are several shards.
-      records, instances: the settings, with the tokenizer's do_lower_case and strip_accents; of unmasked records
-        instances.max_predictions_per_seq is 0.
-      fingerprint: of everything the output depends on.
+    output_files: names of the files, which `outputs` completes where there are several shards.
+    records, instances: the settings, with the tokenizer's do_lower_case and strip_accents; of unmasked records
+      instances.max_predictions_per_seq is 0.
+    fingerprint: of everything the output depends on.
     """
 
     input_files: tuple[str, ...]
@@ -103,7 +101,7 @@ class ShardJob:
 
 
 def summary_path(output_file: str) -> str:
-    """Where the summary of a record file is: `data/a.tfrecord` -> `data/pretraining_data.a.json`."""
+    """`data/a.tfrecord` -> `data/pretraining_data.a.json`."""
     return companion_path(output_file, ".json")
 
 

@@ -99,7 +99,7 @@ def tokenize(
     Args:
       pieces: of the text: one sentence per line, a blank line between documents; cut anywhere after a newline, or after
         a space.
-      directory: local, made if missing; what is in it is overwritten.
+      directory: local; what is in it is overwritten.
       boundaries: say which pieces continue a word; None: the pieces themselves do. Word pieces only.
       mark_words: store which pieces continue a word by their characters. SentencePiece only, where that is more than
         the ids say: an unknown piece may continue a word, too.
