@@ -47,7 +47,7 @@ class _Source:
 def choose_vocabulary(
     vocab_file: str | None, init_checkpoint: str | None, records: Files, config: BertConfig, from_teacher: bool = False
 ) -> ModelFiles | None:
-    """Vocabulary and casing of a model to be pre-trained, if any: vocab_file, else init_checkpoint's, else the records'.
+    """Vocabulary and casing of a model to be pre-trained, if any: of vocab_file, init_checkpoint or the records.
 
     init_checkpoint: where the model starts, or its teacher.
     from_teacher: init_checkpoint is what --teacher names, which must have the vocabulary of the records.
