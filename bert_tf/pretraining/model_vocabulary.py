@@ -13,8 +13,8 @@ from absl import logging
 from bert_tf.families.config import BertConfig, check_vocab_size
 from bert_tf.families.families import ALBERT, family_of
 from bert_tf.pretraining.record_settings import InstanceSettings, RecordSettings
-from bert_tf.store import open_weights
-from bert_tf.store.directory import ModelFiles, read_model_files, vocabulary_mismatch
+from bert_tf.store.directory import ModelFiles, vocabulary_mismatch
+from bert_tf.store.open import OpenedModel
 from bert_tf.system.messages import naming_flag
 from bert_tf.system.storage import names_in
 from bert_tf.system.text_files import exists, file_sha256, read_json
@@ -45,15 +45,15 @@ class _Source:
 
 
 def choose_vocabulary(
-    vocab_file: str | None, init_checkpoint: str | None, records: Files, config: BertConfig, from_teacher: bool = False
+    vocab_file: str | None, start: OpenedModel | None, records: Files, config: BertConfig, from_teacher: bool = False
 ) -> ModelFiles | None:
-    """Vocabulary and casing of a model to be pre-trained, if any: of vocab_file, init_checkpoint or the records.
+    """Vocabulary and casing of a model to be pre-trained, if any: of vocab_file, `start` or the records.
 
-    init_checkpoint: where the model starts, or its teacher.
-    from_teacher: init_checkpoint is what --teacher names, which must have the vocabulary of the records.
+    start: the model that it starts from, or its teacher.
+    from_teacher: `start` is what --teacher names, which must have the vocabulary of the records.
     """
     made_with, tokenizer_class = _source_of(records), family_of(config).tokenizer_class
-    known = _find(vocab_file, init_checkpoint, made_with, tokenizer_class, from_teacher)
+    known = _find(vocab_file, start, made_with, tokenizer_class, from_teacher)
     if known is None:
         return None
     largest = max(tokenizer_of_model(known.vocab_file, config, known.casing).inv_vocab)
@@ -86,27 +86,24 @@ def tokenizer_of_model(vocab_file: str, config: BertConfig, casing: Casing = Cas
     return kind.from_file(vocab_file, casing)
 
 
-def _find(vocab_file, init_checkpoint, made_with: _Source | None, kind, from_teacher: bool) -> ModelFiles | None:
+def _find(vocab_file, start, made_with: _Source | None, kind, from_teacher: bool) -> ModelFiles | None:
     if vocab_file:
-        beside = read_model_files(init_checkpoint) if init_checkpoint and not from_teacher else ModelFiles("")
-        if problem := vocabulary_mismatch(vocab_file, beside):  # as where the encoder is to learn another language
+        # As where the encoder is to learn another language.
+        if start and not from_teacher and (problem := vocabulary_mismatch(vocab_file, start)):
             logging.warning("--vocab_file: %s. Its tokens begin with the embeddings of others.", problem)
         if made_with and vocabulary_sha256(vocab_file) != made_with.vocab_sha256:
             raise ValueError(f"--vocab_file={vocab_file} {made_with.is_other}.")
         casing = made_with.casing if made_with else read_casing(directory_of(vocab_file))
         return ModelFiles("", vocab_file=vocab_file, casing=casing)
-    if init_checkpoint:
-        weights = open_weights.open_weights(init_checkpoint)
-        files = read_model_files(weights.path, weights.hints)
-        if files.vocab_file:
-            if made_with and files.casing.do_lower_case is None:
-                files.casing = made_with.casing
-            same = not made_with or vocabulary_sha256(files.vocab_file) == made_with.vocab_sha256
-            if not same and not _same_tokens(files.vocab_file, made_with, kind):
-                if from_teacher:
-                    raise ValueError(f"--teacher: {files.vocab_file} {made_with.is_other}; give this as --vocab_file.")
-                logging.warning(f"--init_checkpoint: {files.vocab_file} {made_with.is_other}. Do their tokens differ?")
-            return files
+    if start and start.vocab_file:
+        if made_with and start.casing.do_lower_case is None:
+            start.casing = made_with.casing
+        same = not made_with or vocabulary_sha256(start.vocab_file) == made_with.vocab_sha256
+        if not same and not _same_tokens(start.vocab_file, made_with, kind):
+            if from_teacher:
+                raise ValueError(f"--teacher: {start.vocab_file} {made_with.is_other}; give this as --vocab_file.")
+            logging.warning(f"--init_checkpoint: {start.vocab_file} {made_with.is_other}. Do their tokens differ?")
+        return start
     known = "nothing names that"
     if made_with:
         beside = posixpath.join(posixpath.dirname(made_with.summary), posixpath.basename(made_with.vocab_file))

@@ -13,9 +13,13 @@ from absl import logging
 from bert_tf.data import records
 from bert_tf.families.config import BertConfig
 from bert_tf.families.families import AlbertConfig, DistilBertConfig, config_of_size
-from bert_tf.models import distillation, pretrained
+from bert_tf.models import distillation
 from bert_tf.pretraining import model_vocabulary
+from bert_tf.store.directory import read_config
+from bert_tf.store.open import OpenedModel, open_model
 from bert_tf.system.declare import value_of, with_models
+from bert_tf.system.messages import naming_flag
+from bert_tf.text.tokenizer_files import is_there
 from bert_tf.training import checkpoints, distribution, loop, run_directory
 from bert_tf.training.pretraining_settings import PretrainingSettings, student_family
 from bert_tf.training.pretraining_tasks import LeftToRightTask, PretrainingTask
@@ -35,21 +39,25 @@ def pretrain(settings: PretrainingSettings) -> dict[str, float]:
       ValueError, OSError: settings, records, vocabulary or weights are invalid or don't match; names the flag.
       loop.NonFiniteLossError, SystemExit: see `loop.train`.
     """
-    settings = with_models(settings, PretrainingSettings.check, settings.output_dir)
+    return run(with_models(settings, PretrainingSettings.check, settings.output_dir))
+
+
+def run(settings: PretrainingSettings) -> dict[str, float]:
+    """`pretrain` of settings that were checked, and name no model on the hub."""
     folder = settings.output_dir
     run_directory.check_script(folder, vars(settings))
-    if settings.do_train:
-        checkpoints.check_newest(folder)
+    newest = (checkpoints.check_newest if settings.do_train else checkpoints.latest_checkpoint)(folder)
     if settings.student_layers:
         settings = dataclasses.replace(settings, init_checkpoint=settings.teacher)
-    config, config_name = _configure(settings)
+    if not (settings.do_train or settings.init_checkpoint or newest):
+        raise ValueError(f"Nothing to evaluate: no checkpoint in --output_dir={folder}, and no --init_checkpoint.")
+    start = _open_start(settings, newest)
+    config, config_name = _configure(settings, start)
     settings = _with_recipe(settings, config)
     run_directory.check_output_dir(folder, config)
-    if not (settings.do_train or settings.init_checkpoint or checkpoints.latest_checkpoint(folder)):
-        raise ValueError(f"Nothing to evaluate: no checkpoint in --output_dir={folder}, and no --init_checkpoint.")
     with distribution.set_up_run(settings) as strategy:
         loop.set_seed(settings.seed, settings.deterministic)
-        task = _kind_of_task(settings)(settings, config, config_name, strategy)
+        task = _kind_of_task(settings)(settings, config, config_name, strategy, start)
         if settings.do_train:
             run_directory.check_fixed(folder, task.recorded)
         _check_records(task)
@@ -60,15 +68,28 @@ def _kind_of_task(settings: PretrainingSettings) -> type[PretrainingTask]:
     return DistillationTask if settings.teacher else TASKS[settings.objective]
 
 
-def _configure(settings: PretrainingSettings) -> tuple[BertConfig, str]:
+def _open_start(settings: PretrainingSettings, newest: str | None) -> OpenedModel | None:
+    """The model that the run begins with, or else its teacher; of a run that goes on, it may be gone."""
+    path = settings.init_checkpoint or settings.teacher
+    if not path or (newest and (settings.bert_size or settings.bert_config_file) and not is_there(path)):
+        return None
+    with naming_flag("--teacher" if path == settings.teacher else "--init_checkpoint"):
+        return open_model(path)
+
+
+def _configure(settings: PretrainingSettings, start: OpenedModel | None) -> tuple[BertConfig, str]:
     """The model's configuration, and its name in messages."""
     if settings.bert_size:
         config, name = config_of_size(settings.bert_size), f"--bert_size={settings.bert_size}"
         if settings.vocab_file:
             config.vocab_size = model_vocabulary.tokenizer_of_model(settings.vocab_file, config).vocab_size
+    elif settings.bert_config_file:
+        config, name = read_config(settings.bert_config_file), settings.bert_config_file
+    elif settings.init_checkpoint:
+        config, name = start.needed_config(), f"the configuration beside {settings.init_checkpoint}"
+        logging.info("Configuration from %s.", start.config_file or settings.init_checkpoint)
     else:
-        config = pretrained.read_config(settings.bert_config_file, settings.init_checkpoint)
-        name = settings.bert_config_file or f"the configuration beside {settings.init_checkpoint}"
+        raise ValueError("Give --bert_config_file, or --init_checkpoint with a configuration beside it.")
     if settings.student_layers:
         family, config = student_family(settings, config), distillation.shallower(config, settings.layers)
         if family == "distilbert" and config.model_type != DistilBertConfig.model_type:

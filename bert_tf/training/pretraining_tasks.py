@@ -29,6 +29,7 @@ from bert_tf.pretraining.masking import Masking
 from bert_tf.store import card, saving
 from bert_tf.store.card import CardFacts
 from bert_tf.store.directory import ModelFiles, read_model_files
+from bert_tf.store.open import OpenedModel
 from bert_tf.store.tensor_files import Weights
 from bert_tf.store.variable_names import pooler
 from bert_tf.system.declare import non_default_settings
@@ -95,7 +96,7 @@ def open_all_records(settings: PretrainingSettings, config: BertConfig, config_n
 class PretrainingTask(Run):
     """A run of masked LM; in families with a pooler also of the order of two segments, unless --nsp=false.
 
-    config: of the model. name: the configuration in messages.
+    config: of the model. name: the configuration in messages. opened: the model that it starts from, or its teacher.
 
     data: the run's records, by the names of their flags.
     masking: how unmasked records are masked; None if there are none, or nothing is masked.
@@ -105,9 +106,12 @@ class PretrainingTask(Run):
 
     own_masks: Mapping[str, object] = {}
 
-    def __init__(self, settings: PretrainingSettings, config: BertConfig, name: str, strategy: tf.distribute.Strategy):
+    def __init__(
+        self, settings: PretrainingSettings, config: BertConfig, name: str, strategy: tf.distribute.Strategy,
+        opened: OpenedModel | None = None,
+    ):  # fmt: skip
         super().__init__(settings, strategy, settings.stop_at_step or settings.num_train_steps)
-        self.config, self.config_name = config, name
+        self.config, self.config_name, self.opened = config, name, opened
         self.data = open_all_records(settings, config, name)
         read = {opened.index.fingerprint for opened in self.data.values()}
         if len(read) == 1 and settings.do_train and (settings.do_eval or settings.eval_every_steps):
@@ -151,8 +155,7 @@ class PretrainingTask(Run):
         settings, files = self.settings, {f"--{flag}": opened.index.files for flag, opened in self.data.items()}
         # A student of layers starts from its teacher; one of a configuration has its teacher's vocabulary, too.
         taught = bool(settings.teacher) and (bool(settings.student_layers) or not settings.init_checkpoint)
-        model = settings.init_checkpoint or settings.teacher
-        return model_vocabulary.choose_vocabulary(settings.vocab_file, model, files, self.config, from_teacher=taught)
+        return model_vocabulary.choose_vocabulary(settings.vocab_file, self.opened, files, self.config, taught)
 
     @property
     def objective(self):
@@ -326,8 +329,7 @@ class PretrainingTask(Run):
             for name in non_default_settings(settings, MASK_FLAGS):
                 raise ValueError(f"--{name} is for unmasked records; these were already masked when they were made.")
             return None
-        model = settings.init_checkpoint or settings.teacher
-        vocab_file = settings.vocab_file or (model and read_model_files(model).vocab_file)
+        vocab_file = settings.vocab_file or (self.opened and self.opened.vocab_file)
         if not vocab_file:
             raise ValueError("The records are unmasked, to be masked during training: give --vocab_file.")
         values = {name: getattr(settings, name) for name in ("max_predictions_per_seq", *MASK_FLAGS)}

@@ -139,7 +139,9 @@ class DistillationTask(PretrainingTask):
     def prepare(self) -> None:
         files, settings = self.vocabulary, self.settings
         tokenizer = files and model_vocabulary.tokenizer_of_model(files.vocab_file, self.config, files.casing)
-        self.teacher = open_teacher(settings.teacher, tokenizer, settings.max_seq_length, _OUTPUT_LAYER)
+        is_open = self.opened and settings.init_checkpoint in (None, settings.teacher)
+        teacher = self.opened if is_open else settings.teacher
+        self.teacher = open_teacher(teacher, tokenizer, settings.max_seq_length, _OUTPUT_LAYER)
         if self.teacher.files.config.is_causal:
             raise ValueError("--teacher has causal attention: it does not score masked tokens.")
 

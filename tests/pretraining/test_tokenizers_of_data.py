@@ -14,6 +14,7 @@ from bert_tf.pretraining import model_vocabulary, shard, token_store
 from bert_tf.pretraining.create import create_pretraining_data
 from bert_tf.pretraining.model_vocabulary import read_tokenizer, vocabulary_sha256
 from bert_tf.store import saving
+from bert_tf.store.open import open_model
 from bert_tf.text.sentence_piece import SentencePieceTokenizer
 
 TOKENIZERS = GOLDEN / "tokenization"
@@ -159,8 +160,9 @@ def test_words_of_byte_bpe_are_looked_up(prefix, tmp_path, monkeypatch):
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "house", "stands", "on", "a", "hill", "."]
 
 
-def find_vocabulary(vocab_file, init_checkpoint, record_files, vocab_size=100):
-    return model_vocabulary.choose_vocabulary(vocab_file, init_checkpoint, record_files, BertConfig(vocab_size))
+def find_vocabulary(vocab_file, path, record_files, vocab_size=100, **arguments):
+    start, config = path and open_model(path), BertConfig(vocab_size)
+    return model_vocabulary.choose_vocabulary(vocab_file, start, record_files, config, **arguments)
 
 
 def make_records(folder, name="train", pieces=PIECES, **flags):
@@ -239,9 +241,7 @@ def test_weights_to_start_from_bring_theirs(tmp_path, caplog):
     find_vocabulary(None, str(tmp_path / "model"), {"--input_file": [other]})
     assert "model/vocab.txt is not the vocabulary that the records were made with" in caplog.text
     with pytest.raises(ValueError, match="--teacher: .*model/vocab.txt is not the vocabulary that the records were"):
-        model_vocabulary.choose_vocabulary(
-            None, str(tmp_path / "model"), {"--input_file": [other]}, config, from_teacher=True
-        )
+        find_vocabulary(None, str(tmp_path / "model"), {"--input_file": [other]}, from_teacher=True)
 
 
 VOCAB_FILE = str(GOLDEN / "vocab.txt")
