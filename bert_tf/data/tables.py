@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from absl import logging
 
-from bert_tf.system.declare import check_values, setting
+from bert_tf.system.declare import changeable_setting, check_values, setting
 from bert_tf.system.messages import did_you_mean, is_first
 from bert_tf.system.text_files import UTF_8, encoding_setting, matching_files, parse_json, read_text_lines
 from bert_tf.text.characters import plain_name, trimmed
@@ -55,7 +55,7 @@ class TableSettings:
     )
     encoding: str = encoding_setting("your files")
     skip_short_rows: bool = setting(False, "Leave out, and count, rows that lack columns; not in --test_file.")
-    copy_columns: Sequence[str] = setting(
+    copy_columns: Sequence[str] = changeable_setting(
         (),
         "Columns of --test_file, by name or number, that go into predictions.jsonl, such as an id and the text; all: "
         "all of them. A column named like a field of a prediction is prefixed with input_.",
@@ -85,7 +85,7 @@ class FileSettings:
         heading="Your files",
     )
     dev_file: str | None = setting(None, "Examples to evaluate on.")
-    test_file: str | None = setting(
+    test_file: str | None = changeable_setting(
         None, "Examples to predict. They need no label or score; if they have some, the predictions are scored."
     )
 

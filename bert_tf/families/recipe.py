@@ -29,6 +29,7 @@ class OptimizerSettings:
         unset=True,
         above=0,
         most=1,
+        on_card=True,
     )
     warmup_proportion: float | None = setting(
         0.1,

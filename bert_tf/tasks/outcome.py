@@ -17,11 +17,6 @@ from bert_tf.tasks.table import TASKS
 from bert_tf.training import fine_tuning, run_directory
 from bert_tf.training.settings import FineTuningSettings
 
-# The names of a run's result files begin like this.
-_RESULT_FILES = (
-    "eval_re", "test_re", "predictions", "nbest_predictions", "null_odds", "classification_report", "confusion_matrix",
-    "question_answering.json", "token_classification.json", "loss.png",
-)  # fmt: skip
 _SHOWN = 80  # characters of a text
 # Characters of a language's script -> examples for a card, which shows none of the data's: a question, then texts.
 _SAMPLES = {
@@ -118,7 +113,7 @@ def write_search(output_dir: str, tried: Sequence[Trial], main_metric: str) -> s
 def copy_best(run_dir: str, output_dir: str) -> None:
     """Copies the results and the best model of one of several runs to the directory of them all."""
     for name in tf.io.gfile.listdir(run_dir):
-        if name.startswith(_RESULT_FILES):
+        if run_directory.RESULTS.fullmatch(name):
             tf.io.gfile.copy(posixpath.join(run_dir, name), posixpath.join(output_dir, name), overwrite=True)
     source, target = (posixpath.join(folder, fine_tuning.BEST_MODEL) for folder in (run_dir, output_dir))
     if tf.io.gfile.exists(source):

@@ -174,7 +174,7 @@ class _Run(loop.Run):
         self, task: FineTuningTask, run: FineTuningSettings, strategy: tf.distribute.Strategy, num_train_steps: int
     ):
         super().__init__(run, strategy, num_train_steps)
-        self.task, self.teacher, self.files, self.recorded = task, task.teacher, task.files, {}
+        self.task, self.teacher, self.files = task, task.teacher, task.files
         self.was_finished = False
         self.eval_batch_size = run.eval_batch_size or run.predict_batch_size
         self.eval_every_steps = 0
@@ -190,11 +190,11 @@ class _Run(loop.Run):
             checkpoints.check_newest(self.output_dir)
         run_directory.check_output_dir(self.output_dir, task.files.config, task.files.head, trains=run.do_train)
         if run.do_train:
-            self.recorded = self.recorded_settings()
-            run_directory.check_fixed(self.output_dir, self.recorded)
-            self.trains = not run_directory.is_finished(self.output_dir, self.recorded, self.num_train_steps)
-            settings = run_directory.read_settings(self.output_dir)  # before the first worker writes there
-            self.was_finished = not self.trains and settings.get(run_directory.FINISHED) is not None
+            settings = [run, task.settings]
+            self.manifest = run_directory.Manifest(self.output_dir, self.recorded_settings(), settings)
+            self.manifest.check_fixed()
+            self.trains = not self.manifest.is_finished(self.num_train_steps)
+            self.was_finished = not self.trains and self.manifest.earlier.get(run_directory.FINISHED) is not None
 
     def common_facts(self) -> dict[str, object]:
         task = self.task
@@ -219,14 +219,14 @@ class _Run(loop.Run):
 
     def card_facts(self) -> CardFacts:
         """What is known of the run for the cards of its models."""
-        task, run, recorded = self.task, self.settings, self.recorded
+        task, run, data = self.task, self.settings, self.manifest.noted[run_directory.TRAINING_DATA]
         others = {"seeds": run.num_seeds, "combinations of settings": len(run.combinations)}
         notes = (f"It is one of {number} {kind} that were tried." for kind, number in others.items() if number > 1)
-        facts = {"data": recorded[run_directory.TRAINING_DATA], "notes": tuple(notes), "is_served": bool(task.answers)}
+        facts = {"notes": tuple(notes), "is_served": bool(task.answers)}
         if task.answers:
             usage = outcome.usage(task, card.PLACE, outcome.samples(task))
             facts["usage"] = "from bert_tf import {}\n\n{}".format(*usage)
-        return run_directory.card_facts(self.output_dir, recorded, [run, task.settings], **facts)
+        return self.manifest.card_facts(data, run.init_checkpoint, **facts)
 
     # --- restore
 
@@ -249,7 +249,7 @@ class _Run(loop.Run):
         return self.num_train_steps, warmup_steps, recipe
 
     def restore(self, model: keras.Model, optimizer: keras.optimizers.Optimizer | None) -> int:
-        """See `loop.restore`; also what of the model does not learn, or at another rate."""
+        """See `checkpoints.restore`; also what of the model does not learn, or at another rate."""
         task, run, start = self.task, self.settings, self.settings.init_checkpoint
         newest = checkpoints.latest_checkpoint(self.output_dir)
         if self.trains and run.classifier_dropout is not None:
@@ -263,7 +263,7 @@ class _Run(loop.Run):
                 fine_tuning.check_base(model, start)
             fine_tuning.log_lora(model, run.learning_rate, task.files.config.recipe.learning_rate)
         adjust = starting_model.unchanged if run.do_train and newest else task.adjust
-        return loop.restore(model, optimizer, self.output_dir, start, run.init_with_optimizer, adjust=adjust)
+        return checkpoints.restore(model, optimizer, self.output_dir, start, run.init_with_optimizer, adjust=adjust)
 
     # --- train
 
@@ -318,12 +318,12 @@ class _Run(loop.Run):
     def claim(self, step: int) -> None:
         """Writes what goes with the training into output_dir, before the first step from `step` on."""
         if step >= self.num_train_steps:
-            run_directory.warn_of_changes(self.output_dir, self.recorded)
+            self.manifest.warn_of_changes()
         elif self.chief:
             task, beginning = self.task, self.files.card.beginning
-            settings = {**self.recorded, run_directory.BEGINNING: beginning, run_directory.FINISHED: None}
             # First, since it marks the directory as that of a run; see `run_directory.check_earlier_run`.
-            run_directory.record_settings(self.output_dir, settings, resumed=step > 0)
+            notes = {run_directory.BEGINNING: beginning, run_directory.FINISHED: None}
+            self.manifest.record(resumed=step > 0, **notes)
             run_directory.lock_and_record_output_dir(
                 self.output_dir, task.files.config, task.files.head, task.files.description
             )

@@ -59,7 +59,7 @@ def run(settings: PretrainingSettings) -> dict[str, float]:
         loop.set_seed(settings.seed, settings.deterministic)
         task = _kind_of_task(settings)(settings, config, config_name, strategy, start)
         if settings.do_train:
-            run_directory.check_fixed(folder, task.recorded)
+            run_directory.Manifest(folder, task.recorded, [settings]).check_fixed()
         _check_records(task)
         return task.execute()
 

@@ -37,7 +37,7 @@ from bert_tf.system.messages import naming_flag
 from bert_tf.system.text_files import list_files, warn_of_missing_shards
 from bert_tf.text import find_vocabulary
 from bert_tf.training import checkpoints, distribution, run_directory
-from bert_tf.training.loop import Run, restore
+from bert_tf.training.loop import Run
 from bert_tf.training.pretraining_settings import ELECTRA_FLAGS, MASK_FLAGS, PretrainingSettings
 from bert_tf.training.step import Trainer, make_evaluate_function
 from bert_tf.training.teacher import DISTILLATION_FLAGS
@@ -179,7 +179,7 @@ class PretrainingTask(Run):
         return task_models.BertForPreTraining if self.config.has_pooler else task_models.BertForMaskedLM
 
     def start(self) -> str | Weights | None:
-        """The weights that the model starts from without a run to resume; see `loop.restore`."""
+        """The weights that the model starts from without a run to resume; see `checkpoints.restore`."""
         return self.settings.init_checkpoint
 
     def around(self, model: keras.Model):
@@ -228,7 +228,7 @@ class PretrainingTask(Run):
         return self.settings.num_train_steps, self.settings.num_warmup_steps, recipe
 
     def restore(self, model: keras.Model, optimizer: keras.optimizers.Optimizer | None) -> int:
-        """See `loop.restore`; also makes what is around the model."""
+        """See `checkpoints.restore`; also makes what is around the model."""
         settings, config = self.settings, self.config
         with self.strategy.scope():
             if config.draws_normal_weights:
@@ -239,7 +239,8 @@ class PretrainingTask(Run):
         # its generator; a warning says that it is random.
         unread = ("generator/", "generator_predictions/")
         unread += () if settings.nsp else ("cls/seq_relationship/", pooler(config.model_type) + "/")
-        return restore(model, optimizer, self.output_dir, self.start(), settings.init_with_optimizer, unread=unread)
+        start, with_optimizer = self.start(), settings.init_with_optimizer
+        return checkpoints.restore(model, optimizer, self.output_dir, start, with_optimizer, unread=unread)
 
     def create_trainer(self, optimizer: keras.optimizers.Optimizer) -> tuple[Trainer, dict]:
         """The trainer, and further arguments of `loop.train`; errors in its batches name the record."""
@@ -254,11 +255,11 @@ class PretrainingTask(Run):
         """Claims output_dir for the training, if steps are left, and saves the checkpoint of a new run there."""
         settings, folder = self.settings, self.output_dir
         writes, goes_on = self.chief and self.trains, step < self.num_train_steps
+        self.manifest = run_directory.Manifest(folder, self.recorded_settings(), [settings])
         # A run that was killed after its last step has yet to write cards; the weights it began with may be gone.
         self.facts = self.card_facts() if writes and (goes_on or card.read_generated_card(folder) is None) else None
         if writes and goes_on:
-            recorded = self.recorded_settings() | {run_directory.BEGINNING: self.facts.beginning}
-            run_directory.record_settings(folder, recorded, resumed=step > 0)
+            self.manifest.record(resumed=step > 0, **{run_directory.BEGINNING: self.facts.beginning})
             newest = checkpoints.latest_checkpoint(folder)
             # A run that goes on keeps its vocabulary, which was complete before its first checkpoint.
             is_there = newest and find_vocabulary(folder, self.family.tokenizer_class)
@@ -374,9 +375,8 @@ class PretrainingTask(Run):
         """What is known of the run for the card of its model."""
         index, is_served = self.data["input_file"].index, self.vocabulary is not None
         usage = textwrap.dedent(self.usage(card.PLACE, is_served))
-        facts = {"data": f"{index.total_records:,} records, fingerprint {index.fingerprint}", "usage": usage}
-        recorded = self.recorded_settings()
-        return run_directory.card_facts(self.output_dir, recorded, [self.settings], is_served=is_served, **facts)
+        data = f"{index.total_records:,} records, fingerprint {index.fingerprint}"
+        return self.manifest.card_facts(data, self.settings.init_checkpoint, is_served=is_served, usage=usage)
 
     def usage(self, folder: str, has_vocabulary: bool) -> str:
         if has_vocabulary:

@@ -17,6 +17,7 @@ from bert_tf.system.declare import (
     ORIGINAL,
     REQUIRED,
     Flags,
+    changeable_setting,
     check_values,
     inherited_setting,
     non_default_settings,
@@ -46,9 +47,13 @@ class ModelSettings:
         heading=ORIGINAL,
         check=check_weights,
         model_check=read_head,
+        on_card=False,
     )
     bert_config_file: str | None = setting(
-        None, "The model's configuration. If unset, the one beside --init_checkpoint.", check=check_file
+        None,
+        "The model's configuration. If unset, the one beside --init_checkpoint.",
+        check=check_file,
+        on_card=False,
     )
     vocab_file: str | None = setting(
         None,
@@ -57,6 +62,7 @@ class ModelSettings:
         check=check_file,
         model_check=read_head,
         model_file=vocabulary_in,
+        on_card=False,
     )
     do_lower_case: bool | None = setting(
         True,
@@ -67,6 +73,7 @@ class ModelSettings:
         128,
         "Maximum tokens of an example, including [CLS] and [SEP]; longer ones are cut, or read as several windows.",
         least=3,
+        on_card=True,
     )
     strip_accents: bool | None = setting(
         None,
@@ -79,22 +86,28 @@ class ModelSettings:
 class DeviceSettings:
     """Where to compute; see `distribution.set_up_devices`."""
 
-    distribution_strategy: str = setting(
+    distribution_strategy: str = changeable_setting(
         "one_device",
         "one_device: the first GPU, or the CPU. mirrored: all GPUs of this host. multi_worker_mirrored: several hosts, "
         "described in TF_CONFIG. tpu: see --tpu_name. Batch sizes count all devices together.",
         heading="Devices",
         choices=("one_device", "mirrored", "multi_worker_mirrored", "tpu"),
     )
-    num_virtual_cpus: int | None = setting(
+    num_virtual_cpus: int | None = changeable_setting(
         None, "Split the CPU into this many devices, to try mirrored without GPUs.", least=1, most=MOST_VIRTUAL_CPUS
     )
-    use_tpu: bool = setting(False, "The original's name for --distribution_strategy=tpu.", heading=ORIGINAL)
-    tpu_name: str | None = setting(None, "Name of the Cloud TPU, or its address grpc://host:8470; local on a TPU VM.")
-    tpu_zone: str | None = setting(None, "Zone of the Cloud TPU, e.g. us-central1-b. If unset, this machine's.")
-    gcp_project: str | None = setting(None, "Google Cloud project of the TPU. If unset, this machine's.")
-    master: str | None = setting(None, "Address of the TensorFlow master; --tpu_name is the usual way to give it.")
-    num_tpu_cores: int = setting(
+    use_tpu: bool = changeable_setting(False, "The original's name for --distribution_strategy=tpu.", heading=ORIGINAL)
+    tpu_name: str | None = changeable_setting(
+        None, "Name of the Cloud TPU, or its address grpc://host:8470; local on a TPU VM."
+    )
+    tpu_zone: str | None = changeable_setting(
+        None, "Zone of the Cloud TPU, e.g. us-central1-b. If unset, this machine's."
+    )
+    gcp_project: str | None = changeable_setting(None, "Google Cloud project of the TPU. If unset, this machine's.")
+    master: str | None = changeable_setting(
+        None, "Address of the TensorFlow master; --tpu_name is the usual way to give it."
+    )
+    num_tpu_cores: int = changeable_setting(
         8, "Cores of the TPU. TensorFlow 2 detects them automatically; a difference is logged.", least=1
     )
 
@@ -134,15 +147,17 @@ class ComputationSettings:
 class TrainingSettings(ComputationSettings):
     """How to compute a step, what to log, and which checkpoints to keep. optimizer: None: that of the recipe."""
 
-    train_batch_size: int = setting(32, "Examples per step, over all devices.", heading=ORIGINAL, least=1)
-    save_checkpoints_steps: int = setting(1000, "Steps between two checkpoints.", least=1)
-    iterations_per_loop: int = setting(1000, "Most steps per call of the graph; fewer if they take over 5 s.", least=1)
-    use_xla: bool | None = setting(
+    train_batch_size: int = setting(32, "Examples per step, over all devices.", heading=ORIGINAL, least=1, on_card=True)
+    save_checkpoints_steps: int = changeable_setting(1000, "Steps between two checkpoints.", least=1)
+    iterations_per_loop: int = changeable_setting(
+        1000, "Most steps per call of the graph; fewer if they take over 5 s.", least=1
+    )
+    use_xla: bool | None = changeable_setting(
         None,
         "Compile the whole step with XLA, once for each shape. If unset, on GPUs; slower on CPUs; not for TPUs.",
         heading="Computation",
     )
-    recompute: bool = setting(
+    recompute: bool = changeable_setting(
         False,
         "Keep only the input of each layer, which the backward pass computes again: the same step in much less memory, "
         "for a third more operations.",
@@ -162,15 +177,18 @@ class TrainingSettings(ComputationSettings):
         "Seed of initial weights, data order and dropout; change it to vary a run.",
         heading="Run, checkpoints and log",
         least=0,
+        on_card=True,
     )
     skip_nonfinite_steps: bool = setting(
         False, "Skip and count steps with a NaN or infinite loss, instead of stopping."
     )
-    keep_checkpoint_max: int = setting(5, "Checkpoints kept in output_dir, with optimizer state; 0 keeps all.", least=0)
-    log_every_steps: int = setting(
+    keep_checkpoint_max: int = changeable_setting(
+        5, "Checkpoints kept in output_dir, with optimizer state; 0 keeps all.", least=0
+    )
+    log_every_steps: int = changeable_setting(
         100, "Steps between two log lines, or a tenth of the run if that is less; curves have fifty points.", least=1
     )
-    eval_every_steps: int = setting(
+    eval_every_steps: int = changeable_setting(
         0,
         "Steps between two evaluations during training; 0: none in pre-training, one per epoch in fine-tuning.",
         least=0,
@@ -204,21 +222,23 @@ class FineTuningSettings(OptimizerSettings, TeacherSettings, TrainingSettings, D
     eval_batch_size: None: predict_batch_size.
     """
 
-    output_dir: str = setting(
+    output_dir: str = changeable_setting(
         REQUIRED,
         "Directory for checkpoints and results. A run in it is resumed.",
         heading=ORIGINAL,
         check=check_output_dir,
     )
-    do_train: bool = setting(False, "Train on the training set.")
-    do_eval: bool = setting(
+    do_train: bool = changeable_setting(False, "Train on the training set.")
+    do_eval: bool = changeable_setting(
         False,
         "Evaluate on the dev set while training (--eval_every_steps), which keeps the best model, and at the end.",
     )
-    do_predict: bool = setting(False, "Predict the test set.")
-    eval_batch_size: int | None = setting(None, "Examples per batch in evaluation, over all devices.", least=1)
-    predict_batch_size: int = setting(8, "Examples per batch in prediction, over all devices.", least=1)
-    num_train_epochs: float = setting(3.0, "Passes over the training set; may be a fraction.", least=0)
+    do_predict: bool = changeable_setting(False, "Predict the test set.")
+    eval_batch_size: int | None = changeable_setting(
+        None, "Examples per batch in evaluation, over all devices.", least=1
+    )
+    predict_batch_size: int = changeable_setting(8, "Examples per batch in prediction, over all devices.", least=1)
+    num_train_epochs: float = setting(3.0, "Passes over the training set; may be a fraction.", least=0, on_card=True)
     distillation_weight: float | None = setting(
         0.5,  # as in run_squad_w_distillation.py
         "With --teacher: the share of the loss against the teacher's outputs; the rest is that against the labels. If "
@@ -251,18 +271,22 @@ class FineTuningSettings(OptimizerSettings, TeacherSettings, TrainingSettings, D
         "LoRA: leave the encoder as it is, and train the head and two matrices of this rank beside each projection: "
         "far less memory. 8 is usual, with a --learning_rate of about 4e-4. If unset, the encoder is trained.",
         least=1,
+        may_change_on_resume=False,
     )
     lora_alpha: float | None = setting(
-        None, "With --lora_rank: their product is multiplied by alpha / rank. If unset, twice the rank.", above=0
+        None,
+        "With --lora_rank: their product is multiplied by alpha / rank. If unset, twice the rank.",
+        above=0,
+        may_change_on_resume=False,
     )
-    num_seeds: int = setting(
+    num_seeds: int = changeable_setting(
         1,
         "Train this many times with seeds --seed, --seed + 1, ..., report mean, min and max, and keep the best.",
         heading="Chosen by the results on the dev set",
         least=1,
         most=1_000,
     )
-    search: str | None = setting(
+    search: str | None = changeable_setting(
         None,
         "Train with every combination of these settings and keep the best on the dev set; the paper's grid: "
         f"'learning_rate=2e-5,3e-5,5e-5;train_batch_size=16,32'. You can search over {', '.join(SEARCHED)}.",
@@ -270,7 +294,7 @@ class FineTuningSettings(OptimizerSettings, TeacherSettings, TrainingSettings, D
     early_stopping_patience: int = setting(
         0, "Stop after this many evaluations without improvement; 0: never.", least=0
     )
-    use_best_model: bool = setting(
+    use_best_model: bool = changeable_setting(
         False, "At the end, evaluate and predict with best_model/, not with the last step as the original does."
     )
     keep_checkpoint_max: int | None = inherited_setting(
@@ -281,7 +305,9 @@ class FineTuningSettings(OptimizerSettings, TeacherSettings, TrainingSettings, D
         help="Checkpoints kept in output_dir, with optimizer state; 0 keeps all. If unset, the newest until the run "
         "ends, and then only its weights. Set this flag to be able to continue training later.",
     )
-    write_tf_records: bool = setting(True, "Write train.tf_record and so on to output_dir, as the original does.")
+    write_tf_records: bool = changeable_setting(
+        True, "Write train.tf_record and so on to output_dir, as the original does."
+    )
     static_padding: bool = setting(
         False,
         "Pad every batch to --max_seq_length, as the original does, not to its longest example. Always on for a TPU.",

@@ -15,7 +15,7 @@ from bert_tf.store.directory import ModelFiles, check_weights, read_head
 from bert_tf.store.head_config import HeadConfig
 from bert_tf.store.open import OpenedModel, open_model
 from bert_tf.store.tensor_files import Weights
-from bert_tf.system.declare import non_default_settings, setting, setting_group, value_of
+from bert_tf.system.declare import changeable_setting, non_default_settings, setting, setting_group, value_of
 from bert_tf.system.messages import naming_flag
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.training.run_directory import TEACHER_CHECKSUM
@@ -27,13 +27,14 @@ DISTILLATION = "Distillation"  # the heading of all that needs a teacher
 class TeacherSettings:
     """How a model learns from a teacher; see `models.distillation`. None means "not given"."""
 
-    teacher: str | None = setting(
+    teacher: str | None = changeable_setting(
         None,
         "Distillation: the directory of a trained model, usually a larger one with the same vocabulary, from whose "
         "outputs this one also learns.",
         heading=DISTILLATION,
         check=check_weights,
         model_check=read_head,
+        on_card=True,
     )
     student_layers: list[str] | None = setting(
         None,
