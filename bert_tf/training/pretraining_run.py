@@ -46,18 +46,17 @@ def run(settings: PretrainingSettings) -> dict[str, float]:
     """`pretrain` of settings that were checked, and name no model on the hub."""
     folder = settings.output_dir
     run_directory.check_script(folder, vars(settings))
-    newest = (checkpoints.check_newest if settings.do_train else checkpoints.latest_checkpoint)(folder)
+    newest = checkpoints.check_newest(folder) if settings.do_train else checkpoints.latest_checkpoint(folder)
     if settings.student_layers:
         settings = dataclasses.replace(settings, init_checkpoint=settings.teacher)
     if not (settings.do_train or settings.init_checkpoint or newest):
         raise ValueError(f"Nothing to evaluate: no checkpoint in --output_dir={folder}, and no --init_checkpoint.")
-    start = _open_start(settings, newest)
-    config, config_name = _configure(settings, start)
+    opened, config, config_name = _open(settings, newest)
     settings = _with_recipe(settings, config)
     run_directory.check_output_dir(folder, config)
     with distribution.set_up_run(settings) as strategy:
         loop.set_seed(settings.seed, settings.deterministic)
-        task = _kind_of_task(settings)(settings, config, config_name, strategy, start)
+        task = _kind_of_task(settings)(settings, config, config_name, strategy, opened)
         if settings.do_train:
             run_directory.Manifest(folder, task.recorded, [settings]).check_fixed()
         _check_records(task)
@@ -68,17 +67,16 @@ def _kind_of_task(settings: PretrainingSettings) -> type[PretrainingTask]:
     return DistillationTask if settings.teacher else TASKS[settings.objective]
 
 
-def _open_start(settings: PretrainingSettings, newest: str | None) -> OpenedModel | None:
-    """The model that the run begins with, or else its teacher; of a run that goes on, it may be gone."""
-    path = settings.init_checkpoint or settings.teacher
-    if not path or (newest and (settings.bert_size or settings.bert_config_file) and not is_there(path)):
-        return None
-    with naming_flag("--teacher" if path == settings.teacher else "--init_checkpoint"):
-        return open_model(path)
+def _open(settings: PretrainingSettings, newest: str | None) -> tuple[OpenedModel | None, BertConfig, str]:
+    """The model that the run begins with, or else its teacher; the configuration, and its name in messages.
 
-
-def _configure(settings: PretrainingSettings, start: OpenedModel | None) -> tuple[BertConfig, str]:
-    """The model's configuration, and its name in messages."""
+    newest: checkpoint in output_dir, if any: what the run began with may then be gone.
+    """
+    path, opened = settings.init_checkpoint or settings.teacher, None
+    may_be_gone = newest and (settings.bert_size or settings.bert_config_file)
+    if path and not (may_be_gone and not is_there(path)):
+        with naming_flag("--teacher" if path == settings.teacher else "--init_checkpoint"):
+            opened = open_model(path)
     if settings.bert_size:
         config, name = config_of_size(settings.bert_size), f"--bert_size={settings.bert_size}"
         if settings.vocab_file:
@@ -86,8 +84,8 @@ def _configure(settings: PretrainingSettings, start: OpenedModel | None) -> tupl
     elif settings.bert_config_file:
         config, name = read_config(settings.bert_config_file), settings.bert_config_file
     elif settings.init_checkpoint:
-        config, name = start.needed_config(), f"the configuration beside {settings.init_checkpoint}"
-        logging.info("Configuration from %s.", start.config_file or settings.init_checkpoint)
+        config, name = opened.needed_config(), f"the configuration beside {settings.init_checkpoint}"
+        logging.info("Configuration from %s.", opened.config_file or settings.init_checkpoint)
     else:
         raise ValueError("Give --bert_config_file, or --init_checkpoint with a configuration beside it.")
     if settings.student_layers:
@@ -97,7 +95,7 @@ def _configure(settings: PretrainingSettings, start: OpenedModel | None) -> tupl
     _kind_of_task(settings).configure(settings, config, name)
     if settings.nsp and not config.has_pooler:
         raise ValueError(f"--nsp needs a model with a pooler, but {name} is that of {config.title}: leave it out.")
-    return config, name
+    return opened, config, name
 
 
 def _with_recipe(settings: PretrainingSettings, config: BertConfig) -> PretrainingSettings:

@@ -178,9 +178,10 @@ class PretrainingTask(Run):
     def model_class(self) -> type[keras.Model]:
         return task_models.BertForPreTraining if self.config.has_pooler else task_models.BertForMaskedLM
 
-    def start(self) -> str | Weights | None:
-        """The weights that the model starts from without a run to resume; see `checkpoints.restore`."""
-        return self.settings.init_checkpoint
+    def start(self, model: keras.Model) -> str | Weights | None:
+        """The weights that the model starts from without a run to resume; with one, their name."""
+        path, resumes = self.settings.init_checkpoint, checkpoints.latest_checkpoint(self.output_dir)
+        return path if resumes or not path else model.weights_in(self.opened.weights)
 
     def around(self, model: keras.Model):
         """What is trained and evaluated: the model, or a model around it; to be called in the strategy's scope."""
@@ -239,7 +240,7 @@ class PretrainingTask(Run):
         # its generator; a warning says that it is random.
         unread = ("generator/", "generator_predictions/")
         unread += () if settings.nsp else ("cls/seq_relationship/", pooler(config.model_type) + "/")
-        start, with_optimizer = self.start(), settings.init_with_optimizer
+        start, with_optimizer = self.start(model), settings.init_with_optimizer
         return checkpoints.restore(model, optimizer, self.output_dir, start, with_optimizer, unread=unread)
 
     def create_trainer(self, optimizer: keras.optimizers.Optimizer) -> tuple[Trainer, dict]:

@@ -156,10 +156,10 @@ class DistillationTask(PretrainingTask):
         alphas = (settings.alpha_ce, settings.alpha_mlm, settings.alpha_cos, settings.alpha_mse)
         return LanguageDistillation(*alphas, settings.temperature, settings.restrict_ce_to_mask)
 
-    def start(self) -> str | Weights | None:
+    def start(self, model: keras.Model) -> str | Weights | None:
         layers, transform = self.settings.layers, self.settings.vocab_transform
         if not layers:
-            return super().start()
+            return super().start(model)
         return chosen_layers(self.teacher.weights, layers, self.config, transform=transform)
 
     def around(self, model: keras.Model) -> TaughtLanguageModel:

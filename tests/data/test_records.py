@@ -305,7 +305,7 @@ def test_features_are_read(tmp_path):
     assert batch["masked_lm_ids"].numpy().tolist() == [[6, 7]] * 2
 
 
-FEATURES = record_files.pretraining_features(16, 3)
+MASKED = record_files.pretraining_features(16, 3)
 FRAMES = 2 * RECORDS_PER_BLOCK + 77  # in three blocks
 
 
@@ -346,21 +346,21 @@ def scanned(monkeypatch) -> list[str]:
 @pytest.mark.parametrize("counts", [(FRAMES, 5, 0), (RECORDS_PER_BLOCK,)])
 def test_as_if_the_files_had_been_read(tmp_path, scanned, frames, counts):
     files = [write(tmp_path / f"{number}.tfrecord", frames[:count]) for number, count in enumerate(counts)]
-    found = records.index_records(files, FEATURES)
+    found = records.index_records(files, MASKED)
     assert scanned == []
-    read = records.index_records(files, FEATURES, verify=True)
+    read = records.index_records(files, MASKED, verify=True)
     assert sorted(scanned) == sorted(map(os.path.basename, files))
     assert found.fingerprint == read.fingerprint and found.file_sizes == read.file_sizes
     np.testing.assert_array_equal(np.stack(found.blocks()), np.stack(read.blocks()))
     order = {"batch_size": 64, "seed": 3, "start_step": 7, "shuffle_window": 1500}
     batches = [
-        [batch["masked_lm_ids"].numpy() for batch in records.training_batches(index, FEATURES, **order).take(40)]
+        [batch["masked_lm_ids"].numpy() for batch in records.training_batches(index, MASKED, **order).take(40)]
         for index in (found, read)
     ]
     np.testing.assert_array_equal(*batches)
     os.remove(index_path(files[0]))
     scanned.clear()
-    again = records.index_records(files, FEATURES)
+    again = records.index_records(files, MASKED)
     assert scanned == ["0.tfrecord"] and again.fingerprint == read.fingerprint
 
 
