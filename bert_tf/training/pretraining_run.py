@@ -99,10 +99,7 @@ def _open(settings: PretrainingSettings, newest: str | None) -> tuple[OpenedMode
 
 
 def _with_recipe(settings: PretrainingSettings, config: BertConfig) -> PretrainingSettings:
-    """The settings, with how the family's authors pre-trained it where they say nothing, which is logged.
-
-    With a teacher they are those of DistilBERT.
-    """
+    """The settings, where they say nothing with those of the family's authors, or with a teacher of DistilBERT's."""
     kind = _kind_of_task(settings)
     recipe, warmup = kind.recipe(config), value_of(settings, "num_warmup_steps")
     if differs := recipe != BertConfig.pretraining_recipe:
@@ -119,9 +116,9 @@ def _with_recipe(settings: PretrainingSettings, config: BertConfig) -> Pretraini
 
 
 def _check_records(task: PretrainingTask) -> None:
-    """Checks the vocabulary, and the first records, against the model; warns of pairs that another family learns from.
+    """Checks the vocabulary, and the first records, against the model.
 
-    Labels of such pairs look the same; the summary beside the records tells them apart.
+    Warns of pairs that another family learns from, whose labels look the same, by the summary next to the records.
     """
     settings, masking = task.settings, task.masking
     files = {f"--{flag}": opened.index.files for flag, opened in task.data.items()}
