@@ -60,11 +60,9 @@ WHOLE = Share()
 class TokenRows:
     """Token ids of rows [CLS] first [SEP] or [CLS] first [SEP] second [SEP].
 
-    Attributes:
-      ids: int32, all rows one after the other. offsets: int64 [n + 1]: where each begins in `ids`.
-      second_starts: int32 [n]: position of the second text in its row; the row's length if there is none.
-      labels: feature name -> array [n, ...].
-      pad_id: pads shorter rows of a batch (`Tokenizer.pad_id`).
+    ids: int32, all rows one after the other. offsets: int64 [n + 1]: where each begins in `ids`.
+    second_starts: int32 [n]: position of the second text in its row; the row's length if there is none.
+    labels: feature name -> array [n, ...].
     """
 
     ids: np.ndarray

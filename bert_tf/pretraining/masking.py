@@ -129,14 +129,11 @@ def continuations_of(rows: Mapping[str, tf.Tensor], masking: "Masking") -> tf.Te
 
 @tf.autograph.experimental.do_not_convert
 def arrange_rows(rows: Mapping[str, tf.Tensor], pad_id: int = 0) -> tuple[dict[str, tf.Tensor], tf.Tensor, tf.Tensor]:
-    """Where things are in a batch of unmasked rows.
+    """Of a batch of unmasked rows, as for `mask_rules.bert`:
 
-    rows: as for `mask_rules.bert`. pad_id: the id of padding.
-
-    Returns:
-      features: what `mask_rules.bert` returns, without the masks; of `input_ids` only padding may change.
-      pair: [B, S], number of the pair that a token belongs to, M for padding.
-      starts: [B, M + 1], where the pairs begin, and last the padding.
+    features: what that returns, without the masks; of `input_ids` only padding may change.
+    pair: [B, S], number of the pair that a token belongs to, M for padding.
+    starts: [B, M + 1], where the pairs begin, and last the padding.
     """
     ids, lengths = rows["input_ids"], rows["segment_lengths"]
     batch, length = ids.shape
