@@ -157,7 +157,7 @@ def test_words_of_byte_bpe_are_looked_up(prefix, tmp_path, monkeypatch):
     assert isinstance(token_store.words_of(tokenizer, None, False).__self__, token_store.ByteBpeWords)
 
 
-PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "house", "stands", "on", "a", "hill", "."]
+PIECES = "[PAD] [UNK] [CLS] [SEP] [MASK] the house stands on a hill .".split()  # noqa: SIM905
 
 
 def find_vocabulary(vocab_file, path, record_files, vocab_size=100, **arguments):
