@@ -27,7 +27,7 @@ from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.text.tokenizer_files import Casing, directory_of, find_model, is_there, read_casing, resolve_casing
 from bert_tf.text.wordpiece import ElectraTokenizer, FullTokenizer
 
-Files = Mapping[str, Sequence[str]]  # flag -> the files of records that it names
+Summaries = Mapping[str, Mapping[str, dict]]  # flag -> `summaries_of` the records that it names
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,14 +45,18 @@ class _Source:
 
 
 def choose_vocabulary(
-    vocab_file: str | None, start: OpenedModel | None, records: Files, config: BertConfig, from_teacher: bool = False
+    vocab_file: str | None,
+    start: OpenedModel | None,
+    summaries: Summaries,
+    config: BertConfig,
+    from_teacher: bool = False,
 ) -> ModelFiles | None:
     """Vocabulary and casing of a model to be pre-trained, if any: of vocab_file, `start` or the records.
 
     start: the model that it starts from, or its teacher.
     from_teacher: `start` is what --teacher names, which must have the vocabulary of the records.
     """
-    made_with, tokenizer_class = _source_of(records), family_of(config).tokenizer_class
+    made_with, tokenizer_class = _source_of(summaries), family_of(config).tokenizer_class
     known = _find(vocab_file, start, made_with, tokenizer_class, from_teacher)
     if known is None:
         return None
@@ -62,14 +66,16 @@ def choose_vocabulary(
     return dataclasses.replace(known, config=config)
 
 
-def check_size(vocab_file: str | None, record_files: Files, config: BertConfig, config_name: str, is_new: bool) -> bool:
+def check_size(
+    vocab_file: str | None, summaries: Summaries, config: BertConfig, config_name: str, is_new: bool
+) -> bool:
     """Whether the size of the vocabulary is known, by the summaries next to the records, else by vocab_file."""
-    summaries = [summary for files in record_files.values() for summary in summaries_of(files).values()]
-    sizes = {record["flags"]["vocab_file"]: record["vocab_size"] for record in summaries if "vocab_size" in record}
+    all_summaries = (summary for of_flag in summaries.values() for summary in of_flag.values())
+    sizes = {one["flags"]["vocab_file"]: one["vocab_size"] for one in all_summaries if "vocab_size" in one}
     if vocab_file and not sizes:
         sizes[vocab_file] = tokenizer_of_model(vocab_file, config).vocab_size
     for file, size in sizes.items():
-        check_vocab_size(config, size, file, config_name, is_new=is_new)
+        check_vocab_size(config, size, file, name, is_new=is_new)
     return bool(sizes)
 
 
@@ -115,19 +121,17 @@ def _find(vocab_file, start, made_with: _Source | None, kind, from_teacher: bool
     return None
 
 
-def _source_of(record_files: Files) -> _Source | None:
+def _source_of(summaries: Summaries) -> _Source | None:
     """The vocabulary that all records were made with, if a summary says it."""
-    summaries = (pair for files in record_files.values() for pair in summaries_of(files).items())
-    made = [
-        (path, summary["flags"], summary["vocab_sha256"]) for path, summary in summaries if "vocab_sha256" in summary
-    ]
-    sources = [
-        _Source(path, flags["vocab_file"], checksum, Casing(flags["do_lower_case"], flags["strip_accents"], path))
-        for path, flags, checksum in made
-    ]
+    sources = []
+    for path, summary in (pair for of_flag in summaries.values() for pair in of_flag.items()):
+        if "vocab_sha256" in summary:
+            flags = summary["flags"]
+            casing = Casing(flags["do_lower_case"], flags["strip_accents"], path)
+            sources.append(_Source(path, flags["vocab_file"], summary["vocab_sha256"], casing))
     for source in sources[1:]:
         if source.vocab_sha256 != sources[0].vocab_sha256:
-            raise ValueError(f"{' and '.join(record_files)}: {source.vocab_file} {sources[0].is_other}.")
+            raise ValueError(f"{' and '.join(summaries)}: {source.vocab_file} {sources[0].is_other}.")
     return sources[0] if sources else None
 
 

@@ -121,9 +121,8 @@ def _check_records(task: PretrainingTask) -> None:
     Warns of pairs that another family learns from, whose labels look the same, by the summary next to the records.
     """
     settings, masking = task.settings, task.masking
-    files = {f"--{flag}": opened.index.files for flag, opened in task.data.items()}
     is_new = not (settings.init_checkpoint or settings.teacher)
-    knows_size = model_vocabulary.check_size(settings.vocab_file, files, task.config, task.config_name, is_new)
+    knows_size = model_vocabulary.check_size(settings.vocab_file, task.summaries, task.config, task.config_name, is_new)
     if masking and masking.all_ids.max() >= task.config.vocab_size:  # records name another file; a GPU notices nothing
         raise ValueError(f"--vocab_file={settings.vocab_file} has more tokens than {task.config_name}.")
     count = 1 if knows_size else _BATCHES_WITHOUT_VOCABULARY
@@ -138,7 +137,7 @@ def _check_records(task: PretrainingTask) -> None:
             raise ValueError(f"--{flag} holds single sequences, without a second segment: give --nsp=false.")
         if masking and opened.pairs and (problem := masking.problem(batch)):
             raise ValueError(f"--{flag} {problem}: the records were made with another vocabulary (--vocab_file).")
-        for path, summary in model_vocabulary.summaries_of(index.files).items() if settings.nsp else ():
+        for path, summary in opened.summaries.items() if settings.nsp else ():
             made = summary.get("flags", {}).get("next_sentence", "random")
             if made != usual:
                 logging.warning(

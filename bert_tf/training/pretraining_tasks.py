@@ -53,12 +53,14 @@ class OpenedRecords:
     """Pre-training records.
 
     flag: that named them, without dashes. pairs: unmasked pairs per row; None for masked records.
+    summaries: those next to the records, by their paths.
     """
 
     flag: str
     index: records.RecordIndex
     features: dict
     pairs: int | None
+    summaries: dict[str, dict]
 
 
 def token_counts(opened: OpenedRecords, vocab_size: int) -> np.ndarray:
@@ -84,7 +86,7 @@ def open_all_records(settings: PretrainingSettings, config: BertConfig, config_n
         with naming_flag(f"--{flag}"):
             index = records.index_records(files, None, verify=settings.verify_records)
             features = features_of(index.first_payloads(), *lengths, **limits, no_masked=no_masked)
-        return OpenedRecords(flag, index, *features)
+        return OpenedRecords(flag, index, *features, model_vocabulary.summaries_of(index.files))
 
     return {flag: open_records(flag, getattr(settings, flag)) for flag in settings.records_read}
 
@@ -143,13 +145,17 @@ class PretrainingTask(Run):
     def family(self) -> Family:
         return family_of(self.config)
 
+    @property
+    def summaries(self) -> model_vocabulary.Summaries:
+        return {f"--{flag}": opened.summaries for flag, opened in self.data.items()}
+
     @functools.cached_property
     def vocabulary(self) -> ModelFiles | None:
         """Vocabulary and casing of the model."""
-        settings, files = self.settings, {f"--{flag}": opened.index.files for flag, opened in self.data.items()}
+        settings = self.settings
         # A student of layers starts from its teacher; one of a configuration has its teacher's vocabulary, too.
         taught = bool(settings.teacher) and (bool(settings.student_layers) or not settings.init_checkpoint)
-        return model_vocabulary.choose_vocabulary(settings.vocab_file, self.opened, files, self.config, taught)
+        return model_vocabulary.choose_vocabulary(settings.vocab_file, self.opened, self.summaries, self.config, taught)
 
     @property
     def objective(self):

@@ -75,7 +75,7 @@ def test_a_run_finds_the_vocabulary_with_all_its_files(family, folder):
     vocab_file = folder / "vocabulary" / source.name
     summary = make(folder, vocab_file)
     config = family_named(family).config_class(summary["vocab_size"])
-    records = {"--input_file": [str(folder / "out")]}
+    records = {"--input_file": model_vocabulary.summaries_of([str(folder / "out")])}
     found = model_vocabulary.choose_vocabulary(None, None, records, config)
     assert found.vocab_file == str(vocab_file)
     (folder / "model").mkdir()
@@ -105,11 +105,8 @@ def test_the_vocabulary_of_a_kobert_is_that_with_its_model(folder):
     # The pieces that a model finds depend on their scores, which only it has.
     (folder / "spiece.model").write_bytes(model + b"\x0a\x04\x0a\x02zq")
     assert read_tokenizer(str(folder / "vocab.txt"), None).vocab_size == summary["vocab_size"]
-    config = BertConfig(summary["vocab_size"])
     with pytest.raises(ValueError, match=r"vocab.txt is not the vocabulary that the records were made with"):
-        model_vocabulary.choose_vocabulary(
-            str(folder / "vocab.txt"), None, {"--input_file": [str(folder / "out")]}, config
-        )
+        find_vocabulary(str(folder / "vocab.txt"), None, {"--input_file": [str(folder / "out")]}, summary["vocab_size"])
 
 
 @pytest.mark.slow  # in small: test_plain.py
@@ -162,7 +159,8 @@ PIECES = "[PAD] [UNK] [CLS] [SEP] [MASK] the house stands on a hill .".split()  
 
 def find_vocabulary(vocab_file, path, record_files, vocab_size=100, **arguments):
     start, config = path and open_model(path), BertConfig(vocab_size)
-    return model_vocabulary.choose_vocabulary(vocab_file, start, record_files, config, **arguments)
+    summaries = {flag: model_vocabulary.summaries_of(files) for flag, files in record_files.items()}
+    return model_vocabulary.choose_vocabulary(vocab_file, start, summaries, config, **arguments)
 
 
 def make_records(folder, name="train", pieces=PIECES, **flags):
