@@ -66,9 +66,7 @@ def choose_vocabulary(
     return dataclasses.replace(known, config=config)
 
 
-def check_size(
-    vocab_file: str | None, summaries: Summaries, config: BertConfig, config_name: str, is_new: bool
-) -> bool:
+def check_size(vocab_file: str | None, summaries: Summaries, config: BertConfig, name: str, is_new: bool) -> bool:
     """Whether the size of the vocabulary is known, by the summaries next to the records, else by vocab_file."""
     all_summaries = (summary for of_flag in summaries.values() for summary in of_flag.values())
     sizes = {one["flags"]["vocab_file"]: one["vocab_size"] for one in all_summaries if "vocab_size" in one}
