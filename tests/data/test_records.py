@@ -310,23 +310,18 @@ FRAMES = 2 * RECORDS_PER_BLOCK + 77  # in three blocks
 
 
 @pytest.fixture(scope="module")
-def frames(tmp_path_factory) -> list[bytes]:
-    path = tmp_path_factory.mktemp("frames") / "all"
+def payloads(tmp_path_factory) -> list[bytes]:
+    path = tmp_path_factory.mktemp("payloads") / "all"
     write_pretraining_records(path, FRAMES)
-    content, offset, found = path.read_bytes(), 0, []
-    while offset < len(content):
-        size = int.from_bytes(content[offset : offset + 8], "little") + 16
-        found.append(content[offset : offset + size])
-        offset += size
-    return found
+    return [one for *_, block in record_files.read_records(str(path), path.stat().st_size) for one in block]
 
 
-def write(path, frames: list[bytes]) -> str:
-    starts = range(0, len(frames), RECORDS_PER_BLOCK)
-    blocks = (frames[start : start + RECORDS_PER_BLOCK] for start in starts)
-    pathlib.Path(path).touch()
-    written = record_files.write_blocks(str(path), ((len(block), b"".join(block)) for block in blocks))
-    pathlib.Path(index_path(str(path))).write_bytes(record_files.written_index(written))
+def write(path, payloads: list[bytes]) -> str:
+    """Writes a file with its index."""
+    offsets, starts = np.array(write_records(path, payloads)), np.arange(0, len(payloads), RECORDS_PER_BLOCK)
+    ends = np.minimum(starts + RECORDS_PER_BLOCK, len(payloads))
+    blocks = np.stack([offsets[ends] - offsets[starts], ends - starts], axis=1)
+    pathlib.Path(index_path(str(path))).write_bytes(record_files.written_index(blocks))
     return str(path)
 
 
@@ -344,8 +339,8 @@ def scanned(monkeypatch) -> list[str]:
 
 
 @pytest.mark.parametrize("counts", [(FRAMES, 5, 0), (RECORDS_PER_BLOCK,)])
-def test_as_if_the_files_had_been_read(tmp_path, scanned, frames, counts):
-    files = [write(tmp_path / f"{number}.tfrecord", frames[:count]) for number, count in enumerate(counts)]
+def test_an_index_is_as_if_the_files_had_been_read(tmp_path, scanned, payloads, counts):
+    files = [write(tmp_path / f"{number}.tfrecord", payloads[:count]) for number, count in enumerate(counts)]
     found = records.index_records(files, MASKED)
     assert scanned == []
     read = records.index_records(files, MASKED, verify=True)
@@ -367,14 +362,14 @@ def test_as_if_the_files_had_been_read(tmp_path, scanned, frames, counts):
 def changed(**arrays):
     """An index whose arrays are these functions of it."""
 
-    def change(path, frames):
+    def change(path, _):
         archive = dict(np.load(index_path(str(path))))
         np.savez(index_path(str(path)), **archive | {name: new(archive[name]) for name, new in arrays.items()})
 
     return change
 
 
-def damaged_index(path, frames):
+def damaged_index(path, _):
     index = pathlib.Path(index_path(str(path)))
     content = bytearray(index.read_bytes())
     content[len(content) // 2] ^= 1
@@ -382,8 +377,8 @@ def damaged_index(path, frames):
 
 
 CHANGES = {
-    "another file of this size": (lambda path, frames: write_records(path, [bytes(path.stat().st_size - 16)]), 1),
-    "a shorter file": (lambda path, frames: path.write_bytes(path.read_bytes()[: -len(frames[-1])]), FRAMES - 1),
+    "another file of this size": (lambda path, _: write_records(path, [bytes(path.stat().st_size - 16)]), 1),
+    "a shorter file": (lambda path, payloads: write_records(path, payloads[:-1]), FRAMES - 1),
     "another version": (changed(version=lambda number: number - 1), FRAMES),
     "impossible counts": (changed(blocks=lambda blocks: blocks * [[1], [10**9]]), FRAMES),
     "a damaged index": (damaged_index, FRAMES),
@@ -391,20 +386,20 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("case", CHANGES)
-def test_an_index_that_does_not_fit_is_not_believed(tmp_path, scanned, frames, caplog, case):
+def test_a_stale_index_is_rebuilt(tmp_path, scanned, payloads, caplog, case):
     change, total = CHANGES[case]
     path = tmp_path / "a.tfrecord"
-    write(path, frames)
-    change(path, frames)
+    write(path, payloads)
+    change(path, payloads)
     index = records.index_records([str(path)], None)
     assert scanned == ["a.tfrecord"] and index.total_records == total
     assert "a.index.npz does not fit" in caplog.text or "can't be read" in caplog.text
 
 
 @pytest.mark.parametrize("verify", [False, True])
-def test_a_run_reads_everything_with_verify_records(tmp_path, scanned, frames, verify):
+def test_a_run_reads_everything_with_verify_records(tmp_path, scanned, payloads, verify):
     settings = PretrainingSettings(
-        input_file=write(tmp_path / "a.tfrecord", frames), output_dir=str(tmp_path), do_train=True, max_seq_length=16,
+        input_file=write(tmp_path / "a.tfrecord", payloads), output_dir=str(tmp_path), do_train=True, max_seq_length=16,
         max_predictions_per_seq=3, verify_records=verify,
     )  # fmt: skip
     opened = pretraining_tasks.open_all_records(settings, BertConfig.from_dict(TINY_CONFIG), "the configuration")
