@@ -8,7 +8,7 @@ import os
 import pytest
 from helpers.early_mistakes import record
 from helpers.paths import GOLDEN, ROOT
-from helpers.record_files import FEATURES, LETTERS, contents, digest_records, read_records
+from helpers.record_files import FEATURES, LETTERS, contents, create, digest_records, read_records
 from helpers.training_steps import one_device
 
 from bert_tf.data import record_files, records
@@ -182,28 +182,22 @@ SAID = {
 @pytest.mark.parametrize("case", SAID)
 def test_what_is_said(tmp_path, caplog, case):
     content, flags, messages = SAID[case]
-    (tmp_path / "vocab.txt").write_text("\n".join([*VOCABULARY, *("##" + token for token in VOCABULARY[5:])]))
-    (tmp_path / "a.txt").write_text(content, encoding="utf-8")
-    names = [str(tmp_path / name) for name in ("a.txt", "a.tfrecord", "vocab.txt")]
-    sizes = {"max_seq_length": 64, "max_predictions_per_seq": 5, "dupe_factor": 2}
-    create_pretraining_data(*names, do_lower_case=True, strip_accents=False, show_progress=False, **sizes, **flags)
+    pieces = [*VOCABULARY, *("##" + token for token in VOCABULARY[5:])]
+    flags = {"do_lower_case": True, "strip_accents": False, "max_seq_length": 64} | flags
+    create(tmp_path, content, pieces, max_predictions_per_seq=5, dupe_factor=2, **flags)
     assert all(message in caplog.text for message in messages)
-    assert bool(messages) == any("a.txt: " in record.message for record in caplog.records if record.levelno > 20)
+    assert bool(messages) == any("text.txt: " in record.message for record in caplog.records if record.levelno > 20)
 
 
 CHARACTERS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"我来到北京。"]
 
 
 def test_records_with_and_without_words(tmp_path, caplog):
-    (tmp_path / "text.txt").write_text("我 来到 北京 。\n北京\n\n来到 。\n我\n")
-    (tmp_path / "vocab.txt").write_text("\n".join(CHARACTERS) + "\n")
-    sizes = {"max_seq_length": 32, "max_predictions_per_seq": 6}
+    text, sizes = "我 来到 北京 。\n北京\n\n来到 。\n我\n", {"max_seq_length": 32, "max_predictions_per_seq": 6}
     files = {name: str(tmp_path / name) for name in ("words", "none")}
-    for name, path in files.items():
-        create_pretraining_data(
-            str(tmp_path / "text.txt"), path, str(tmp_path / "vocab.txt"), masking="dynamic", show_progress=False,
-            word_boundaries="spaces" if name == "words" else None, **sizes,
-        )  # fmt: skip
+    for name in files:
+        words = "spaces" if name == "words" else None
+        create(tmp_path, text, CHARACTERS, name, masking="dynamic", word_boundaries=words, **sizes)
     index = records.index_records([*files.values()], None)
     with pytest.raises(record_files.RecordError, match="words has .* what a word is .*, .*none has .* pairs: a run"):
         record_files.features_of(index.first_payloads(), 32, 6)

@@ -6,12 +6,11 @@ import shutil
 import numpy as np
 import pytest
 from helpers.paths import GOLDEN, lines_of
-from helpers.record_files import read_records
+from helpers.record_files import create, read_records
 
 from bert_tf import BertConfig, FullTokenizer
 from bert_tf.families.families import family_named
 from bert_tf.pretraining import model_vocabulary, shard, token_store
-from bert_tf.pretraining.create import create_pretraining_data
 from bert_tf.pretraining.model_vocabulary import read_tokenizer, vocabulary_sha256
 from bert_tf.store import saving
 from bert_tf.store.open import open_model
@@ -33,10 +32,8 @@ def folder(tmp_path):
 
 
 def make(folder, vocab_file, name="out", **flags):
-    arguments = {"masking": "dynamic", "nsp": False, "max_seq_length": 128, "short_seq_prob": 0.0, "num_workers": 1}
-    return create_pretraining_data(
-        str(folder / "text.txt"), str(folder / name), str(vocab_file), show_progress=False, **arguments | flags
-    )
+    flags = {"masking": "dynamic", "nsp": False, "max_seq_length": 128, "short_seq_prob": 0.0} | flags
+    return create(folder, name=name, vocab_file=vocab_file, **flags)
 
 
 @pytest.mark.parametrize("family", VOCABULARIES)
@@ -164,16 +161,13 @@ def find_vocabulary(vocab_file, path, record_files, vocab_size=100, **arguments)
 
 
 def make_records(folder, name="train", pieces=PIECES, **flags):
-    """Creates records of a small text, with their vocabulary beside them; returns the path of the records."""
+    """Creates records of a small text, with their vocabulary next to them; returns the path of the records."""
     folder.mkdir(exist_ok=True)
-    (folder / f"{name}.txt").write_text("The house stands.\nOn a hill.\n\nA hill.\nThe house.\n")
     (folder / f"{name}_vocab.txt").write_text("\n".join(pieces) + "\n")
-    records = str(folder / f"{name}.tfrecord")
-    create_pretraining_data(
-        str(folder / f"{name}.txt"), records, str(folder / f"{name}_vocab.txt"), max_seq_length=16,
-        max_predictions_per_seq=3, show_progress=False, **flags,
-    )  # fmt: skip
-    return records
+    text, vocab_file = "The house stands.\nOn a hill.\n\nA hill.\nThe house.\n", folder / f"{name}_vocab.txt"
+    flags |= {"vocab_file": vocab_file, "max_seq_length": 16, "max_predictions_per_seq": 3}
+    create(folder, text, name=f"{name}.tfrecord", **flags)
+    return str(folder / f"{name}.tfrecord")
 
 
 def test_the_records_say_which_it_is(tmp_path):
