@@ -78,10 +78,10 @@ MUTANTS = {
     ("models/objectives.py", "models/test_objectives.py"): [
         ('if in_metrics and "is_real_example" in features:', "if False:")],
     ("models/objectives.py", "pretraining/test_packing.py"): [("* ops.expand_dims(weights, 1)", "")],
-    ("models/electra.py", "training/test_electra_pretraining.py::test_the_temperature_and_where_tokens_go"): [
+    ("models/electra.py", "training/test_electra.py::test_the_temperature_and_where_tokens_go"): [
         ("ops.logical_and(weights > 0, positions > 0)", "(weights > 0)"),
         ("logits = logits / self.temperature", "pass")],
-    ("models/electra.py", "training/test_electra_pretraining.py"): [
+    ("models/electra.py", "training/test_electra.py"): [
         ("false_rate[:-1] - false_rate[1:]", "false_rate[1:] - false_rate[:-1]")],
     ("models/electra.py", "models/test_dropout.py"): [('seed, "generator", embed', "seed, embed")],
     ("models/encoder.py", "models/test_last_layer.py"): [
