@@ -94,10 +94,7 @@ def shuffled_windows(index: RecordIndex, seed: int, shuffle_window: int, start_r
 
 
 def _unreadable_record(error: tf.errors.OpError, index: RecordIndex, features: Features) -> str | None:
-    """The record that made a batch unreadable, and its problem, found by a pass over the files.
-
-    None if `error` is not about records. Files were intact when they were indexed.
-    """
+    """The record that made a batch unreadable, if one did, and its problem, found by a pass over the files."""
     of_records = ("ParseExample", _TOO_LONG, record_files.OTHER_ROW, record_files.FEWER, _OUT_OF_RANGE, _OTHER_TOTAL)
     if not isinstance(error, tf.errors.DataLossError) and not any(mark in str(error) for mark in of_records):
         return None
@@ -120,7 +117,7 @@ def _unreadable_record(error: tf.errors.OpError, index: RecordIndex, features: F
 
 @contextlib.contextmanager
 def explained_errors(index: RecordIndex, features: Features, flag: str = ""):
-    """Turns TensorFlow's error about an unreadable batch into a RecordError that names flag, record and problem."""
+    """Turns an error about an unreadable batch into a RecordError that names flag, record and problem."""
     try:
         yield
     except tf.errors.OpError as error:
@@ -209,12 +206,10 @@ def evaluation_batches(
 ) -> tf.data.Dataset:
     """Batches in the files' order.
 
-    Args:
-      repeat: True: start over at the end and give exactly `max_steps` batches (as in the original's evaluation: small
-        datasets count several times). False: each record at most once, and the last batch is padded with zeros.
-      max_steps: maximum number of batches; None: all.
-      prepare: called in the graph with each padded batch, its number from 0, int64, and 0, the number of its first row;
-        its result becomes the batch. The others: as for `training_batches`.
+    repeat: True: start over at the end and give exactly `max_steps` batches (as in the original's evaluation: small
+      datasets count several times). False: each record at most once, and the last batch is padded with zeros.
+    prepare: called in the graph with each padded batch, its number from 0, int64, and 0, the number of its first row;
+      its result becomes the batch.
 
     Returns {name: [B, ...]} with one more entry, "example_weights" float32 [B]: 1 for a record, 0 for padding.
     """

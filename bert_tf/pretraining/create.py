@@ -66,10 +66,7 @@ def create_pretraining_data(
     """Text files in, TFRecord files out, with a summary of them in `summary_path(first output file)`.
 
     The arguments are the flags of create_pretraining_data.py, `settings` those of `RecordSettings` and
-    `InstanceSettings`. None for do_lower_case and strip_accents means that the files beside the vocabulary say it, or
-    else that text for word pieces is lower-cased and stripped.
-
-    A failed run leaves finished shards, from which the same flags and input resume.
+    `InstanceSettings`. A failed run leaves finished shards, from which the same flags and input resume.
 
     Returns the summary, as written: flags, input_files, vocab_sha256, vocab_size; counts of documents, sentences,
     tokens, instances, rows (records), masked_positions, random_next; shares of unknown tokens in the text and of

@@ -1,7 +1,6 @@
 """Pre-training instances to the frames of TFRecord files, thousands at a time.
 
-Three kinds of records, all `tf.train.Example` (the bytes are described in `system.example_bytes`, the frame around them
-is TFRecord's: length, its checksum, payload, its checksum):
+Three kinds of records, all `tf.train.Example` (the bytes are described in `system.example_bytes`):
 
 * masked (original: write_instance_to_example_files): input_ids, input_mask, segment_ids [S], masked_lm_positions,
   masked_lm_ids [P], next_sentence_labels [1] (1: random) as int64 and masked_lm_weights [P] as float, padded with 0,
@@ -146,13 +145,10 @@ def _put_ones(buffer, at, values):
 
 @compiled
 def _encode(values, begins, counts, names, name_ends, floats, begin, buffer, ends):
-    """Writes an Example for each record, one after the other, with room for its frame.
+    """Writes an Example for each record, one after the other, with room for its frame, and where each ends.
 
-    Args:
-      values: int32 [n, W]. begins: int64 [F], where each feature begins in a row; counts: int64 [n, F], its values.
-      names, name_ends: uint8, and int64 [F], where each name ends. floats: the number of the feature of floats, or F.
-      begin: where the first frame begins in the buffer.
-      buffer: uint8, filled in. ends: int64 [n], filled in: where each Example ends.
+    begins: [F], where each feature begins in a row; counts: [n, F], its values. name_ends: [F], where each name ends.
+    floats: the number of the feature of floats, or F. begin: where the first frame begins in the buffer.
     """
     sizes = np.empty(len(begins), np.int64)
     for number in range(len(values)):
