@@ -69,10 +69,8 @@ def write_seeds(output_dir: str, tried: Trial, main_metric: str) -> str:
     """
     best, summary = tried.best_seed(main_metric), tried.summary
     seeds = {str(seed): dict(values) for seed, values in tried.results.items()}
-    content = {"best_seed": best, "seeds": seeds, "summary": summary}
-    text = json.dumps(content, indent=2, sort_keys=True) + "\n"
-    write_text_file(posixpath.join(output_dir, run_directory.SEEDS), text)
-    copy_best(posixpath.join(output_dir, f"seed-{best}"), output_dir)
+    text = json.dumps({"best_seed": best, "seeds": seeds, "summary": summary}, indent=2, sort_keys=True)
+    _write(output_dir, {run_directory.SEEDS: text}, f"seed-{best}")
     summary = shown_results(summary)
     width = max(map(len, summary))
     lines = [f"{'metric'.ljust(width)}  {'mean':>8}  {'min':>8}  {'max':>8}  {'std':>8}"]
@@ -102,16 +100,16 @@ def write_search(output_dir: str, tried: Sequence[Trial], main_metric: str) -> s
         for trial in tried
     ]
     content = {"metric": main_metric, "best": dict(best.values), "combinations": combinations}
-    text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
-    write_text_file(posixpath.join(output_dir, run_directory.SEARCH), text)
-    table = table_text(tried, main_metric) + "\n"
-    write_text_file(posixpath.join(output_dir, "search.md"), table)
-    copy_best(posixpath.join(output_dir, folder_of(best.values)), output_dir)
-    return table
+    text, table = json.dumps(content, indent=2, ensure_ascii=False), table_text(tried, main_metric)
+    _write(output_dir, {run_directory.SEARCH: text, "search.md": table}, folder_of(best.values))
+    return f"{table}\n"
 
 
-def copy_best(run_dir: str, output_dir: str) -> None:
-    """Copies the results and the best model of one of several runs to the directory of them all."""
+def _write(output_dir: str, texts: Mapping[str, str], best: str) -> None:
+    """Writes what is known of several runs, and copies the results and the best model of the one in the folder best."""
+    for name, text in texts.items():
+        write_text_file(posixpath.join(output_dir, name), f"{text}\n")
+    run_dir = posixpath.join(output_dir, best)
     for name in tf.io.gfile.listdir(run_dir):
         if run_directory.RESULTS.fullmatch(name):
             tf.io.gfile.copy(posixpath.join(run_dir, name), posixpath.join(output_dir, name), overwrite=True)

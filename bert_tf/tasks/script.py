@@ -64,6 +64,12 @@ def fine_tune(task: FineTuningTask, run: FineTuningSettings) -> dict[str, float]
       FileNotFoundError, OSError, ValueError: a setting, a file or the model does not fit; names the flag.
       NonFiniteLossError, SystemExit: see `loop.train`.
     """
+    run.check(task.settings)
+    return run_task(task, with_models(run, begun=run.output_dir))
+
+
+def run_task(task: FineTuningTask, run: FineTuningSettings) -> dict[str, float]:
+    """`fine_tune` with settings that were checked, and name no model on the hub."""
     combinations = run.combinations
     run, runs, files, tokenizer, newest = _prepare(task, run)
     tried, table, several = [], "", run.num_seeds * len(runs) > 1
@@ -106,20 +112,21 @@ def _prepare(
 ) -> tuple[FineTuningSettings, list[FineTuningSettings], ModelFiles, Tokenizer, str | None]:
     """What the run is: its settings, those of each combination, what goes with the model; the checkpoint in output_dir.
 
-    Settings and output_dir are checked before anything else is read.
+    output_dir is checked before anything else is read.
     """
-    run.check(task.settings)
     newest = run_directory.check_earlier_run(run.output_dir, dataclasses.asdict(task.settings), trains=run.do_train)
     if run.search and newest:
         raise ValueError(f"--output_dir={run.output_dir} already holds a run: choose another one for --search.")
-    run = with_models(run, begun=run.output_dir)
     combinations = run.combinations
     run = dataclasses.replace(run, **combinations[0])
     if run.layers:
         run = dataclasses.replace(run, init_checkpoint=run.teacher)
     run = task.resolve(run, newest)
     files, tokenizer = task.describe(run, newest)
-    run = fine_tuning.with_recipe(run, files.config)
+    whose = f"As {files.config.title} was fine-tuned" if run.do_train else None
+    run = recipe.with_recipe(run, files.config.recipe, whose)
+    if run.lora_rank is not None and run.lora_alpha is None:  # as in microsoft/LoRA, examples/NLU
+        run = dataclasses.replace(run, lora_alpha=2.0 * run.lora_rank)
     runs = [dataclasses.replace(run, **values) for values in combinations]
     return run, runs, files, tokenizer, newest
 

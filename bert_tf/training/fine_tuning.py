@@ -1,5 +1,4 @@
-"""The parts of a fine-tuning run: the best model, kept next to the newest checkpoints, and early stopping; the recipe's
-settings; adapters.
+"""The parts of a fine-tuning run: the best model, kept next to the newest checkpoints, and early stopping; adapters.
 
 `starting_model` has the weights it begins with. The run is in `tasks.script`, the training loop in `loop.train`.
 """
@@ -15,12 +14,10 @@ import tensorflow as tf
 from absl import logging
 
 from bert_tf.families.config import BertConfig
-from bert_tf.families.recipe import OptimizerSettings
 from bert_tf.models import encoder, initialize, lora_file
 from bert_tf.store import lora, open_weights, saving, variable_names
 from bert_tf.store.directory import ModelFiles
 from bert_tf.store.tensor_files import Weights
-from bert_tf.system.declare import declared_in
 from bert_tf.system.messages import abbreviated_list, announced
 from bert_tf.system.storage import write_text_file
 from bert_tf.system.text_files import parse_json, read_json_if_there, read_text_lines
@@ -111,27 +108,6 @@ class BestModel:
         if not self._patience or not self.best:
             return False
         return sum(step > self.best["step"] for step in self.evaluations) >= self._patience
-
-
-# --- settings ---------------------------------------------------------------------------------------------------------
-
-
-def with_recipe(run: FineTuningSettings, config: BertConfig) -> FineTuningSettings:
-    """The settings with the recipe of the model's family where they say nothing, which is logged.
-
-    With a lora_rank also lora_alpha, twice that, as in the scripts of Hu et al. (microsoft/LoRA, examples/NLU).
-    """
-    filled = {
-        name: getattr(config.recipe, name) for name in declared_in(OptimizerSettings) if getattr(run, name) is None
-    }
-    flags = [f"--{name}={value}" for name, value in filled.items() if value != getattr(BertConfig.recipe, name)]
-    if run.do_train and flags:
-        logging.info(
-            "As %s was fine-tuned by its authors, unless you say otherwise: %s.", config.title, " ".join(flags)
-        )
-    if run.lora_rank is not None and run.lora_alpha is None:
-        filled["lora_alpha"] = 2.0 * run.lora_rank
-    return dataclasses.replace(run, **filled)
 
 
 # --- adapters ---------------------------------------------------------------------------------------------------------

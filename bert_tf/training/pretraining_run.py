@@ -13,6 +13,7 @@ from absl import logging
 from bert_tf.data import records
 from bert_tf.families.config import BertConfig
 from bert_tf.families.families import AlbertConfig, DistilBertConfig, config_of_size
+from bert_tf.families.recipe import with_recipe
 from bert_tf.models import distillation
 from bert_tf.pretraining import model_vocabulary
 from bert_tf.store.directory import read_config
@@ -102,17 +103,14 @@ def _with_recipe(settings: PretrainingSettings, config: BertConfig) -> Pretraini
     """The settings, where they say nothing with those of the family's authors, or with a teacher of DistilBERT's."""
     kind = _kind_of_task(settings)
     recipe, warmup = kind.recipe(config), value_of(settings, "num_warmup_steps")
-    if differs := recipe != BertConfig.pretraining_recipe:
+    if recipe != BertConfig.pretraining_recipe:
         warmup = math.ceil(recipe.warmup_proportion * settings.num_train_steps)
     predictions = kind.default_predictions(settings, config)
     of_family = {"nsp": config.has_pooler and not settings.teacher, "max_predictions_per_seq": predictions}
-    of_authors = {"num_warmup_steps": warmup, "learning_rate": recipe.learning_rate, "optimizer": recipe.optimizer}
-    filled = {name: value for name, value in {**of_family, **of_authors}.items() if getattr(settings, name) is None}
-    chosen = [f"--{name}={filled[name]}" for name in of_authors if name in filled and differs]
-    if settings.do_train and chosen:
-        whose = DistilBertConfig.title if settings.teacher else config.title
-        logging.info("As %s was pre-trained by its authors, unless you say otherwise: %s.", whose, " ".join(chosen))
-    return dataclasses.replace(settings, **filled)
+    filled = {name: value for name, value in of_family.items() if getattr(settings, name) is None}
+    whose = f"As {DistilBertConfig.title if settings.teacher else config.title} was pre-trained"
+    settings = dataclasses.replace(settings, **filled)
+    return with_recipe(settings, recipe, whose if settings.do_train else None, num_warmup_steps=warmup)
 
 
 def _check_records(task: PretrainingTask) -> None:
