@@ -1,4 +1,4 @@
-"""create_pretraining_data: records, summaries, errors, warnings of texts that teach little, words in records; shards and
+"""create_pretraining_data: records, summaries, errors, warnings of texts that teach little, words in records; shards,
 processes, what is left of a run that was killed, packed rows, private scratch directories."""
 
 import hashlib
