@@ -74,10 +74,10 @@ def _open(settings: PretrainingSettings, newest: str | None) -> tuple[OpenedMode
     newest: checkpoint in output_dir, if any: what the run began with may then be gone.
     """
     path, opened = settings.init_checkpoint or settings.teacher, None
-    may_be_gone = newest and (settings.bert_size or settings.bert_config_file)
-    if path and not (may_be_gone and not is_there(path)):
+    has_config = bool(settings.bert_size or settings.bert_config_file)
+    if path and not (newest and has_config and not is_there(path)):
         with naming_flag("--teacher" if path == settings.teacher else "--init_checkpoint"):
-            opened = open_model(path)
+            opened = open_model(path, is_checked=not has_config)
     if settings.bert_size:
         config, name = config_of_size(settings.bert_size), f"--bert_size={settings.bert_size}"
         if settings.vocab_file:
