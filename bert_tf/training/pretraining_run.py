@@ -76,8 +76,9 @@ def _open(settings: PretrainingSettings, newest: str | None) -> tuple[OpenedMode
     path, opened = settings.init_checkpoint or settings.teacher, None
     has_config = bool(settings.bert_size or settings.bert_config_file)
     if path and not (newest and has_config and not is_there(path)):
-        with naming_flag("--teacher" if path == settings.teacher else "--init_checkpoint"):
-            opened = open_model(path, is_checked=not has_config)
+        is_teacher = path == settings.teacher
+        with naming_flag("--teacher" if is_teacher else "--init_checkpoint"):
+            opened = open_model(path, is_checked=is_teacher or not has_config)
     if settings.bert_size:
         config, name = config_of_size(settings.bert_size), f"--bert_size={settings.bert_size}"
         if settings.vocab_file:
