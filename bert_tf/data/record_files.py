@@ -2,7 +2,7 @@
 
 A record's frame is its length (8 bytes), the length's checksum (4), the payload, and the payload's checksum (4).
 
-create_pretraining_data.py leaves an index beside each file that it writes: for `data/a.tfrecord` it is
+create_pretraining_data.py leaves an index next to each file that it writes: for `data/a.tfrecord` it is
 `data/pretraining_data.a.index.npz`. It is used if it fits the file: the size, and where the last block begins. Other
 files are read at each start, with all checksums.
 """
@@ -259,7 +259,7 @@ class RecordIndex:
 
 
 def written_index(blocks: np.ndarray) -> bytes:
-    """The content of the index beside a file. blocks: int64 [blocks, 2]: bytes, and records, of adjoining blocks."""
+    """The content of the index next to a file. blocks: int64 [blocks, 2]: bytes, and records, of adjoining blocks."""
     return arrays_as_bytes({"version": np.array(_INDEX_VERSION), "blocks": blocks.T})
 
 
@@ -278,7 +278,7 @@ def index_path(record_file: str) -> str:
 
 
 def _written_blocks(record_file: str, size: int) -> np.ndarray | None:
-    """The blocks that the index beside a file names, if any; that it does not fit is logged."""
+    """The blocks that the index next to a file names, if any; that it does not fit is logged."""
     stored = load_arrays(index_path(record_file))
     if stored is None:
         return None
@@ -299,7 +299,7 @@ def _written_blocks(record_file: str, size: int) -> np.ndarray | None:
 def index_records(files: str | Sequence[str], features: Features | None, *, verify: bool = False) -> RecordIndex:
     """Finds every record of `files`, and compares the first of each file with `features`.
 
-    Of files that have an index beside them, checksums are verified when their records are used.
+    Of files that have an index next to them, checksums are verified when their records are used.
 
     Args:
       files: TFRecord files, or one, whatever their names.

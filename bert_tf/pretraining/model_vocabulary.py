@@ -1,4 +1,4 @@
-"""The vocabulary of a model to be pre-trained, of any family, found by the summary beside its records.
+"""The vocabulary of a model to be pre-trained, of any family, found by the summary next to its records.
 
 No TensorFlow is imported here for local files.
 """
@@ -146,7 +146,7 @@ def _same_tokens(vocab_file: str, made_with: _Source, tokenizer_class: type[Toke
 
 
 def summaries_of(record_files: Sequence[str]) -> dict[str, dict]:
-    """The summaries beside records, by their paths, in the order of the files."""
+    """The summaries next to records, by their paths, in the order of the files."""
     summaries: dict[str, dict] = {}
     for directory in dict.fromkeys(map(posixpath.dirname, record_files)):
         here = {posixpath.basename(path) for path in record_files if posixpath.dirname(path) == directory}
@@ -162,7 +162,7 @@ def summaries_of(record_files: Sequence[str]) -> dict[str, dict]:
 def read_tokenizer(
     vocab_file: str, do_lower_case: bool | None, strip_accents: bool | None = None, electra: bool = False
 ) -> Tokenizer:
-    """The tokenizer of a vocabulary file, checked. electra: take word pieces for ELECTRA's, whatever is beside them."""
+    """The tokenizer of a vocabulary file, checked. electra: take word pieces for ELECTRA's, whatever is next to it."""
     default = ElectraTokenizer if electra else FullTokenizer
     tokenizer = tokenizer_of_file(vocab_file, Casing(do_lower_case, strip_accents), default)
     tokenizer.check_vocabulary()

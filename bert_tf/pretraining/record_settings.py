@@ -23,7 +23,7 @@ ROWS = ("pairs", "full_sentences", "doc_sentences", "lines", "electra")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RecordSettings:
-    """Which files, and how instances become records. None for do_lower_case: as the files beside the vocabulary say."""
+    """Which files, and how instances become records. do_lower_case None: as the files next to vocab_file say."""
 
     input_file: str = setting(
         REQUIRED,

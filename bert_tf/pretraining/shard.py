@@ -87,7 +87,7 @@ class ShardJob:
         return read_tokenizer(records.vocab_file, records.do_lower_case, records.strip_accents, electra)
 
     def store_arguments(self, tokenizer: Tokenizer) -> dict:
-        """The arguments of `token_store.tokenize` besides the text."""
+        """The arguments of `token_store.tokenize` other than the text."""
         arguments = {"separator": tokenizer.sep_id} if self.instances.rows in WITH_SEPARATORS else {}
         if self.records.segmenter or self.records.word_boundaries:
             return {**arguments, "boundaries": WordBoundaries(tokenizer, self.records.segmenter)}
@@ -162,7 +162,7 @@ def read_summary(path: str) -> dict | None:
 
 
 def finished_summary(job: ShardJob, shard: int, known: dict | None = None) -> dict | None:
-    """The summary of a shard that an earlier run of the same job finished, if any: `known`, or beside its records."""
+    """The summary of a shard that an earlier run of the same job finished, if any: `known`, or next to its records."""
     summary = known or read_summary(summary_path(job.outputs(shard)[0])) or {}
     try:
         if summary.get("fingerprint") != job.fingerprint or {*summary["output_files"]} != {*job.outputs(shard)}:

@@ -9,7 +9,7 @@ import numpy as np
 
 from bert_tf.system.numba_compile import compiled, inner
 
-# What an ASCII character becomes beside a character that stays: see `cut_words`.
+# What an ASCII character becomes besides a letter that stays: see `cut_words`.
 DROPPED, SPACE, ALONE, LETTER = range(4)
 
 

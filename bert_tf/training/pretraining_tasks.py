@@ -382,7 +382,7 @@ class PretrainingTask(Run):
         """Writes what a user takes from a finished run besides its checkpoint."""
 
     def advice(self, folder: str) -> str:
-        """Lines that use the trained model, which has a vocabulary beside it."""
+        """Lines that use the trained model, which has a vocabulary next to it."""
         model = self.model_class.__name__
         mask = self.family.tokenizer_class.mask_token
         return (
