@@ -86,7 +86,7 @@ class Declared:
         return dataclasses.field(default=None if self.unset else self.default, metadata={_KEY: self})
 
     def check_value(self, name: str, value) -> None:
-        """Refuses a value that is out of bounds, not finite, none of the choices, or that `check` refuses."""
+        """Raises if a value is out of bounds, not finite, none of the choices, or does not pass `check`."""
         if self.choices and value not in self.choices:
             raise ValueError(f"--{name}={value} must be one of {', '.join(filter(None, self.choices))}.")
         # Unset bounds are infinite, and not included, so that neither infinity nor NaN is within.
@@ -147,7 +147,7 @@ def non_default_settings(settings, names: Collection[str]) -> list[str]:
 
 
 def check_values(settings) -> None:
-    """Refuses values that their declarations don't allow. None is a setting that is not given."""
+    """Raises if a declaration does not allow a value. None is a setting that is not given."""
     for name, declared in declared_in(type(settings)).items():
         value = getattr(settings, name)
         if value is not None:

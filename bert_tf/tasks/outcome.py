@@ -30,9 +30,7 @@ _SAMPLES = {
 class Trial:
     """A combination of settings that was trained.
 
-    Attributes:
-      values: of the settings that are searched; empty without a search.
-      results: seed -> metrics on the main dev set.
+    values: of the settings that are searched, if any. results: seed -> metrics on the main dev set.
     """
 
     values: Values
@@ -51,7 +49,7 @@ class Trial:
         return summary
 
     def best_seed(self, main_metric: str) -> int:
-        """The seed with the largest value of a metric; the first of equals, and of one seed this, without any."""
+        """The seed with the largest value of a metric; the first of equals. One seed needs no metric."""
         if len(self.results) == 1:
             return next(iter(self.results))
         return max(self.results, key=lambda seed: self.results[seed][main_metric])
@@ -63,10 +61,7 @@ def best_of(tried: Sequence[Trial], main_metric: str) -> Trial:
 
 
 def write_seeds(output_dir: str, tried: Trial, main_metric: str) -> str:
-    """Writes seeds.json and copies the best seed's results and best model to output_dir; returns the table as text.
-
-    The files of all seeds are in output_dir/seed-<seed>.
-    """
+    """Writes seeds.json and copies the results and model of the best output_dir/seed-<seed>; returns the table."""
     best, summary = tried.best_seed(main_metric), tried.summary
     seeds = {str(seed): dict(values) for seed, values in tried.results.items()}
     text = json.dumps({"best_seed": best, "seeds": seeds, "summary": summary}, indent=2, sort_keys=True)
@@ -81,14 +76,7 @@ def write_seeds(output_dir: str, tried: Trial, main_metric: str) -> str:
 
 
 def write_search(output_dir: str, tried: Sequence[Trial], main_metric: str) -> str:
-    """Writes search.json and search.md, and copies the best combination's results and best model.
-
-    Args:
-      output_dir: has the runs of each combination in the folder `folder_of`.
-
-    Returns:
-      The table of search.md.
-    """
+    """Writes search.json and search.md, and copies the results and model of the best combination; returns the table."""
     best = best_of(tried, main_metric)
     combinations = [
         {
@@ -151,9 +139,7 @@ def table_text(tried: Sequence[Trial], main_metric: str) -> str:
 def log_summary(task, run: FineTuningSettings, results: Mapping[str, float], seed: int, last: int) -> None:
     """Logs the results, where the model is, and the line of Python that uses it.
 
-    Args:
-      task: a `task.FineTuningTask`. results: of the run with this seed. last: the last step, where the results don't
-        say which one they are of.
+    task: a `task.FineTuningTask`. results: of the run with this seed. last: the step where the results say none.
     """
     path, metric, step = run.output_dir, task.main_metric, results.get("global_step", last)
     of_step = f" of step {step}" if step else ""
@@ -189,8 +175,7 @@ def samples(task) -> list[str]:
 def usage(task, path: str, texts: Iterable[str] = ()) -> tuple[str, str]:
     """The name of `bert_tf` that answers with the task's models, and the line that does so with that at a path.
 
-    Args:
-      texts: take the place of the examples in the line, which are English.
+    texts: take the place of the English examples in the line.
     """
     shown = (text if len(text) <= _SHOWN else text[:_SHOWN] + "..." for text in texts)
     quoted = (json.dumps(string, ensure_ascii=False) for string in (path, *shown))
@@ -205,10 +190,9 @@ def write_predictions(
 ) -> list[str]:
     """Writes predictions<name>.jsonl, one object an example, and test_results<name>.tsv; returns their paths.
 
-    Args:
-      examples: with a `guid`, and in `source` columns of the row or None. A column that is called as a part of a
-        prediction gets `input_` before its name.
-      described: the prediction of each example. numbers: its line in the second file, as the original writes it.
+    examples: with a `guid`, and in `source` columns of the row or None. A column with the name of a value of the
+      prediction gets `input_` before its name.
+    described: the prediction of each example. numbers: its line in the second file, as the original writes it.
     """
     lines = []
     for example, prediction in zip(examples, described, strict=True):

@@ -110,10 +110,7 @@ def run_task(task: FineTuningTask, run: FineTuningSettings) -> dict[str, float]:
 def _prepare(
     task: FineTuningTask, run: FineTuningSettings
 ) -> tuple[FineTuningSettings, list[FineTuningSettings], ModelFiles, Tokenizer, str | None]:
-    """What the run is: its settings, those of each combination, what goes with the model; the checkpoint in output_dir.
-
-    output_dir is checked before anything else is read.
-    """
+    """The run's settings, those of each combination, its model's files and tokenizer, the checkpoint in output_dir."""
     newest = run_directory.check_earlier_run(run.output_dir, dataclasses.asdict(task.settings), trains=run.do_train)
     if run.search and newest:
         raise ValueError(f"--output_dir={run.output_dir} already holds a run: choose another one for --search.")
@@ -134,7 +131,7 @@ def _prepare(
 def _load(
     task: FineTuningTask, run: FineTuningSettings, files: ModelFiles, tokenizer: Tokenizer, newest: str | None
 ) -> None:
-    """Loads the task's data, and matches the labels of the model and its teacher with it."""
+    """Loads the task's data, and matches the labels of the model and its teacher with them."""
     task.load(run, files, tokenizer, newest)
     task.files.description = saving.description_of(task.files) if run.do_train else None
     head, others = task.files.head, task.other_labels
@@ -157,7 +154,7 @@ def _folder_of(run: FineTuningSettings, values: recipe.Values) -> str:
 def _runs_of_seeds(
     task: FineTuningTask, values: recipe.Values, run: FineTuningSettings, strategy: tf.distribute.Strategy, steps: int
 ) -> dict[int, "_Run"]:
-    """The runs of a combination of settings by their seeds; each is checked against what is in its folder."""
+    """Seed -> run of a combination of settings, which is checked against what is in its folder."""
     runs, folder = {}, _folder_of(run, values)
     for seed in range(run.seed, run.seed + run.num_seeds):
         output_dir = posixpath.join(folder, f"seed-{seed}") if run.num_seeds > 1 else folder
@@ -168,8 +165,7 @@ def _runs_of_seeds(
 
 
 def _preload_evaluation_modules() -> None:
-    """Imports what scores and draws, which takes a second."""
-    with contextlib.suppress(ImportError):  # matplotlib is optional
+    with contextlib.suppress(ImportError):  # it takes a second; matplotlib is optional
         import matplotlib.figure  # noqa: F401
         import sklearn.metrics  # noqa: F401
 
@@ -190,7 +186,7 @@ class _Run(loop.Run):
             self.eval_every_steps = run.eval_every_steps or max(len(task.train_rows) // run.train_batch_size, 1)
 
     def check_output_dir(self) -> None:
-        """Checks that the run fits what is in its directory, and notes whether it is finished there."""
+        """Raises if the run does not fit what is in its directory; notes whether it is finished there."""
         task, run = self.task, self.settings
         task.begin(run)
         if run.do_train:
@@ -214,7 +210,7 @@ class _Run(loop.Run):
         return super().common_facts() | distribution.facts_of(task.settings, **configs) | facts
 
     def recorded_settings(self) -> dict:
-        """What run.json keeps: all settings, and what the training data was."""
+        """All settings, and what the training data was."""
         task = self.task
         data = f"{task.num_training_examples()} examples, checksum {task.train_rows.checksum}"
         settings = {**dataclasses.asdict(task.settings), **dataclasses.asdict(self.settings)}
@@ -225,7 +221,6 @@ class _Run(loop.Run):
         return {**settings, run_directory.TRAINING_DATA: data}
 
     def card_facts(self) -> CardFacts:
-        """What is known of the run for the cards of its models."""
         task, run, data = self.task, self.settings, self.manifest.noted[run_directory.TRAINING_DATA]
         others = {"seeds": run.num_seeds, "combinations of settings": len(run.combinations)}
         notes = (f"It is one of {number} {kind} that were tried." for kind, number in others.items() if number > 1)
@@ -256,7 +251,7 @@ class _Run(loop.Run):
         return self.num_train_steps, warmup_steps, recipe
 
     def restore(self, model: keras.Model, optimizer: keras.optimizers.Optimizer | None) -> int:
-        """See `checkpoints.restore`; also what of the model does not learn, or at another rate."""
+        """`checkpoints.restore`; also what of the model does not learn, or at another rate."""
         task, run, start = self.task, self.settings, self.settings.init_checkpoint
         newest = checkpoints.latest_checkpoint(self.output_dir)
         if self.trains and run.classifier_dropout is not None:
@@ -275,7 +270,7 @@ class _Run(loop.Run):
     # --- train
 
     def create_trainer(self, optimizer: keras.optimizers.Optimizer) -> tuple[Trainer, dict]:
-        """The trainer, with --teacher of both models, and further arguments of `loop.train`."""
+        """The trainer, with --teacher of both models; further arguments of `loop.train`."""
         task, run, model = self.task, self.settings, self.model
         trained, objective = model, with_class_weights(model.objective, task.class_weights)
         lengths = task.train_rows.row_lengths
@@ -337,7 +332,7 @@ class _Run(loop.Run):
             task.write_beside_training(self.output_dir)
 
     def write_records(self, trains: bool) -> None:
-        """Writes the original's record files of the sets that are read."""
+        """Writes the sets as the original's record files."""
         task, run = self.task, self.settings
         records = {"train": task.train_rows} if trains else {}
         for name, sets in ((task.dev_records, task.dev_sets), (task.test_records, task.test_sets)):
@@ -371,8 +366,7 @@ class _Run(loop.Run):
     def end_training(self, step: int) -> None:
         """Evaluates the last step, if that is yet to be done, and leaves what a finished run has in its directory.
 
-        Unless the run keeps its optimizer state, only the weights of its last step are kept, with adapters of LoRA
-        added to them. These also get a file of their own.
+        Unless the run keeps its optimizer state, only the last weights are kept, with LoRA's adapters added to them.
         """
         if self.was_finished:
             return
@@ -404,10 +398,7 @@ class _Run(loop.Run):
         return results
 
     def is_due(self, step: int) -> bool:
-        """Whether a step is to be evaluated: the last one, and each at the end of an epoch or of --eval_every_steps.
-
-        Epochs are seldom whole numbers of steps: the last one may end a few steps before the run, which counts as one.
-        """
+        """Whether a step ends an epoch, --eval_every_steps or the run; an epoch a few steps before that is its end."""
         run, every, left = self.settings, self.eval_every_steps, self.num_train_steps - step
         if not every or left <= 0:
             return every > 0

@@ -44,9 +44,8 @@ def use_newest(output_dir: str, use: Callable[[str], Used], may_be_older: bool =
 
     The damaged ones are then renamed, so that no later start takes them for checkpoints.
 
-    use: called with a prefix; raises DamagedError. may_be_older: False: only the newest will do.
-
-    Returns what `use` returned; None if there is no checkpoint.
+    use: called with a prefix; raises DamagedError. Its result is returned, if there is a checkpoint.
+    may_be_older: False: only the newest will do.
     """
     newest = latest_checkpoint(output_dir)
     if newest is None:
@@ -71,7 +70,7 @@ def use_newest(output_dir: str, use: Callable[[str], Used], may_be_older: bool =
 
 
 def check_newest(output_dir: str) -> str | None:
-    """The newest checkpoint whose index, which is read before the rest, is whole; see `use_newest`."""
+    """The newest checkpoint whose index, which is read before the rest, is whole."""
     use_newest(output_dir, bundle.CheckpointReader)
     return latest_checkpoint(output_dir)
 
@@ -234,14 +233,10 @@ def restore(
 ) -> int:
     """Restores what a run starts from, logs it in one line, and returns the step.
 
-    A checkpoint in output_dir wins over init_checkpoint: the same command started again resumes.
+    A checkpoint in output_dir wins over init_checkpoint, a path or open weights: the same command resumes.
 
-    optimizer: None to restore the model only (evaluation without training).
-    init_checkpoint: a path, or open weights.
-    with_optimizer: take Adam moments and global_step from init_checkpoint as well, to continue a run in a new
-      output_dir.
-    adjust: makes of the weights those that the model takes.
-    unread: of a model that is not trained, see `initialize.check_complete`.
+    optimizer: None: the model is not trained. with_optimizer: moments and global_step are init_checkpoint's, too.
+    adjust: makes of the weights those that the model takes. unread: see `initialize.check_complete`.
     """
     model_only = initialize.model_variables(model)
     everything = initialize.training_variables(model, optimizer) if optimizer else model_only

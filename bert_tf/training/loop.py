@@ -84,12 +84,9 @@ def set_seed(seed: int, deterministic: bool) -> None:
 class Run:
     """A run, resumed or new. Those of pre-training and of fine-tuning say what each step of `execute` does.
 
-    Args:
-      settings: its own. num_train_steps: the step at which it ends.
-
-    Attributes:
-      chief: whether this process writes files. trains: False for a finished run, too.
-      reading: the context in which the training reads. evaluated: step -> what its evaluation gave, for use at the end.
+    num_train_steps: the step at which it ends. chief: whether this process writes files.
+    trains: False for a finished run, too. reading: the context in which the training reads.
+    evaluated: step -> what its evaluation gave, for use at the end.
     """
 
     def __init__(self, settings, strategy: tf.distribute.Strategy, num_train_steps: int):
@@ -124,7 +121,7 @@ class Run:
         return distribution.facts_of(self.settings) | runs
 
     def restored_facts(self, optimizer: keras.optimizers.Optimizer | None, step: int) -> dict[str, object]:
-        """`common_facts` of the weights and moments that the run goes on with."""
+        """`common_facts` of the weights and moments."""
         model = self.model
         variables = initialize.training_variables(model, optimizer) if optimizer else initialize.all_variables(model)
         values, checksum = initialize.variables_as_weights("", variables), 0
@@ -298,11 +295,7 @@ def _stop_signals():
 class TrainingLog:
     """Progress bar, TensorBoard and train_log.jsonl (one JSON object per line).
 
-    Args:
-      output_dir: where the files go. last_step: where the run ends. cost_of_example: for the speed; see `train`.
-
-    Attributes:
-      period: steps between two points.
+    last_step: where the run ends. cost_of_example: see `train`. period: steps between two points.
     """
 
     def __init__(self, trainer: Trainer, output_dir: str, last_step: int, cost_of_example: tuple[float, float]):
@@ -387,7 +380,7 @@ class TrainingLog:
 
 
 def open_events(folder: str) -> tf.io.TFRecordWriter:
-    """A new file of a folder for the events that TensorBoard draws."""
+    """A new file for the events that TensorBoard draws."""
     tf.io.gfile.makedirs(folder)
     name = f"events.out.tfevents.{time.time():.6f}.{platform.node()}.{os.getpid()}"
     writer = tf.io.TFRecordWriter(posixpath.join(folder, name))

@@ -40,10 +40,9 @@ def write_eval_results(path: str, results: dict) -> None:
 def check_output_dir(
     output_dir: str, config: BertConfig, head: HeadConfig = NO_HEAD, part: str = "", trains: bool = True
 ) -> None:
-    """Refuses a directory with the checkpoints of another model.
+    """Raises if a directory has the checkpoints of another model.
 
-    head: not compared where it says nothing: the weights show what such a model is for. How it cuts windows is not
-      compared, since that says how the model is used, not what it is.
+    head: compared if it says anything, but for windows, which say how a model is used.
     part: of several models that are trained together; its configuration is in a folder of this name.
     trains: whether the run is resumed; where its model is only used, its labels are matched by name, not compared.
     """
@@ -64,11 +63,9 @@ def check_output_dir(
         new |= dataclasses.replace(head, **use).to_dict()
     keys = [key for key in sorted({*old, *new}) if old.get(key) != new.get(key)]
     if keys:
-        different = abbreviated_list(
-            [f"{key}: {old.get(key)!s:.40} there, {new.get(key)!s:.40} now" for key in keys], "; "
-        )
-        of_part = f" of the {part}" if part else ""
-        raise ValueError(f"{other} another configuration{of_part} ({different}). Choose another.")
+        found = [f"{key}: {old.get(key)!s:.40} there, {new.get(key)!s:.40} now" for key in keys]
+        different = abbreviated_list(found, "; ")
+        raise ValueError(f"{other} another configuration{part and f' of the {part}'} ({different}). Choose another.")
 
 
 # A setting that only the runs of one script have.
@@ -79,7 +76,7 @@ _SCRIPTS = {
 
 
 def check_script(output_dir: str, settings: Collection[str]) -> None:
-    """Refuses a directory with a run of another script. settings: the names of this run's."""
+    """Raises if a directory has a run of another script. settings: the names of this run's."""
     earlier = read_settings(output_dir)
     others = [script for name, script in _SCRIPTS.items() if name in earlier and name not in settings]
     if others:
@@ -98,10 +95,8 @@ _OTHERS = re.compile(
 
 
 def check_earlier_run(output_dir: str, settings: Collection[str], *, trains: bool) -> str | None:
-    """`check_script`; and refuses to train where files that a run writes are, and no run has begun.
-
-    Returns the checkpoint there; see `checkpoints.check_newest`.
-    """
+    """The checkpoint in a directory, if any; raises if a run of another script is there, or, where it is to be trained,
+    files that a run would replace and no run."""
     from bert_tf.training import checkpoints  # it imports TensorFlow
 
     check_script(output_dir, settings)
@@ -109,7 +104,6 @@ def check_earlier_run(output_dir: str, settings: Collection[str], *, trains: boo
     names = names_in(output_dir) if trains else []
     kinds = (RESULTS, _OTHERS, saving.MODEL_FILE)
     written = [name for name in names if any(kind.fullmatch(name) for kind in kinds)]
-    written = [name for name in written if not is_folder(posixpath.join(output_dir, name))]
     if written and not newest and {SETTINGS, SEEDS, SEARCH}.isdisjoint(names):
         raise ValueError(
             f"--output_dir={output_dir} has files that a run would replace, but is not the directory of one (it has no "
@@ -121,10 +115,7 @@ def check_earlier_run(output_dir: str, settings: Collection[str], *, trains: boo
 def lock_and_record_output_dir(
     output_dir: str, config: BertConfig, head: HeadConfig = NO_HEAD, description: Mapping[str, bytes] = {}
 ) -> None:
-    """Keeps what a run's models are with it, from its first step on; called once everything else has been checked.
-
-    description: see `saving.description_of`.
-    """
+    """Keeps what a run's models are with it, from its first step on. description: see `saving.description_of`."""
     import tensorflow as tf
 
     files = config_files(config, head)
@@ -148,9 +139,7 @@ _WRITING = re.compile(r"(model\.ckpt-\d+|(best_model|generator|discriminator)\.\
 def lock_output_dir(output_dir: str, keep_max: int) -> Iterator[None]:
     """Makes this process the only one that trains in output_dir, and removes what a killed run left half-written.
 
-    Only the process that writes the files enters it: not further workers, and no run that only evaluates or predicts.
-
-    keep_max: as in `checkpoints.save`.
+    Only the process that writes the files enters it. keep_max: as in `checkpoints.save`.
     """
     with storage.locked(posixpath.join(output_dir, _LOCK), f"--output_dir={output_dir}"):
         remove_leftovers(output_dir, keep_max)

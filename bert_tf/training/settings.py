@@ -26,7 +26,6 @@ from bert_tf.system.declare import (
 )
 from bert_tf.system.messages import naming_flag
 from bert_tf.system.storage import is_remote
-from bert_tf.text.tokenizer_files import directory_of
 from bert_tf.training.teacher import DISTILLATION, TeacherSettings
 
 DTYPE_POLICIES = {"float32": "float32", "bfloat16": "mixed_bfloat16", "float16": "mixed_float16"}
@@ -113,11 +112,10 @@ class DeviceSettings:
 
     @property
     def strategy(self) -> str:
-        """The name of the strategy: distribution_strategy, or tpu with the original's use_tpu."""
         return "tpu" if self.use_tpu else self.distribution_strategy
 
     def check_devices(self, dtype: str, use_xla: bool | None = None) -> None:
-        """Refuses flags that make no sense on the devices, and a TF_CONFIG that does not describe them."""
+        """Raises if flags make no sense on the devices, or TF_CONFIG does not describe them."""
         if self.strategy == "tpu" and dtype == "float16":
             raise ValueError("--dtype=float16: a TPU computes in bfloat16 or float32; give --dtype=bfloat16.")
         if self.strategy == "tpu" and use_xla:
@@ -139,7 +137,6 @@ class ComputationSettings:
 
     @property
     def dtype_policy(self) -> str:
-        """Keras's name for `dtype`."""
         return DTYPE_POLICIES[self.dtype]
 
 
@@ -199,7 +196,6 @@ class TrainingSettings(ComputationSettings):
 
     @property
     def checkpoints_while_training(self) -> int:
-        """How many checkpoints are kept while the run goes on; 0: all of them."""
         return self.keep_checkpoint_max
 
 
@@ -335,18 +331,16 @@ class FineTuningSettings(OptimizerSettings, TeacherSettings, TrainingSettings, D
         return {"max_seq_length": self.max_seq_length, "static_padding": static}
 
     def check(self, task_settings) -> None:
-        """Refuses settings that contradict each other, and files and folders that are not there; reads no model.
-
-        A model may still be a name on the hub. task_settings: those of the run's task.
-        """
+        """Raises if settings contradict each other, or files or folders are not there; reads no model, which may be a
+        name on the hub. task_settings: those of the run's task."""
         self.check_flags()
         for name in () if self.do_train else {"class_weights", "mine_hard_negatives"} & {*vars(task_settings)}:
             if getattr(task_settings, name):
                 raise ValueError(f"--{name} is for training: give --do_train, or leave it out.")
         if self.init_checkpoint and (self.do_train or not is_remote(self.output_dir)):
-            folder = os.path.realpath(self.output_dir)
+            folder, start = os.path.realpath(self.output_dir), os.path.realpath(self.init_checkpoint)
             is_run = os.path.exists(f"{folder}/run.json") or os.path.exists(f"{folder}/checkpoint")
-            if not is_run and folder == os.path.realpath(directory_of(self.init_checkpoint)):
+            if not is_run and folder == (start if os.path.isdir(start) else os.path.dirname(start)):
                 raise ValueError(
                     f"--output_dir={self.output_dir} is the folder of --init_checkpoint: choose another one."
                 )
@@ -376,13 +370,13 @@ class FineTuningSettings(OptimizerSettings, TeacherSettings, TrainingSettings, D
                 dataclasses.replace(self, search=None, **values).check_flags()
 
     def check_dev_set(self, there: bool, advice: str) -> None:
-        """Refuses flags that choose by results on a dev set if there is none."""
+        """Raises if flags choose by results on a dev set and there is none."""
         chosen = ("search", "num_seeds", "early_stopping_patience", "use_best_model")
         for name in () if there else non_default_settings(self, chosen):
             raise ValueError(f"--{name} chooses by the results on a dev set{advice}.")
 
     def check_files(self, check: Callable[[str, str], object] | None = None, **files: str | None) -> None:
-        """Refuses an action without its file. files: flag -> path, in the order of train, eval, predict."""
+        """Raises if an action has no file. files: flag -> path, in the order of train, eval, predict."""
         for action, (name, file) in zip(("do_train", "do_eval", "do_predict"), files.items(), strict=True):
             if getattr(self, action) and not file:
                 raise ValueError(f"--{action} needs --{name}.")
@@ -390,7 +384,7 @@ class FineTuningSettings(OptimizerSettings, TeacherSettings, TrainingSettings, D
                 check(file, f"--{name}")
 
     def check_tables(self, files: FileSettings) -> None:
-        """Refuses an action whose file is not given, not there, or empty."""
+        """Raises if the file of an action is not given, not there, or empty."""
         self.check_files(check_file, **{name: getattr(files, name) for name in ("train_file", "dev_file", "test_file")})
 
 
