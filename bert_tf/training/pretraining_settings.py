@@ -198,10 +198,7 @@ class PretrainingSettings(LanguageTeacherSettings, TrainingSettings):
         return [*(["input_file"] if needed else []), *(["eval_input_file"] if self.eval_input_file else [])]
 
     def check(self) -> None:
-        """Refuses settings that contradict each other, and files and folders that are not there; reads none of them.
-
-        A model may still be a name on the hub.
-        """
+        """Raises if settings contradict each other, or files and folders are not there; a model may be a hub name."""
         check_values(self)
         self.check_devices(self.use_xla)
         if not self.do_train and not self.do_eval:
@@ -244,5 +241,4 @@ _APART = {
 
 
 def student_family(settings: PretrainingSettings, teacher: BertConfig) -> str:
-    """--student_family, or what it is if not given."""
     return settings.student_family or ("distilbert" if teacher.model_type == BertConfig.model_type else "same")

@@ -7,37 +7,32 @@ import shutil
 
 import pytest
 import tensorflow as tf
+from helpers.record_files import create
 
 from bert_tf import BertConfig, BertForPreTraining, fill_mask, read_tokenizer
 from bert_tf.conversion import convert
 from bert_tf.families.families import ElectraConfig
 from bert_tf.pretraining import model_vocabulary
-from bert_tf.pretraining.create import create_pretraining_data
 from bert_tf.training import run_directory
 from bert_tf.training.pretraining_run import pretrain
 from bert_tf.training.pretraining_settings import PretrainingSettings
 from bert_tf.training.pretraining_tasks import PretrainingTask
 from bert_tf.training.settings import FineTuningSettings
 
-PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "house", "stands", "on", "a", "hill", "."]
+PIECES = "[PAD] [UNK] [CLS] [SEP] [MASK] the house stands on a hill .".split()  # noqa: SIM905
 
 
 @pytest.fixture(scope="module")
 def records(tmp_path_factory) -> str:
     """Records of a small text; the vocabulary is elsewhere."""
     folder = tmp_path_factory.mktemp("records")
-    (folder / "text.txt").write_text("The house stands.\nOn a hill.\n\nA hill.\nThe house.\n" * 10)
-    (folder / "vocab.txt").write_text("\n".join(PIECES) + "\n")
     (folder / "bert_config.json").write_text(
         json.dumps({"vocab_size": len(PIECES), "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2,
                     "intermediate_size": 8, "max_position_embeddings": 16, "type_vocab_size": 2})
     )  # fmt: skip
-    path = str(folder / "a.tfrecord")
-    create_pretraining_data(
-        str(folder / "text.txt"), path, str(folder / "vocab.txt"), max_seq_length=16, max_predictions_per_seq=3,
-        show_progress=False,
-    )  # fmt: skip
-    return path
+    text = "The house stands.\nOn a hill.\n\nA hill.\nThe house.\n" * 10
+    create(folder, text, PIECES, "a.tfrecord", max_seq_length=16, max_predictions_per_seq=3)
+    return str(folder / "a.tfrecord")
 
 
 def test_another_vocab_size_stops_at_the_start(records, tmp_path):
