@@ -157,7 +157,7 @@ def check_tf_config(strategy: str, trains: bool = False) -> None:
         is_known &= 0 <= int(task["index"]) < len(cluster[task["type"]])
         count = sum(len(cluster.get(kind, ())) for kind in ("chief", "worker"))
     except (AttributeError, KeyError, TypeError, ValueError):
-        is_known = False
+        is_known, count = False, 0
     several = "multi_worker_mirrored"
     if strategy == several and not is_known:
         raise ValueError(
@@ -181,7 +181,7 @@ def check_integer(value, name: str, least: int = 1) -> None:
 
 def check_number(value, name: str, least: float = 0.0, most: float = math.inf) -> None:
     """Refuses anything but a number with least <= value < most."""
-    if isinstance(value, bool) or not isinstance(value, numbers.Real) or not least <= value < most:
+    if isinstance(value, bool) or not isinstance(value, numbers.Real) or value < least or not value < most:
         raise ValueError(f"{name}={value!r:.80} must be a number, at least {least:g} and less than {most:g}")
 
 

@@ -15,7 +15,7 @@ import json
 import os
 import posixpath
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping
 
 from absl import logging
 from tqdm import tqdm
@@ -114,7 +114,7 @@ def _folder(repo: dict, *inner: str) -> str:
 def _list_files(repo: dict) -> dict[str, tuple[int, str]]:
     """The files of a commit, with their bytes and checksums: SHA-256 of large files, Git's of others, "" without a
     network. The list stays in the cache."""
-    from huggingface_hub import errors, get_cached_repo_tree, snapshot_download
+    from huggingface_hub import errors, get_cached_repo_tree
 
     commit = repo["revision"].resolved
     for _ in range(2):
@@ -126,7 +126,7 @@ def _list_files(repo: dict) -> dict[str, tuple[int, str]]:
                 sums = {path: record.get("lfs_sha256") or record["blob_id"] for path, record in noted}
             return {path: (size, sums.get(path, "")) for path, size in sizes.items()}
         except errors.CachedRepoTreeNotFoundError:  # it comes with any file
-            folder = snapshot_download(**repo, allow_patterns=[".gitattributes", "config.json"], tqdm_class=_Silent)
+            folder = _download(repo, [".gitattributes", "config.json"], is_silent=True)
             _verify(repo, {})
     # Without a network: what another program has fetched.
     walk = ((posixpath.relpath(at, folder), names) for at, _, names in os.walk(folder))
@@ -135,7 +135,7 @@ def _list_files(repo: dict) -> dict[str, tuple[int, str]]:
 
 def _fetch(repo: dict, listed: Mapping[str, tuple[int, str]], files: Iterable[str], is_silent: bool = False) -> str:
     """The folder of a commit, once these of its files are there, as the hub announced them."""
-    from huggingface_hub import constants, snapshot_download
+    from huggingface_hub import constants
 
     folder, files = _folder(repo, "snapshots", repo["revision"].resolved), [*files]
     for file in files:
@@ -149,7 +149,7 @@ def _fetch(repo: dict, listed: Mapping[str, tuple[int, str]], files: Iterable[st
         size = f"{sum(size for size, _ in missing.values()) / 1e6:,.1f} MB in {len(missing)} files"
         tell("Downloading %s: %s from %s to %s.", what, size, constants.ENDPOINT, folder)
     try:
-        snapshot_download(**repo, allow_patterns=[*missing], tqdm_class=_Silent if is_silent else None)
+        _download(repo, [*missing], is_silent)
     finally:
         _verify(repo, missing)
     return folder
@@ -233,7 +233,7 @@ def _noted_commit(name: str, output_dir: str) -> str | None:
 
 
 @contextlib.contextmanager
-def _guarding_downloads() -> Iterator[None]:
+def _guarding_downloads() -> Generator[None]:
     """Refuses what huggingface_hub takes: an ETag that is a path and would name a file of the cache, files of another
     commit, lists without an end, and answers that fill the memory when they are decompressed."""
     from huggingface_hub import get_session
@@ -269,7 +269,7 @@ def _guarding_downloads() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _requesting(start: str, meant: str) -> Iterator[None]:
+def _requesting(start: str, meant: str) -> Generator[None]:
     """For requests to the hub. Errors begin with `start`, a name and its flag; `meant` is what the name may mean."""
     from huggingface_hub import constants
 
@@ -299,6 +299,13 @@ def _requesting(start: str, meant: str) -> Iterator[None]:
 
 def _first_line(error: BaseException) -> str:
     return (f"{type(error).__name__}: {error}".splitlines() or [""])[0].rstrip(". :")
+
+
+def _download(repo: dict, files: list[str], is_silent: bool) -> str:
+    from huggingface_hub import snapshot_download
+
+    # pyrefly: ignore[no-matching-overload]  # it takes any bar that behaves like its own
+    return snapshot_download(**repo, allow_patterns=files, tqdm_class=_Silent if is_silent else None)
 
 
 class _Silent(tqdm):

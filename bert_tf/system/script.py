@@ -13,7 +13,7 @@ import subprocess
 import sys
 import threading
 import traceback
-from collections.abc import Iterator
+from collections.abc import Generator
 
 from absl import app, flags, logging
 
@@ -101,7 +101,7 @@ def _has_left(descriptor: int) -> bool:
 
 
 @contextlib.contextmanager
-def exit_quietly_on_broken_pipe() -> Iterator[None]:
+def exit_quietly_on_broken_pipe() -> Generator[None]:
     """Ends the script silently where the reader of its output has left, as in `--help | head`."""
     try:
         try:
@@ -190,7 +190,7 @@ def start_tensorflow(num_virtual_cpus: int | None = None, trains: bool = True, o
 
 
 @contextlib.contextmanager
-def _made_to_stay() -> Iterator[None]:
+def _made_to_stay() -> Generator[None]:
     """Python's garbage collector ignores what is made in this context: a quarter of the time of an import, which makes
     hundreds of thousands of objects."""
     enabled = gc.isenabled()
@@ -204,10 +204,11 @@ def _made_to_stay() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _not_found(*names: str) -> Iterator[None]:
+def _not_found(*names: str) -> Generator[None]:
     """In this context, importing one of these packages fails as if it were not installed."""
     hidden = [name for name in names if name not in sys.modules]
-    sys.modules.update(dict.fromkeys(hidden))
+    for name in hidden:
+        sys.modules[name] = None  # pyrefly: ignore[unsupported-operation]  # which its type does not know
     try:
         yield
     finally:

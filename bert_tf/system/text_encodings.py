@@ -138,7 +138,7 @@ def _utf_16_of(sample: bytes, most_ascii: int = 50) -> str | None:
 
 def _likely(sample: bytes) -> str | None:
     scores = {name: _score(sample, name) for name in _CANDIDATES}
-    best = max(scores, key=scores.get)
+    best = max(scores, key=scores.__getitem__)
     few = len(sample) > 5 * sum(byte >= 0x80 for byte in sample)
     if few and scores[best] < _SURE and _is_western(sample, 0.95):
         return "cp1252"

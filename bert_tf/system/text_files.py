@@ -14,7 +14,7 @@ import os
 import re
 import sys
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 
 from bert_tf.system.declare import setting
 from bert_tf.system.messages import abbreviated_list, warn_once
@@ -25,7 +25,7 @@ LONGEST_LINE = 1 << 26  # bytes; lines are read whole
 
 _READ_BYTES = 1 << 20
 
-Progress = Callable[[int], None]
+Progress = Callable[[int], object]
 
 
 def encoding_setting(files: str):
@@ -66,7 +66,7 @@ def read_json_if_there(path: str) -> dict | None:
 
 
 @contextlib.contextmanager
-def naming_file(path: str) -> Iterator[None]:
+def naming_file(path: str) -> Generator[None]:
     """Turns an error because a value in a JSON file is not as expected into a ValueError that names the file.
 
     For files of other programs, which have too many values to check each.
@@ -223,7 +223,9 @@ class TextFile:
         from bert_tf.system import text_encodings
 
         raw = _decompressed(self.path, progress) if self.is_gzip else _plain(self.path, 0, None, progress)
-        return text_encodings.converted(self.path, self.encoding, self.errors, raw) if self.is_converted else raw
+        return (
+            text_encodings.converted(self.path, self.encoding or UTF_8, self.errors, raw) if self.is_converted else raw
+        )
 
     def decode(self, offset: int, block: bytes) -> str:
         """The text of a block of `whole_lines` that begins at `offset`, `with_newlines`.

@@ -272,7 +272,8 @@ class _Sentences:
 
     def __init__(self, lines: Iterable[str], do_lower_case: bool):
         self.lines, self.do_lower_case = lines, do_lower_case
-        self.count, self.error, self.characters = 0, None, collections.Counter()
+        self.count, self.characters = 0, collections.Counter()
+        self.error: Exception | None = None
 
     def __iter__(self) -> Iterator[str]:
         try:
@@ -361,7 +362,7 @@ def count_words(
     max_words: int = 2_000_000,
     show_progress: bool = True,
     encoding: str = UTF_8,
-    check: Callable[[WordCounts], None] | None = None,
+    check: Callable[[WordCounts], object] | None = None,
 ) -> WordCounts:
     """Counts the words of text files; memory is bounded by max_words and the longest line.
 

@@ -18,7 +18,7 @@ import json
 import math
 import posixpath
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 
 import numpy as np
 import tokenizers
@@ -176,7 +176,7 @@ def library_of(values: Mapping, path: str, added: Iterable[AddedToken], tokenize
 
 
 @contextlib.contextmanager
-def _naming(path: str) -> Iterator[None]:
+def _naming(path: str) -> Generator[None]:
     try:
         yield
     except BaseException as error:  # the library raises nothing more specific; a panic in Rust is no Exception

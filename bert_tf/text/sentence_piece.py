@@ -377,7 +377,7 @@ def model_of_tokenizer_json(values: Mapping, pad_id: int) -> bytes | None:
     numbers = {3: _UNIGRAM, 4: len(pieces), 40: model["unk_id"], 41: _NONE, 42: _NONE, 43: pad_id}
     trainer = b"".join(_number(field, number) for field, number in numbers.items())
     # What the model makes of characters, in SentencePiece's own form; empty: it leaves them.
-    maps = [rule.get("precompiled_charsmap") for rule in rules if rule.get("type") == "Precompiled"]
+    maps = [rule.get("precompiled_charsmap") or "" for rule in rules if rule.get("type") == "Precompiled"]
     characters = base64.b64decode("".join(maps), validate=True)
     return b"".join(pieces) + _text(2, trainer) + _text(3, _text(2, characters))
 

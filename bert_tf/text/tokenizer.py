@@ -12,7 +12,7 @@ import dataclasses
 import functools
 import json
 import posixpath
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 from absl import logging
@@ -42,42 +42,41 @@ class Tokenizer(abc.ABC):
 
     A subclass splits text without added tokens: `_tokenize` gives its pieces, `_encode` their ids, `_words` its words,
     `_encode_with_offsets(text, split_unknown)` ids, for each the first character and the one after the last, and the
-    characters that are kept. It joins pieces again, says which ones continue a word, and sets these attributes:
-
-    Attributes:
-      vocab: token -> id; don't change it. inv_vocab: id -> token.
-      cls_token, sep_token, unk_token, mask_token, pad_token: the tokens with these roles; the ids are cls_id, ...
-      pad_id: the id that pads shorter rows.
-      begin_tokens, between_tokens, end_tokens: the special tokens before the first text, between both, and at the end;
-        their ids are begin_ids, between_ids, end_ids.
-      second_segment: segment id of the second text and of what follows it; everything before it has segment 0.
-      huggingface_class: the class's name in tokenizer_config.json, of models whose family has another.
-      vocab_file: what it was read from, for messages; "": unknown.
-      vocab_name: the usual name of its vocabulary file, vocab_kind: what is in it; for messages.
-      vocab_files: the names that this file may have, the first that is there counts; "*.model": see `find_model`.
-      do_lower_case: whether it lower-cases a text.
-      takes_strip_accents: whether --strip_accents means anything to it.
-      answers_by_words: whether the original found answers by words and their pieces (--answer_from).
-      word_separator: what stands between the words of a text that is given as words: "" where words are encoded alike
-        wherever they are, " " where the space before a word is part of its pieces.
-      mask_takes_spaces: whether the mask token in a text includes the whitespace before it.
-      max_length: of the rows that its model reads, if it was read with one (`read_tokenizer`).
-      transformers_differs: which other ids transformers gives by its files; "": none that are known.
-      truncation_side: where a text that is too long loses tokens, "right" or "left".
-      added_tokens: tokens that are cut out of a text before the rest is tokenized; in `vocab`, too.
-      described_tokens: these, and those with a role that files describe like them.
+    characters that are kept. It joins pieces again, says which ones continue a word, and sets these attributes. The
+    ids of the tokens with a role are cls_id, ...; those of the tokens around the texts begin_ids, between_ids, end_ids.
     """
 
+    vocab: dict[str, int]  # don't change it
+    inv_vocab: dict[int, str]
+    cls_token: str
+    sep_token: str
+    unk_token: str
+    mask_token: str
+    pad_token: str
+    pad_id: int  # pads shorter rows
+    begin_tokens: tuple[str, ...]  # special tokens before the first text
+    between_tokens: tuple[str, ...]  # between both
+    end_tokens: tuple[str, ...]
+    second_segment: int  # segment of the second text and of what follows it; everything before it has segment 0
+    huggingface_class: str  # the class's name in tokenizer_config.json, of models whose family has another
+    vocab_name: str  # the usual name of its vocabulary file, for messages
+    vocab_kind: str  # what is in it, for messages
+    vocab_files: tuple[str, ...] = ()  # the names that it may have, of which the first counts; "*.model": `find_model`
+    vocab_file = ""  # what it was read from, for messages
+    do_lower_case: bool
+    takes_strip_accents = False  # whether --strip_accents means anything to it
+    answers_by_words = False  # whether the original found answers by words and their pieces (--answer_from)
+    # Between the words of a text that is given as words: " " where the space before a word is part of its pieces.
+    word_separator = ""
+    mask_takes_spaces = False  # whether the mask token in a text includes the whitespace before it
+    max_length: int | None = None  # of the rows that its model reads, if it was read with one (`read_tokenizer`)
+    transformers_differs = ""  # which other ids transformers gives by its files
+    truncation_side = "right"  # where a text that is too long loses tokens, or "left"
+    added_tokens = AddedTokens()  # cut out of a text before the rest is tokenized; in `vocab`, too
+    described_tokens: Sequence[characters.AddedToken] = ()  # these, and those with a role that files describe like them
     graph = None  # its form as TensorFlow ops, where an export has made it already
-    vocab_file = word_separator = transformers_differs = ""
-    vocab_files: tuple[str, ...] = ()
-    max_length: int | None = None
-    truncation_side = "right"
-    takes_strip_accents = answers_by_words = mask_takes_spaces = False
-    added_tokens: AddedTokens = AddedTokens()
     as_text = staticmethod(characters.as_text)  # what a text given as str or bytes is read as
     trails = staticmethod(characters.is_mark)  # whether a character that is dropped belongs to the piece before it
-    described_tokens: Sequence[characters.AddedToken] = ()
 
     # What `from_pretrained` does with a directory: set by the package, which knows all kinds of tokenizers.
     of_directory: Callable[..., "Tokenizer"]
@@ -100,6 +99,18 @@ class Tokenizer(abc.ABC):
 
     @abc.abstractmethod
     def _decode(self, ids: Sequence[int]) -> str: ...
+
+    def _tokenize(self, text: str) -> Sequence[str]:
+        raise NotImplementedError
+
+    def _encode(self, text: str) -> list[int]:
+        raise NotImplementedError
+
+    def _words(self, text: str) -> Sequence[str]:
+        raise NotImplementedError
+
+    def _encode_with_offsets(self, text: str, split_unknown: bool) -> tuple[list, list, Collection[int]]:
+        raise NotImplementedError
 
     def spell(self, token: str) -> str:
         """A piece as people read it."""

@@ -158,7 +158,7 @@ def lowers_by_pieces(vocab_file: str, tokens: Iterable[str]) -> bool:
 def validate_case_matches_checkpoint(do_lower_case: bool, init_checkpoint: str | None) -> None:
     match = re.match(r".*?([A-Za-z0-9_-]+)/bert_model.ckpt", init_checkpoint or "")
     needed = _RELEASED_MODELS.get(match.group(1)) if match else None
-    if needed is None or needed == bool(do_lower_case):
+    if needed is None or needed == do_lower_case:
         return
     raise ValueError(f"--init_checkpoint={init_checkpoint} was trained with --do_lower_case={needed}: give it so.")
 
@@ -262,7 +262,7 @@ def kind_of_model(model: Mapping) -> str:
     return model.get("type") or unnamed
 
 
-def components_of(values: Mapping | None, name: str) -> list[dict]:
+def components_of(values: Mapping | None, name: str) -> list[Mapping]:
     """The components of a tokenizer.json's normalizer, say, with these `name`d: "normalizers"; one is its own."""
     if not values:
         return []
