@@ -21,7 +21,7 @@ $(STAMP): requirements.txt constraints.txt pyproject.toml
 	$(BIN)/pip install -c constraints.txt -r requirements.txt -e .
 	touch $@
 
-# Further requirements of tests and checks: pytest, ruff, and transformers with PyTorch as an oracle.
+# Further requirements of tests and checks: pytest, ruff, pyrefly, and transformers with PyTorch as an oracle.
 $(DEV_STAMP): $(STAMP) requirements-dev.txt
 	$(BIN)/pip install -c constraints.txt -r requirements-dev.txt
 	touch $@
@@ -61,6 +61,7 @@ docs: $(DEV_STAMP)
 lint: $(DEV_STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/pyrefly check
 
 format: $(DEV_STAMP)
 	$(BIN)/ruff check --fix .
