@@ -234,8 +234,8 @@ def _noted_commit(name: str, output_dir: str) -> str | None:
 
 @contextlib.contextmanager
 def _guarding_downloads() -> Generator[None]:
-    """Refuses what huggingface_hub takes: an ETag that is a path and would name a file of the cache, files of another
-    commit, lists without an end, and answers that fill the memory when they are decompressed."""
+    """Raises for what huggingface_hub takes: an ETag that is a path to a file of the cache, files of another commit,
+    lists without an end, and answers that fill the memory when they are decompressed."""
     from huggingface_hub import get_session
 
     pages = itertools.count(1)

@@ -26,7 +26,7 @@ def abbreviated_list(names: list[str], separator: str = ", ") -> str:
 
 
 def escape_control_characters(text: str) -> str:
-    """A text of unknown origin for a terminal: characters that could steer it as in JSON, \\u001b for an escape."""
+    """Characters that could steer a terminal as in JSON: \\u001b for an escape."""
     return _UNPRINTABLE.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 

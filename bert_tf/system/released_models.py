@@ -175,9 +175,12 @@ def download_file(url: str, path: str) -> None:
                 have = file.truncate(0)
             name = posixpath.basename(url)
             http_get(url, file, resume_size=have, expected_size=total or None, displayed_filename=name)
-        if published and (checksum := _md5(part)) != published:
-            etag = None  # nothing is kept
-            raise OSError(f"the download has the checksum md5={checksum}, the server publishes md5={published}")
+        if published:
+            with open(part, "rb") as file:
+                checksum = hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
+            if checksum != published:
+                etag = None  # nothing is kept
+                raise OSError(f"the download has the checksum md5={checksum}, the server publishes md5={published}")
         os.replace(part, path)
     except Exception as error:
         status = getattr(getattr(error, "response", None), "status_code", None)
@@ -187,11 +190,6 @@ def download_file(url: str, path: str) -> None:
     finally:
         if part and not etag and os.path.exists(part):
             os.remove(part)
-
-
-def _md5(path: str) -> str:
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
 
 
 def _unpack(path: str, folder: str) -> None:

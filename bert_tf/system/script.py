@@ -41,8 +41,14 @@ def run(main) -> None:
 
     Other errors are shown with their traceback, as are all with --verbosity=1.
     """
+
+    def end_with_stdin() -> None:
+        while os.read(0, 1):
+            pass
+        os._exit(1)
+
     if os.environ.pop(ENDS_WITH_STDIN, None):
-        threading.Thread(target=_end_with_stdin, daemon=True).start()
+        threading.Thread(target=end_with_stdin, daemon=True).start()
     # Hides TensorFlow's notes on how it was built; errors are still shown.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
@@ -86,12 +92,6 @@ def ending_with_this() -> dict:
 def ending_of(returncode: int) -> str:
     """How a script that failed ended, by its exit code; the system kills what takes too much memory."""
     return "was killed, probably for memory" if returncode == -signal.SIGKILL else f"failed with exit code {returncode}"
-
-
-def _end_with_stdin() -> None:
-    while os.read(0, 1):
-        pass
-    os._exit(1)
 
 
 def _has_left(descriptor: int) -> bool:
@@ -165,7 +165,9 @@ def start_tensorflow(num_virtual_cpus: int | None = None, trains: bool = True, o
     """
     if (backend := os.environ.get("KERAS_BACKEND") or "tensorflow") != "tensorflow":
         raise ValueError(f"KERAS_BACKEND={backend}: the scripts run on TensorFlow; unset it. Models take any backend.")
-    values, gpu = flags.FLAGS, _has_cuda_driver()
+    values, gpu = flags.FLAGS, False
+    with contextlib.suppress(OSError):
+        gpu = bool(ctypes.CDLL("libcuda.so.1"))
     deterministic = "deterministic" in values and values.deterministic
     tpu = on_tpu or ("use_tpu" in values and (values.use_tpu or values.distribution_strategy == "tpu"))
     needless = _NEEDLESS if tpu else (*_NEEDLESS, _FINDS_TPUS)
@@ -214,11 +216,3 @@ def _not_found(*names: str) -> Generator[None]:
     finally:
         for name in hidden:
             del sys.modules[name]
-
-
-def _has_cuda_driver() -> bool:
-    try:
-        ctypes.CDLL("libcuda.so.1")
-    except OSError:
-        return False
-    return True

@@ -99,7 +99,6 @@ def names_in(folder: str) -> list[str]:
 
 
 def paths_beginning_with(start: str) -> list[str]:
-    """The paths whose beginning is `start`: a folder and the beginning of a name in it."""
     folder, beginning = posixpath.split(start)
     return [posixpath.join(folder, name) for name in names_in(folder) if name.startswith(beginning)]
 

@@ -39,7 +39,7 @@ def encoding_setting(files: str):
 
 
 def check_encoding(encoding: str, flag: str = "--encoding") -> None:
-    """Refuses names that are not text encodings of Python."""
+    """Raises if it is not a text encoding of Python."""
     try:
         "a".encode(encoding)
     except (LookupError, ValueError) as error:
@@ -47,10 +47,7 @@ def check_encoding(encoding: str, flag: str = "--encoding") -> None:
 
 
 def read_json(path: str, kind: type = dict, encoding: str | None = None, **options):
-    """The content of a JSON file that holds an object.
-
-    kind: list if it holds a list. encoding: see `TextFile`. options: passed to `json.loads`.
-    """
+    """The content of a JSON file that holds an object, or a list; options: of `json.loads`."""
     file = TextFile(path, encoding=encoding)
     text = file.decode(0, b"".join(file.chunks()))
     values = parse_json(text.removeprefix("\ufeff"), path, **options)
@@ -61,7 +58,6 @@ def read_json(path: str, kind: type = dict, encoding: str | None = None, **optio
 
 
 def read_json_if_there(path: str) -> dict | None:
-    """`read_json`, or None if there is no such file."""
     return read_json(path) if exists(path) else None
 
 
@@ -80,11 +76,7 @@ def naming_file(path: str) -> Generator[None]:
 
 
 def parse_json(text: str, path: str, line: int | None = None, **options):
-    """The value of a JSON text.
-
-    path: of the file that it comes from. line: its line number in the file, if the text is one line of many.
-    options: passed to `json.loads`.
-    """
+    """The value of a JSON text. path, line: where it comes from, for messages. options: of `json.loads`."""
     try:
         return json.loads(text, **options)
     except json.JSONDecodeError as error:
@@ -164,7 +156,6 @@ def refuse_pointer(path: str, beginning: bytes) -> None:
 
 
 def file_sha256(path: str) -> str:
-    """The SHA-256 digest of a file, in hexadecimal; reads the whole file."""
     return hashlib.sha256(read_bytes(path)).hexdigest()
 
 
@@ -176,7 +167,6 @@ def read_text_lines(
     Only a newline, or one after carriage returns, ends a line. Lines come without it but otherwise unstripped; blank
     lines are included. A carriage return inside a line stays, as whitespace; the original drops it and joins two words.
 
-    path: a local path or any that `tf.io.gfile` opens (gs://...).
     progress: called after each read with the number of bytes. encoding, is_gzip: see `TextFile`.
     """
     file = TextFile(path, is_gzip, encoding)
@@ -342,7 +332,6 @@ def local_file(path: str) -> str:
 
 
 def open_binary(path: str):
-    """Opens a file to read its bytes."""
     path = local_file(path)
     files = _gfile(path)
     return files.GFile(path, "rb") if files else open(path, "rb")
@@ -355,12 +344,10 @@ def size_of(path: str) -> int:
 
 
 def exists(path: str) -> bool:
-    """Whether there is a file or directory."""
     return bool(matching_files(path)) if is_on_hub(path) else (_gfile(path) or os.path).exists(path)
 
 
 def is_folder(path: str) -> bool:
-    """Whether there is a directory."""
     return not is_on_hub(path) and (_gfile(path) or os.path).isdir(path)
 
 
@@ -377,7 +364,7 @@ _FOREIGN = {
 
 
 def foreign_kind(beginning: bytes) -> str | None:
-    """The kind of a file with this beginning, if it is a known one that is not text; else None."""
+    """The kind of a file with this beginning, if it is a known one that is not text."""
     if beginning[:1000].removeprefix(b"\xef\xbb\xbf").lstrip().lower().startswith((b"<!doctype html", b"<html")):
         return "an HTML page, perhaps of a failed download; give its text as a text file, or download the file itself"
     return next((kind for magic, kind in _FOREIGN.items() if beginning.startswith(magic)), None)

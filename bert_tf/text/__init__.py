@@ -29,7 +29,7 @@ _NAMES_OF_ANY = {"PreTrainedTokenizer", "TokenizersBackend", "PythonBackend"}
 
 
 def find_vocabulary(directory: str, default: type[Tokenizer]) -> str | None:
-    """The vocabulary file of a model's directory; None if it has none. default: the tokenizer of the model's family."""
+    """The vocabulary file of a model's directory, if any. default: the tokenizer of the model's family."""
     named = _named(directory, default)
     names = _of_word_pieces(named, directory, default).vocab_files if named else ()
     for name in (*names, *default.vocab_files, TOKENIZER, files.VOCAB, files.JSON_VOCAB):
@@ -100,7 +100,7 @@ def _has_sentence_pieces(vocab_file: str) -> bool:
 
 
 def _named(directory: str, default: type[Tokenizer]) -> type[Tokenizer] | None:
-    """The class that tokenizer_class stands for; None if no file names one."""
+    """The class that tokenizer_class stands for, if a file names one."""
     name, path = files.named_class(directory)
     is_xlnet = name == "XLNetTokenizer" and not issubclass(default, FullTokenizer)
     if name and name not in _NAMES_OF_ANY and (name not in _BY_NAME or is_xlnet):

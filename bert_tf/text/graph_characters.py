@@ -78,11 +78,7 @@ def decode_rows(texts: tf.Tensor) -> Rows:
 
 
 class GraphNormalizer(tf.Module):
-    """A tokenizer's normalization of rows.
-
-    normalize: text -> its normalized form: character by character, but for capital sigmas and the order of combining
-    marks.
-    """
+    """A tokenizer's normalization of rows: character by character, but for capital sigmas and the order of marks."""
 
     def __init__(self, normalize: Callable[[str], str]):
         super().__init__(name="graph_normalizer")

@@ -93,11 +93,8 @@ class LibraryTokenizer(Tokenizer):
             return [row.ids for row in self._library.encode_batch_fast(texts, add_special_tokens=False)]
 
     def encode_with_offsets(self, text: str, split_unknown: bool = False, dropped_marks: bool = True) -> WithOffsets:
-        """As of `Tokenizer`; split_unknown and dropped_marks make no difference.
-
-        A piece that is only the space before a word covers nothing: both numbers are the place after the space. Pieces
-        within one character all cover it.
-        """
+        """split_unknown and dropped_marks make no difference. A piece that is only the space before a word covers
+        nothing: both numbers are the place after the space. Pieces within one character all cover it."""
         encoding = self._encoding(text)
         return encoding.ids, encoding.offsets
 
@@ -110,7 +107,6 @@ class LibraryTokenizer(Tokenizer):
             return text if normalizer is None else normalizer.normalize_str(text)
 
     def files(self) -> dict[str, bytes]:
-        """As of `Tokenizer`, with a tokenizer.json if there was none."""
         if TOKENIZER in self._files:
             return dict(self._files)
         values = json.loads(self._library.to_str())

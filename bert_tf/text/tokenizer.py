@@ -86,10 +86,9 @@ class Tokenizer(abc.ABC):
     @classmethod
     @abc.abstractmethod
     def from_file(cls, vocab_file: str, casing: Casing) -> "Tokenizer":
-        """The tokenizer of a vocabulary file, and of what belongs to it beside it.
+        """The tokenizer of a vocabulary file, and of what belongs to it next to it.
 
-        Args:
-          casing: of the model, by `resolve_casing`. A file that says it itself comes first; where none does, pieces do.
+        casing: of the model. A file that says it itself comes first; where none does, pieces do.
         """
 
     @property
@@ -167,7 +166,6 @@ class Tokenizer(abc.ABC):
     # --- text to pieces ----------------------------------------------------------------------------------------------
 
     def tokenize(self, text: str | bytes) -> list[str]:
-        """The pieces of `text`."""
         return self._map_between_added_tokens(text, self._tokenize, "content")
 
     def encode(self, text: str | bytes, add_special_tokens: bool = False) -> list[int]:
@@ -262,11 +260,7 @@ class Tokenizer(abc.ABC):
 
     def save_pretrained(self, directory: str) -> None:
         """Writes the vocabulary and tokenizer_config.json, beside a model or alone, for `read_tokenizer` and for
-        `transformers`, whose ids are the same but for what docs/from-transformers.md lists.
-
-        Raises:
-          TypeError, ValueError, OSError: see `checks.target_directory`; or it has another tokenizer's vocabulary.
-        """
+        `transformers`, whose ids are the same but for what docs/from-transformers.md lists."""
         import tensorflow as tf
 
         directory, contents = target_directory(directory), self.files()
@@ -330,17 +324,14 @@ class Tokenizer(abc.ABC):
         return len(self.vocab)
 
     def convert_tokens_to_ids(self, tokens: Iterable[str]) -> list[int]:
-        """Ids of `tokens`; see `convert_by_vocab`."""
         return convert_by_vocab(self.vocab, tokens)
 
     def convert_ids_to_tokens(self, ids: Iterable[int]) -> list[str]:
-        """Tokens of `ids`; see `convert_by_vocab`."""
         return convert_by_vocab(self.inv_vocab, ids)
 
     # --- rows --------------------------------------------------------------------------------------------------------
 
     def encode_batch(self, texts: Iterable[str | bytes]) -> list[list[int]]:
-        """`encode` of each text."""
         return [self.encode(text) for text in check_list(texts, "texts", "strings", "encode(text)")]
 
     def encode_words(self, words: Sequence[str]) -> list[list[int]]:
@@ -366,7 +357,6 @@ class Tokenizer(abc.ABC):
         return ids[1:]
 
     def num_special_tokens(self, pair: bool = False) -> int:
-        """The number of special tokens in the row of one text, or of a pair."""
         return len(self.begin_tokens) + (len(self.between_tokens) if pair else 0) + len(self.end_tokens)
 
     def kept(self, pieces: Sequence, size: int) -> Sequence:
