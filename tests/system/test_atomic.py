@@ -169,7 +169,7 @@ RARE = [case for case in CASES if case[0] in ("tf1", "huggingface") and case[1] 
 
 
 @pytest.mark.parametrize(("name", "place", "kills"), [*(case for case in CASES if case not in RARE), *slow(*RARE)])
-def test_a_writer_that_ends_early_leaves_the_old_the_new_or_what_is_refused(name, place, kills, tmp_path, monkeypatch):
+def test_a_writer_that_ends_early_leaves_the_old_the_new_or_an_error(name, place, kills, tmp_path, monkeypatch):
     """Never new files beside old ones that are read as if they belonged together; and it can be done again."""
     save, read, steps = WRITERS[name]
     (tmp_path / "bucket").mkdir()

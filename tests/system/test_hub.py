@@ -99,7 +99,7 @@ def test_a_tokenizer_needs_no_weights(server, tmp_path):
     assert not any("safetensors" in path for _, path, _ in server.requests)
 
 
-def test_what_is_a_name(tmp_path, monkeypatch):
+def test_names_of_models(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "models").mkdir()
     for name in ("klue/bert-base", "klue/bert-base@v1", "a/b@refs/pr/1", "hf://models/bert", "hf://x"):
@@ -209,7 +209,7 @@ def half_zeros(path) -> None:
 
 @pytest.mark.parametrize("is_offline", [False, True])
 @pytest.mark.parametrize("file", ["model.safetensors", "vocab.txt", "config.json"])
-def test_a_download_whose_verification_was_killed_is_not_trusted(server, monkeypatch, file, is_offline):
+def test_a_download_is_verified_again_if_that_was_killed(server, monkeypatch, file, is_offline):
     def killed(*_):
         raise KeyboardInterrupt
 
@@ -295,7 +295,7 @@ WITHOUT_WEIGHTS, OTHER_FAMILIES = "owner/flax", ("xlm-roberta", "deberta-v2", "d
     ("hf://bert", ValueError, r"a model on the hub is hf://OWNER/NAME\[@REVISION\]; "),
     ("a--b/c", OSError, "Cannot have -- or .. in repo_id"),
 ])  # fmt: skip
-def test_every_entrance_says_in_one_line_what_is_wrong(server, tmp_path, name, kind, message):
+def test_wrong_names_give_one_line_at_every_entrance(server, tmp_path, name, kind, message):
     for other in ("owner/private", "owner/gated"):
         server.put(other, tmp_path / "repository")
     server.private, server.gated = {"owner/private"}, {"owner/gated"}

@@ -70,7 +70,7 @@ def test_files_of_text(server):
     ("hf://owner/name/a.txt", "an address on the hub is hf://datasets/OWNER/NAME/FILE, or"),
     ("hf://datasets/name/a.txt", "an address on the hub is hf://datasets/OWNER/NAME/FILE, or hf://datasets/OWNER/NAM"),
 ])  # fmt: skip
-def test_what_is_not_there(server, address, message):
+def test_data_sets_that_are_not_there(server, address, message):
     for check in (checks.check_file, checks.check_input_files):
         with pytest.raises((OSError, ValueError), match=f"--train_file: {address.replace('*', '.')}: {message}"):
             check(address, "--train_file")

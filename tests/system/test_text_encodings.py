@@ -116,7 +116,7 @@ def test_a_file_that_is_utf_8_is_read_as_utf_8(tmp_path, caplog):
         assert f"dev.csv is UTF-8 and is read so, not as --encoding={encoding}" in caplog.text
 
 
-def test_unknown_encodings_are_refused():
+def test_names_of_encodings():
     for name in ("cp94", "rot13", "base64", "zlib", "", "utf\0"):
         with pytest.raises(ValueError, match=f"^--encoding={name}: "):
             text_files.check_encoding(name)
