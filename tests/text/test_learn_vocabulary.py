@@ -178,9 +178,7 @@ def test_byte_bpe_gives_the_ids_of_transformers(tmp_path, language):
     tokenizer = ByteBpeTokenizer.from_pretrained(str(tmp_path / "bpe"))
     other = transformers.RobertaTokenizer.from_pretrained(str(tmp_path / "bpe"))
     with open(path, encoding="utf-8") as file:
-        lines = [line.rstrip("\n") for line in file][:300] + [
-            text for language in LANGUAGES for text in TEXTS[language].splitlines()
-        ]
+        lines = [line.rstrip("\n") for line in file][:300] + [TEXTS[language] for language in LANGUAGES]
     assert [tokenizer.encode(line) for line in lines] == [
         other.encode(line, add_special_tokens=False) for line in lines
     ]

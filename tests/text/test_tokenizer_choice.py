@@ -294,7 +294,7 @@ REJECTED = {
 
 
 @pytest.mark.parametrize("name", REJECTED)
-def test_refused_in_one_line(tmp_path, name):
+def test_tokenizer_configs_are_rejected_in_one_line(tmp_path, name):
     tokenizer_config, message = REJECTED[name]
     directory = directory_of(tmp_path / "model", BERT, {}, tokenizer_config)
     with pytest.raises(ValueError, match=message) as caught:

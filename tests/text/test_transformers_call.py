@@ -153,7 +153,7 @@ def test_tokenizers_reject_other_arguments(english, arguments, message):
         english(["how are you", "fine"], **arguments)
 
 
-def test_arguments_that_are_not_there(english):
+def test_calls_reject_unknown_arguments(english):
     message = r"^a tokenizer's call has no stride, return_overflowing_tokens: scripts and predictors cut long texts, "
     with pytest.raises(TypeError, match=message):
         english(["a"], stride=3, return_overflowing_tokens=True)

@@ -97,7 +97,7 @@ def test_casing_that_contradicts_the_checkpoint():
     (tokenizer_files.SPECIAL_TOKENS[:4], r"vocab\.txt lacks \[MASK\]"),
     ([*tokenizer_files.SPECIAL_TOKENS, "a", "\r", "b", ""], r"vocab\.txt: empty lines, which shift .*: 7, 9$"),
 ])  # fmt: skip
-def test_check_vocab_refuses(tmp_path, lines, message):
+def test_check_vocab_rejects(tmp_path, lines, message):
     path = str(tmp_path / "vocab.txt")
     (tmp_path / "vocab.txt").write_text("".join(line + "\n" for line in lines), encoding="utf-8")
     with pytest.raises(ValueError, match=message):
