@@ -54,7 +54,7 @@ def local(
     """A path as it is, or for the name of a model the local folder with its files, fetched unless the cache has them.
 
     flag: that gave the path. output_dir: of a run; the commit of this model that it began with is taken, unless the
-      name has a revision. check: gets the folder when only configurations are there, and refuses other families.
+      name has a revision. check: gets the folder when only configurations are there, and raises for other families.
     """
     if not is_name(path):
         return path
@@ -178,8 +178,8 @@ def _remove_damaged(path: str, announced: str) -> str:
 
 
 def wrong_checksum(path: str, announced: str = "") -> str:
-    """What is wrong with a file of the cache; "" if nothing is, or no checksum is known. A note beside it says so until
-    it changes; where none can be written, each process computes the checksum."""
+    """What is wrong with a file of the cache; "" if nothing is, or no checksum is known. A note next to it says so
+    until it changes; where none can be written, each process computes the checksum."""
     while os.path.islink(path) and not _BLOB.fullmatch(path):
         folder, name = os.path.split(os.path.join(os.path.dirname(path), os.readlink(path)))
         path = os.path.join(os.path.realpath(folder), name)
@@ -244,7 +244,7 @@ def _guarding_downloads() -> Generator[None]:
         if request.url.path.startswith("/api/"):
             request.headers["Accept-Encoding"] = "identity"
 
-    def refuse(answer) -> None:
+    def check_answer(answer) -> None:
         headers, path = answer.headers, answer.url.path
         if "next" in answer.links and next(pages) > _MOST_PAGES:
             raise OSError("its list of files has no end")
@@ -260,12 +260,12 @@ def _guarding_downloads() -> Generator[None]:
 
     hooks = get_session().event_hooks
     hooks["request"].append(ask)
-    hooks["response"].append(refuse)
+    hooks["response"].append(check_answer)
     try:
         yield
     finally:
         hooks["request"].remove(ask)
-        hooks["response"].remove(refuse)
+        hooks["response"].remove(check_answer)
 
 
 @contextlib.contextmanager

@@ -114,7 +114,7 @@ def exit_quietly_on_broken_pipe() -> Generator[None]:
 
 
 def _user_error_message(error: Exception) -> str | None:
-    """The message for an error that the user, the system or memory caused; None: the program's fault."""
+    """The message for an error that the user, the system or memory caused; none if it is the program's fault."""
     innermost = os.path.abspath(traceback.extract_tb(error.__traceback__)[-1].filename)
     ours = innermost.startswith(_PACKAGE_FOLDER) or innermost == os.path.abspath(sys.argv[0])
     errors = getattr(sys.modules.get("tensorflow"), "errors", None)  # if that is imported, errors may be its own

@@ -229,9 +229,9 @@ def atomic_files(paths: Sequence[str]) -> Generator[list[str]]:
 
 
 def replace_files(moves: Mapping[str, str], obsolete: Sequence[str] = ()) -> None:
-    """Renames complete files, or copies them to a remote folder; readers refuse the others without the last of them.
+    """Renames complete files, or copies them to a remote folder; readers raise for the others without the last of them.
 
-    Its predecessor is removed first, so a kill never leaves new files beside old ones that are read together.
+    Its predecessor is removed first, so a kill never leaves new files next to old ones that are read together.
 
     moves: temporary name -> path, in order. obsolete: old files to be removed, those first that readers need.
     """
@@ -417,7 +417,7 @@ class LockedError(OSError):
 
 @contextlib.contextmanager
 def locked(path: str, named: str) -> Generator[None]:
-    """Holds a lock file while the run lives, so that another one is refused at once; a remote folder has none.
+    """Holds a lock file while the run lives, so that another one raises at once; a remote folder has none.
 
     Its folder is made, and removed if it is left empty. named: the flag and its value.
     """
@@ -441,7 +441,7 @@ def locked(path: str, named: str) -> Generator[None]:
         try:
             yield
         finally:
-            os.remove(path)  # while it is held: a run that has opened it by now sees that it is gone
+            os.remove(path)  # while it is held: a run that has opened it by now sees that it was removed
             lock.release()
     finally:
         if is_new and not os.listdir(folder):

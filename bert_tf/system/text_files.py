@@ -71,7 +71,7 @@ def naming_file(path: str) -> Generator[None]:
         yield
     except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError) as error:
         raise ValueError(
-            f"{path}: a value in it, or in a JSON file beside it, is not of the expected kind ({error!r:.200})"
+            f"{path}: a value in it, or in a JSON file next to it, is not of the expected kind ({error!r:.200})"
         ) from error
 
 

@@ -42,7 +42,7 @@ def tokenizer_class_of(vocab_file: str, default: type[Tokenizer] = FullTokenizer
     """Which tokenizer reads a vocabulary file. default: that of the model's family.
 
     A .model is SentencePiece, a vocab.json byte-level BPE; a tokenizer.json says what it is. Everything else is a list
-    of word pieces, unless tokenizer_class beside it says more.
+    of word pieces, unless tokenizer_class next to it says more.
     """
     directory, name = posixpath.split(vocab_file)
     named = _named(directory, default)
@@ -66,7 +66,7 @@ def tokenizer_class_of(vocab_file: str, default: type[Tokenizer] = FullTokenizer
 
 
 def tokenizer_of_file(vocab_file: str, casing: files.Casing, default: type[Tokenizer] = FullTokenizer) -> Tokenizer:
-    """The tokenizer of a vocabulary file, with what belongs to it beside it."""
+    """The tokenizer of a vocabulary file, with what belongs to it next to it."""
     tokenizer = tokenizer_class_of(vocab_file, default).from_file(vocab_file, casing)
     if isinstance(tokenizer, LibraryTokenizer) and issubclass(default, FullTokenizer):
         tokenizer.take_rows(read_json(vocab_file).get("post_processor"), vocab_file)

@@ -163,7 +163,7 @@ def split_words(text: str, split: str = "words", tokens: Iterable[tuple[int, int
 # ---- added tokens ----------------------------------------------------------------------------------------------------
 
 # Cut out of a text as a whole, by the rules of the `tokenizers` library, before the rest is tokenized. Models of
-# Hugging Face have them beside their vocabulary: entity markers such as [E1], words of a field. A token that is not
+# Hugging Face have them next to their vocabulary: entity markers such as [E1], words of a field. A token that is not
 # `normalized` is looked for in the text as it is; then the others, in what the tokenizer's normalization makes of
 # the parts between. At each place the longest token counts. The tokens with a role ([CLS], [SEP], ...) are left out:
 # written in a text they are text, since a text must not end its own row.
@@ -296,7 +296,7 @@ def _cut(part: Part, forms: Forms) -> list[Part]:
 
 
 def read_added_tokens(vocab_file: str, vocab: Mapping[str, int]) -> list[AddedToken]:
-    """The added tokens that the files beside a vocabulary name, those with a role among them, sorted by their ids.
+    """The added tokens that the files next to a vocabulary name, those with a role among them, sorted by their ids.
 
     As `transformers` reads them: tokenizer_config.json, or if that has no added_tokens_decoder special_tokens_map.json,
     added_tokens.json and tokenizer.json. A token in the vocabulary has its id there; the others follow it.

@@ -74,7 +74,7 @@ class JapaneseTokenizer(WordPieces):
 
     @classmethod
     def from_file(cls, vocab_file: str, casing: Casing) -> "JapaneseTokenizer":
-        """The tokenizer of a vocab.txt, with the tokenizer_config.json beside it; cased unless something says more."""
+        """The tokenizer of a vocab.txt, with the tokenizer_config.json next to it; cased unless something says more."""
         directory = posixpath.dirname(vocab_file)
         config = read_tokenizer_config(directory)
         settings = {name: config.get(name) for name in _DEFAULTS}

@@ -223,7 +223,7 @@ class ByteBpeTokenizer(LibraryTokenizer):
     otherwise (lstrip). Other added tokens are tokens wherever they are written.
 
     vocab_file: a tokenizer.json, or a vocab.json.
-    merges_file: for a vocab.json; default: merges.txt beside it.
+    merges_file: for a vocab.json; default: merges.txt next to it.
     """
 
     cls_token, sep_token, unk_token, mask_token, pad_token = "<s>", "</s>", "<unk>", "<mask>", "<pad>"
@@ -278,7 +278,7 @@ class ByteBpeTokenizer(LibraryTokenizer):
 
     @classmethod
     def from_file(cls, vocab_file: str, casing: Casing) -> "ByteBpeTokenizer":
-        """The tokenizer of a tokenizer.json, or of a vocab.json with merges.txt beside it; it keeps case anyway."""
+        """The tokenizer of a tokenizer.json, or of a vocab.json with merges.txt next to it; it keeps case anyway."""
         with naming_file(vocab_file):
             return cls(vocab_file)
 

@@ -217,16 +217,16 @@ class SentencePieceTokenizer(_AlbertRows):
 
 
 class KoBertTokenizer(SentencePieceTokenizer):
-    """SentencePiece of Korean BERTs (KoBERT): the pieces' ids are lines of a vocab.txt beside the .model.
+    """SentencePiece of Korean BERTs (KoBERT): the pieces' ids are lines of a vocab.txt next to the .model.
 
     The rules are those of KoBertTokenizer (monologg/kobert) and KoBERTTokenizer (skt/kobert-base-v1), which descend
     from Hugging Face's XLNetTokenizer: ALBERT's preprocessing, before it two quotation marks in a row become one, and a
     piece that ends in a digit and a comma is split without beginning a new word.
 
-        tokenizer = KoBertTokenizer("vocab.txt")  # with tokenizer_78b3253a26.model beside it
+        tokenizer = KoBertTokenizer("vocab.txt")  # with tokenizer_78b3253a26.model next to it
         tokenizer.tokenize("한국어 모델")  # ['▁한국', '어', '▁모델']
 
-    vocab_file: a vocab.txt with a .model beside it, or a .model whose own numbers are the ids.
+    vocab_file: a vocab.txt with a .model next to it, or a .model whose own numbers are the ids.
     do_lower_case: as when the model was trained; the published ones are cased.
     """
 
@@ -240,7 +240,7 @@ class KoBertTokenizer(SentencePieceTokenizer):
         if not vocab_file.endswith(".model"):
             self._vocab_file, model_file = vocab_file, tokenizer_files.find_model(posixpath.dirname(vocab_file))
             if model_file is None:
-                raise ValueError(f"{vocab_file} has pieces of SentencePiece ({WORD_START}), but no .model beside it.")
+                raise ValueError(f"{vocab_file} has pieces of SentencePiece ({WORD_START}), but no .model next to it.")
         super().__init__(model_file, do_lower_case)
         self.vocab_file = vocab_file
 
@@ -316,7 +316,7 @@ def _ends_in_digit_comma(piece: str) -> bool:
 
 
 class HuggingFaceSentencePiece(_AlbertRows, LibraryTokenizer):
-    """ALBERT's tokenizer by a tokenizer.json; its `files` have the spiece.model beside it, or one made of it."""
+    """ALBERT's tokenizer by a tokenizer.json; its `files` have the spiece.model next to it, or one made of it."""
 
     def __init__(self, vocab_file: str):
         directory = posixpath.dirname(vocab_file)

@@ -128,7 +128,7 @@ class Tokenizer(abc.ABC):
         """Raises if a vocabulary would fail later or does not mean what its author thinks."""
 
     def settings(self) -> dict:
-        """The content of tokenizer_config.json beside these files, in Hugging Face's terms."""
+        """The content of tokenizer_config.json next to these files, in Hugging Face's terms."""
         settings = {f"{role}_token": getattr(self, f"{role}_token") for role in ROLES}
         if self.truncation_side != "right":
             settings["truncation_side"] = self.truncation_side
@@ -259,7 +259,7 @@ class Tokenizer(abc.ABC):
         return cls.of_directory(path, cls, do_lower_case, strip_accents)
 
     def save_pretrained(self, directory: str) -> None:
-        """Writes the vocabulary and tokenizer_config.json, beside a model or alone, for `read_tokenizer` and for
+        """Writes the vocabulary and tokenizer_config.json, next to a model or alone, for `read_tokenizer` and for
         `transformers`, whose ids are the same but for what docs/from-transformers.md lists."""
         import tensorflow as tf
 

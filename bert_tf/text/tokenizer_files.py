@@ -265,7 +265,7 @@ def components_of(values: Mapping | None, name: str) -> list[Mapping]:
 
 
 def word_rules(vocab_file: str) -> dict:
-    """The arguments of `FullTokenizer` beside the casing, by tokenizer_config.json, else tokenizer.json."""
+    """The arguments of `FullTokenizer` but the casing, by tokenizer_config.json, else tokenizer.json."""
     directory = posixpath.dirname(vocab_file)
     config = read_tokenizer_config(directory)
     path = vocab_file if vocab_file.endswith(".json") else posixpath.join(directory, TOKENIZER)

@@ -358,7 +358,7 @@ class FullTokenizer(WordPieces):
 
     @classmethod
     def from_file(cls, vocab_file: str, casing: tokenizer_files.Casing) -> "FullTokenizer":
-        """The tokenizer of a vocab.txt or tokenizer.json, with the rules of the files beside it."""
+        """The tokenizer of a vocab.txt or tokenizer.json, with the rules of the files next to it."""
         lowers = casing.do_lower_case
         if lowers is None:
             lowers = tokenizer_files.lowers_by_pieces(vocab_file, tokenizer_files.read_tokens(vocab_file))

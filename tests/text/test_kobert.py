@@ -111,7 +111,7 @@ def test_kobert_rejects_other_files(folder):
         pretrained.read_tokenizer(str(folder))
     (folder / "tokenizer_config.json").unlink()
     (folder / "tokenizer_78b3253a26.model").unlink()
-    with pytest.raises(ValueError, match=r"vocab.txt has pieces of SentencePiece \(▁\), but no .model beside it"):
+    with pytest.raises(ValueError, match=r"vocab.txt has pieces of SentencePiece \(▁\), but no .model next to it"):
         pretrained.read_tokenizer(str(folder))
 
 
