@@ -25,6 +25,8 @@ _PACKAGE_FOLDER = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + 
 # Packages that TensorFlow and Keras import if they are there, for what no script uses: nearly half of the time of their
 # import. Scripts that need one themselves (plots) import it later.
 _NEEDLESS = ("cv2", "jax", "matplotlib", "pandas", "scipy", "sklearn")
+# What TensorFlow 2.20 and 2.21 write if there is no CUDA driver.
+_WITHOUT_A_DRIVER = b"failed call to cuInit", b"Could not find cuda drivers", b"before absl::InitializeLog()"
 _POOL = "TF_CPU_ALLOCATOR_USE_BFC"  # TensorFlow's own variable: it has a pool for the memory of tensors on the CPU
 _FINDS_TPUS = "googleapiclient"  # by name, in Google's cloud
 # FloatingPointError: the loss is NaN or infinite. Python itself never raises it.
@@ -175,7 +177,7 @@ def start_tensorflow(num_virtual_cpus: int | None = None, trains: bool = True, o
         os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
     with (
         contextlib.nullcontext() if num_virtual_cpus else compiled_programs.keep_programs(deterministic),
-        contextlib.nullcontext() if gpu else without_lines(b"failed call to cuInit"),
+        contextlib.nullcontext() if gpu else without_lines(*_WITHOUT_A_DRIVER),
         _not_found(*needless),
         _made_to_stay(),
     ):
