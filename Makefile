@@ -27,7 +27,7 @@ $(STAMP): requirements.txt constraints.txt pyproject.toml
 	$(BIN)/pip install -c $(VENV)/constraints.txt -r $(VENV)/requirements.txt $(PINS) -e .
 	touch $@
 
-# Further requirements of tests and checks: pytest, ruff, and transformers with PyTorch as an oracle.
+# Further requirements of tests and checks: pytest, ruff, pyrefly, and transformers with PyTorch as an oracle.
 $(DEV_STAMP): $(STAMP) requirements-dev.txt
 	grep -v '^-r' requirements-dev.txt > $(VENV)/requirements-dev.txt
 	$(BIN)/pip install -c $(VENV)/constraints.txt -r $(VENV)/requirements-dev.txt
@@ -68,6 +68,7 @@ docs: $(DEV_STAMP)
 lint: $(DEV_STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/pyrefly check
 
 format: $(DEV_STAMP)
 	$(BIN)/ruff check --fix .
