@@ -13,7 +13,7 @@ from absl import logging
 from bert_tf.families.config import BertConfig
 from bert_tf.families.names import HIDDEN_LAYER
 from bert_tf.store import card, description, head_config
-from bert_tf.store.description import ModelFiles, vocabulary_mismatch
+from bert_tf.store.description import CardFacts, ModelFiles, vocabulary_mismatch
 from bert_tf.store.open import OpenedModel, open_model
 from bert_tf.store.sentence_settings import SentenceSettings, read_settings
 from bert_tf.system.checks import list_of_names, target_directory
@@ -91,7 +91,7 @@ def from_pretrained(
     stored = {name: value for name, value in stored.items() if value and name in taken}
     model = model_class(config, **{**stored, **arguments})
     initialize.initialize_model(model, weights, depth=4, complete=trained, untrained=head.untrained)
-    facts = card.CardFacts(card.beginning_of(opened.path, opened.weights, with_checksum=False))
+    facts = CardFacts(card.beginning_of(opened.path, opened.weights, with_checksum=False))
     files = dataclasses.replace(opened, weights=None, head=head, sentences=sentences, card=facts)
     setattr(model, _FILES_ATTRIBUTE, files)
     return model

@@ -112,7 +112,7 @@ def test_every_reader_takes_the_casing_of_the_pieces_where_no_file_says_it(
         pretrained.read_tokenizer(directory),
         FullTokenizer.from_pretrained(directory),
         read_model_files(directory).make_tokenizer(is_checked=True),
-        model_vocabulary.tokenizer_of(*settings_of_records(**flags), None, None),
+        model_vocabulary.tokenizer_of(*settings_of_records(**flags)),
         model_vocabulary.tokenizer_of_model(vocab_file, config),
     ]
     (tmp_path / "written").mkdir()
