@@ -8,14 +8,14 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from bert_tf.families.families import config_of_dict, family_of, family_of_variables, is_encoder_variable
+from bert_tf.families import config_of_dict, family_of, family_of_variables, is_encoder_variable
+from bert_tf.families.names import base_name, expected_shapes, is_model_variable, word_table
 from bert_tf.store import card, huggingface, save
-from bert_tf.store.description import ModelFiles, check_other_vocabulary, read_head
+from bert_tf.store.description import CardFacts, ModelFiles, check_other_vocabulary, read_head
 from bert_tf.store.head_config import NO_HEAD
 from bert_tf.store.open import FORMATS, open_model, open_weights
 from bert_tf.store.sentence_settings import read_settings
-from bert_tf.store.tensor_files import Weights, base_name, blocks, is_model_variable
-from bert_tf.store.variable_names import expected_shapes, word_table
+from bert_tf.store.tensor_files import Weights, blocks
 from bert_tf.system.checks import path_of
 from bert_tf.system.messages import abbreviated_list, naming_flag, progress_bar
 from bert_tf.system.text_files import read_text_lines
@@ -90,7 +90,7 @@ class Conversion:
         # The source's card if it is ours, unless it is that of the whole of which this is a part.
         text = None if self.part else card.read_generated_card(files.directory)
         if text is None:
-            facts = card.CardFacts(card.beginning_of(self.source, self.original))  # which reads all weights
+            facts = CardFacts(card.beginning_of(self.source, self.original))  # which reads all weights
             text = card.card_of(weights, dataclasses.replace(files, card=facts), format)
         text = card.converted(text, format, self.changes)
         with_optimizer = self.writing["with_optimizer"]

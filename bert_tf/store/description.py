@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 
 from absl import logging
 
+from bert_tf.families import BERT, FAMILIES, family_of
 from bert_tf.families.config import BertConfig, check_vocab_size
-from bert_tf.families.families import BERT, FAMILIES, Family, family_of
+from bert_tf.families.family import Family
 from bert_tf.store.head_config import HEAD_CONFIG, HUGGINGFACE_CONFIG, NO_HEAD, SENTENCES_CONFIG, HeadConfig
 from bert_tf.system.messages import is_first, naming_flag
 from bert_tf.system.storage import is_remote, name_of, paths_beginning_with

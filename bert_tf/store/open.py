@@ -11,11 +11,12 @@ import contextlib
 import dataclasses
 import functools
 import posixpath
-import re
 
 from absl import logging
 
-from bert_tf.families.families import ElectraConfig, Family, family_of, family_of_variables, is_encoder_variable
+from bert_tf.families import family_of, family_of_variables, is_encoder_variable
+from bert_tf.families.family import Family
+from bert_tf.families.names import config_of_shapes
 from bert_tf.store import variable_names
 from bert_tf.store.description import (
     ModelFiles,
@@ -40,8 +41,6 @@ _HUB_SCOPE = "module/"
 # What export_saved_model.py writes.
 EXPORT_FILE, GRAPH_FILE = "export.json", "saved_model.pb"
 ONNX_FILES = ("model.onnx", "model_int8.onnx")
-# A file in the directory of a released ALBERT, as Google and Hugging Face call it.
-_ALBERT_RELEASE = re.compile(r"(?:^|[/-])albert[_-](?:base|x*large)[_-]v([12])(?:/snapshots/[^/]+)?/[^/]+$")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -300,35 +299,33 @@ def _without_configuration(opened: OpenedModel) -> ModelFiles:
 
 
 def _files_beside(weights: Weights, config_file: str | None, is_checked: bool) -> ModelFiles:
-    hints = weights.hints
+    hints, family = weights.hints, family_of_variables(weights)
     if hints.get("sizes_from_weights") and not config_file:
         # Runs of run_pretraining.py keep the configuration of a generator in a separate folder.
-        of_generator = posixpath.join(directory_of(weights.path), "generator", ElectraConfig.file_name)
+        of_generator = posixpath.join(directory_of(weights.path), "generator", family.config_class.file_name)
         config_file = of_generator if exists(of_generator) else None
-    family = family_of_variables(weights)
     files = read_model_files(weights.path, hints, config_file, family)
     beside, heads = files.config, hints.get("num_attention_heads")
     if heads and (beside is None or (hints.get("sizes_from_weights") and not config_file)):
-        files.config = variable_names.config_of_shapes(weights.path, weights.shapes, heads, beside)
+        files.config = config_of_shapes(weights.path, weights.shapes, heads, beside)
     if files.config is None:
         return files
+    config, title = files.config, files.config.title
     if beside is None:
-        files.config.hidden_act = hints.get("hidden_act", files.config.hidden_act)
-        assumed = f'{heads} attention heads, hidden_act "{files.config.hidden_act}", and dropout 0.1'
-        what = f"{files.directory} has no {files.config.file_name}"
-        _warn_once(f"{what}: sizes are those of the weights, with {assumed}.")
+        config.hidden_act = hints.get("hidden_act", config.hidden_act)
+        assumed = f'{heads} attention heads, hidden_act "{config.hidden_act}", and dropout 0.1'
+        _warn_once(f"{files.directory} has no {config.file_name}: sizes are those of the weights, with {assumed}.")
+    name = files.config_file or "The configuration inferred from the weights"
     if is_checked or beside is None:
-        name = files.config_file or "The configuration inferred from the weights"
-        if family.model_type != files.config.model_type and any(map(is_encoder_variable, weights)):
-            raise ValueError(
-                f"{name} is of a {files.config.title}, but {weights.path} of a {family.config_class.title}."
-            )
-        variable_names.check_shapes(weights, files.config, name)
-    # ALBERT's versions have the same variables, the second no dropout: names of directories tell which they are.
-    paths = (files.config_file or "", weights.path)
-    named, version = ((match := _ALBERT_RELEASE.search(path)) and match[1] for path in paths)
-    if (named and version and named != version) or (version == "2" and files.config.hidden_dropout_prob):
-        _warn_once(f"{paths[0]} is not of version {version} of ALBERT, of which {weights.path} is by its directory.")
+        if family is not files.family and any(map(is_encoder_variable, weights)):
+            raise ValueError(f"{name} is of a {title}, but {weights.path} of a {family.config_class.title}.")
+        variable_names.check_shapes(weights, config, name)
+    # Versions have the same variables, the second no dropout: names of directories tell which they are.
+    if released := files.family.released:
+        paths = files.config_file or "", weights.path
+        named, version = ((match := released.search(path)) and match[1] for path in paths)
+        if (named and version and named != version) or (version == "2" and config.hidden_dropout_prob):
+            _warn_once(f"{paths[0]} is not of version {version} of {title}, of which {paths[1]} is by its directory.")
     return files
 
 

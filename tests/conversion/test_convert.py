@@ -19,10 +19,10 @@ from helpers.tiny import TINY_CONFIG
 
 from bert_tf import BertConfig, BertForMaskedLM, BertForPreTraining, BertModel, FullTokenizer, create_optimizer
 from bert_tf.conversion import convert
+from bert_tf.families.names import is_model_variable
 from bert_tf.models import initialize
 from bert_tf.store import bundle, save
 from bert_tf.store.open import open_model, open_weights
-from bert_tf.store.tensor_files import is_model_variable
 from bert_tf.system import storage
 
 FORMATS = ("tf1", "huggingface", "bert_tf")

@@ -17,7 +17,8 @@ from helpers.slow import slow
 from scipy.special import log_softmax
 
 from bert_tf.conversion import convert
-from bert_tf.families.families import ALBERT, AlbertConfig, family_of
+from bert_tf.families import family_of
+from bert_tf.families.albert import FAMILY, AlbertConfig
 from bert_tf.models import task_models
 from bert_tf.store.open import open_model, open_weights
 
@@ -32,7 +33,7 @@ def test_outputs_are_the_originals(golden, name):
     folder = golden / "albert" / name
     inputs, expected = (dict(np.load(folder / f"{name}.npz")) for name in ("inputs", "outputs"))
     model = task_models.BertForPreTraining.from_pretrained(str(folder / "model.ckpt"))
-    assert family_of(model.config) is ALBERT
+    assert family_of(model.config) is FAMILY
     encoded = model.encode({key: inputs[key] for key in ENCODER_INPUTS}, return_all_layers=True, return_attention=True)
     layers = [key for key in expected if key.startswith("encoder_layer_")]
     assert len(layers) == len(encoded["encoder_layers"]) == len(encoded["attention_probabilities"])

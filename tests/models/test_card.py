@@ -13,8 +13,7 @@ from bert_tf import BertConfig, BertForMaskedLM, BertForSequenceClassification, 
 from bert_tf.conversion import convert
 from bert_tf.models import initialize
 from bert_tf.store import card
-from bert_tf.store.card import CardFacts
-from bert_tf.store.description import ModelFiles
+from bert_tf.store.description import CardFacts, ModelFiles
 from bert_tf.store.head_config import NO_HEAD, HeadConfig
 from bert_tf.store.open import open_weights
 from bert_tf.store.save import write_model

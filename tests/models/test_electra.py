@@ -13,7 +13,7 @@ from helpers.converted import there_and_back
 from helpers.outputs import TOLERANCE, assert_close
 
 from bert_tf import BertForMaskedLM, ElectraDiscriminator, fill_mask
-from bert_tf.families.families import ElectraConfig
+from bert_tf.families.electra import ElectraConfig
 from bert_tf.models import task_models
 from bert_tf.store import bundle
 from bert_tf.store.open import open_for_script, open_model, open_weights

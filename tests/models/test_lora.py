@@ -8,7 +8,7 @@ from helpers.outputs import in_training
 from helpers.slow import slow
 
 from bert_tf import BertForSequenceClassification, BertForTokenClassification, create_optimizer
-from bert_tf.families.families import family_named, is_encoder_variable
+from bert_tf.families import family_named, is_encoder_variable
 from bert_tf.models import initialize, kernels, lora_file
 from bert_tf.store import lora
 from bert_tf.store.open import open_weights

@@ -11,7 +11,7 @@ from helpers.converted import example_inputs
 from helpers.outputs import assert_close
 
 from bert_tf.conversion import convert
-from bert_tf.families.families import ElectraConfig
+from bert_tf.families.electra import ElectraConfig
 from bert_tf.models import initialize, task_models
 from bert_tf.models.electra import ElectraDiscriminator
 from bert_tf.store import model_garden

@@ -13,7 +13,7 @@ import tensorflow as tf
 from helpers.training_steps import trainer_of
 
 from bert_tf import BertForMaskedLM, create_optimizer
-from bert_tf.families.families import DistilBertConfig
+from bert_tf.families.distilbert import DistilBertConfig
 from bert_tf.models import initialize
 from bert_tf.models.distillation import LanguageDistillation, TaughtLanguageModel
 from bert_tf.store.open import open_weights

@@ -13,7 +13,8 @@ from helpers.slow import slow
 from helpers.training_steps import trainer_of
 
 from bert_tf import AdamWeightDecay, BertConfig, BertForMaskedLM, BertForPreTraining, Lamb, WarmupLinearDecay
-from bert_tf.families.families import DistilBertConfig, RobertaConfig
+from bert_tf.families.distilbert import DistilBertConfig
+from bert_tf.families.roberta import RobertaConfig
 from bert_tf.models import initialize
 from bert_tf.models.objectives import MaskedLanguageModelObjective, MeanMaskedLanguageModelObjective
 from bert_tf.store.open import open_weights

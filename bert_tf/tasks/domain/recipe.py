@@ -13,8 +13,9 @@ import tensorflow as tf
 from absl import logging
 
 from bert_tf.conversion.convert import OUTPUT_BIAS, convert
+from bert_tf.families import family_of
 from bert_tf.families.config import BertConfig
-from bert_tf.families.families import REPLACED_TOKEN_HEAD, AlbertConfig, family_of
+from bert_tf.families.names import REPLACED_TOKEN_HEAD
 from bert_tf.pretraining.create import create_pretraining_data
 from bert_tf.pretraining.documents import Document, all_documents, marked_held_out, to_text
 from bert_tf.store.description import read_model_files
@@ -67,8 +68,7 @@ class Start:
             return {"rows": "full_sentences"}
         if not self.predicts_order:
             return {"masking": "dynamic", "nsp": False}
-        is_albert = self.config.model_type == AlbertConfig.model_type
-        return {"masking": "dynamic", "next_sentence": "order" if is_albert else "random"}
+        return {"masking": "dynamic", "next_sentence": self.config.pairs}
 
     @property
     def training_settings(self) -> dict:

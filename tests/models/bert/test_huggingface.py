@@ -12,16 +12,15 @@ from helpers.outputs import enlarge
 from helpers.tiny import TINY_CONFIG
 
 from bert_tf import BertConfig, BertForMaskedLM, BertForSequenceClassification, BertModel, FullTokenizer
-from bert_tf.families.families import RobertaConfig
+from bert_tf.families import BERT
+from bert_tf.families.names import expected_shapes
+from bert_tf.families.roberta import RobertaConfig
 from bert_tf.models import initialize, task_models
 from bert_tf.store import huggingface
 from bert_tf.store.description import config_files, read_model_files
 from bert_tf.store.head_config import HeadConfig
-from bert_tf.store.huggingface_layouts import LAYOUTS
 from bert_tf.store.open import TF1, find_weights, open_weights
-from bert_tf.store.variable_names import expected_shapes
 
-LAYOUT = LAYOUTS["bert"]
 HUGGINGFACE_CONFIG = {
     **TINY_CONFIG,
     "hidden_act": "gelu",
@@ -40,7 +39,7 @@ def write_directory(folder, *, prefix="bert.", heads=True, change=None, config=N
     for name, shape in expected_shapes(BertConfig.from_dict(TINY_CONFIG)).items():
         if not heads and name.startswith("cls/"):
             continue
-        theirs = LAYOUT.name_of(name)
+        theirs = BERT.name_of(name)
         theirs = prefix + theirs[5:] if theirs.startswith("bert.") else theirs
         shape = shape[::-1] if name.endswith("kernel") else shape
         tensors[theirs] = generator.normal(0, 0.1, shape).astype(np.float32)
