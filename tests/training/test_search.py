@@ -8,8 +8,8 @@ from sklearn.utils.class_weight import compute_class_weight
 
 from bert_tf.families.recipe import SEARCHED, folder_of, grid_points
 from bert_tf.tasks import outcome
+from bert_tf.tasks.classification.settings import class_weights
 from bert_tf.tasks.outcome import Trial, best_of, table_text, write_search
-from bert_tf.tasks.rows import class_weights
 from bert_tf.training import run_directory
 from bert_tf.training.settings import FineTuningSettings
 

@@ -14,14 +14,15 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 import numpy as np
 from absl import logging
 
-from bert_tf.data.tables import class_name, has_names, quoted, raw_rows
+from bert_tf.data.tables import has_names, quoted, raw_rows
 from bert_tf.system.checks import check_input_files
 from bert_tf.system.declare import setting
 from bert_tf.system.messages import is_first
 from bert_tf.system.storage import write_text_file
 from bert_tf.system.text_files import encoding_setting, read_text_lines
+from bert_tf.tasks.classification.settings import class_weights_setting
 from bert_tf.tasks.ner import metrics as ner_tags
-from bert_tf.tasks.rows import class_weights_setting
+from bert_tf.tasks.rows import class_name
 from bert_tf.text.characters import plain_name, trimmed
 from bert_tf.training.settings import FineTuningSettings
 
