@@ -162,7 +162,7 @@ EITHER = (True, False)
     )),
     ([], EITHER, False, " is not a SQuAD file, {\"data\""),
     ([{"question": "Who?", "answers": []}], (False,), False,
-     r"is not a SQuAD file, .*\(the question 'Who\?' has no id\)"),
+     r" is not a SQuAD file, .*\(the question 'Who\?' has no id\)"),
     ([question(text=None)], EITHER, True, ": question 'q1': its question is None, not a text"),
     ([question(is_impossible="false")], EITHER, True,
      ": question 'q1': is_impossible is 'false', neither true nor false"),
