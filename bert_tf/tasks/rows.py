@@ -152,22 +152,6 @@ def windows_of_model(head: HeadConfig, tokenizer: Tokenizer, max_seq_length: int
     return windows_of(head.window_stride, head.max_windows, tokenizer, max_seq_length)
 
 
-def rows_of_pairs(
-    pairs: Iterable[tuple[Sequence[int], Sequence[int]]], tokenizer: Tokenizer, max_seq_length: int
-) -> tuple[TokenRows, int]:
-    """A row for each pair of texts, given by their token ids (of a single text the second is empty), and how many of
-    the rows lost tokens, as in the original."""
-    rows, starts, truncated = [], [], 0
-    for first, second in pairs:
-        ids, segments = tokenizer.build_inputs(first, second, max_seq_length)
-        truncated += len(first) + len(second) + tokenizer.num_special_tokens(pair=bool(second)) > max_seq_length
-        starts.append(segments.count(0))
-        rows.append(ids)
-    ids, offsets = flatten(rows)
-    watch_unknown(tokenizer, ids)
-    return TokenRows(ids, offsets, np.array(starts, np.int32), {}, pad_id=tokenizer.pad_id), truncated
-
-
 def encode_examples(
     examples: Sequence[InputExample],
     task: Task,
@@ -208,7 +192,7 @@ def encode_examples(
     labels = {} if None in labels else {"label_ids": label_ids(task, labels)}
     if windows:
         return _rows_of_windows([first for first, _ in pairs], labels, tokenizer, max_seq_length, windows, warn)
-    rows, truncated = rows_of_pairs(pairs, tokenizer, max_seq_length)
+    rows, truncated = token_rows.rows_of_pairs(pairs, tokenizer, max_seq_length)
     if truncated:
         message = "Longer than the maximum sequence length, %d tokens, of which the %s are lost: %d of %d examples."
         warn(message, max_seq_length, tokenizer.lost, truncated, len(examples))

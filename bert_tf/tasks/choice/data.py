@@ -10,11 +10,11 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 from absl import logging
 
-from bert_tf.data import tables
+from bert_tf.data import tables, token_rows
 from bert_tf.data.token_rows import GroupedRows
 from bert_tf.system.checks import check_different
 from bert_tf.system.declare import setting
-from bert_tf.tasks.rows import class_name, encode_texts, plain_label, rows_of_pairs
+from bert_tf.tasks.rows import class_name, encode_texts, plain_label
 from bert_tf.text.characters import plain_name
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.training.settings import FineTuningSettings
@@ -220,7 +220,7 @@ def encode_examples(
         context, question = next(encoded), next(encoded)
         # As in classification, a choice without any token (control characters only) does not count as a text.
         pairs += [(context, [*question, *next(encoded)]) for _ in range(num_choices)]
-    rows, truncated = rows_of_pairs(pairs, tokenizer, max_seq_length)
+    rows, truncated = token_rows.rows_of_pairs(pairs, tokenizer, max_seq_length)
     if truncated:
         message = "Longer than max_seq_length=%d tokens, of which the %s are lost: %d of %d choices with their context."
         warn(message, max_seq_length, tokenizer.lost, truncated, len(rows))
