@@ -24,7 +24,7 @@ _PUBLIC = {
     "BertForNextSentencePrediction": ("models.task_models", "Whether a text follows another"),
     "BertForPreTraining": ("models.task_models", "Both pre-training objectives"),
     "BertPretrainingModel": ("models.task_models", "Another name for BertForPreTraining"),
-    "as_dataset": ("tasks.rows", "Texts and labels of a table as a dataset for model.fit"),
+    "as_dataset": ("tasks.classification.data", "Texts and labels of a table as a dataset for model.fit"),
     "load_weights": ("models.initialize", "Loads weights of any format into a model"),
     "PartialLoadWarning": ("models.initialize", "Warns of a model's variables that its weights lacked"),
     "load_lora": ("models.lora_file", "Adds what LoRA has trained to a model with the weights it started from"),

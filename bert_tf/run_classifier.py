@@ -13,7 +13,8 @@ from absl import logging
 from bert_tf.data import token_rows
 from bert_tf.data.tables import quoted, read_rows
 from bert_tf.tasks.classification import data
-from bert_tf.tasks.classification.data import InputExample, Split, read_examples
+from bert_tf.tasks.classification.data import read_examples
+from bert_tf.tasks.rows import InputExample, Split
 from bert_tf.text.tokenizer import Tokenizer
 
 __all__ = [

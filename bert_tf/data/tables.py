@@ -1,12 +1,9 @@
 """Reads rows of TSV, CSV, JSON and Parquet files, and cells of named or numbered columns."""
 
-import ast
-import contextlib
 import csv
 import dataclasses
 import itertools
 import json
-import math
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TypeVar
@@ -213,52 +210,6 @@ def field_of(row: list | dict, column: Column | None, path: str, line: int, flag
     if not -len(row) <= column < len(row):
         raise ValueError(f"{path}, line {line}: {len(row)} columns, but column {column} (from 0) is needed")
     return row[column]
-
-
-def class_name(value) -> str:
-    """The name of a class, by a number, a boolean or their text: 1.0 is 1, and TRUE is true."""
-    name = re.sub(r"^(-?[0-9]+)\.0+\Z", r"\1", str(value))
-    return name.lower() if name.lower() in ("true", "false") else name
-
-
-def is_bracketed(text: str) -> bool:
-    return text[:1] + text[-1:] in ("[]", "{}", "()")
-
-
-def _read_list(text: str):
-    """The list, tuple or object of a cell, as JSON, Python or (without commas) NumPy writes it; else the text."""
-    tokens = re.findall(r"'[^']*'|\"[^\"]*\"|[^\s'\"]+", text[1:-1])
-    has_commas = text[0] != "[" or any("," in token for token in tokens if token[0] not in "'\"")
-    written = text if has_commas else f"[{','.join(tokens)}]"
-    for read in (json.loads, ast.literal_eval):
-        with contextlib.suppress(MemoryError, RecursionError, SyntaxError, TypeError, ValueError):
-            if isinstance(value := read(written), list | tuple | set | dict):
-                return value
-    return text
-
-
-def plain_label(value, several: bool = False):
-    """A label as a plain value: a list for an array, or for the text of a list; None for NaN.
-
-    A list of one is its item, and an empty one None, unless several labels may hold.
-    """
-    if isinstance(value, str) and is_bracketed(value):
-        value = _read_list(value)
-    value = value.tolist() if hasattr(value, "tolist") else value
-    if isinstance(value, list | tuple | set):
-        value = [str(item) if isinstance(item, str) else plain_label(item, True) for item in value]
-        if not several and len(value) < 2:
-            value = value[0] if value else None
-    return None if isinstance(value, float) and math.isnan(value) else value
-
-
-def number_of(value) -> float:
-    """A finite number; NaN for any other value, such as a boolean."""
-    try:
-        number = math.nan if isinstance(value, bool) else float(value)
-    except (OverflowError, TypeError, ValueError):
-        return math.nan
-    return number if math.isfinite(number) else math.nan
 
 
 def text_of(value, path: str, line: int, column: Column) -> str:

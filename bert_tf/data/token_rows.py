@@ -145,16 +145,30 @@ def flatten(rows: Sequence[Sequence[int]]) -> tuple[np.ndarray, np.ndarray]:
     return np.fromiter((index for row in rows for index in row), np.int32, int(offsets[-1])), offsets
 
 
+def rows_of_pairs(
+    pairs: Iterable[tuple[Sequence[int], Sequence[int]]], tokenizer: Tokenizer, max_seq_length: int
+) -> tuple[TokenRows, int]:
+    """Rows of pairs of texts, given by their token ids, and how many of them lost tokens, as in the original.
+
+    The second text may be empty: [CLS] a [SEP], or [CLS] a [SEP] b [SEP].
+    """
+    rows, starts, truncated = [], [], 0
+    for first, second in pairs:
+        ids, segments = tokenizer.build_inputs(first, second, max_seq_length)
+        truncated += len(first) + len(second) + tokenizer.num_special_tokens(pair=bool(second)) > max_seq_length
+        starts.append(segments.count(0))
+        rows.append(ids)
+    ids, offsets = flatten(rows)
+    watch_unknown(tokenizer, ids)
+    return TokenRows(ids, offsets, np.array(starts, np.int32), {}, pad_id=tokenizer.pad_id), truncated
+
+
 def rows_of_texts(
     texts: Sequence[str], tokenizer: Tokenizer, max_seq_length: int, lower: bool = False
 ) -> tuple[TokenRows, int]:
-    """A row [CLS] text [SEP] for each text, in lower case on request, and how many texts lost tokens."""
+    """`rows_of_pairs` of single texts, in lower case on request."""
     encoded = tokenizer.encode_batch([text.lower() for text in texts] if lower else list(texts))
-    ids, offsets = flatten([tokenizer.build_inputs(ids, None, max_seq_length)[0] for ids in encoded])
-    watch_unknown(tokenizer, ids)
-    longest = max_seq_length - tokenizer.num_special_tokens(pair=False)
-    rows = TokenRows(ids, offsets, np.diff(offsets).astype(np.int32), {}, pad_id=tokenizer.pad_id)
-    return rows, sum(len(ids) > longest for ids in encoded)
+    return rows_of_pairs(((ids, ()) for ids in encoded), tokenizer, max_seq_length)
 
 
 def padded_lengths(max_seq_length: int, whole_step: bool = False) -> list[int]:
@@ -343,11 +357,10 @@ def document_spans(length: int, room: int, stride: int) -> list[tuple[int, int]]
 class GroupedRows(TokenRows):
     """Examples of N token rows each; length, `lengths`, `labels` and `batch` are of examples, the rest is of all rows.
 
-    rows_per_example: N. truncated: how many rows were longer than max_seq_length.
+    rows_per_example: N.
     """
 
     rows_per_example: int
-    truncated: int = 0
 
     def __len__(self) -> int:
         return len(self.second_starts) // self.rows_per_example

@@ -18,7 +18,8 @@ from bert_tf.system.messages import naming_flag, progress_bar, warn_once
 from bert_tf.system.workers import batches_at_once, mapped_in_order
 from bert_tf.tasks import rows as task_rows
 from bert_tf.tasks.classification import metrics as classification_metrics
-from bert_tf.tasks.classification.data import InputExample, Task, task_of
+from bert_tf.tasks.classification.data import task_of
+from bert_tf.tasks.rows import InputExample, Task
 from bert_tf.tasks.table import check_task, choose_max_seq_length
 
 _SECONDS_WITHOUT_PROGRESS = 5

@@ -1,43 +1,123 @@
-"""Rows of texts for all tasks: token rows, records, logs, predictions, class weights, and a dataset for Keras."""
+"""Rows of texts for all tasks: examples, token rows, records, logs, predictions, and the labels in a column."""
 
+import ast
+import contextlib
 import dataclasses
-import itertools
 import json
 import math
 import os
 import posixpath
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 from absl import logging
 
 from bert_tf.data import token_rows
-from bert_tf.data.tables import plain_label
+from bert_tf.data.tables import Column, TableSettings, quoted
 from bert_tf.data.token_rows import (
     GroupedRows,
     TokenRows,
     WindowRows,
-    check_tokenizer,
     document_spans,
     flatten,
-    permutation,
 )
 from bert_tf.store.head_config import MAX_WINDOWS, HeadConfig
-from bert_tf.system.checks import check_list, list_of_names, list_of_strings
-from bert_tf.system.declare import setting
-from bert_tf.system.messages import abbreviated_list
+from bert_tf.system.messages import abbreviated_list, is_first
 from bert_tf.system.storage import write_text_file
-from bert_tf.tasks.classification.data import InputExample, Task, read_labels
 from bert_tf.text import shown, watch_unknown
+from bert_tf.text.characters import plain_name
 from bert_tf.text.tokenizer import Tokenizer
-
-if TYPE_CHECKING:
-    import tensorflow as tf
 
 # Starting processes takes seconds; one core tokenizes this much text (characters) meanwhile.
 _CHARACTERS_FOR_PROCESSES = 30_000_000
 _TEXTS_PER_CHUNK = 20_000
+
+
+@dataclasses.dataclass(frozen=True)
+class InputExample:
+    """One text or two, and a label, if known: a string, a float for regression, a tuple where several may hold.
+
+    source: the columns of its row that go into predictions. line: where it begins in the file.
+    """
+
+    guid: str
+    text_a: str
+    text_b: str | None = None
+    label: str | float | tuple[str, ...] | None = None
+    source: Mapping[str, object] | None = None
+    line: int | None = dataclasses.field(default=None, compare=False)
+
+
+@dataclasses.dataclass(frozen=True)
+class Split:
+    """The file of a set of examples, and its columns.
+
+    Attributes:
+      file: name below the data directory; {language} is filled in where a task has one.
+      text_a, text_b, label: columns, by number from 0 (negative ones count from the end) or by name in the header.
+        Several columns of labels have 0 or 1 each, in the order of the task's labels.
+      set_name: first part of every guid. guid: column of the other part; None: the number of the row in the file.
+      header_names: column number -> name that the header must have there, to detect files of another task.
+      keep: (column, value): rows with another value there are left out.
+      skip_short_rows: rows that lack a column are left out (released files of QQP).
+      table: how a user's file is read; None: to the letter, as the files of GLUE.
+    """
+
+    file: str
+    text_a: Column
+    text_b: Column | None = None
+    label: Column | tuple[Column, ...] | None = None
+    set_name: str = "train"
+    has_header: bool = True
+    guid: Column | None = None
+    header_names: Mapping[int, str] = dataclasses.field(default_factory=dict)
+    keep: tuple[int, str] | None = None
+    skip_short_rows: bool = False
+    table: TableSettings | None = None
+
+    @property
+    def columns(self) -> tuple[Column | None, ...]:
+        return self.text_a, self.text_b, *(self.label if isinstance(self.label, tuple) else (self.label,))
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+    """A classification or regression task.
+
+    Attributes:
+      labels: in the order of their ids; None for a regression.
+      train, dev, test: the files; the first dev and test set are the main ones.
+      metrics: names of `metrics.METRICS`; the first chooses the best model.
+      label_aliases: other spellings of labels in the files. any_case: labels may differ in case.
+      other_names: what Hugging Face and models trained there call the labels.
+      multi_label: several labels of an example may hold.
+      marks: whether lists of 0 and 1 mark labels, as in the training file; None: each file's lists say it.
+      language: fills {language} in file names and `keep`.
+    """
+
+    name: str
+    labels: tuple[str, ...] | None
+    train: Split | None
+    dev: Mapping[str, Split] = dataclasses.field(default_factory=dict)
+    test: Mapping[str, Split] = dataclasses.field(default_factory=dict)
+    metrics: tuple[str, ...] = ("accuracy",)
+    label_aliases: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    any_case: bool = False
+    other_names: tuple[str, ...] = ()
+    multi_label: bool = False
+    language: str = ""
+    marks: bool | None = None
+
+    @property
+    def is_regression(self) -> bool:
+        return self.labels is None
+
+    @property
+    def problem_type(self) -> str:
+        if self.is_regression:
+            return "regression"
+        return "multi_label_classification" if self.multi_label else "single_label_classification"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,22 +152,6 @@ def windows_of_model(head: HeadConfig, tokenizer: Tokenizer, max_seq_length: int
     return windows_of(head.window_stride, head.max_windows, tokenizer, max_seq_length)
 
 
-def rows_of_pairs(
-    pairs: Iterable[tuple[Sequence[int], Sequence[int]]], tokenizer: Tokenizer, max_seq_length: int
-) -> tuple[TokenRows, int]:
-    """A row for each pair of texts, given by their token ids (of a single text the second is empty), and how many of
-    the rows lost tokens, as in the original."""
-    rows, starts, truncated = [], [], 0
-    for first, second in pairs:
-        ids, segments = tokenizer.build_inputs(first, second, max_seq_length)
-        truncated += len(first) + len(second) + tokenizer.num_special_tokens(pair=bool(second)) > max_seq_length
-        starts.append(segments.count(0))
-        rows.append(ids)
-    ids, offsets = flatten(rows)
-    watch_unknown(tokenizer, ids)
-    return TokenRows(ids, offsets, np.array(starts, np.int32), {}, pad_id=tokenizer.pad_id), truncated
-
-
 def encode_examples(
     examples: Sequence[InputExample],
     task: Task,
@@ -99,7 +163,7 @@ def encode_examples(
 ) -> TokenRows:
     """Tokenizes examples: [CLS] a [SEP], or [CLS] a [SEP] b [SEP] where b has any token.
 
-    Where all examples have labels, `labels` has label_ids, see `Task.label_ids`.
+    Where all examples have labels, `labels` has label_ids, see `label_ids`.
 
     Args:
       num_processes: processes for large data; by default one for each core.
@@ -112,10 +176,8 @@ def encode_examples(
         raise ValueError(
             f"Example {pair.guid} is a pair; a model that reads windows (--long_texts) takes single texts."
         )
-    encoded = iter(encode_texts(
-        [text for example in examples for text in (example.text_a, example.text_b) if text is not None],
-        tokenizer, num_processes,
-    ))  # fmt: skip
+    texts = [text for example in examples for text in (example.text_a, example.text_b) if text is not None]
+    encoded = iter(encode_texts(texts, tokenizer, num_processes))
     pairs = [(next(encoded), () if example.text_b is None else next(encoded)) for example in examples]
     empty = [
         example
@@ -127,14 +189,27 @@ def encode_examples(
         message = "A text without any token (empty, or of dropped characters) is in %d of %d examples; the first is "
         warn(message + "%s%s.", len(empty), len(examples), empty[0].guid, line)
     labels = [example.label for example in examples]
-    labels = {} if None in labels else {"label_ids": task.label_ids(labels)}
+    labels = {} if None in labels else {"label_ids": label_ids(task, labels)}
     if windows:
         return _rows_of_windows([first for first, _ in pairs], labels, tokenizer, max_seq_length, windows, warn)
-    rows, truncated = rows_of_pairs(pairs, tokenizer, max_seq_length)
+    rows, truncated = token_rows.rows_of_pairs(pairs, tokenizer, max_seq_length)
     if truncated:
         message = "Longer than the maximum sequence length, %d tokens, of which the %s are lost: %d of %d examples."
         warn(message, max_seq_length, tokenizer.lost, truncated, len(examples))
     return dataclasses.replace(rows, labels=labels)
+
+
+def label_ids(task: Task, labels: Sequence) -> np.ndarray:
+    """Class numbers int32 [n] of examples; numbers float32 [n]; or zeros and ones float32 [n, C]."""
+    if task.is_regression:
+        return np.array(labels, np.float32)
+    ids = {label: number for number, label in enumerate(task.labels)}
+    if not task.multi_label:
+        return np.array([ids[label] for label in labels], np.int32)
+    table = np.zeros((len(labels), len(ids)), np.float32)
+    for row, held in zip(table, labels, strict=True):
+        row[[ids[label] for label in held]] = 1.0
+    return table
 
 
 def _rows_of_windows(
@@ -255,199 +330,143 @@ def write_predictions(
     return paths
 
 
-def is_number(text: str) -> bool:
-    try:
-        return math.isfinite(float(text))
-    except ValueError:
-        return False
-
-
 # --- --class_weights --------------------------------------------------------------------------------------------------
 
 
-BALANCED = "balanced"
+# --- labels -----------------------------------------------------------------------------------------------------------
 
 
-def class_weights_setting(of: str):
-    """The setting `class_weights`; of: what has a class."""
-    return setting(
-        None,
-        f"Weights of the classes in the loss, LABEL=WEIGHT,LABEL=WEIGHT (1 for the others), or balanced: the number of "
-        f"{of} divided by the number of classes and by the {of} of the class, so that rare classes count as much as "
-        "frequent ones. The loss is the sum of the weighted losses divided by the sum of their weights.",
-        heading="What is trained",
-        check=lambda text, _: parse_class_weights(text),
-    )
+def class_name(value) -> str:
+    """The name of a class, by a number, a boolean or their text: 1.0 is 1, and TRUE is true."""
+    name = re.sub(r"^(-?[0-9]+)\.0+\Z", r"\1", str(value))
+    return name.lower() if name.lower() in ("true", "false") else name
 
 
-def parse_class_weights(text: str) -> dict[str, float]:
-    """Label -> weight; empty for "balanced"."""
-    weights = {}
-    for part in [] if text == BALANCED else text.split(","):
-        label, _, number = (value.strip() for value in part.rpartition("="))
-        if not label or label in weights or not is_number(number) or float(number) <= 0:
-            raise ValueError(
-                f"--class_weights={text}: {part!r} is not LABEL=WEIGHT with a label of its own and a positive number; "
-                f"or give {BALANCED}."
-            )
-        weights[label] = float(number)
-    return weights
+def is_bracketed(text: str) -> bool:
+    return text[:1] + text[-1:] in ("[]", "{}", "()")
 
 
-def class_weights(text: str, labels: Sequence[str], label_ids: np.ndarray) -> list[float]:
-    """The weights of the classes, which are logged.
+def _read_list(text: str):
+    """The list, tuple or object of a cell, as JSON, Python or (without commas) NumPy writes it; else the text."""
+    tokens = re.findall(r"'[^']*'|\"[^\"]*\"|[^\s'\"]+", text[1:-1])
+    has_commas = text[0] != "[" or any("," in token for token in tokens if token[0] not in "'\"")
+    written = text if has_commas else f"[{','.join(tokens)}]"
+    for read in (json.loads, ast.literal_eval):
+        with contextlib.suppress(MemoryError, RecursionError, SyntaxError, TypeError, ValueError):
+            if isinstance(value := read(written), list | tuple | set | dict):
+                return value
+    return text
 
-    text: --class_weights. labels: the names of the classes. label_ids: the class of all that is trained on, from 0.
+
+def plain_label(value, several: bool = False):
+    """A label as a plain value: a list for an array, or for the text of a list; None for NaN.
+
+    A list of one is its item, and an empty one None, unless several labels may hold.
     """
-    weights_by_label = parse_class_weights(text)
-    if unknown := [label for label in weights_by_label if label not in labels]:
-        raise ValueError(
-            f"--class_weights={text}: no such label: {abbreviated_list(unknown)}. "
-            f"The labels are {abbreviated_list(labels)}."
-        )
-    counts = np.bincount(np.asarray(label_ids).reshape(-1), minlength=len(labels))
-    if text == BALANCED:
-        weights = counts.sum() / (np.count_nonzero(counts) * np.maximum(counts, 1))
-        without = [label for label, count in zip(labels, counts, strict=True) if not count]
-        weights = [float(weight) if count else 1.0 for weight, count in zip(weights, counts, strict=True)]
-        reason = "occur nowhere in the training data"
-    else:
-        weights = [weights_by_label.get(label, 1.0) for label in labels]
-        without = [label for label in labels if label not in weights_by_label]
-        reason = "are not named"
-    if without:
-        logging.warning("--class_weights: these labels %s and have weight 1: %s.", reason, abbreviated_list(without))
-    shown = ", ".join(f"{label} {weight:.4g}" for label, weight in zip(labels, weights, strict=True))
-    logging.info("--class_weights: %s", shown)
-    return weights
+    if isinstance(value, str) and is_bracketed(value):
+        value = _read_list(value)
+    value = value.tolist() if hasattr(value, "tolist") else value
+    if isinstance(value, list | tuple | set):
+        value = [str(item) if isinstance(item, str) else plain_label(item, True) for item in value]
+        if not several and len(value) < 2:
+            value = value[0] if value else None
+    return None if isinstance(value, float) and math.isnan(value) else value
 
 
-_SORTED_BATCHES = 50  # within this many batches, texts padded to one length are batched together
+def number_of(value) -> float:
+    """A finite number; NaN for any other value, such as a boolean."""
+    try:
+        number = math.nan if isinstance(value, bool) else float(value)
+    except (OverflowError, TypeError, ValueError):
+        return math.nan
+    return number if math.isfinite(number) else math.nan
 
 
-def as_dataset(
-    texts: Sequence[str],
-    labels: Sequence | None = None,
-    pairs: Sequence[str] | None = None,
-    *,
-    tokenizer: Tokenizer,
-    label_names: Sequence[str] | None = None,
-    batch_size: int = 32,
-    max_length: int = 128,
-    seed: int | None = None,
-) -> "tf.data.Dataset":
-    """A tf.data.Dataset of texts for a model's `fit`, `evaluate` and `predict`.
+_MARKS = {"0": False, "false": False, "1": True, "true": True}
 
-    A CSV file with the columns text and label, fine-tuned in ten lines:
 
-        import pandas
-        import bert_tf
-        table = pandas.read_csv("reviews.csv")
-        folder = bert_tf.download("uncased_L-4_H-256_A-4")
-        tokenizer = bert_tf.FullTokenizer.from_pretrained(folder)
-        model = bert_tf.BertForSequenceClassification.from_pretrained(folder, labels=["negative", "positive"])
-        data = bert_tf.as_dataset(table.text, table.label, tokenizer=tokenizer, label_names=model.labels, seed=1)
-        model.compile(optimizer=bert_tf.create_optimizer("adamw", 2e-5, 3 * len(data), num_warmup_steps=len(data) // 3))
-        model.fit(data, epochs=3)
-        model.save_pretrained("reviews_model")
+def read_labels(values: Sequence, task: Task, place: Callable[[int], str]) -> tuple[list, Sequence[str]]:
+    """The labels of a column of `plain_label`s, in the form that the task uses, and `_marked_labels`.
 
-    After it, `bert_tf.Predictor("reviews_model")("A lovely film.")` gives a label and probabilities.
-
-    Args:
-      texts: strings: a list, an array, a column of a table; or a table of one or two such columns.
-      labels: one for each text, or their column's name. With label_names names, or lists of names, or of 0 and 1 for
-        each name, where several may hold; without, class numbers from 0, or floats for a regression. None: no labels.
-      pairs: the second text of each, "" for none.
-      tokenizer: that of the model. batch_size: texts a batch; the last batch may be short.
-      label_names: in the order of the classes, as `model.labels`; `fit` compares both, also after take or shuffle.
-      max_length: tokens of a text or pair, special ones included; longer ones lose their last; how many is logged.
-      seed: shuffle the texts with this seed, differently in each epoch. None keeps their order, as `predict` needs.
-
-    Returns:
-      batches of a dict of int32 [B, S], input_ids, input_mask and segment_ids; or of such a dict and labels: int32 [B],
-      float32 [B] for a regression, float32 [B, C] where several may hold. `len` is the number of batches.
-
-    Raises:
-      TypeError: something that is not a string (None and NaN of a table with gaps are not); names its place.
-      ValueError: no texts, more or fewer labels or pairs, an unknown label, a number out of range; names the place.
+    place: names a value in errors, by its number.
     """
-    check_tokenizer(tokenizer)
-    texts, labels, pairs = _columns_of(texts, labels, pairs)
-    if not (texts := list_of_strings(texts, "texts")):
-        raise ValueError("texts is empty")
-    pairs = [None] * len(texts) if pairs is None else list_of_strings(pairs, "pairs")
-    examples = [InputExample(str(number), *parts) for number, parts in enumerate(zip(texts, pairs, strict=True))]
-    names = None if label_names is None else list_of_names(label_names, "label_names")
-    y = None if labels is None else _label_array(check_list(labels, "labels", "labels"), names)
-    if y is not None and len(y) != len(examples):
-        raise ValueError(f"{len(examples)} texts and {len(y)} labels: there must be as many of both")
-    encoded = encode_examples(examples, Task("", (), None), tokenizer, max_length)
-    dataset = _dataset(encoded, y, batch_size, token_rows.padded_lengths(max_length), seed)
-    dataset.label_names = names  # `fit` compares them with the model's
-    return dataset
+    marked = () if task.is_regression else _marked_labels(values, task)
+    labels = []
+    for number, value in enumerate(values):
+        try:
+            labels.append(_label(value, task, marked))
+        except ValueError as error:
+            raise ValueError(f"{place(number)}: {error}") from None
+    return labels, marked
 
 
-def _columns_of(table, labels: Sequence | str | None, pairs: Sequence[str] | None) -> tuple:
-    """The texts, labels and pairs of a pandas table; anything else is returned as it is."""
-    if not hasattr(table, "columns"):
-        return table, labels, pairs
-    names = list(table.columns)
-    if isinstance(labels, str):
-        labels = table[labels]
-        names.remove(labels.name)
-    if not 1 <= len(names) <= 2 or (pairs is not None and len(names) > 1):
-        raise ValueError(f"the table has the columns {names} beside the labels: choose one or two of texts")
-    return table[names[0]], labels, table[names[1]] if len(names) == 2 else pairs
+def _marked_labels(values: Sequence, task: Task) -> Sequence[str]:
+    """The labels that each value of a column marks with 0 or 1: in an object, or by their order, in a list.
+
+    Empty: the values are names. 0 and 1 may be names in a list, too, but integers, and not twice in one.
+    """
+    if any(isinstance(value, dict) for value in values):
+        names = (name for value in values if isinstance(value, dict) for name in value)
+        return task.labels or tuple(dict.fromkeys(_known_label(name, task) for name in names))
+    lists = [value for value in values if isinstance(value, list)]
+    rows = [value for value in lists if value and all(item in (0, 1) for item in value)]
+    if task.marks is False:
+        return ()
+    sure = task.marks or any(len({*row}) < len(row) or {*map(type, row)} != {int} for row in rows)
+    if not (sure or (rows and rows == lists and {*map(len, rows)} == {len(task.labels) or 2})):
+        return ()
+    labels = task.labels or tuple(map(str, range(len(rows[0]))))
+    if is_first("marks", labels):
+        logging.info("Each row has 0 or 1 for each of %d labels: %s.", len(labels), abbreviated_list(labels))
+    return labels
 
 
-def _dataset(encoded: TokenRows, y, batch_size: int, widths, seed: int | None) -> "tf.data.Dataset":
-    import tensorflow as tf
-
-    epochs = itertools.count()
-
-    def batches() -> Iterator:
-        for rows in _order(encoded, batch_size, widths, seed, next(epochs)):
-            features = encoded.batch(rows, token_rows.padded_length(int(encoded.lengths[rows].max()), widths))
-            yield features if y is None else (features, y[rows])
-
-    specs = {name: tf.TensorSpec([None, None], tf.int32) for name in encoded.batch([0], 1)}
-    if y is not None:
-        specs = (specs, tf.TensorSpec([None, *y.shape[1:]], tf.as_dtype(y.dtype)))
-    dataset = tf.data.Dataset.from_generator(batches, output_signature=specs)
-    count = -(-len(encoded) // batch_size)
-    return dataset.apply(tf.data.experimental.assert_cardinality(count)).prefetch(4)
+def _label(value, task: Task, marked: Sequence[str]) -> str | float | tuple[str, ...]:
+    if task.is_regression:
+        if math.isnan(number := number_of(value)):
+            raise ValueError(f"a number is expected as label, found {value!r}")
+        return number
+    if value is None or (value == "" and not task.multi_label):
+        raise ValueError("there is no label")
+    names = () if value in ("", []) else tuple(_names_in(value, task, marked))
+    if not task.multi_label and len(names) != 1:
+        raise ValueError(f"one label is expected (or --multi_label), found {value!r:.80}")
+    return names if task.multi_label else names[0]
 
 
-def _order(encoded: TokenRows, batch_size: int, widths, seed: int | None, epoch: int) -> list[np.ndarray]:
-    count = len(encoded)
-    if seed is None:
-        return [np.arange(start, min(start + batch_size, count)) for start in range(0, count, batch_size)]
-    rows = permutation(count, seed, epoch, 0)
-    window = _SORTED_BATCHES * batch_size
-    for start in range(0, count, window):
-        part = rows[start : start + window]
-        # By the padded length only: by the exact one a batch might have examples of one class.
-        padded = np.searchsorted(widths, encoded.lengths[part])
-        rows[start : start + window] = part[np.argsort(padded, kind="stable")]
-    batches = [rows[start : start + batch_size] for start in range(0, count, batch_size)]
-    return [batches[number] for number in permutation(len(batches), seed, epoch, 1)]
+def _names_in(value, task: Task, marked: Sequence[str]) -> Iterator[str]:
+    """The labels that hold in a value."""
+    if isinstance(value, dict):
+        marks = {_known_label(name, task): mark for name, mark in value.items()}
+        value = [marks.get(name) for name in marked]
+    if marked:
+        if not isinstance(value, list) or len(value) != len(marked):
+            raise ValueError(f"0 or 1 is expected for each of {len(marked)} labels, found {value!r:.80}")
+        for name, mark in zip(marked, value, strict=True):
+            if (holds := _MARKS.get(class_name(mark))) is None:
+                raise ValueError(f"the label {name!r} is {mark!r:.80}, where 0 or 1 is expected")
+            if holds:
+                yield name
+        return
+    items, kinds = (value, (str, int)) if isinstance(value, list) else ([value], (str, int, float, bool))
+    if any(type(item) not in kinds or item in (math.inf, -math.inf) for item in items) or len({*items}) < len(items):
+        raise ValueError(f"{value!r:.80} is neither a label nor a list of different labels")
+    if isinstance(value, str) and task.multi_label:
+        if is_bracketed(value) and value not in task.labels:
+            raise ValueError(f"{value!r:.80} can't be read as a list")
+        items = value.split(",")
+    yield from (_known_label(item, task) for item in items if plain_name(str(item)))
 
 
-def _label_array(labels: list, names: Sequence[str] | None) -> np.ndarray:
-    """Class numbers int32 [n]; numbers float32 [n]; or float32 [n, C] of zeros and ones."""
-    labels = [plain_label(label, several=True) for label in labels]
-    several = any(isinstance(label, list | dict) for label in labels)
-    if names is None and not several:
-        values = np.asarray(labels)
-        if values.ndim == 1 and values.dtype.kind in "iub" and (values >= 0).all() and (values < 2**31).all():
-            return values.astype(np.int32)
-        if values.ndim == 1 and values.dtype.kind == "f" and np.isfinite(values).all():
-            return values.astype(np.float32)
-    task = Task("custom", tuple(names or ()), None, multi_label=several)
-    found, marked = read_labels(labels, task, "labels[{}]".format)
-    if not (names or marked):
-        raise ValueError(
-            f"labels={labels!r:.80}: give class numbers from 0, floats for a regression, or names and "
-            "label_names=model.labels"
-        )
-    return dataclasses.replace(task, labels=tuple(names or marked)).label_ids(found)
+def _known_label(value, task: Task) -> str:
+    label = task.label_aliases.get(str(value), str(value))
+    if task.name == "custom" and label not in task.labels:
+        label = plain_name(class_name(label))
+    if not task.labels or label in task.labels:
+        return label
+    alike = [known for known in task.labels if class_name(known).casefold() == label.casefold()]
+    if len(alike) == 1 and task.any_case:
+        if is_first("case", label):
+            logging.warning("--labels: the label %r is read as %r.", label, alike[0])
+        return alike[0]
+    raise ValueError(f"the label {label!r} is not one of {quoted(task.labels)}")

@@ -13,8 +13,7 @@ from bert_tf.serving import export, onnx_export
 from bert_tf.serving.graph_inputs import TextEncoder, fold, unfolded
 from bert_tf.serving.graph_models import ServedWindowClassifier
 from bert_tf.store.head_config import NO_HEAD
-from bert_tf.tasks.classification.data import InputExample, Task
-from bert_tf.tasks.rows import TextWindows, encode_examples
+from bert_tf.tasks.rows import InputExample, Task, TextWindows, encode_examples
 
 
 def dense(lengths: list[int]) -> dict[str, tf.Tensor]:

@@ -6,11 +6,10 @@ from helpers.paths import GOLDEN, directory_of
 from bert_tf.data.token_rows import TokenRows
 from bert_tf.tasks.choice.data import ChoiceExample
 from bert_tf.tasks.choice.data import encode_examples as encode_choices
-from bert_tf.tasks.classification.data import InputExample, Task
 from bert_tf.tasks.features.extract import encode_line
 from bert_tf.tasks.ner.data import Sentence
 from bert_tf.tasks.ner.encode import encode_sentences
-from bert_tf.tasks.rows import encode_examples
+from bert_tf.tasks.rows import InputExample, Task, encode_examples
 from bert_tf.tasks.squad.answers import AnswerTexts
 from bert_tf.tasks.squad.data import Paragraph, SquadExample
 from bert_tf.tasks.squad.windows import WindowSettings, build_windows

@@ -10,8 +10,7 @@ from bert_tf.store.sentence_settings import SentenceSettings
 from bert_tf.tasks.choice import data as choice_data
 from bert_tf.tasks.choice.task import ChoiceTask
 from bert_tf.tasks.classification import data
-from bert_tf.tasks.classification import settings as classification_settings
-from bert_tf.tasks.classification.settings import ClassificationSettings
+from bert_tf.tasks.classification.settings import ClassificationSettings, custom_task, declared_task
 from bert_tf.tasks.classification.task import ClassificationTask
 from bert_tf.tasks.similarity import data as similarity_data
 from bert_tf.tasks.similarity.task import SimilarityTask
@@ -40,7 +39,7 @@ def test_columns_of_a_classifiers_file(tmp_path, name, content, text_a, copied, 
     (tmp_path / name).write_text(content, encoding="utf-8", newline="")
     file, labels = str(tmp_path / name), ["neg", "pos"]
     own = {"test_file": file, "text_a": text_a, "labels": labels, "multi_label": several, "copy_columns": copied}
-    task = classification_settings.custom_task(ClassificationSettings(**own))
+    task = custom_task(ClassificationSettings(**own))
     run = ClassificationTask(None)
     run.task = task
     examples = data.read_examples(task, task.test["test"])
@@ -78,9 +77,9 @@ def test_columns_that_are_not_there_or_not_used(tmp_path):
     path = str(tmp_path / "new.csv")
     (tmp_path / "new.csv").write_text(CSV, encoding="utf-8")
     own = {"task_name": "custom", "text_a": "text", "label": "label", "copy_columns": ["row"]}
-    task = classification_settings.declared_task(ClassificationSettings(**own, test_file=path))
+    task = declared_task(ClassificationSettings(**own, test_file=path))
     with pytest.raises(ValueError, match=r"new\.csv, line 1: no 'row' for --copy_columns; found '번호', 'text'"):
         data.read_examples(task, task.test["test"])
     # Train and dev files need no such columns.
-    task = classification_settings.custom_task(ClassificationSettings(**own | {"label": "date"}, train_file=path))
+    task = custom_task(ClassificationSettings(**own | {"label": "date"}, train_file=path))
     assert task.labels == ("1 May", "2 May")

@@ -17,7 +17,7 @@ from bert_tf.system.declare import settings_of
 from bert_tf.system.text_files import list_files
 from bert_tf.tasks.choice import data as choice
 from bert_tf.tasks.classification import data
-from bert_tf.tasks.classification import settings as classification_settings
+from bert_tf.tasks.classification.settings import custom_task
 from bert_tf.tasks.ner import data as ner
 from bert_tf.tasks.similarity import data as similarity
 from bert_tf.tasks.squad import data as squad
@@ -204,7 +204,7 @@ def labels_in(script: str, own, name: str) -> list:
     if script == "run_similarity.py":
         examples = similarity.read_examples(file, own.columns, score_range=own.scores_between)
         return [5 * one.score for one in examples]
-    task = classification_settings.custom_task(own) if own.is_custom else data.find_task(own.task_name, own.language)
+    task = custom_task(own) if own.is_custom else data.find_task(own.task_name, own.language)
     split = task.train if name == "train" else task.dev["dev"]
     return [one.label for one in data.read_examples(task, split, own.data_dir or "")]
 

@@ -10,22 +10,11 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 from absl import logging
 
-from bert_tf.data import tables
-from bert_tf.data.tables import (
-    INTEGER,
-    USUAL_TABLE,
-    FileSettings,
-    TableSettings,
-    all_examples,
-    field_of,
-    named_rows,
-    quoted,
-    text_of,
-)
+from bert_tf.data import tables, token_rows
 from bert_tf.data.token_rows import GroupedRows
 from bert_tf.system.checks import check_different
 from bert_tf.system.declare import setting
-from bert_tf.tasks.rows import encode_texts, rows_of_pairs
+from bert_tf.tasks.rows import class_name, encode_texts, plain_label
 from bert_tf.text.characters import plain_name
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.training.settings import FineTuningSettings
@@ -83,7 +72,7 @@ def read_examples(
     *,
     first_label: str = "0",
     labels_needed: bool = True,
-    table: TableSettings = USUAL_TABLE,
+    table: tables.TableSettings = tables.USUAL_TABLE,
 ) -> list[ChoiceExample]:
     """The examples of a file, in its order; all of them have the same number of choices.
 
@@ -92,16 +81,16 @@ def read_examples(
     labels_needed: whether labels must not be missing, "", -1 or null.
     """
     names, examples = columns.header_names(labels_needed) if columns else [], []
-    for number, (line, row, source) in enumerate(named_rows(path, names, table)):
+    for number, (line, row, source) in enumerate(tables.named_rows(path, names, table)):
         columns = columns or _known_layout(list(row), path, labels_needed)
         example = _example(row, columns, first_label, number, path, line)
         if labels_needed and example.label is None:
-            field_of(row, columns.label, path, line)  # raises if the whole column is missing
+            tables.field_of(row, columns.label, path, line)  # raises if the whole column is missing
             raise ValueError(f"{path}, line {line}: there is no label.")
         examples.append(dataclasses.replace(example, source=source))
         if (count := len(example.choices)) != (first_count := len(examples[0].choices)):
             raise ValueError(f"{path}, line {line}: {count} choices, but the first row has {first_count}.")
-    rights = [example.label for example in all_examples(path, examples)]
+    rights = [example.label for example in tables.all_examples(path, examples)]
     is_odd = (1 - 1 / len(examples[0].choices)) ** len(rights) < _CHANCE and 0 not in rights
     if is_odd and labels_needed and first_label == "0":
         logging.warning("%s: no row has the label 0, the first choice; with labels from 1, give --first_label=1.", path)
@@ -113,7 +102,7 @@ def _known_layout(names: Sequence[str], path: str, labels_needed: bool) -> Colum
         needed = {layout.context, layout.question, layout.label if labels_needed else None} - {None}
         prefix = layout.choices[0]
         if needed <= set(names) and (prefix in names or _numbered(prefix, names)):
-            logging.info("%s: its columns are %s.", path, quoted([*filter(None, (*needed, prefix))]))
+            logging.info("%s: its columns are %s.", path, tables.quoted([*filter(None, (*needed, prefix))]))
             return layout
     raise ValueError(f"{path} has no known columns: name them by --context, --question, --choices and --label.")
 
@@ -124,38 +113,42 @@ def _numbered(prefix: str, names: Sequence[str]) -> list[str]:
 
 
 def _example(row: dict, columns: Columns, first_label: str, number: int, path: str, line: int) -> ChoiceExample:
-    context = text_of(field_of(row, columns.context, path, line), path, line, columns.context)
+    context = tables.text_of(tables.field_of(row, columns.context, path, line), path, line, columns.context)
     # A context alone has null in JSON.
-    question = text_of(field_of(row, columns.question, path, line) or "", path, line, columns.question)
+    question = tables.text_of(tables.field_of(row, columns.question, path, line) or "", path, line, columns.question)
     named = ", ".join(columns.choices)
-    choices = tuple(text_of(choice, path, line, named) for choice in _choices_of(row, columns.choices, path, line))
+    choices = tuple(
+        tables.text_of(choice, path, line, named) for choice in _choices_of(row, columns.choices, path, line)
+    )
     if len(choices) < 2 or "" in choices:
         raise ValueError(f"{path}, line {line}: two choices are needed at least, and none may be empty.")
-    label = tables.plain_label(row.get(columns.label))
-    unknown = label is None or tables.class_name(label).strip() in ("", "-1")
+    label = plain_label(row.get(columns.label))
+    unknown = label is None or class_name(label).strip() in ("", "-1")
     label = None if unknown else _label_of(label, first_label, len(choices), path, line)
     return ChoiceExample(str(number), context, question, choices, label)
 
 
 def _choices_of(row: dict, names: Sequence[str], path: str, line: int) -> list:
     if len(names) > 1:
-        return [field_of(row, name, path, line) for name in names]
+        return [tables.field_of(row, name, path, line) for name in names]
     prefix = names[0]
     if isinstance(row.get(prefix), list):
         return row[prefix]
     numbered = _numbered(prefix, list(row))
     if not numbered:
-        raise ValueError(f"{path}, line {line}: no list {prefix!r}, nor {prefix}0, {prefix}1, ... in {quoted(row)}.")
+        raise ValueError(
+            f"{path}, line {line}: no list {prefix!r}, nor {prefix}0, {prefix}1, ... in {tables.quoted(row)}."
+        )
     numbers = [int(name[len(prefix) :]) for name in numbered]
     if numbers != list(range(numbers[0], numbers[0] + len(numbers))) or numbers[0] > 1:
-        raise ValueError(f"{path}, line {line}: the choices are {quoted(numbered)}: a number is missing.")
+        raise ValueError(f"{path}, line {line}: the choices are {tables.quoted(numbered)}: a number is missing.")
     return [row[name] for name in numbered]
 
 
 def _label_of(value, first: str, count: int, path: str, line: int) -> int:
-    text, number = tables.class_name(value).strip(), None
-    if INTEGER.fullmatch(first):
-        if INTEGER.fullmatch(text):
+    text, number = class_name(value).strip(), None
+    if tables.INTEGER.fullmatch(first):
+        if tables.INTEGER.fullmatch(text):
             number = int(text) - int(first)
     elif len(text) == 1:
         number = ord(text) - ord(first)
@@ -168,7 +161,7 @@ def _label_of(value, first: str, count: int, path: str, line: int) -> int:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ChoiceSettings(TableSettings, FileSettings):
+class ChoiceSettings(tables.TableSettings, tables.FileSettings):
     """Columns of files of multiple choice."""
 
     context: str | None = setting(
@@ -227,7 +220,7 @@ def encode_examples(
         context, question = next(encoded), next(encoded)
         # As in classification, a choice without any token (control characters only) does not count as a text.
         pairs += [(context, [*question, *next(encoded)]) for _ in range(num_choices)]
-    rows, truncated = rows_of_pairs(pairs, tokenizer, max_seq_length)
+    rows, truncated = token_rows.rows_of_pairs(pairs, tokenizer, max_seq_length)
     if truncated:
         message = "Longer than max_seq_length=%d tokens, of which the %s are lost: %d of %d choices with their context."
         warn(message, max_seq_length, tokenizer.lost, truncated, len(rows))

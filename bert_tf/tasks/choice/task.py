@@ -11,7 +11,7 @@ from bert_tf.system.messages import naming_flag
 from bert_tf.tasks import rows as task_rows
 from bert_tf.tasks.choice import data
 from bert_tf.tasks.classification import metrics
-from bert_tf.tasks.classification.data import Task
+from bert_tf.tasks.rows import Task
 from bert_tf.tasks.table import TASKS
 from bert_tf.tasks.task import LOGGED_EXAMPLES, ExampleSet, FineTuningTask
 

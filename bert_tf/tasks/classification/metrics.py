@@ -12,7 +12,7 @@ from absl import logging
 from bert_tf.store.head_config import softmax
 from bert_tf.system.messages import warn_once
 from bert_tf.system.storage import write_text_file
-from bert_tf.tasks.classification.data import Task
+from bert_tf.tasks.rows import Task
 
 
 def _by_scikit_learn(name: str, **options):

@@ -2,8 +2,10 @@
 
 import collections
 import dataclasses
+import math
 from collections.abc import Sequence
 
+import numpy as np
 from absl import logging
 
 from bert_tf.data.tables import (
@@ -17,15 +19,29 @@ from bert_tf.store.head_config import MAX_WINDOWS
 from bert_tf.system import checks
 from bert_tf.system.checks import check_file
 from bert_tf.system.declare import ORIGINAL, declared_in, setting, setting_group
-from bert_tf.system.messages import naming_flag
+from bert_tf.system.messages import abbreviated_list, naming_flag
 from bert_tf.system.storage import is_remote
 from bert_tf.system.text_files import UTF_8
-from bert_tf.tasks.classification.data import Split, Task, find_task, read_file, split_path
-from bert_tf.tasks.rows import class_weights_setting, is_number
+from bert_tf.tasks.classification.data import find_task, read_split, split_path
+from bert_tf.tasks.rows import Split, Task
 from bert_tf.text.characters import plain_name
 from bert_tf.text.tokenizer_files import directory_of
 from bert_tf.training.run_directory import settings_of_model
 from bert_tf.training.settings import FineTuningSettings
+
+BALANCED = "balanced"
+
+
+def class_weights_setting(of: str):
+    """The setting `class_weights`; of: what has a class."""
+    return setting(
+        None,
+        f"Weights of the classes in the loss, LABEL=WEIGHT,LABEL=WEIGHT (1 for the others), or balanced: the number of "
+        f"{of} divided by the number of classes and by the {of} of the class, so that rare classes count as much as "
+        "frequent ones. The loss is the sum of the weighted losses divided by the sum of their weights.",
+        heading="What is trained",
+        check=lambda text, _: parse_class_weights(text),
+    )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -127,6 +143,7 @@ class ClassificationSettings(TableSettings, FileSettings):
         needed = {"train": run.do_train, "dev": run.do_train or run.do_eval, "test": run.do_predict}
         for kind, is_needed in needed.items():
             check_file(getattr(self, f"{kind}_file") if is_needed else None, f"--{kind}_file")
+        checks.check_different({f"--{name}": getattr(self, name) for name in ("text_a", "text_b", "label")})
         declared_task(self)
 
     def _check_glue(self, run: FineTuningSettings) -> None:
@@ -170,7 +187,6 @@ def declared_task(own) -> Task:
     own: `ClassificationSettings`, with columns by name (the files then have a header) or by number from 0 (they then
     have none), and labels in the order of their ids, found in any case; None: see `custom_task`.
     """
-    checks.check_different({f"--{name}": getattr(own, name) for name in ("text_a", "text_b", "label")})
     if own.regression and (own.multi_label or own.labels):
         raise ValueError("--regression has no classes: leave --multi_label and --labels out.")
     names = own.label.split(",") if own.multi_label and own.label else [own.label]
@@ -212,7 +228,7 @@ def custom_task(own) -> Task:
     from bert_tf.tasks.classification.settings import check_training_labels
 
     with naming_flag("--train_file"):
-        examples, marked = read_file(task, task.train, split_path(task, task.train))
+        examples, marked = read_split(task, task.train)
         check_training_labels(train_file, examples, by_number=not task.train.has_header)
     labels = {label for row in examples for label in (row.label if task.multi_label else (row.label,))} | {*marked}
     ordered = sorted(labels, key=int if all(map(INTEGER.fullmatch, labels)) else None)
@@ -280,3 +296,55 @@ def warn_of_known_texts(train: Sequence, dev: Sequence) -> None:
     if shared > _MANY_KNOWN * len(dev) and trained != others:
         message = "Of %d rows of --dev_file %d are also in --train_file: results on them say nothing about other texts."
         logging.warning(message, len(dev), shared)
+
+
+# --- --class_weights --------------------------------------------------------------------------------------------------
+
+
+def is_number(text: str) -> bool:
+    try:
+        return math.isfinite(float(text))
+    except ValueError:
+        return False
+
+
+def parse_class_weights(text: str) -> dict[str, float]:
+    """Label -> weight; empty for "balanced"."""
+    weights = {}
+    for part in [] if text == BALANCED else text.split(","):
+        label, _, number = (value.strip() for value in part.rpartition("="))
+        if not label or label in weights or not is_number(number) or float(number) <= 0:
+            raise ValueError(
+                f"--class_weights={text}: {part!r} is not LABEL=WEIGHT with a label of its own and a positive number; "
+                f"or give {BALANCED}."
+            )
+        weights[label] = float(number)
+    return weights
+
+
+def class_weights(text: str, labels: Sequence[str], label_ids: np.ndarray) -> list[float]:
+    """The weights of the classes, which are logged.
+
+    text: --class_weights. labels: the names of the classes. label_ids: the class of all that is trained on, from 0.
+    """
+    weights_by_label = parse_class_weights(text)
+    if unknown := [label for label in weights_by_label if label not in labels]:
+        raise ValueError(
+            f"--class_weights={text}: no such label: {abbreviated_list(unknown)}. "
+            f"The labels are {abbreviated_list(labels)}."
+        )
+    counts = np.bincount(np.asarray(label_ids).reshape(-1), minlength=len(labels))
+    if text == BALANCED:
+        weights = counts.sum() / (np.count_nonzero(counts) * np.maximum(counts, 1))
+        without = [label for label, count in zip(labels, counts, strict=True) if not count]
+        weights = [float(weight) if count else 1.0 for weight, count in zip(weights, counts, strict=True)]
+        reason = "occur nowhere in the training data"
+    else:
+        weights = [weights_by_label.get(label, 1.0) for label in labels]
+        without = [label for label in labels if label not in weights_by_label]
+        reason = "are not named"
+    if without:
+        logging.warning("--class_weights: these labels %s and have weight 1: %s.", reason, abbreviated_list(without))
+    shown = ", ".join(f"{label} {weight:.4g}" for label, weight in zip(labels, weights, strict=True))
+    logging.info("--class_weights: %s", shown)
+    return weights

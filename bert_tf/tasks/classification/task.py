@@ -11,7 +11,13 @@ from bert_tf.system.declare import value_of
 from bert_tf.system.messages import naming_flag
 from bert_tf.tasks import rows as task_rows
 from bert_tf.tasks.classification import data, metrics
-from bert_tf.tasks.classification.settings import WINDOW_FLAGS, ClassificationSettings, custom_task, warn_of_known_texts
+from bert_tf.tasks.classification.settings import (
+    WINDOW_FLAGS,
+    ClassificationSettings,
+    class_weights,
+    custom_task,
+    warn_of_known_texts,
+)
 from bert_tf.tasks.table import TASKS
 from bert_tf.tasks.task import LOGGED_EXAMPLES, ExampleSet, FineTuningTask
 from bert_tf.text import tokenizer_files
@@ -85,29 +91,20 @@ class ClassificationTask(FineTuningTask):
             files.head, architecture=architecture, labels=task.labels, problem_type=problem_type
         )
         self.files, self.main_metric = files, f"eval_{task.metrics[0]}"
+        actions = {"train": run.do_train, "dev": run.do_train or run.do_eval, "test": run.do_predict}
+        sets = {kind: self._sets(kind, run, tokenizer) for kind, is_needed in actions.items() if is_needed}
+        self.dev_sets, self.test_sets = sets.get("dev", []), sets.get("test", [])
         if run.do_train:
-            train = self._sets("train", run, tokenizer)[0]
+            train = sets["train"][0]
             task_rows.log_examples(train.examples[:LOGGED_EXAMPLES], train.rows, tokenizer)
             self.train_rows, files.head = train.rows, dataclasses.replace(files.head, pairs=self.takes_pairs)
+            for examples in self.dev_sets if settings.is_custom else ():
+                warn_of_known_texts(train.examples, examples.examples)
             if weights is not None:
                 if problem_type != "single_label_classification":
                     raise ValueError("--class_weights is for tasks with one class an example.")
-                label_ids = train.rows.labels["label_ids"]
-                self.class_weights = task_rows.class_weights(weights, task.labels, label_ids)
-        if run.do_eval or run.do_train:
-            try:
-                self.dev_sets = self._sets("dev", run, tokenizer)
-            except FileNotFoundError as error:
-                if settings.dev_file or run.do_eval:
-                    raise
-                logging.info("No evaluation while training: %s", error)
-            if settings.is_custom and run.do_train:
-                for examples in self.dev_sets:
-                    warn_of_known_texts(train.examples, examples.examples)
-        if run.do_train:
+                self.class_weights = class_weights(weights, task.labels, train.rows.labels["label_ids"])
             run.check_dev_set(bool(self.dev_sets), ", and the task has no dev set")
-        if run.do_predict:
-            self.test_sets = self._sets("test", run, tokenizer)
 
     def _sets(self, kind: str, run: FineTuningSettings, tokenizer: Tokenizer) -> list[ExampleSet]:
         """The "train", "dev" or "test" sets, encoded; only the further ones (mismatched) may be missing."""
@@ -118,9 +115,12 @@ class ClassificationTask(FineTuningTask):
             try:
                 with naming_flag(f"--{kind}_file" if settings.is_custom else "--data_dir"):
                     examples = data.read_examples(task, split, settings.data_dir or "")
-            except FileNotFoundError:
-                if not sets:
+            except FileNotFoundError as error:
+                if not sets and (kind != "dev" or run.do_eval or settings.dev_file):
                     raise
+                if not sets:
+                    logging.info("No evaluation while training: %s", error)
+                    break
                 logging.info("%s does not exist and is left out.", data.split_path(task, split, settings.data_dir))
                 continue
             logging.info("%s: %d examples", name, len(examples))

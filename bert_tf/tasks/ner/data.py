@@ -14,14 +14,15 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 import numpy as np
 from absl import logging
 
-from bert_tf.data.tables import class_name, has_names, quoted, raw_rows
+from bert_tf.data.tables import has_names, quoted, raw_rows
 from bert_tf.system.checks import check_input_files
-from bert_tf.system.declare import setting
+from bert_tf.system.declare import changeable_setting, setting
 from bert_tf.system.messages import is_first
 from bert_tf.system.storage import write_text_file
 from bert_tf.system.text_files import encoding_setting, read_text_lines
+from bert_tf.tasks.classification.settings import class_weights_setting
 from bert_tf.tasks.ner import metrics as ner_tags
-from bert_tf.tasks.rows import class_weights_setting
+from bert_tf.tasks.rows import class_name
 from bert_tf.text.characters import plain_name, trimmed
 from bert_tf.training.settings import FineTuningSettings
 
@@ -332,8 +333,10 @@ class NerSettings(Layout):
         None, "Words and tags to train on; files separated by commas, or a glob.", heading="Your files"
     )
     dev_file: str | None = setting(None, "Words and tags to evaluate on (or several files).")
-    test_file: str | None = setting(None, "One file to tag; tags, if it has any, are scored.")
-    test_has_tags: bool = setting(True, "Whether --test_file has a tag column. A file with a single column has none.")
+    test_file: str | None = changeable_setting(None, "One file to tag; tags, if it has any, are scored.")
+    test_has_tags: bool = changeable_setting(
+        True, "Whether --test_file has a tag column. A file with a single column has none."
+    )
     doc_stride: int | None = setting(
         None,
         "Tokens from the start of one window of a long sentence or document to the next. If unset, half a window.",
@@ -346,7 +349,7 @@ class NerSettings(Layout):
         "large --max_seq_length. If unset, as the model was trained, or else false.",
         unset=True,
     )
-    metric: str = setting(
+    metric: str = changeable_setting(
         "entities",
         "How tags are scored. entities: precision, recall and F1 of whole entities, as conlleval. klue: also the "
         "scores of KLUE-NER, for files with a character a line: mean F1 over types of entities, which chooses the best "

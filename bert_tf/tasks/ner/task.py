@@ -13,10 +13,10 @@ from bert_tf.store.head_config import HeadConfig, difference, softmax, spelled_a
 from bert_tf.system.messages import abbreviated_list, naming_flag
 from bert_tf.system.storage import write_text_file
 from bert_tf.system.text_files import list_files
+from bert_tf.tasks.classification.settings import class_weights
 from bert_tf.tasks.ner import data, encode, metrics
 from bert_tf.tasks.ner.data import ConllFile, Layout, Sentence, predicted_tags, raw_tags, tags_by_sentence
 from bert_tf.tasks.ner.metrics import OUTSIDE, PIECES, SETTINGS_FILE, TaggingSettings, Tags
-from bert_tf.tasks.rows import class_weights
 from bert_tf.tasks.table import TASKS
 from bert_tf.tasks.task import LOGGED_EXAMPLES, ExampleSet, FineTuningTask
 from bert_tf.text.tokenizer_files import directory_of

@@ -11,20 +11,11 @@ import numpy as np
 from absl import logging
 
 from bert_tf.data import tables, token_rows
-from bert_tf.data.tables import (
-    USUAL_TABLE,
-    FileSettings,
-    TableSettings,
-    all_examples,
-    field_of,
-    named_rows,
-    quoted,
-    text_of,
-)
 from bert_tf.data.token_rows import GroupedRows
 from bert_tf.system.checks import check_different
 from bert_tf.system.declare import setting
 from bert_tf.system.messages import warn_once
+from bert_tf.tasks.rows import number_of, plain_label
 from bert_tf.text.characters import plain_name
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.training.settings import FineTuningSettings
@@ -88,7 +79,7 @@ def read_examples(
     columns: Columns | None = None,
     *,
     score_range: tuple[float, float] = (0.0, 1.0),
-    table: TableSettings = USUAL_TABLE,
+    table: tables.TableSettings = tables.USUAL_TABLE,
     partners: bool = True,
 ) -> list[SimilarityExample]:
     """The examples of a file, in its order; scores are mapped from score_range to 0..1.
@@ -97,16 +88,20 @@ def read_examples(
     partners: whether two texts without a score belong together, as in any but a test set.
     """
     names, is_named, judged, examples = columns.all if columns else [], columns is not None, {}, []
-    for number, (line, row, source) in enumerate(named_rows(path, names, table)):
+    for number, (line, row, source) in enumerate(tables.named_rows(path, names, table)):
         columns = columns or _known_layout(list(row), path)
-        texts = tuple(text_of(field_of(row, name, path, line), path, line, name) for name in columns.texts)
+        texts = tuple(
+            tables.text_of(tables.field_of(row, name, path, line), path, line, name) for name in columns.texts
+        )
         if "" in texts:
             raise ValueError(f"{path}, line {line}: {columns.texts[texts.index('')]} is empty.")
-        score = _score(field_of(row, columns.score, path, line), score_range, path, line) if columns.score else None
+        score = (
+            _score(tables.field_of(row, columns.score, path, line), score_range, path, line) if columns.score else None
+        )
         if partners and not (columns.score or columns.negative):
             _check_judgements(row, columns, judged, path, line, is_named)
         examples.append(SimilarityExample(str(number), texts, score, source))
-    scores = [example.score for example in all_examples(path, examples) if example.score is not None]
+    scores = [example.score for example in tables.all_examples(path, examples) if example.score is not None]
     if len(scores) > 1 and max(scores) - min(scores) < _NARROW:
         low, high = score_range
         shown = (low + (high - low) * score for score in (min(scores), max(scores)))
@@ -133,16 +128,16 @@ def _check_judgements(row: Mapping, columns: Columns, judged: dict, path: str, l
 def _known_layout(names: Sequence[str], path: str) -> Columns:
     for layout in KNOWN_LAYOUTS:
         if set(layout.all) <= set(names):
-            logging.info("%s: its columns are %s.", path, quoted(layout.all))
+            logging.info("%s: its columns are %s.", path, tables.quoted(layout.all))
             return layout
     raise ValueError(
-        f"{path}: which column is what? There are {quoted(names)}: name them by --text_a, --text_b, --negative and "
-        "--score."
+        f"{path}: which column is what? There are {tables.quoted(names)}: name them by --text_a, --text_b, --negative "
+        "and --score."
     )
 
 
 def _score(value, score_range: tuple[float, float], path: str, line: int) -> float:
-    if math.isnan(score := tables.number_of(tables.plain_label(value))):
+    if math.isnan(score := number_of(plain_label(value))):
         raise ValueError(f"{path}, line {line}: a number is expected as score, found {value!r}")
     low, high = score_range
     if not low <= score <= high:
@@ -165,7 +160,7 @@ def _parse_range(score_range: Sequence[str | float], flag: str = "--score_range"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class SimilaritySettings(TableSettings, FileSettings):
+class SimilaritySettings(tables.TableSettings, tables.FileSettings):
     """Columns of files of texts, pooling and loss."""
 
     text_a: str | None = setting(

@@ -10,9 +10,9 @@ import pytest
 import tensorflow as tf
 from helpers.parquet import parquet_of
 
+from bert_tf.tasks import rows as task_rows
 from bert_tf.tasks.classification import data, settings
-from bert_tf.tasks.classification import settings as classification_settings
-from bert_tf.tasks.classification.settings import ClassificationSettings
+from bert_tf.tasks.classification.settings import ClassificationSettings, custom_task
 
 PAIRS = "index|sentence1|sentence2"
 STS_B = "index|genre|filename|year|old_index|source1|source2|sentence1|sentence2"
@@ -77,7 +77,7 @@ def test_mnli_mismatched_and_xnli_in_another_language(tmp_path):
     write_lines(tmp_path / "dev_mismatched.tsv", [header, "31|32|33|34|35|36|37|38|P|H|neutral|entailment"])
     task = data.find_task("MNLI")
     example = data.read_examples(task, task.dev["dev_mismatched"], str(tmp_path))[0]
-    assert example == data.InputExample("dev_mismatched-31", "P", "H", "entailment")
+    assert example == task_rows.InputExample("dev_mismatched-31", "P", "H", "entailment")
     rows = ["language|gold_label|a|b|c|d|sentence1|sentence2", "zh|neutral|a|b|c|d|一|二", "ko|neutral|a|b|c|d|하나|둘"]
     for name in ("dev", "test"):
         write_lines(tmp_path / f"xnli.{name}.tsv", rows)
@@ -85,7 +85,7 @@ def test_mnli_mismatched_and_xnli_in_another_language(tmp_path):
     task = data.find_task("xnli", "ko")
     assert data.read_examples(task, task.train, str(tmp_path))[0].label == "contradiction"
     assert data.read_examples(task, task.dev["dev"], str(tmp_path)) == [
-        data.InputExample("dev-2", "하나", "둘", "neutral")
+        task_rows.InputExample("dev-2", "하나", "둘", "neutral")
     ]
     assert data.read_examples(task, task.test["test"], str(tmp_path))[0].label == "neutral"
 
@@ -112,7 +112,7 @@ RTE = f"{PAIRS}|label"
     ("qqp", [*GLUE_LAYOUTS["qqp"]["train.tsv"], "8|9|9|a|b|2"], r"train\.tsv, line 5: the label '2' is not one of '0'"),
     ("rte", [RTE, "0|A|B"], r"train\.tsv, line 2: 3 columns, but column 3 "),
 ])  # fmt: skip
-def test_bad_files_are_named(tmp_path, name, lines, message):
+def test_glue_reader_rejects(tmp_path, name, lines, message):
     write_lines(tmp_path / "train.tsv", lines)
     task = data.find_task(name)
     with pytest.raises(ValueError, match=message):
@@ -143,7 +143,7 @@ SEVERAL = {"multi_label": True}
 def own_task(tmp_path, content, name="train.csv", test_file=None, **arguments):
     (tmp_path / name).write_text(content, encoding="utf-8")
     own = {"train_file": str(tmp_path / name), "test_file": test_file, "text_a": "text", "label": "label"}
-    return classification_settings.custom_task(ClassificationSettings(**own | arguments))
+    return custom_task(ClassificationSettings(**own | arguments))
 
 
 @pytest.mark.parametrize("kind", CUSTOM)
@@ -160,7 +160,7 @@ def test_custom_files_by_name(tmp_path, kind):
 def test_custom_files_by_number_have_no_header(tmp_path):
     task = own_task(tmp_path, 'b,"first, of\ntwo lines",second\na,x,y\n', text_a="1", text_b="-1", label="0")
     assert task.labels == ("a", "b")
-    assert data.read_examples(task, task.train)[0] == data.InputExample(
+    assert data.read_examples(task, task.train)[0] == task_rows.InputExample(
         "train-0", "first, of\ntwo lines", "second", "b"
     )
 
@@ -224,9 +224,7 @@ def test_lists_are_read_as_those_of_the_training_file(tmp_path):
         rows = [json.dumps({"text": "a", "label": label}) + "\n" for label in labels]
         (tmp_path / f"{name}.jsonl").write_text("".join(rows))
     files = {f"{name}_file": str(tmp_path / f"{name}.jsonl") for name in ("train", "dev")}
-    task = classification_settings.custom_task(
-        ClassificationSettings(**files, text_a="text", label="label", multi_label=True)
-    )
+    task = custom_task(ClassificationSettings(**files, text_a="text", label="label", multi_label=True))
     assert [row.label for row in data.read_examples(task, task.dev["dev"])] == [("0", "1"), ("1", "0")]
 
 
@@ -234,7 +232,7 @@ def test_missing_labels_are_left_out_where_the_classes_are_given(tmp_path, caplo
     rows = [{"text": "a", "label": value} for value in (1.0, math.nan, None, 0.0)]
     (tmp_path / "a.parquet").write_bytes(parquet_of(rows))
     own = {"train_file": f"{tmp_path}/a.parquet", "text_a": "text", "label": "label", "labels": ["0", "1"]}
-    task = classification_settings.custom_task(ClassificationSettings(**own))
+    task = custom_task(ClassificationSettings(**own))
     assert [row.label for row in data.read_examples(task, task.train)] == ["1", "0"]
     assert "left out rows that have no label ('-' or null): 2, the first in line 2" in caplog.text
 
@@ -249,15 +247,10 @@ def test_a_column_of_0_and_1_for_each_label(tmp_path):
         for labels in (None, ["Toxic", "Obscene"]):
             first, second = labels or ("toxic", "obscene")
             given = {"text_a": "text", "label": "toxic,obscene", "labels": labels, "multi_label": True}
-            task = classification_settings.custom_task(
-                ClassificationSettings(train_file=str(path), dev_file=str(path), **given)
-            )
+            task = custom_task(ClassificationSettings(train_file=str(path), dev_file=str(path), **given))
             assert task.labels == (first, second)
             found = [example.label for example in data.read_examples(task, task.dev["dev"])]
             assert found == [(second,), (first, second), ()], name
-    task = own_task(tmp_path, "x\t1\t0\ny\t2\t0\n", "b.tsv", text_a="0", label="1,2", multi_label=True)
-    with pytest.raises(ValueError, match=r"b\.tsv, line 2: the label '1' is '2', where 0 or 1 is expected"):
-        data.read_examples(task, task.train)
 
 
 # What all formats of tables have in common is in tests/data/.
@@ -270,14 +263,22 @@ def test_a_column_of_0_and_1_for_each_label(tmp_path):
     # The row with the mistake begins in line 4, since a field spans lines 2 and 3.
     ("a.csv", 'text,label\n"x\ny",1\n"z\nz"\n', {}, r"a\.csv, line 4: 1 columns, but column 1"),
     ("a.csv", "text,label\nx,1\ny,\n", {}, r"a\.csv, line 3: there is no label"),
+    ("a.tsv", "x\t\n", BY_NUMBER | SEVERAL, r"a\.tsv: 0 classes"),
+    ("a.tsv", "x\tyes\ny\tno\nz\tmaybe\n", BY_NUMBER | {"labels": ["yes", "no"]},
+     r"a\.tsv, line 3: the label 'maybe' is not one of 'yes', 'no'"),
+    ("a.tsv", "x\t1\n", BY_NUMBER | {"regression": True, "labels": ["a"]}, "--regression has no classes"),
+    *(("a.tsv", f"text\tlabel\nx\t1e3\ny\t{value}\n", {"regression": True},
+       rf"a\.tsv, line 3: a number is expected as label, .*'{value}'") for value in ("nan", "4,5")),
+    ("b.tsv", "x\t1\t0\ny\t2\t0\n", {"text_a": "0", "label": "1,2"} | SEVERAL,
+     r"b\.tsv, line 2: the label '1' is '2', where 0 or 1 is expected"),
 ])  # fmt: skip
-def test_custom_mistakes(tmp_path, name, content, changes, message):
+def test_classification_reader_rejects(tmp_path, name, content, changes, message):
     with pytest.raises(ValueError, match=message):
-        own_task(tmp_path, content, name, **changes)
+        data.read_examples(task := own_task(tmp_path, content, name, **changes), task.train)
 
 
 def test_data_of_another_task_are_noticed(tmp_path):
-    """Every training file read as every other task is refused, unless layout and labels are the same."""
+    """Every training file read as every other task is rejected, unless layout and labels are the same."""
     readers = [name for name in GLUE_LAYOUTS if name != "ax"]
     for name in readers:
         write_lines(tmp_path / name / "train.tsv", GLUE_LAYOUTS[name]["train.tsv"])
@@ -290,25 +291,11 @@ def test_data_of_another_task_are_noticed(tmp_path):
         data.read_examples(task, task.test["test"], str(tmp_path / "sst-2"))
 
 
-def test_what_is_no_number_is_no_label_of_a_regression(tmp_path):
-    for value in ("nan", "4,5"):
-        content = f"text\tlabel\nx\t1e3\ny\t{value}\n"
-        task = own_task(tmp_path, content, "a.tsv", regression=True)
-        with pytest.raises(ValueError, match=rf"a\.tsv, line 3: a number is expected as label, .*'{value}'"):
-            data.read_examples(task, task.train)
-    with pytest.raises(ValueError, match="--regression has no classes"):
-        own_task(tmp_path, content, "a.tsv", regression=True, labels=["a"])
-
-
-def test_given_classes_keep_their_order_and_nothing_else_is_taken(tmp_path):
-    task = own_task(tmp_path, "x\tyes\ny\tno\nz\tmaybe\n", "a.tsv", **BY_NUMBER, labels=["yes", "no"])
-    assert task.labels == ("yes", "no")
-    with pytest.raises(ValueError, match=r"a\.tsv, line 3: the label 'maybe' is not one of 'yes', 'no'"):
-        data.read_examples(task, task.train)
+def test_given_classes_keep_their_order(tmp_path):
+    task = own_task(tmp_path, "x\tyes\ny\tno\nz\tyes\n", "a.tsv", **BY_NUMBER, labels=["yes", "no"])
+    assert task.labels == ("yes", "no") and len(data.read_examples(task, task.train)) == 3
     with pytest.raises(ValueError, match="--train_file, or --labels"):
-        classification_settings.custom_task(ClassificationSettings(test_file=str(tmp_path / "a.tsv"), text_a="0"))
-    with pytest.raises(ValueError, match=r"a\.tsv: 0 classes"):
-        own_task(tmp_path, "x\t\n", "a.tsv", **BY_NUMBER, multi_label=True)
+        custom_task(ClassificationSettings(test_file=str(tmp_path / "a.tsv"), text_a="0"))
 
 
 def test_labels_in_a_test_set_and_blank_lines_are_reported(tmp_path, caplog):
@@ -346,18 +333,18 @@ def test_glue_is_read_to_the_letter(tmp_path):
         data.read_examples(task, task.train, str(tmp_path))
 
 
-@pytest.mark.parametrize(("header", "labels", "is_refused", "is_warned"), [
+@pytest.mark.parametrize(("header", "labels", "raises", "is_warned"), [
     ("text,label", ["good", "bad"], True, True),
     ("Review,Sentiment", ["good", "bad"], True, True),
     ("내용,평가", ["0", "1"], True, False),  # the others are numbers
     ("내용,평가", ["good", "bad"], False, True),
     ("a film,good", ["good", "bad"], False, False),
 ])  # fmt: skip
-def test_a_header_that_is_read_as_an_example_is_named(tmp_path, caplog, header, labels, is_refused, is_warned):
+def test_a_header_that_is_read_as_an_example_is_named(tmp_path, caplog, header, labels, raises, is_warned):
     content = header + "\n" + "".join(f"text {number},{labels[number % 2]}\n" for number in range(8))
     text, label = header.split(",")
     expected = pytest.raises(ValueError, match=f"'{label}', .* header, name .*: --text_a={text} --label={label}")
-    with expected if is_refused else contextlib.nullcontext():
+    with expected if raises else contextlib.nullcontext():
         own_task(tmp_path, content, **BY_NUMBER)
     assert ("header" in caplog.text) == is_warned
 
@@ -372,8 +359,14 @@ def test_labels_that_differ_in_case(tmp_path, caplog):
 
 
 def test_a_dev_set_with_texts_of_the_training_set_is_reported(caplog):
-    rows = [data.InputExample(str(number), f"text {number}", label="x") for number in range(300)]
-    for dev in (rows, rows[:1] + rows[:200:2], [data.InputExample("0", "text 0", "pair")], rows[:1], rows[199::-1]):
+    rows = [task_rows.InputExample(str(number), f"text {number}", label="x") for number in range(300)]
+    for dev in (
+        rows,
+        rows[:1] + rows[:200:2],
+        [task_rows.InputExample("0", "text 0", "pair")],
+        rows[:1],
+        rows[199::-1],
+    ):
         settings.warn_of_known_texts(rows[:200], dev)
     assert [record.args for record in caplog.records] == [(300, 200), (101, 101), (1, 1), (200, 200)]
     caplog.clear()

@@ -11,14 +11,13 @@ from helpers.tiny import ONE_LAYER
 
 from bert_tf import BertConfig, BertForSequenceClassification, FullTokenizer
 from bert_tf.data import token_rows
-from bert_tf.data.token_rows import Share
+from bert_tf.data.token_rows import Share, TokenRows
 from bert_tf.tasks import rows as classification_encode
 from bert_tf.tasks import rows as task_rows
 from bert_tf.tasks import task as fine_tuning_task
 from bert_tf.tasks.choice import data as choice_data
 from bert_tf.tasks.choice.data import ChoiceExample
 from bert_tf.tasks.classification import data
-from bert_tf.tasks.classification import data as classification_data
 from bert_tf.tasks.ner import encode as ner_encode
 from bert_tf.tasks.ner.data import Sentence
 from bert_tf.training import step as train_step
@@ -35,7 +34,7 @@ def test_features_equal_the_originals(golden, english, name, kind, length):
     expected = [record for record in lines_of(file) if record["is_real_example"]]  # the others pad a batch of a TPU
     task = data.find_task(name)
     split = task.train if kind == "train" else next(iter((task.dev if kind == "dev" else task.test).values()))
-    examples = classification_data.read_examples(task, split, str(golden / "classifier" / name))
+    examples = data.read_examples(task, split, str(golden / "classifier" / name))
     encoded = classification_encode.encode_examples(examples, task, english, length)
     assert len(examples) == len(expected) >= 6
     arrays = encoded.batch(range(len(encoded)), length)
@@ -48,16 +47,15 @@ def test_features_equal_the_originals(golden, english, name, kind, length):
             assert int(arrays["label_ids"][row]) == record["label_id"]
 
 
-def make_encoded(count=50, seed=0) -> classification_encode.EncodedExamples:
+def make_encoded(count=50, seed=0) -> TokenRows:
     generator = np.random.default_rng(seed)
     lengths = generator.integers(3, 31, count)
     offsets = np.concatenate([[0], np.cumsum(lengths)])
-    return classification_encode.EncodedExamples(
+    return TokenRows(
         generator.integers(5, 100, offsets[-1]).astype(np.int32),
         offsets,
         (lengths // 2).astype(np.int32),
         {"label_ids": generator.integers(0, 3, count).astype(np.int32)},
-        [f"dev-{number}" for number in range(count)],
         pad_id=0,
     )
 
@@ -67,7 +65,7 @@ def test_logs_show_whole_syllables(tmp_path, caplog):
     pieces = [unicodedata.normalize("NFD", piece) for piece in ("영화", "##를", "봤다")]
     (tmp_path / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *pieces, ""]))
     tokenizer, task = FullTokenizer(str(tmp_path / "vocab.txt")), data.find_task("cola")
-    examples = [classification_data.InputExample("train-0", "영화를 봤다", label="1")]
+    examples = [task_rows.InputExample("train-0", "영화를 봤다", label="1")]
     rows = classification_encode.encode_examples(examples, task, tokenizer, 8)
     choice = choice_data.encode_examples([ChoiceExample("0", "영화를", "", ("봤다", "영화"), 0)], tokenizer, 8)
     tagged = ner_encode.encode_sentences([Sentence(["영화를"], ["O"], [])], tokenizer, 8, label_ids={"O": 0})
@@ -82,11 +80,11 @@ def test_logs_show_whole_syllables(tmp_path, caplog):
 def test_truncation_is_counted_and_said_once(english, caplog):
     task = data.find_task("mrpc")
     examples = [
-        classification_data.InputExample("a", "one " * 20, "two " * 9, "0"),
-        classification_data.InputExample("b", "one", "\u200b", "1"),  # no token in the second text
+        task_rows.InputExample("a", "one " * 20, "two " * 9, "0"),
+        task_rows.InputExample("b", "one", "\u200b", "1"),  # no token in the second text
     ]
     encoded = classification_encode.encode_examples(examples, task, english, 16)
-    assert encoded.truncated == 1 and encoded.lengths.tolist() == [16, 3]
+    assert encoded.lengths.tolist() == [16, 3]
     one, two = english.convert_tokens_to_ids(["one", "two"])
     assert encoded.ids[:16].tolist() == [101, *[one] * 7, 102, *[two] * 6, 102]
     assert [record.message for record in caplog.records if "the last are lost" in record.message] == [
@@ -197,12 +195,10 @@ def test_few_lengths_for_few_programs():
 @pytest.mark.parametrize("windows", [None, classification_encode.TextWindows(2, 4)])
 def test_texts_without_tokens_are_counted(english, caplog, windows):
     texts = ["a good film", "", "\u200b\x00", "more"]
-    examples = [
-        classification_data.InputExample(f"train-{number}", text, line=number + 2) for number, text in enumerate(texts)
-    ]
+    examples = [task_rows.InputExample(f"train-{number}", text, line=number + 2) for number, text in enumerate(texts)]
     if not windows:
-        examples.append(classification_data.InputExample("train-4", "text", ""))
-    task = classification_data.Task("custom", ("a", "b"), None)
+        examples.append(task_rows.InputExample("train-4", "text", ""))
+    task = task_rows.Task("custom", ("a", "b"), None)
     classification_encode.encode_examples(examples, task, english, 8, windows=windows)
     counts = f"{2 if windows else 3} of {len(examples)}"
     assert f"A text without any token (empty, or of dropped characters) is in {counts} examples" in caplog.text

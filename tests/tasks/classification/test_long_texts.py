@@ -1,4 +1,4 @@
-"""Long texts to windows: token ids by hand, what is lost, records, and what is refused."""
+"""Long texts to windows: token ids by hand, what is lost, records, and what is rejected."""
 
 import logging as python_logging
 
@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from bert_tf.store.head_config import NO_HEAD, HeadConfig
-from bert_tf.tasks.classification.data import InputExample, Task
-from bert_tf.tasks.rows import TextWindows, encode_examples, windows_of, windows_of_model
+from bert_tf.tasks.rows import InputExample, Task, TextWindows, encode_examples, windows_of, windows_of_model
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghij"]
 A, B, C, D, E, F, G = range(5, 12)
@@ -27,12 +26,11 @@ def rows_in(encoded):
 def test_windows_by_hand(small, caplog):
     with caplog.at_level(python_logging.INFO, logger="absl"):
         encoded = encode(small, TEXTS, 6, 2)
-    assert encoded.guids == ["x-0", "x-1", "x-2", "x-3"]
     assert rows_in(encoded) == [
         [2, A, B, C, D, 3], [2, C, D, E, F, 3], [2, E, F, G, 3], [2, A, B, 3], [2, 3], [2, A, B, C, D, 3],
     ]  # fmt: skip
-    assert encoded.windows.tolist() == [3, 1, 1, 1] and encoded.label_ids.tolist() == [0, 1, 0, 1]
-    assert encoded.truncated == 0 and encoded.second_starts.tolist() == [6, 6, 5, 4, 2, 6]
+    assert encoded.windows.tolist() == [3, 1, 1, 1] and encoded.labels["label_ids"].tolist() == [0, 1, 0, 1]
+    assert encoded.second_starts.tolist() == [6, 6, 5, 4, 2, 6]
     assert (
         "1 of 4 texts are longer than --max_seq_length=6; all texts together make 6 windows, at most 3 each."
         in caplog.text
@@ -45,7 +43,7 @@ def test_windows_by_hand(small, caplog):
 def test_what_is_beyond_the_last_window_is_lost_and_counted(small, caplog):
     with caplog.at_level(python_logging.INFO, logger="absl"):
         encoded = encode(small, TEXTS, 6, 2, most=2)
-    assert rows_in(encoded)[:2] == [[2, A, B, C, D, 3], [2, C, D, E, F, 3]] and encoded.truncated == 1
+    assert rows_in(encoded)[:2] == [[2, A, B, C, D, 3], [2, C, D, E, F, 3]]
     assert (
         "1 of 4 texts need more than max_windows=2 windows and lost their ends: 1 of 13 tokens (7.7 %)" in caplog.text
     )
@@ -55,7 +53,7 @@ def test_one_window_is_what_is_left_of_a_text_that_is_cut(small):
     examples = [InputExample(str(k), text) for k, text in enumerate(TEXTS)]
     cut = encode_examples(examples, TASK, small, 5)
     one = encode_examples(examples, TASK, small, 5, windows=TextWindows(1, 1))
-    assert rows_in(cut) == rows_in(one) and one.label_ids is None and cut.truncated == one.truncated == 2
+    assert rows_in(cut) == rows_in(one) and not one.labels
 
 
 def test_where_windows_lie_by_default(small):

@@ -10,8 +10,8 @@ from bert_tf.models import objectives
 from bert_tf.tasks import outcome
 from bert_tf.tasks.classification import data
 from bert_tf.tasks.classification import metrics as classification_encode
-from bert_tf.tasks.classification.data import Task
 from bert_tf.tasks.classification.metrics import METRICS, evaluate
+from bert_tf.tasks.rows import Task
 
 SEVERAL = Task("custom", ("a", "b", "c"), None, metrics=("micro_f1", "macro_f1"), multi_label=True)
 

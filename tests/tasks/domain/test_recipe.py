@@ -171,7 +171,7 @@ def right(tmp_path) -> DomainSettings:
 
 
 _NO_TASK = dict.fromkeys(("train_file", "dev_file", "text_a", "label"))
-_REFUSED = [
+_REJECTED = [
     ({"train_file": None}, "--train_file"),
     ({**_NO_TASK, "num_seeds": 2}, "--text_a"),
     ({"fine_tuning_flag": ("seed=1",)}, "--fine_tuning_flag: seed=1 is not a flag"),
@@ -180,8 +180,8 @@ _REFUSED = [
 ]
 
 
-def test_refusals_and_warnings(right, tmp_path, caplog):
-    for changes, message in _REFUSED:
+def test_domain_settings_reject_and_warn(right, tmp_path, caplog):
+    for changes, message in _REJECTED:
         with pytest.raises((ValueError, OSError), match=message):
             dataclasses.replace(right, **changes).check()
     dataclasses.replace(right, **_NO_TASK).check()

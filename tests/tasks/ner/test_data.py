@@ -242,7 +242,7 @@ PLAIN = Layout(tag_scheme="plain")
     ("word B-PER\nword PER_I\n", Layout(), "line 2: the tag 'PER_I' .* not part of the scheme iob2"),
     ("1\ta\tO\n2\tb\tO\n\n1\tc\tO\n", Layout(), "line 1: column 0 only numbers the words"),
 ])  # fmt: skip
-def test_bad_files(write, text, layout, message):
+def test_tags_reader_rejects(write, text, layout, message):
     with pytest.raises(ValueError, match=r"file\.conll.* " + message):
         read_conll(write(text), layout)
 

@@ -44,7 +44,7 @@ def test_known_layouts(folder):
 def test_rows(small, caplog):
     examples = [SimilarityExample("0", ("a", "b c"), 0.5), SimilarityExample("1", (" b c ", "a b c a b c"), 1.0)]
     rows = similarity_data.encode_examples(examples, small, 6)
-    assert (len(rows), rows.rows_per_example, rows.truncated, rows.lengths.tolist()) == (2, 2, 1, [4, 6])
+    assert (len(rows), rows.rows_per_example, rows.lengths.tolist()) == (2, 2, [4, 6])
     assert "of which the last are lost: 1 of 4 texts" in caplog.text
     batch = rows.batch([1, 0], 6)
     expected = [[[2, 6, 7, 3, 0, 0], [2, 5, 6, 7, 5, 3]], [[2, 5, 3, 0, 0, 0], [2, 6, 7, 3, 0, 0]]]
@@ -96,7 +96,7 @@ def test_retrieval_beside_a_ranking_by_hand():
      r"x.csv, line 4: the column 'label' \('1' before, '0' here\) is not used: .*--text_a=sentence1 --text_b="
      "sentence2 --score=label --score_range="),
 ])  # fmt: skip
-def test_files_of_pairs_that_are_wrong_are_named(tmp_path, name, text, arguments, message):
+def test_pairs_reader_rejects(tmp_path, name, text, arguments, message):
     (tmp_path / name).write_text(text)
     with pytest.raises(ValueError, match=message):
         read_examples(str(tmp_path / name), **arguments)
@@ -122,23 +122,20 @@ def test_what_is_odd_is_reported(tmp_path, caplog):
     assert "a.csv: all scores are from 0 to 1, of --score_range=0,5: are these the lowest" in caplog.text
 
 
-@pytest.mark.parametrize(("changes", "texts", "scored", "message"), [
+@pytest.mark.parametrize(("changes", "texts", "scored", "expected"), [
+    ({}, 2, True, "cosine"), ({}, 3, False, "ranking"), ({"loss": "triplet"}, 3, False, "triplet"),
+    ({"loss": "triplet", "mine_hard_negatives": 2}, 2, False, "triplet"),
     ({"loss": "triplet", "ranking_scale": 3.0}, 3, False, "--ranking_scale is for --loss=ranking; this is"),
     ({"loss": "cosine"}, 3, True, "--loss=cosine is for two texts and a score; --train_file has 3 texts"),
     ({"loss": "ranking"}, 2, True, "--loss=ranking is for two or three texts without a score"),
     ({"mine_hard_negatives": 1}, 3, False, "--mine_hard_negatives is for pairs without --score and --negative"),
 ])  # fmt: skip
-def test_a_loss_that_does_not_fit(changes, texts, scored, message):
-    with pytest.raises(ValueError, match=message):
+def test_losses_and_those_that_do_not_fit(changes, texts, scored, expected):
+    if not expected.startswith("--"):
+        assert SimilaritySettings(**changes).loss_of(texts, scored) == expected
+        return
+    with pytest.raises(ValueError, match=expected):
         SimilaritySettings(**changes).loss_of(texts, scored)
-
-
-def test_losses_that_fit():
-    for changes, texts, scored, loss in (
-        ({}, 2, True, "cosine"), ({}, 3, False, "ranking"), ({"loss": "triplet"}, 3, False, "triplet"),
-        ({"loss": "triplet", "mine_hard_negatives": 2}, 2, False, "triplet"),
-    ):  # fmt: skip
-        assert SimilaritySettings(**changes).loss_of(texts, scored) == loss
 
 
 @pytest.mark.parametrize(("changes", "message"), [
@@ -146,7 +143,7 @@ def test_losses_that_fit():
     ({"score": "score"}, "--score needs --text_a and --text_b beside it."),
     ({"score_range": ("5", "0")}, "--score_range=5,0 must be two numbers, the lower one first"),
 ])  # fmt: skip
-def test_settings_that_contradict_each_other(tmp_path, changes, message):
+def test_similarity_settings_reject(tmp_path, changes, message):
     with pytest.raises(ValueError, match=message):
         settings = SimilaritySettings(train_file=str(tmp_path / "a.csv"), **changes)
         check_values(settings)
@@ -187,7 +184,7 @@ def test_negatives_are_those_of_the_definition(tmp_path, count, margin, monkeypa
     assert {line[0] for line in expected} == {"a", "b", "c", "itself", "near"}
 
 
-def test_a_margin_that_leaves_none_is_refused(tmp_path):
+def test_hard_negatives_reject_a_margin_that_leaves_none(tmp_path):
     with pytest.raises(ValueError, match="farther than the partner by --negatives_margin=3 in any of 6 pairs"):
         mined(tmp_path / "mined.jsonl", 1, 3)
     with pytest.raises(ValueError, match="^--mine_hard_negatives=6: --train_file has only 6 different second texts"):

@@ -8,7 +8,7 @@ import pytest
 from helpers.paths import lines_of
 
 from bert_tf.tasks.squad import metrics as metrics
-from bert_tf.tasks.squad.data import Paragraph, read_articles, read_squad_examples
+from bert_tf.tasks.squad.data import Paragraph, read_squad_examples
 
 CONTEXT = "Her teacher met Ada Brown (1801-1852)."
 
@@ -118,27 +118,10 @@ def test_numbers_as_ids_and_a_byte_order_mark(file):
     assert data.articles[0]["paragraphs"][0]["qas"][0]["id"] == "7"  # as the metrics expect it
 
 
-def test_questions_without_text_are_reported(file, caplog):
+def test_questions_without_text_and_answers_that_are_not_found_are_counted(file, caplog):
     read_squad_examples([write(file, question(text=" \n"), question("q2"))], False)
-    assert "Of 2 questions 1 have no text, or an empty context" in caplog.text
-
-
-def test_many_answers_that_are_not_found_are_counted(file, caplog):
     read_squad_examples([write(file, *(question(f"bad{number}", answers=[("x", 0)]) for number in range(13)))], True)
-    assert "\n  and 3 more" in caplog.text
-
-
-@pytest.mark.parametrize("content", [
-    {"dta": []},
-    {"data": [{"paragraphs": [{"context": "x"}]}]},
-    [],
-    {"data": [1]},
-    {"data": [{"paragraphs": [{"context": "x", "qas": [{"is_impossible": "no"}]}]}]},
-])  # fmt: skip
-def test_what_is_no_squad_file(file, content):
-    file.write_text(json.dumps(content))
-    with pytest.raises(ValueError, match=r"squad\.json is not a SQuAD file, {\"data\""):
-        read_articles(str(file))
+    assert "Of 2 questions 1 have no text, or an empty context" in caplog.text and "\n  and 3 more" in caplog.text
 
 
 @pytest.mark.parametrize("suffix", ["json", "jsonl"])
@@ -169,45 +152,53 @@ def test_forms_of_answers(tmp_path, suffix, answers, expected):
         assert bool(read_squad_examples([str(path)], False).unanswered) == (answers is None)
 
 
-@pytest.mark.parametrize(("text", "context", "further", "message"), [
-    (None, CONTEXT, {}, "its question is None, not a text"),
-    ("Who?", None, {}, "its context is None, not a text"),
-    ("Who?", CONTEXT, {"is_impossible": "false"}, "is_impossible is 'false', neither true nor false"),
+EITHER = (True, False)
+
+
+@pytest.mark.parametrize(("content", "modes", "version_2", "message"), [
+    *(({"data": data}, EITHER, False, " is not a SQuAD file, {\"data\"") for data in (
+        None, 1, [1], [{"paragraphs": [{"context": "x"}]}],
+        [{"paragraphs": [{"context": "x", "qas": [{"is_impossible": "no"}]}]}],
+    )),
+    ([], EITHER, False, " is not a SQuAD file, {\"data\""),
+    ([{"question": "Who?", "answers": []}], (False,), False,
+     r" is not a SQuAD file, .*\(the question 'Who\?' has no id\)"),
+    ([question(text=None)], EITHER, True, ": question 'q1': its question is None, not a text"),
+    ([question(is_impossible="false")], EITHER, True,
+     ": question 'q1': is_impossible is 'false', neither true nor false"),
+    ([question(text="Who?"), question()], (False,), False, ": the id 'q1' is used for two different questions"),
+    ([question(answers=[], is_impossible=True), question("q2", is_impossible=False)], EITHER, False,
+     " has 1 questions without answer: give --version_2_with_negative"),
+    ([question(), question("q2")], EITHER, True, ": each question has an answer: leave out --version_2_with_negative"),
 ])  # fmt: skip
-def test_values_of_other_kinds(file, text, context, further, message):
-    for is_training in (True, False):
-        with pytest.raises(ValueError, match=rf"squad\.json: question 'q1': {message}"):
-            read_squad_examples([write(file, question(text=text, **further), context=context)], is_training, True)
+def test_squad_reader_rejects(file, content, modes, version_2, message):
+    if isinstance(content, list) and content:
+        write(file, *content)
+    else:
+        file.write_text(json.dumps(content))
+    for is_training in modes:
+        with pytest.raises(ValueError, match=rf"squad\.json{message}"):
+            read_squad_examples([str(file)], is_training, version_2)
 
 
-def test_two_questions_with_one_id(file):
-    path = write(file, question(text="Who?"), question(text="Where?"))
-    with pytest.raises(ValueError, match=r"squad\.json: the id 'q1' is used for two different questions"):
-        read_squad_examples([path], False)
-    assert len(read_squad_examples([path], True).examples) == 2  # nothing is lost by it in training
+def test_context_that_is_no_text_is_named(file):
+    with pytest.raises(ValueError, match=r"squad\.json: question 'q1': its context is None, not a text"):
+        read_squad_examples([write(file, question(), context=None)], False)
+
+
+def test_equal_ids_and_both_versions_where_nothing_contradicts(file):
+    assert len(read_squad_examples([write(file, question(text="Who?"), question())], True).examples) == 2
+    path = write(file, question(answers=[]), question("q2", is_impossible=False))  # the first is impossible, too
+    assert [example.is_impossible for example in read_squad_examples([path], True, True).examples] == [True, False]
+    for flag in EITHER:
+        assert read_squad_examples([write(file, question(is_impossible=False))], True, flag).examples
+        assert read_squad_examples([write(file, {"id": "1", "question": "2"})], False, flag).examples
 
 
 def test_lone_surrogates_are_characters_like_others(file):
     path = write(file, question(text="\ud800?", answers=[("\udfff", 4)]), context="Ada \udfff")
     (example,) = read_squad_examples([path], True).examples
     assert (example.start_position, example.question_text) == (1, "\ud800?")
-
-
-def test_the_wrong_version_is_refused_in_both_directions(file):
-    path = write(file, question(answers=[], is_impossible=True), question("q2", is_impossible=False))
-    for is_training in (True, False):
-        with pytest.raises(ValueError, match="has 1 questions without answer: give --version_2_with_negative"):
-            read_squad_examples([path], is_training)
-    path = write(file, question(), question("q2"))
-    for is_training in (True, False):
-        with pytest.raises(ValueError, match="leave out --version_2_with_negative"):
-            read_squad_examples([path], is_training, True)
-    path = write(file, question(answers=[]), question("q2", is_impossible=False))  # the first is impossible, too
-    assert [example.is_impossible for example in read_squad_examples([path], True, True).examples] == [True, False]
-    # Without a contradiction, both are possible.
-    for flag in (False, True):
-        assert read_squad_examples([write(file, question(is_impossible=False))], True, flag).examples
-        assert read_squad_examples([write(file, {"id": "1", "question": "2"})], False, flag).examples
 
 
 def test_the_layout_of_klue_mrc(file, caplog):
@@ -231,10 +222,6 @@ def test_the_layout_of_klue_mrc(file, caplog):
     assert "Of 2 questions 1 have several answers: the first one of each is trained on." in caplog.text
     answers = {"klue-mrc-v1_train_00000": "1801-1852", "klue-mrc-v1_train_00001": ""}
     assert metrics.evaluate(data.articles, answers, True)["exact_match"] == 100.0
-    with pytest.raises(ValueError, match="has 1 questions without answer"):
-        read_squad_examples([path], True)
-    with pytest.raises(ValueError, match=r"is not a SQuAD file, .* \(the question 'Who\?' has no id\)"):
-        read_squad_examples([write(file, {"question": "Who?", "answers": []})], False)
     # An id of its own comes first.
     assert read_squad_examples([write(file, question(guid="other"))], False).examples[0].qas_id == "q1"
 
