@@ -74,7 +74,6 @@ class Tokenizer(abc.ABC):
     truncation_side = "right"  # where a text that is too long loses tokens, or "left"
     added_tokens = AddedTokens()  # cut out of a text before the rest is tokenized; in `vocab`, too
     described_tokens: Sequence[characters.AddedToken] = ()  # these, and those with a role that files describe like them
-    graph = None  # its form as TensorFlow ops, where an export has made it already
     as_text = staticmethod(characters.as_text)  # what a text given as str or bytes is read as
     trails = staticmethod(characters.is_mark)  # whether a character that is dropped belongs to the piece before it
 
