@@ -17,7 +17,6 @@ from bert_tf.serving.onnx_export import export_onnx
 from bert_tf.store.open import open_model
 from bert_tf.tasks import table
 from bert_tf.tasks.ner import metrics as ner_tags
-from bert_tf.tasks.ner import metrics as tagging
 from bert_tf.tasks.squad.answers import PredictionSettings
 from bert_tf.tasks.squad.metrics import SETTINGS_FILE, QuestionAnsweringSettings
 from bert_tf.tasks.squad.windows import WindowSettings
@@ -97,7 +96,7 @@ def test_answers_are_the_models(tmp_path, clean_process, family, kind):
     if task == "squad":
         (tmp_path / "model" / SETTINGS_FILE).write_text(SETTINGS.to_json())
     if task == "ner":
-        (tmp_path / "model" / tagging.SETTINGS_FILE).write_text(tagging.TaggingSettings().to_json())
+        (tmp_path / "model" / ner_tags.SETTINGS_FILE).write_text(ner_tags.TaggingSettings().to_json())
     assert table.task_in(open_model(path)) == task
     expected = answerer(path).predict(asked)
     assert len({str(row) for row in expected}) > 2

@@ -14,7 +14,6 @@ from bert_tf.store.head_config import softmax
 from bert_tf.tasks.ner import data as ner_data
 from bert_tf.tasks.ner import encode as ner_encode
 from bert_tf.tasks.ner import metrics as ner_tags
-from bert_tf.tasks.ner import metrics as tagging
 from bert_tf.tasks.ner.data import Sentence
 
 TEXTS = [
@@ -39,7 +38,7 @@ SENTENCES = [
 def tagger(folder, scheme) -> tuple[str, list[str]]:
     labels = ner_tags.tag_set(scheme, ["LOC", "PER"]) if scheme != "plain" else ["NOUN", "VERB", "X"]
     save(folder, task_models.BertForTokenClassification, num_labels=len(labels), labels=labels)
-    (folder / tagging.SETTINGS_FILE).write_text(tagging.TaggingSettings(learned_scheme=scheme).to_json())
+    (folder / ner_tags.SETTINGS_FILE).write_text(ner_tags.TaggingSettings(learned_scheme=scheme).to_json())
     return str(folder), labels
 
 
@@ -120,8 +119,8 @@ def test_texts_are_cut_into_words_as_the_export_cuts_them(exported):
 @pytest.mark.parametrize("split", ["characters", *slow("characters_and_spaces")])
 def test_texts_are_split_as_the_training_data_was(tmp_path, split):
     path, _ = tagger(tmp_path / "model", "iob2")
-    settings = tagging.TaggingSettings(split=split).to_json()
-    (tmp_path / "model" / tagging.SETTINGS_FILE).write_text(settings)
+    settings = ner_tags.TaggingSettings(split=split).to_json()
+    (tmp_path / "model" / ner_tags.SETTINGS_FILE).write_text(settings)
     found, by_export = Tagger(path).predict(TEXTS), signature_of(path, "ner", text=TEXTS)
     for row, (text, one) in enumerate(zip(TEXTS, found, strict=True)):
         check_places(text, one)
