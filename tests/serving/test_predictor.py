@@ -98,8 +98,8 @@ def test_what_is_lost_of_texts_is_reported_once(predictor, caplog):
     for length in (6, 7):
         Predictor(predictor.path, max_seq_length=length).predict(["good " * 20, "bad", ""])
     assert [record.message.split(" (")[0] for record in caplog.records] == [
-        "Longer than the maximum sequence length, 6 tokens, of which the last are lost: 1 of 3 examples.",
         "A text without any token",
+        "Longer than the maximum sequence length, 6 tokens, of which the last are lost: 1 of 3 examples.",
     ]
 
 
