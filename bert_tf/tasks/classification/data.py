@@ -1,4 +1,4 @@
-"""Examples of classification tasks from files: TSV as in GLUE, CSV, JSON lines, and the user's own columns.
+"""Examples of classification tasks from files: TSV as in GLUE, CSV, JSON lines, and the user's columns.
 
 A task is a declaration of files, columns and labels (TASKS lists them); reading is the same for all.
 Original: run_classifier.py, DataProcessor and its subclasses.

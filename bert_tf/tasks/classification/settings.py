@@ -178,62 +178,56 @@ def trained_on_pairs(source: str) -> bool | None:
     return bool(earlier.get("text_b")) if name.lower() == "custom" else find_task(name).train.text_b is not None
 
 
-# --- the user's own files --------------------------------------------------------------------------------------------
+# --- the user's files ------------------------------------------------------------------------------------------------
 
 
-def declared_task(own) -> Task:
-    """A task on the user's own files: TSV, CSV or JSON lines, by the end of their names. No file is read.
-
-    own: `ClassificationSettings`, with columns by name (the files then have a header) or by number from 0 (they then
-    have none), and labels in the order of their ids, found in any case; None: see `custom_task`.
-    """
-    if own.regression and (own.multi_label or own.labels):
+def declared_task(settings: ClassificationSettings) -> Task:
+    """The task that settings declare; no file is read. Files have a header unless columns are given by number."""
+    if settings.regression and (settings.multi_label or settings.labels):
         raise ValueError("--regression has no classes: leave --multi_label and --labels out.")
-    names = own.label.split(",") if own.multi_label and own.label else [own.label]
-    columns = [name and plain_name(name) for name in (own.text_a, own.text_b, *names)]
+    names = settings.label.split(",") if settings.multi_label and settings.label else [settings.label]
+    columns = [name and plain_name(name) for name in (settings.text_a, settings.text_b, *names)]
     columns = [int(name) if name and INTEGER.fullmatch(name) else name for name in columns]
     has_header = not all(isinstance(column, int | None) for column in columns)
     if has_header and any(isinstance(column, int) for column in columns):
         raise ValueError("--text_a, --text_b and --label: give all columns by name, or all by number.")
 
     def split(set_name: str) -> Split | None:
-        if not (file := getattr(own, f"{set_name}_file")):
+        if not (file := getattr(settings, f"{set_name}_file")):
             return None
         file, label = file.replace("{", "{{").replace("}", "}}"), tuple(columns[2:]) if len(names) > 1 else columns[2]
         label = None if set_name == "test" else label
-        return Split(file, *columns[:2], label, set_name, has_header, table=own.of_set(set_name))
+        return Split(file, *columns[:2], label, set_name, has_header, table=settings.of_set(set_name))
 
     train, dev, test = map(split, ("train", "dev", "test"))
-    labels = own.labels or (names if len(names) > 1 else ())
-    several = ("micro_f1", "macro_f1") if own.multi_label else ("accuracy", "macro_f1")
+    labels = settings.labels or (names if len(names) > 1 else ())
+    several = ("micro_f1", "macro_f1") if settings.multi_label else ("accuracy", "macro_f1")
     return Task(
         name="custom",
-        labels=None if own.regression else tuple(map(plain_name, labels)),
+        labels=None if settings.regression else tuple(map(plain_name, labels)),
         any_case=bool(labels),
         train=train,
         dev={"dev": dev} if dev else {},
         test={"test": test} if test else {},
-        metrics=("pearson", "spearman") if own.regression else several,
-        multi_label=own.multi_label,
+        metrics=("pearson", "spearman") if settings.regression else several,
+        multi_label=settings.multi_label,
     )
 
 
-def custom_task(own) -> Task:
+def custom_task(settings: ClassificationSettings) -> Task:
     """`declared_task`; its labels are by default those found in the training file, numbers by size, others by name."""
-    task, train_file = declared_task(own), own.train_file
+    task, train_file = declared_task(settings), settings.train_file
     if task.is_regression or task.labels:
         return task
     if task.train is None:
         raise ValueError("Which classes are there? Give --train_file, or --labels=first,second,...")
-    from bert_tf.tasks.classification.settings import check_training_labels
-
     with naming_flag("--train_file"):
         examples, marked = read_split(task, task.train)
         check_training_labels(train_file, examples, by_number=not task.train.has_header)
     labels = {label for row in examples for label in (row.label if task.multi_label else (row.label,))} | {*marked}
     ordered = sorted(labels, key=int if all(map(INTEGER.fullmatch, labels)) else None)
     if len(ordered) < (1 if task.multi_label else 2):
-        found = f"{len(ordered)} classes in the column {own.label!r}"
+        found = f"{len(ordered)} classes in the column {settings.label!r}"
         raise ValueError(f"--train_file: {train_file}: {found}: there is nothing to learn.")
     logging.info("%d classes in %s: %s", len(ordered), train_file, ", ".join(ordered[:20]))
     return dataclasses.replace(task, labels=tuple(ordered), marks=bool(marked))

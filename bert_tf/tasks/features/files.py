@@ -71,7 +71,7 @@ def open_writer(path: str, output_format: str, layers: tuple, hidden_size: int, 
 def rows_to_json(values: np.ndarray) -> list[bytes]:
     """For each row of float32 values [N, H] its numbers, rounded to 6 decimals, as in a JSON list without brackets.
 
-    The same characters as `json.dumps` of Python's round(number, 6): a float32 has 24 bits and a million 14 beside its
+    The same characters as `json.dumps` of Python's round(number, 6): a float32 has 24 bits and a million 14 next to its
     factor 2^6, so that NumPy's product is exact in a double and its ties are decided as Python's are.
     """
     rounded = np.round(values.astype(np.float64), 6)

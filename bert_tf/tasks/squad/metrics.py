@@ -165,7 +165,7 @@ def klue_scores(gold: str, predicted: str) -> tuple[float, float]:
 # --- all answers ----------------------------------------------------------------------------------------------------
 
 
-# metric -> (the name of what it gives beside exact_match, both scores of an answer; None: by the official script).
+# metric -> (the name of its other score, both scores of an answer; None: by the official script).
 METRICS = {"squad": ("f1", None), "korquad": ("f1", korquad_scores), "klue": ("rouge_w", klue_scores)}
 
 

@@ -1,6 +1,6 @@
 """Questions and paragraphs to windows of token ids (original: run_squad.py, convert_examples_to_features).
 
-A context that does not fit beside its question is cut into windows that overlap. Token ids, labels and the
+A context that does not fit next to its question is split into windows that overlap. Token ids, labels and the
 choice of the best window for each token are the original's. Arrays hold all windows end to end, without padding.
 """
 

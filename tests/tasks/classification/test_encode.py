@@ -1,5 +1,6 @@
 """Token ids equal the original's; batches lose no examples; metrics and files."""
 
+import logging as python_logging
 import unicodedata
 
 import numpy as np
@@ -12,14 +13,23 @@ from helpers.tiny import ONE_LAYER
 from bert_tf import BertConfig, BertForSequenceClassification, FullTokenizer
 from bert_tf.data import token_rows
 from bert_tf.data.token_rows import Share, TokenRows
-from bert_tf.tasks import rows as classification_encode
-from bert_tf.tasks import rows as task_rows
+from bert_tf.store.head_config import NO_HEAD, HeadConfig
 from bert_tf.tasks import task as fine_tuning_task
 from bert_tf.tasks.choice import data as choice_data
 from bert_tf.tasks.choice.data import ChoiceExample
 from bert_tf.tasks.classification import data
 from bert_tf.tasks.ner import encode as ner_encode
 from bert_tf.tasks.ner.data import Sentence
+from bert_tf.tasks.rows import (
+    InputExample,
+    Task,
+    TextWindows,
+    encode_examples,
+    log_examples,
+    log_groups,
+    windows_of,
+    windows_of_model,
+)
 from bert_tf.training import step as train_step
 
 
@@ -35,7 +45,7 @@ def test_features_equal_the_originals(golden, english, name, kind, length):
     task = data.find_task(name)
     split = task.train if kind == "train" else next(iter((task.dev if kind == "dev" else task.test).values()))
     examples = data.read_examples(task, split, str(golden / "classifier" / name))
-    encoded = classification_encode.encode_examples(examples, task, english, length)
+    encoded = encode_examples(examples, task, english, length)
     assert len(examples) == len(expected) >= 6
     arrays = encoded.batch(range(len(encoded)), length)
     for row, (example, record) in enumerate(zip(examples, expected, strict=True)):
@@ -65,13 +75,13 @@ def test_logs_show_whole_syllables(tmp_path, caplog):
     pieces = [unicodedata.normalize("NFD", piece) for piece in ("영화", "##를", "봤다")]
     (tmp_path / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *pieces, ""]))
     tokenizer, task = FullTokenizer(str(tmp_path / "vocab.txt")), data.find_task("cola")
-    examples = [task_rows.InputExample("train-0", "영화를 봤다", label="1")]
-    rows = classification_encode.encode_examples(examples, task, tokenizer, 8)
+    examples = [InputExample("train-0", "영화를 봤다", label="1")]
+    rows = encode_examples(examples, task, tokenizer, 8)
     choice = choice_data.encode_examples([ChoiceExample("0", "영화를", "", ("봤다", "영화"), 0)], tokenizer, 8)
     tagged = ner_encode.encode_sentences([Sentence(["영화를"], ["O"], [])], tokenizer, 8, label_ids={"O": 0})
     with caplog.at_level("INFO"):
-        classification_encode.log_examples(examples, rows, tokenizer)
-        task_rows.log_groups(choice, tokenizer, 1)
+        log_examples(examples, rows, tokenizer)
+        log_groups(choice, tokenizer, 1)
         ner_encode.log_rows(tagged, ["O"], tokenizer)
     logged = [record.getMessage().partition(": [CLS] 영화")[2] for record in caplog.records]
     assert logged == [" ##를 봤다 [SEP]", " ##를 [SEP] 봤다 [SEP]", " ##를 [SEP] 영화 [SEP]", "/O ##를 [SEP]"]
@@ -80,10 +90,10 @@ def test_logs_show_whole_syllables(tmp_path, caplog):
 def test_truncation_is_counted_and_said_once(english, caplog):
     task = data.find_task("mrpc")
     examples = [
-        task_rows.InputExample("a", "one " * 20, "two " * 9, "0"),
-        task_rows.InputExample("b", "one", "\u200b", "1"),  # no token in the second text
+        InputExample("a", "one " * 20, "two " * 9, "0"),
+        InputExample("b", "one", "\u200b", "1"),  # no token in the second text
     ]
-    encoded = classification_encode.encode_examples(examples, task, english, 16)
+    encoded = encode_examples(examples, task, english, 16)
     assert encoded.lengths.tolist() == [16, 3]
     one, two = english.convert_tokens_to_ids(["one", "two"])
     assert encoded.ids[:16].tolist() == [101, *[one] * 7, 102, *[two] * 6, 102]
@@ -192,14 +202,79 @@ def test_few_lengths_for_few_programs():
     assert batch["input_ids"].shape == (2, 160)
 
 
-@pytest.mark.parametrize("windows", [None, classification_encode.TextWindows(2, 4)])
+@pytest.mark.parametrize("windows", [None, TextWindows(2, 4)])
 def test_texts_without_tokens_are_counted(english, caplog, windows):
     texts = ["a good film", "", "\u200b\x00", "more"]
-    examples = [task_rows.InputExample(f"train-{number}", text, line=number + 2) for number, text in enumerate(texts)]
+    examples = [InputExample(f"train-{number}", text, line=number + 2) for number, text in enumerate(texts)]
     if not windows:
-        examples.append(task_rows.InputExample("train-4", "text", ""))
-    task = task_rows.Task("custom", ("a", "b"), None)
-    classification_encode.encode_examples(examples, task, english, 8, windows=windows)
+        examples.append(InputExample("train-4", "text", ""))
+    task = Task("custom", ("a", "b"), None)
+    encode_examples(examples, task, english, 8, windows=windows)
     counts = f"{2 if windows else 3} of {len(examples)}"
     assert f"A text without any token (empty, or of dropped characters) is in {counts} examples" in caplog.text
     assert "the first is train-1, line 3 of its file." in caplog.text
+
+
+PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghij"]
+A, B, C, D, E, F, G = range(5, 12)
+TASK = Task("", ("no", "yes"), None)
+TEXTS = ["a b c d e f g", "a b", "", "a b c d"]
+
+
+def encode(small, texts, length, stride, most=8):
+    examples = [InputExample(f"x-{k}", text, None, ("no", "yes")[k % 2]) for k, text in enumerate(texts)]
+    return encode_examples(examples, TASK, small, length, windows=TextWindows(stride, most))
+
+
+def rows_in(encoded):
+    return [ids.tolist() for ids in np.split(encoded.ids, encoded.offsets[1:-1])]
+
+
+def test_windows_by_hand(small, caplog):
+    with caplog.at_level(python_logging.INFO, logger="absl"):
+        encoded = encode(small, TEXTS, 6, 2)
+    assert rows_in(encoded) == [
+        [2, A, B, C, D, 3], [2, C, D, E, F, 3], [2, E, F, G, 3], [2, A, B, 3], [2, 3], [2, A, B, C, D, 3],
+    ]  # fmt: skip
+    assert encoded.windows.tolist() == [3, 1, 1, 1] and encoded.labels["label_ids"].tolist() == [0, 1, 0, 1]
+    assert encoded.second_starts.tolist() == [6, 6, 5, 4, 2, 6]
+    assert (
+        "1 of 4 texts are longer than --max_seq_length=6; all texts together make 6 windows, at most 3 each."
+        in caplog.text
+    )
+    assert "lost" not in caplog.text
+    # Without overlap.
+    assert rows_in(encode(small, TEXTS[:1], 6, 4)) == [[2, A, B, C, D, 3], [2, E, F, G, 3]]
+
+
+def test_what_is_beyond_the_last_window_is_lost_and_counted(small, caplog):
+    with caplog.at_level(python_logging.INFO, logger="absl"):
+        encoded = encode(small, TEXTS, 6, 2, most=2)
+    assert rows_in(encoded)[:2] == [[2, A, B, C, D, 3], [2, C, D, E, F, 3]]
+    assert (
+        "1 of 4 texts need more than max_windows=2 windows and lost their ends: 1 of 13 tokens (7.7 %)" in caplog.text
+    )
+
+
+def test_one_window_is_what_is_left_of_a_text_that_is_cut(small):
+    examples = [InputExample(str(k), text) for k, text in enumerate(TEXTS)]
+    cut = encode_examples(examples, TASK, small, 5)
+    one = encode_examples(examples, TASK, small, 5, windows=TextWindows(1, 1))
+    assert rows_in(cut) == rows_in(one) and not one.labels
+
+
+def test_where_windows_lie_by_default(small):
+    assert windows_of(None, None, small, 12) == TextWindows(5, 8) and windows_of(None, 3, small, 3) == TextWindows(1, 3)
+    assert windows_of_model(NO_HEAD, small, 12) is None
+    head = HeadConfig(window_pooling="max", window_stride=2, max_windows=3)
+    assert windows_of_model(head, small, 12) == TextWindows(2, 3)
+
+
+def test_windows_without_room_and_pairs_are_rejected(small):
+    with pytest.raises(ValueError, match="window_stride=5: a window of max_seq_length=6 has 4 tokens of the text"):
+        windows_of(5, 8, small, 6)
+    with pytest.raises(ValueError, match="the maximum sequence length is 2, but a pair's special tokens alone are 3"):
+        windows_of(None, 8, small, 2)
+    pair = [InputExample("dev-3", "a", "b")]
+    with pytest.raises(ValueError, match="Example dev-3 is a pair; a model that reads windows"):
+        encode_examples(pair, TASK, small, 6, windows=TextWindows(2))
