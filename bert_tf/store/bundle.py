@@ -47,10 +47,7 @@ class DamagedError(ValueError):
 
 @dataclasses.dataclass(frozen=True)
 class _Entry:
-    """Type and shape of a tensor; the file (a number), first byte, size and checksum of its value, if it has one file.
-
-    A TF1 variable that was partitioned has not: its parts have keys of their own.
-    """
+    """Of a tensor; shard: the number of its file. A TF1 variable that was partitioned has parts in other entries."""
 
     type: int
     shape: tuple[int, ...]
@@ -62,7 +59,7 @@ class _Entry:
 
 
 class CheckpointReader:
-    """An open TensorFlow checkpoint: names and shapes, and values, each of which is read on demand."""
+    """An open TensorFlow checkpoint, whose values are read on demand."""
 
     def __init__(self, prefix: str):
         self.prefix, path = prefix, prefix + INDEX_SUFFIX
@@ -88,7 +85,6 @@ class CheckpointReader:
         return {name: list(entry.shape) for name, entry in self._tensors.items()}
 
     def get_tensor(self, name: str) -> np.ndarray | bytes:
-        """One value, bfloat16 as float32; a string as bytes."""
         entry = self._tensors[name]
         if entry.is_partitioned:
             import tensorflow as tf
@@ -128,7 +124,6 @@ def _entries(content: bytes) -> Iterator[tuple[bytes, bytes]]:
 
 
 def _of_block(content: bytes, handle: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """Keys and values of the block that a handle, its first byte and size, leads to."""
     offset, at = varint(handle, 0)
     size, _ = varint(handle, at)
     block, trailer = content[offset : offset + size], content[offset + size : offset + size + _TRAILER_BYTES]
@@ -160,8 +155,8 @@ def _entry(value: bytes) -> _Entry:
 
 
 def write_bundle(prefix: str, tensors: Mapping) -> None:
-    """Writes tensors in the format of TF1's Saver, version 2. `Weights` are held in memory once; those whose largest
-    tensors are a good part of the whole (ALBERT-xxlarge) are written as shards, and held one shard at a time."""
+    """Writes tensors in the format of TF1's Saver, version 2; those whose largest are a good part of the whole
+    (ALBERT-xxlarge) as shards, one of which is in memory at a time."""
     import tensorflow as tf
 
     shards = _shards(tensors)
@@ -177,10 +172,7 @@ def write_bundle(prefix: str, tensors: Mapping) -> None:
 
 
 def _shards(tensors: Mapping) -> list[list[str]]:
-    """Names by shard, the largest first: the copies that are made while they are read are gone before memory is full.
-
-    TensorFlow's writer needs all tensors of a shard at once. What is not `Weights` is in memory already.
-    """
+    """Names by shard, the largest first: copies that are made while they are read are gone before memory is full."""
     shapes = tensors.shapes if isinstance(tensors, Weights) else {}
     sizes = {name: 4 * math.prod(shape) for name, shape in shapes.items()}
     names = sorted(tensors, key=lambda name: -sizes.get(name, 0))
@@ -198,7 +190,6 @@ def _shards(tensors: Mapping) -> list[list[str]]:
 
 
 def tensor_value(tensor):
-    """The tf.Tensor that a checkpoint keeps of a variable, an array or a scalar."""
     import keras
     import tensorflow as tf
 
@@ -233,8 +224,7 @@ _STATE_LINE = re.compile(rb'\s*(\w+):\s*(?:"((?:[^"\\\\]|\\\\.)*)"|[\d.e+-]+)\s*
 
 
 def checkpoint_state(output_dir: str) -> tuple[str | None, list[str]]:
-    """What the file `checkpoint` says: the prefix of the newest checkpoint, and those of all that count; none if there
-    is no such file, or, with a warning, if it is damaged."""
+    """The prefix of the newest checkpoint, and those of all that count, as the file `checkpoint` says, if whole."""
     path = posixpath.join(output_dir, "checkpoint")
     if not exists(path):
         return None, []
@@ -268,7 +258,7 @@ def saved_steps(output_dir: str) -> dict[int, str]:
 
 
 def data_files(prefix: str) -> list[str]:
-    """The paths of a checkpoint's files of values: one, or its shards; none if the checkpoint does not exist."""
+    """The paths of a checkpoint's files of values, if there are any."""
     return paths_beginning_with(prefix + DATA_SUFFIX[:6])
 
 

@@ -34,14 +34,12 @@ _CONFIG_CLASSES = {family.config_class.file_name: family.config_class for family
 
 @dataclasses.dataclass(frozen=True)
 class CardFacts:
-    """What a card says beyond what a model's own files do; what is not known stays out.
+    """What a card says beyond what a model's own files do.
 
-    beginning: the weights that it began from, as `card.beginning_of` has them.
-    data: what tells the training data from any other.
-    settings: of the training, as `card.public` has them. results: on the dev set, with `step`, if known.
-    notes: sentences about these.
-    usage: Python, or commands, for the model in the folder `card.PLACE`; None: they follow from its class. is_served:
-      whether export_saved_model.py takes it.
+    beginning: the weights that it began from, as `card.beginning_of` has them. data: which data it was trained on.
+    settings: of the training, as `card.public` has them. results: on the dev set, with `step`. notes: on these.
+    usage: Python, or commands, for the model in the folder `card.PLACE`; None: they follow from its class.
+    is_served: whether export_saved_model.py takes it.
     """
 
     beginning: Mapping | None = None

@@ -47,15 +47,12 @@ ONNX_FILES = ("model.onnx", "model_int8.onnx")
 class Format:
     """A format of weights, and what it can hold.
 
-    Attributes:
-      name: its --format value.
-      help: one sentence for --format.
-      looked_for: what a directory must have one of.
-      file_name: of the weights in a directory that is written; None: the format is only read.
-      takes_prefix: a target may be a prefix such as out/bert_model.ckpt, not only a directory.
-      holds_optimizer: can store Adam moments and the step.
-      holds_variants: can record that a model is causal or reads windows; in other formats it would be read as BERT.
-      knows_exact_gelu: the format's own programs have hidden_act "gelu_erf".
+    name, help: of --format. looked_for: what a directory must have one of.
+    file_name: of the weights in a directory that is written; None: the format is only read.
+    takes_prefix: a target may be a prefix such as out/bert_model.ckpt, not only a directory.
+    holds_optimizer: can store Adam moments and the step.
+    holds_variants: can record that a model is causal or reads windows; in other formats it would be read as BERT.
+    knows_exact_gelu: the format's own programs have hidden_act "gelu_erf".
     """
 
     name: str
@@ -101,14 +98,7 @@ FORMATS = {format.name: format for format in (BERT_TF, HUGGINGFACE, MODEL_GARDEN
 
 
 def find_weights(path: str) -> tuple[Format, str]:
-    """The format of the weights at a path that a user gave.
-
-    Args:
-      path: a checkpoint prefix, one of its files, a weight file, or a directory of any format.
-
-    Returns:
-      The format, and a file, or the prefix of a TensorFlow checkpoint.
-    """
+    """The format of the weights at a path, and their file, or the prefix of a TensorFlow checkpoint."""
     finish_replacing(path if is_folder(path) else posixpath.dirname(path))
     file = path if path.endswith(_ENDINGS) and exists(path) else None
     if is_folder(path):
@@ -136,7 +126,6 @@ def find_weights(path: str) -> tuple[Format, str]:
 
 
 def has_weights(folder: str) -> bool:
-    """Whether a folder has weights of a known format, readable or not."""
     try:
         find_weights(folder)
     except (FileNotFoundError, ValueError) as error:
@@ -150,11 +139,10 @@ def is_light(path: str) -> bool:
 
 
 def open_weights(path: str, part: str | None = None, *, merge: bool = True) -> Weights:
-    """Opens the weights at `path`; reads only names and shapes.
+    """Opens the weights at a path; reads only names and shapes.
 
-    Args:
-      part: which of several models that are trained together, see `Family.parts`. None: the first in the file.
-      merge: adapters of LoRA, which checkpoints of a run have, are added to their kernels. False: as they are stored.
+    part: which of several models that are trained together, see `Family.parts`. None: the first in the file.
+    merge: adapters of LoRA, which checkpoints of a run have, are added to their kernels. False: as they are stored.
     """
     format, file = find_weights(path)
     if format is BERT_TF:
