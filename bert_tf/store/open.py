@@ -138,10 +138,9 @@ def is_light(path: str) -> bool:
     return not is_remote(path) and find_weights(path)[0] is not MODEL_GARDEN
 
 
-def open_weights(path: str, part: str | None = None, *, merge: bool = True) -> Weights:
-    """Opens the weights at a path; reads only names and shapes.
+def open_weights(path: str, *, merge: bool = True) -> Weights:
+    """Opens the weights at a path, of several models in a file the first; reads only names and shapes.
 
-    part: which of several models that are trained together, see `Family.parts`. None: the first in the file.
     merge: adapters of LoRA, which checkpoints of a run have, are added to their kernels. False: as they are stored.
     """
     format, file = find_weights(path)
@@ -169,7 +168,7 @@ def open_weights(path: str, part: str | None = None, *, merge: bool = True) -> W
         from bert_tf.store.lora import merged
 
         weights = merged(weights)
-    return choose_part(weights, part) if part else weights
+    return weights
 
 
 def open_ours(file: str) -> Weights:
@@ -180,20 +179,6 @@ def open_ours(file: str) -> Weights:
 def has_optimizer_state(path: str) -> bool:
     """Whether weights have the Adam moments, without which training can't continue from them."""
     return any(name.endswith("/adam_m") for name in open_weights(path).shapes)
-
-
-def choose_part(weights: Weights, part: str) -> Weights:
-    """One of the models in a file; the file's only one where nothing shows which it is."""
-    if part in weights.parts:
-        return weights.parts[part]
-    family = family_of_variables(weights.shapes)
-    title = family.config_class.title
-    if part not in family.parts:
-        raise ValueError(f"{weights.path} is a {title}, which has no {part}.")
-    for other, variable in family.parts.items():
-        if other != part and variable in weights.shapes:
-            raise ValueError(f"{weights.path} is the {other} of an {title}: give the weights of a {part}.")
-    return weights
 
 
 # --- a model ----------------------------------------------------------------------------------------------------------
@@ -266,13 +251,25 @@ def open_model(
     elif with_weights:
         opened.weights = open_weights(opened.path)
         if part in family_of_variables(opened.weights).parts:
-            opened.weights = choose_part(opened.weights, part)
+            opened.weights = _part_of(opened.weights, part)
         files = _files_beside(opened.weights, config_file, is_checked)
     else:
         files = read_model_files(opened.path, config_file=config_file)
         if not files.config:
             files = _without_configuration(opened)
     return dataclasses.replace(opened, **{**vars(files), "sentences": sentences})
+
+
+def _part_of(weights: Weights, part: str) -> Weights:
+    """One of the models in a file; the file's only one where nothing shows which it is."""
+    if part in weights.parts:
+        return weights.parts[part]
+    family = family_of_variables(weights)
+    for other, variable in family.parts.items():
+        if other != part and variable in weights:
+            title = family.config_class.title
+            raise ValueError(f"{weights.path} is the {other} of an {title}: give the weights of a {part}.")
+    return weights
 
 
 def _without_configuration(opened: OpenedModel) -> ModelFiles:

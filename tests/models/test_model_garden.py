@@ -289,7 +289,7 @@ def test_both_models_of_a_pretrainer(trained):
             expected[f"discriminator_predictions/{name}/{leaf}"] = getattr(layer, leaf).numpy()
     garden.assert_same_bits(weights, expected)
     assert set(weights.parts) == {"discriminator", "generator"}
-    other = open_weights(prefix, "generator")
+    other = open_model(prefix, part="generator").weights
     expected = values_of(pretrainer.generator_network, generator) | garden.masked_lm_values(pretrainer.masked_lm)
     garden.assert_same_bits(other, expected)
     assert other.hints["sizes_from_weights"] and "sizes_from_weights" not in weights.hints
