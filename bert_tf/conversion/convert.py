@@ -111,7 +111,7 @@ class Conversion:
 
 
 def convert(source: str, target: str, format: str, **options) -> Report:
-    """Converts weights and the files beside them; see `prepare`."""
+    """Converts weights and the files next to them; see `prepare`."""
     return prepare(source, target, format, **options).carry_out()
 
 
@@ -131,7 +131,7 @@ def prepare(
     overwrite: bool = False,
     report_file: str | None = None,
 ) -> Conversion:
-    """Checks a conversion of weights and the files beside them; TensorFlow may be needed, see `is_light`.
+    """Checks a conversion of weights and the files next to them; TensorFlow may be needed, see `is_light`.
 
     The arguments are the flags of convert_checkpoint.py, and:
 
@@ -168,7 +168,7 @@ def prepare(
 
 
 def _describe(files: OpenedModel, vocab_file: str | None, do_lower_case: bool | None, strip_accents: bool | None):
-    """The files beside the weights, with vocabulary and casing; and notes."""
+    """The files next to the weights, with vocabulary and casing; and notes."""
     check_other_vocabulary(vocab_file, files)
     beside = tokenizer_files.read_casing(tokenizer_files.directory_of(vocab_file)) if vocab_file else Casing()
     casing = tokenizer_files.resolve_casing(do_lower_case, strip_accents, files.casing, beside)

@@ -39,7 +39,7 @@ def read_tokenizer(path: str) -> Tokenizer:
 
 
 def read_config(bert_config_file: str | None, init_checkpoint: str | None) -> BertConfig:
-    """The configuration that a script's flags of these names select: the file, or else the one beside the weights."""
+    """The configuration that a script's flags of these names select: the file, or else the one next to the weights."""
     if bert_config_file:
         return description.read_config(bert_config_file)
     if not init_checkpoint:

@@ -242,7 +242,7 @@ def checkpoint_state(output_dir: str) -> tuple[str | None, list[str]]:
 
 
 def _beside(output_dir: str, name: str) -> str:
-    """The prefix that a state file names; for an absolute path the one beside the file, since folders are copied."""
+    """The prefix that a state file names; for an absolute path the one next to the file, since folders are copied."""
     named, here = (posixpath.join(output_dir, path) for path in (name, re.split(r"[/\\]", name)[-1]))
     if not re.match(r"/|\w+:", name) or not exists(here + INDEX_SUFFIX):
         return named

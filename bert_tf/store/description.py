@@ -1,4 +1,4 @@
-"""What the files beside a model's weights say: its configuration, head, vocabulary and casing.
+"""What the files next to a model's weights say: its configuration, head, vocabulary and casing.
 
 In any of the four formats, a model directory is complete: it has bert_config.json and head_config.json or config.json,
 the tokenizer's files (vocab.txt or tokenizer.json; vocab.json with merges.txt for byte-level BPE, spiece.model for
@@ -109,10 +109,10 @@ class ModelFiles:
 def read_model_files(
     path: str, hints: Mapping | None = None, config_file: str | None = None, family: Family = BERT
 ) -> ModelFiles:
-    """Reads the files beside the weights at `path`.
+    """Reads the files next to the weights at `path`.
 
     hints: `Weights.hints`, used for the casing if no file has it.
-    config_file: a configuration to read instead. The head is read from there, or else from beside the weights.
+    config_file: a configuration to read instead. The head is read from there, or else from next to the weights.
     family: where there is no configuration.
     """
     directory = directory_of(path)
@@ -192,7 +192,7 @@ def _is_huggingface(path: str, values: dict) -> bool:
 
 
 def vocabulary_mismatch(vocab_file: str | None, files: ModelFiles) -> str:
-    """What is wrong with a vocabulary that takes the place of that beside the weights, in `files`; "" if nothing is.
+    """What is wrong with a vocabulary that takes the place of that next to the weights, in `files`; "" if nothing is.
 
     Tokens may be added at the end, or replace [unused1] and the like; if they replace others, a warning says so.
     A vocabulary that is damaged or of another kind passes: the code that uses it reports that.
@@ -223,7 +223,7 @@ def vocabulary_mismatch(vocab_file: str | None, files: ModelFiles) -> str:
 
 
 def check_other_vocabulary(vocab_file: str | None, files: ModelFiles) -> None:
-    """Raises if a vocabulary has other ids than the one beside the weights; see `vocabulary_mismatch`."""
+    """Raises if a vocabulary has other ids than the one next to the weights; see `vocabulary_mismatch`."""
     with naming_flag("--vocab_file"):
         if problem := vocabulary_mismatch(vocab_file, files):
             raise ValueError(f"{problem}. Leave --vocab_file out, or remove the other file if that is the wrong one.")

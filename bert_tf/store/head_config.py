@@ -1,6 +1,6 @@
 """HeadConfig: the kind of a model's head, and its labels.
 
-bert_config.json describes only the encoder, as in the original. head_config.json is written beside it, unless it would
+bert_config.json describes only the encoder, as in the original. head_config.json is written next to it, unless it would
 be empty, with the keys of `HeadConfig`. Hugging Face keeps the same facts in its config.json, and earlier versions of
 this project kept them in bert_config.json, under Hugging Face's names.
 """
@@ -155,7 +155,7 @@ def placeholders(count: int) -> tuple[str, ...]:
 
 
 def names_in(labels: Sequence[str] | None) -> tuple[str, ...] | None:
-    """The labels; None if there are none, or only `placeholders`."""
+    """The labels, if there are any but `placeholders`."""
     return None if not labels or tuple(labels) == placeholders(len(labels)) else tuple(labels)
 
 

@@ -1,4 +1,4 @@
-"""LoRA: an encoder stays as it is, and small matrices beside its projections learn (Hu et al. 2021, arXiv:2106.09685).
+"""LoRA: an encoder stays as it is, and small matrices next to its projections learn (Hu et al. 2021, arXiv:2106.09685).
 
 A projection with the kernel W [in, out] computes x W + alpha / rank (x A) B, with A [in, rank], random at first, and
 B [rank, out], at first zero: training starts from exactly the model that was given. Its result is one more kernel,

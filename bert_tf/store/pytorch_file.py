@@ -2,7 +2,7 @@
 
 A pickle is a program that may call any function. Here it is given none but those of `_Unpickler`, which describe
 tensors. Operations that no dict of tensors needs, and any number that does not fit the bytes that are there, are
-refused before a tensor is read.
+errors before a tensor is read.
 
 Source: the notes "Serialization semantics" of PyTorch's documentation; operations: `pickletools` of Python.
 """
