@@ -19,6 +19,7 @@ import numpy as np
 from absl import logging
 
 from bert_tf.store.tensor_files import Weights
+from bert_tf.store.variable_names import other_slots, with_our_names
 from bert_tf.system.example_bytes import fields, masked_crc32c, varint
 from bert_tf.system.messages import abbreviated_list, warn_once
 from bert_tf.system.storage import names_in, paths_beginning_with
@@ -28,6 +29,8 @@ INDEX_SUFFIX = ".index"
 DATA_SUFFIX = ".data-00000-of-00001"
 # The key of the object graph in every object-based (TF2) checkpoint.
 OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
+
+_HUB_SCOPE = "module/"  # of the encoder in TF1 Hub modules
 
 # Smaller models are always one file, however their sizes are spread.
 _SHARDED_FROM_BYTES = 1 << 28
@@ -106,6 +109,18 @@ class CheckpointReader:
 
     def _file(self, shard: int) -> str:
         return f"{self.prefix}.data-{shard:05d}-of-{self._shards:05d}"
+
+
+def open_checkpoint(prefix: str) -> Weights:
+    """A checkpoint of TF1; of values that optimizers keep, Adam's alone are among its tensors."""
+    reader = CheckpointReader(prefix)
+    shapes_of_file = reader.get_variable_to_shape_map()
+    origins = {name.removeprefix(_HUB_SCOPE): name for name in sorted(shapes_of_file)}
+    unused = {origins.pop(name): "of an optimizer" for name in other_slots(origins)}
+    shapes = {name: tuple(shapes_of_file[origin]) for name, origin in origins.items()}
+    return with_our_names(
+        Weights(prefix, "tf1", shapes, origins, lambda name: reader.get_tensor(origins[name]), unused)
+    )
 
 
 def _check(masked: int, content: bytes) -> None:

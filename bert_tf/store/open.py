@@ -36,8 +36,6 @@ from bert_tf.text.tokenizer_files import directory_of, first_existing, is_there,
 
 # How the names of files other than TensorFlow's checkpoints end.
 _ENDINGS = (".safetensors", ".index.json", ".bin", ".pt", ".pth", ".h5")
-# The encoder's scope in TF1 Hub modules.
-_HUB_SCOPE = "module/"
 # What export_saved_model.py writes.
 EXPORT_FILE, GRAPH_FILE = "export.json", "saved_model.pb"
 ONNX_FILES = ("model.onnx", "model_int8.onnx")
@@ -157,13 +155,7 @@ def open_weights(path: str, *, merge: bool = True) -> Weights:
     else:
         from bert_tf.store import bundle
 
-        reader = bundle.CheckpointReader(file)
-        shapes_of_file = reader.get_variable_to_shape_map()
-        origins = {name.removeprefix(_HUB_SCOPE): name for name in sorted(shapes_of_file)}
-        unused = {origins.pop(name): "of an optimizer" for name in variable_names.other_slots(origins)}
-        shapes = {name: tuple(shapes_of_file[origin]) for name, origin in origins.items()}
-        weights = Weights(file, TF1.name, shapes, origins, lambda name: reader.get_tensor(origins[name]), unused)
-        weights = variable_names.with_our_names(weights)
+        weights = bundle.open_checkpoint(file)
     if merge and any(map(variable_names.is_adapter, weights.shapes)):
         from bert_tf.store.lora import merged
 
