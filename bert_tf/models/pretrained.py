@@ -12,7 +12,7 @@ from absl import logging
 
 from bert_tf.families.config import BertConfig
 from bert_tf.families.names import HIDDEN_LAYER
-from bert_tf.store import card, description, head_config
+from bert_tf.store import card, head_config
 from bert_tf.store.description import CardFacts, ModelFiles, vocabulary_mismatch
 from bert_tf.store.open import OpenedModel, open_model
 from bert_tf.store.sentence_settings import SentenceSettings, read_settings
@@ -36,17 +36,6 @@ def read_tokenizer(path: str) -> Tokenizer:
       FileNotFoundError, ValueError: there is no model, or no vocabulary that fits it.
     """
     return open_model(path, with_weights=False).make_tokenizer()
-
-
-def read_config(bert_config_file: str | None, init_checkpoint: str | None) -> BertConfig:
-    """The configuration that a script's flags of these names select: the file, or else the one next to the weights."""
-    if bert_config_file:
-        return description.read_config(bert_config_file)
-    if not init_checkpoint:
-        raise ValueError("Give --bert_config_file, or --init_checkpoint with a configuration beside it.")
-    opened = open_model(init_checkpoint)
-    logging.info("Configuration from %s.", opened.config_file or init_checkpoint)
-    return opened.needed_config()
 
 
 def from_pretrained(
