@@ -136,7 +136,6 @@ def limit_of_windows():
     from bert_tf.tasks.squad import data, windows
 
     opened, settings = open_model(FLAGS.model, with_weights=False), windows.WindowSettings()
-    config = opened.config
     examples = data.read_squad_examples([FLAGS.predict_file], False).examples
     lengths = windows.build_windows(examples, opened.make_tokenizer(), settings, False).lengths
     return Limit(

@@ -60,7 +60,10 @@ def from_pretrained(
     opened = path if isinstance(path, OpenedModel) else open_model(path, part=model_class.part)
     config = config or opened.needed_config()
     taken = inspect.signature(model_class.__init__).parameters
-    labels = _labels(id2label, label2id) if labels is None else labels
+    if labels is None and id2label:
+        labels = [id2label[number] for number in sorted(id2label, key=int)]
+    elif labels is None and label2id:
+        labels = sorted(label2id, key=label2id.get)
     if labels is not None:
         labels = list_of_names(labels, "labels")
         arguments = {"num_labels": len(labels), **arguments, "labels": labels}
@@ -73,9 +76,9 @@ def from_pretrained(
         logging.warning(message, opened.path, len(known), outputs)
         known = None
     stored = {**head.to_dict(), "num_labels": outputs or len(known or ()), "labels": known}
-    sentences = opened.sentences
+    sentences = None
     if "pooling" in taken:
-        sentences = sentences or read_settings(opened.directory)
+        sentences = opened.sentences or read_settings(opened.directory)
         stored["pooling"] = sentences.pooling
     stored = {name: value for name, value in stored.items() if value and name in taken}
     model = model_class(config, **{**stored, **arguments})
@@ -84,12 +87,6 @@ def from_pretrained(
     files = dataclasses.replace(opened, weights=None, head=head, sentences=sentences, card=facts)
     setattr(model, _FILES_ATTRIBUTE, files)
     return model
-
-
-def _labels(id2label: Mapping | None, label2id: Mapping | None) -> list[str] | None:
-    if id2label:
-        return [id2label[number] for number in sorted(id2label, key=int)]
-    return sorted(label2id, key=label2id.get) if label2id else None
 
 
 def save_pretrained(
