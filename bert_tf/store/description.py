@@ -20,7 +20,7 @@ from bert_tf.store.head_config import HEAD_CONFIG, HUGGINGFACE_CONFIG, NO_HEAD, 
 from bert_tf.system.messages import is_first, naming_flag
 from bert_tf.system.storage import is_remote, name_of, paths_beginning_with
 from bert_tf.system.text_files import read_bytes, read_json, read_json_if_there
-from bert_tf.text import find_vocabulary, tokenizer_of_file
+from bert_tf.text import find_vocabulary, tokenizer_class_of, tokenizer_of_file
 from bert_tf.text.characters import TOKENIZER
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.text.tokenizer_files import Casing, directory_of, first_existing, read_casing, read_tokenizer_config
@@ -83,6 +83,11 @@ class ModelFiles:
             where = self.directory or "The model"
             raise ValueError(f"{where} has no bert_config.json or config.json: name one (--bert_config_file).")
         return self.config
+
+    def tokenizer_kind(self) -> type[Tokenizer]:
+        """Which tokenizer reads the vocabulary, if there is one, or the family's."""
+        default = self.family.tokenizer_class
+        return tokenizer_class_of(self.vocab_file, default) if self.vocab_file else default
 
     def make_tokenizer(self, *, is_checked: bool = False) -> Tokenizer:
         """A new tokenizer, checked against the configuration; its `max_length` is what the model takes.
