@@ -34,7 +34,7 @@ from bert_tf.models.distillation import DistillationObjective, TaughtModel, chos
 from bert_tf.models.heads import with_class_weights
 from bert_tf.store import card, head_config, save, variable_names
 from bert_tf.store.description import CardFacts, ModelFiles
-from bert_tf.store.open import has_optimizer_state, open_weights
+from bert_tf.store.open import has_optimizer_state
 from bert_tf.system.declare import declared_in, value_of, with_models
 from bert_tf.system.messages import announced
 from bert_tf.system.storage import write_text_file
@@ -258,8 +258,10 @@ class _Run(loop.Run):
             model.dropout_rate = run.classifier_dropout
         if self.trains and run.freeze_layers is not None:
             model.bert.freeze_layers(run.freeze_layers)
+        if start and not newest:
+            start = task.files.weights
         if run.layers:
-            start = chosen_layers(open_weights(run.teacher), run.layers)
+            start = chosen_layers(task.files.weights, run.layers)
         if variable_names.has_adapters(model):
             if not newest:
                 fine_tuning.check_base(model, start)

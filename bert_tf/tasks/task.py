@@ -129,7 +129,7 @@ class FineTuningTask(abc.ABC):
         """A teacher's model, built, with its outputs in the order of the student's."""
         kind = getattr(task_models, TASKS[self.name].architecture)
         labels = {"labels": teacher.labels} if teacher.labels else {}
-        return kind.from_pretrained(teacher.path, dtype=dtype, trained=True, **labels)
+        return kind.from_pretrained(teacher.files, dtype=dtype, trained=True, **labels)
 
     def num_training_examples(self) -> int:
         """The number of examples in an epoch."""

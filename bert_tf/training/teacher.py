@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from absl import logging
 
 from bert_tf.store import head_config
-from bert_tf.store.description import ModelFiles, check_weights, read_head
+from bert_tf.store.description import check_weights, read_head
 from bert_tf.store.head_config import HeadConfig
 from bert_tf.store.open import OpenedModel, open_model
 from bert_tf.store.tensor_files import Weights
@@ -114,7 +114,7 @@ class Teacher:
 
     path: str
     weights: Weights
-    files: ModelFiles
+    files: OpenedModel
     outputs: int
     labels: tuple[str, ...] | None = None
 
