@@ -89,8 +89,9 @@ RESULTS = re.compile(
 )
 _OTHERS = re.compile(
     r"checkpoint|model\.ckpt-\d+\.(index|data-\d+-of-\d+)|(bert_model|lora)\.safetensors|(\w+_config|modules)\.json|"
-    r"vocab\.(txt|json)|merges\.txt|spiece\.model|tokenizer\.json|damaged\..*|(run|seeds|search)\.json|(train_log|evaluations|skipped_questions)\.jsonl|events\.out\.tfevents\..*|"
-    r"search\.(md|png)|similarity\.png|(train|eval\w*|predict\w*)\.tf_record"
+    r"vocab\.(txt|json)|merges\.txt|spiece\.model|tokenizer\.json|damaged\..*|(run|seeds|search)\.json|search\.(md|png)|"
+    r"(train_log|evaluations|skipped_questions)\.jsonl|events\.out\.tfevents\..*|similarity\.png|"
+    r"(train|eval\w*|predict\w*)\.tf_record"
 )
 
 
@@ -171,7 +172,7 @@ def remove_leftovers(output_dir: str, keep_max: int) -> None:
             checkpoints.remove_superseded(folder, keep_max)
 
 
-# --- settings ---------------------------------------------------------------------------------------------------------
+# --- the manifest -----------------------------------------------------------------------------------------------------
 
 SETTINGS = "run.json"
 SEEDS, SEARCH = "seeds.json", "search.json"
