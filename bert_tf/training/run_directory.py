@@ -1,4 +1,4 @@
-"""What a run writes into its folder beside checkpoints: the configuration, its flags, its results, its card."""
+"""What a run writes into its folder besides checkpoints: the configuration, its manifest, its results, its card."""
 
 import contextlib
 import dataclasses
@@ -46,8 +46,7 @@ def check_output_dir(
     part: of several models that are trained together; its configuration is in a folder of this name.
     trains: whether the run is resumed; where its model is only used, its labels are matched by name, not compared.
     """
-    path = find_config(posixpath.join(output_dir, part))
-    if not (path and latest_checkpoint(output_dir)):
+    if not (latest_checkpoint(output_dir) and (path := find_config(posixpath.join(output_dir, part)))):
         return
     other = f"--output_dir={output_dir} holds a run of"
     old, new = {key: value for key, value in read_json(path).items() if key not in KEYS_IN_CONFIG}, config.to_dict()
@@ -90,8 +89,9 @@ RESULTS = re.compile(
 )
 _OTHERS = re.compile(
     r"checkpoint|model\.ckpt-\d+\.(index|data-\d+-of-\d+)|(bert_model|lora)\.safetensors|(\w+_config|modules)\.json|"
-    r"vocab\.(txt|json)|merges\.txt|spiece\.model|tokenizer\.json|damaged\..*|(run|seeds|search)\.json|(train_log|evaluations|skipped_questions)\.jsonl|events\.out\.tfevents\..*|"
-    r"search\.(md|png)|similarity\.png|(train|eval\w*|predict\w*)\.tf_record"
+    r"vocab\.(txt|json)|merges\.txt|spiece\.model|tokenizer\.json|damaged\..*|(run|seeds|search)\.json|search\.(md|png)|"
+    r"(train_log|evaluations|skipped_questions)\.jsonl|events\.out\.tfevents\..*|similarity\.png|"
+    r"(train|eval\w*|predict\w*)\.tf_record"
 )
 
 
@@ -172,7 +172,7 @@ def remove_leftovers(output_dir: str, keep_max: int) -> None:
             checkpoints.remove_superseded(folder, keep_max)
 
 
-# --- settings ---------------------------------------------------------------------------------------------------------
+# --- the manifest -----------------------------------------------------------------------------------------------------
 
 SETTINGS = "run.json"
 SEEDS, SEARCH = "seeds.json", "search.json"
