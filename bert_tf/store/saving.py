@@ -240,7 +240,7 @@ def _check_format(format: str, config: BertConfig, files: ModelFiles) -> None:
 
 
 # Weights, configuration, head, vocabulary and casing of a model; left beside another model's they would be mixed up.
-MODEL_FILE = re.compile(
+_MODEL_FILE = re.compile(
     r"(\w+_)?config\.json|vocab\.(txt|json)|merges\.txt|spiece\.model|tokenizer(_config)?\.json|"
     r"special_tokens_map\.json|added_tokens\.json|checkpoint|"
     r"(bert_)?model(-\d+-of-\d+)?\.safetensors(\.index\.json)?|pytorch_model(-\d+-of-\d+)?\.bin(\.index\.json)?|"
@@ -254,7 +254,7 @@ def _check_target(directory: str, name: str, source: str, overwrite: bool) -> li
         return []
     storage.finish_replacing(directory)
     old, is_ours = (
-        sorted(filter(MODEL_FILE.fullmatch, files_in(directory))),
+        sorted(filter(_MODEL_FILE.fullmatch, files_in(directory))),
         card.read_generated_card(directory) is not None,
     )
     old += [card.CARD] * is_ours

@@ -1,4 +1,4 @@
-"""What earlier versions had: each is refused in one line that says what to do instead."""
+"""What earlier versions had: each gives one line that says what to do instead."""
 
 _ROWS = "docs/vocabulary.md has the lines of NumPy that add rows for words and positions"
 # Flags, as they were called in any script.

@@ -20,14 +20,14 @@ from bert_tf.system.declare import (
     setting_group,
 )
 from bert_tf.system.storage import is_name
-from bert_tf.training.settings import DeviceSettings, TrainingSettings
+from bert_tf.training.settings import TrainingSettings
 from bert_tf.training.teacher import LanguageTeacherSettings
 
 MASKS, ELECTRA = "Masks of unmasked records", "With --objective=electra"  # headings of --help
 
 
 @dataclasses.dataclass(frozen=True)
-class PretrainingSettings(LanguageTeacherSettings, TrainingSettings, DeviceSettings):
+class PretrainingSettings(LanguageTeacherSettings, TrainingSettings):
     """What is trained, on which data, for how long; the flags of run_pretraining.py.
 
     nsp, mask_rule: None: as in the model's family. learning_rate: None: that of the family's recipe.
@@ -200,7 +200,7 @@ class PretrainingSettings(LanguageTeacherSettings, TrainingSettings, DeviceSetti
     def check(self) -> None:
         """Raises if settings contradict each other, or files and folders are not there; a model may be a hub name."""
         check_values(self)
-        self.check_devices(self.dtype, self.use_xla)
+        self.check_devices(self.use_xla)
         if not self.do_train and not self.do_eval:
             raise ValueError("Nothing to do: give --do_train, --do_eval or both.")
         stop, steps = self.stop_at_step or 0, self.num_train_steps

@@ -83,13 +83,14 @@ def check_script(output_dir: str, settings: Collection[str]) -> None:
         raise ValueError(f"--output_dir={output_dir} holds a run of {others[0]}: choose another directory.")
 
 
-# What a run makes besides its model: results, which are copied from the best of several runs, and all else.
+# The files that a run makes: results, which are copied from the best of several runs, and all others.
 RESULTS = re.compile(
     r"(eval|test)_re\w+\.(txt|tsv|json)|predictions\w*\.(jsonl?|csv|conll)|nbest_predictions\.json|null_odds\.json|"
     r"classification_report\w*\.txt|confusion_matrix\w*\.(png|svg)|(question_answer|token_classificat)\w+\.json|loss\.png"
 )
 _OTHERS = re.compile(
-    r"damaged\..*|(run|seeds|search)\.json|(train_log|evaluations|skipped_questions)\.jsonl|events\.out\.tfevents\..*|"
+    r"checkpoint|model\.ckpt-\d+\.(index|data-\d+-of-\d+)|(bert_model|lora)\.safetensors|(\w+_config|modules)\.json|"
+    r"vocab\.(txt|json)|merges\.txt|spiece\.model|tokenizer\.json|damaged\..*|(run|seeds|search)\.json|(train_log|evaluations|skipped_questions)\.jsonl|events\.out\.tfevents\..*|"
     r"search\.(md|png)|similarity\.png|(train|eval\w*|predict\w*)\.tf_record"
 )
 
@@ -102,8 +103,8 @@ def check_earlier_run(output_dir: str, settings: Collection[str], *, trains: boo
     check_script(output_dir, settings)
     newest = (checkpoints.check_newest if trains else latest_checkpoint)(output_dir)
     names = names_in(output_dir) if trains else []
-    kinds = (RESULTS, _OTHERS, saving.MODEL_FILE)
-    written = [name for name in names if any(kind.fullmatch(name) for kind in kinds)]
+    written = [name for name in names if RESULTS.fullmatch(name) or _OTHERS.fullmatch(name)]
+    written = [name for name in written if not is_folder(posixpath.join(output_dir, name))]
     if written and not newest and {SETTINGS, SEEDS, SEARCH}.isdisjoint(names):
         raise ValueError(
             f"--output_dir={output_dir} has files that a run would replace, but is not the directory of one (it has no "

@@ -83,7 +83,7 @@ class ModelSettings:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DeviceSettings:
-    """Where to compute; see `distribution.set_up_devices`."""
+    """Where to compute, see `distribution.set_up_devices`, and in which arithmetic."""
 
     distribution_strategy: str = changeable_setting(
         "one_device",
@@ -110,23 +110,6 @@ class DeviceSettings:
         8, "Cores of the TPU. TensorFlow 2 detects them automatically; a difference is logged.", least=1
     )
 
-    @property
-    def strategy(self) -> str:
-        return "tpu" if self.use_tpu else self.distribution_strategy
-
-    def check_devices(self, dtype: str, use_xla: bool | None = None) -> None:
-        """Raises if flags make no sense on the devices, or TF_CONFIG does not describe them."""
-        if self.strategy == "tpu" and dtype == "float16":
-            raise ValueError("--dtype=float16: a TPU computes in bfloat16 or float32; give --dtype=bfloat16.")
-        if self.strategy == "tpu" and use_xla:
-            raise ValueError("--use_xla: a TPU always compiles the whole step with XLA; leave it out.")
-        check_tf_config(self.strategy)
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class ComputationSettings:
-    """How to compute with a model."""
-
     dtype: str = setting(
         "float32",
         "Arithmetic of the matrix products; variables stay in float32. bfloat16 is about twice as fast on TPUs, recent "
@@ -139,9 +122,21 @@ class ComputationSettings:
     def dtype_policy(self) -> str:
         return DTYPE_POLICIES[self.dtype]
 
+    @property
+    def strategy(self) -> str:
+        return "tpu" if self.use_tpu else self.distribution_strategy
+
+    def check_devices(self, use_xla: bool | None = None) -> None:
+        """Raises if flags make no sense on the devices, or TF_CONFIG does not describe them."""
+        if self.strategy == "tpu" and self.dtype == "float16":
+            raise ValueError("--dtype=float16: a TPU computes in bfloat16 or float32; give --dtype=bfloat16.")
+        if self.strategy == "tpu" and use_xla:
+            raise ValueError("--use_xla: a TPU always compiles the whole step with XLA; leave it out.")
+        check_tf_config(self.strategy)
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class TrainingSettings(ComputationSettings):
+class TrainingSettings(DeviceSettings):
     """How to compute a step, what to log, and which checkpoints to keep. optimizer: None: that of the recipe."""
 
     train_batch_size: int = setting(32, "Examples per step, over all devices.", heading=ORIGINAL, least=1, on_card=True)
@@ -210,7 +205,7 @@ _APART = {
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class FineTuningSettings(OptimizerSettings, TeacherSettings, TrainingSettings, DeviceSettings, ModelSettings):
+class FineTuningSettings(OptimizerSettings, TeacherSettings, TrainingSettings, ModelSettings):
     """A fine-tuning run of any task: model, actions, schedule. None means "not given".
 
     keep_checkpoint_max: None: the run keeps its newest checkpoint until it ends, and then only the weights of its
@@ -349,7 +344,7 @@ class FineTuningSettings(OptimizerSettings, TeacherSettings, TrainingSettings, D
     def check_flags(self) -> None:
         """`check` without the task."""
         check_values(self)
-        self.check_devices(self.dtype, self.use_xla)
+        self.check_devices(self.use_xla)
         if not (self.do_train or self.do_eval or self.do_predict):
             raise ValueError("Nothing to do: give one or more of --do_train, --do_eval, --do_predict.")
         for name in () if self.do_train else non_default_settings(self, _FOR_TRAINING):
