@@ -53,12 +53,12 @@ def write_source(directory: str) -> tuple[int, list[str]]:
     """Writes a tf1 directory with random weights; returns their size in bytes, and the formats of the family."""
     import numpy as np
 
-    from bert_tf.families.families import family_named
+    from bert_tf.families import family_named
+    from bert_tf.families.names import expected_shapes
     from bert_tf.store.head_config import NO_HEAD
-    from bert_tf.store.open_weights import TF1
-    from bert_tf.store.saving import write_weights
+    from bert_tf.store.open import TF1
+    from bert_tf.store.save import write_weights
     from bert_tf.store.tensor_files import Weights
-    from bert_tf.store.variable_names import expected_shapes
 
     name, sizes = MODELS[FLAGS.model]
     family = family_named(name)

@@ -4,8 +4,9 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
+from bert_tf.families.albert import AlbertConfig
 from bert_tf.families.config import BertConfig
-from bert_tf.families.families import AlbertConfig, ElectraConfig
+from bert_tf.families.electra import ElectraConfig
 
 
 def peer_step(model, batches: tf.data.Dataset, names: dict[str, str], loss_of_outputs: Callable) -> Callable[[], float]:

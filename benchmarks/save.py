@@ -17,7 +17,7 @@ import time
 from absl import app, flags
 from measured import add
 
-from bert_tf.families.families import config_of_size
+from bert_tf.families import config_of_size
 from bert_tf.models import initialize
 from bert_tf.models.task_models import BertForPreTraining
 from bert_tf.training import checkpoints

@@ -199,11 +199,11 @@ def export(model_dir: str, folder: str, variant: str) -> str:
     """An export of a variant such as "bfloat16 freeze", or an ONNX file."""
     from bert_tf.serving import export as serving_export
     from bert_tf.serving import onnx_export
-    from bert_tf.store import directory as model_directory
+    from bert_tf.store.open import onnx_file
 
     logging.set_verbosity(logging.ERROR)
     if variant.startswith("onnx"):
-        return model_directory.onnx_file(onnx_export.export_onnx(model_dir, folder, int8=variant == "onnx_int8"))
+        return onnx_file(onnx_export.export_onnx(model_dir, folder, int8=variant == "onnx_int8"))
     dtype, *rest = variant.split()
     return serving_export.export_saved_model(model_dir, folder, dtype=dtype, freeze=rest == ["freeze"], warm_up=False)
 

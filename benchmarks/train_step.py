@@ -42,10 +42,11 @@ from measured import add
 from model_garden import bert_peer_step, electra_peer_step
 from pretraining_batches import batches_of_records, contents, electra_batch, random_batch, records_of_texts, repeated
 
+from bert_tf.families.albert import AlbertConfig
 from bert_tf.families.config import BertConfig
-from bert_tf.families.families import AlbertConfig, ElectraConfig
+from bert_tf.families.electra import ElectraConfig
 from bert_tf.models.electra import ElectraPretrainer
-from bert_tf.models.encoder import electra_flops_per_example, pretraining_flops_per_example
+from bert_tf.models.encoder import pretraining_flops_per_example, replaced_token_flops_per_example
 from bert_tf.models.task_models import BertForPreTraining
 from bert_tf.training.optimization import create_optimizer
 from bert_tf.training.settings import TrainingSettings
@@ -117,7 +118,7 @@ class Comparison:
         if FLAGS.model == "electra":
             self.config = ElectraConfig(**sizes, embedding_size=128 if FLAGS.hidden_size <= 256 else FLAGS.hidden_size)
             self._generator = self.config.generator(FLAGS.generator_size)
-            self.flops = lambda *size: electra_flops_per_example(self.config, self._generator, *size)
+            self.flops = lambda *size: replaced_token_flops_per_example(self.config, self._generator, *size)
 
     def _read_batches(self, folder: str) -> dict[str, tf.data.Dataset]:
         size = FLAGS.batch_size, FLAGS.max_seq_length, FLAGS.max_predictions_per_seq

@@ -10,8 +10,8 @@ from bert_tf.models.initialize import checkpoint_name
 from bert_tf.models.kernels import ACTIVATIONS
 from bert_tf.models.layers import truncated_normal
 from bert_tf.models.task_models import BertModel
-from bert_tf.store.directory import read_head
-from bert_tf.store.open_weights import open_weights
+from bert_tf.store.description import read_head
+from bert_tf.store.open import open_weights
 from bert_tf.system.checks import path_of
 
 __all__ = [

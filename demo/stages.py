@@ -8,7 +8,7 @@ import os
 import time
 from collections.abc import Mapping
 
-from bert_tf.families.families import family_named
+from bert_tf.families import family_named
 from bert_tf.pretraining.documents import to_text
 from bert_tf.system.text_files import list_files
 from bert_tf.text.tokenizer_files import Casing

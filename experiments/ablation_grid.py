@@ -5,7 +5,7 @@ import math
 import os
 from collections.abc import Iterable
 
-from bert_tf.families.families import config_of_size
+from bert_tf.families import config_of_size
 from bert_tf.text.tokenizer_files import load_vocab
 from experiments.script_runs import Run, results_in, scores_in
 

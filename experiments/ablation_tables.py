@@ -5,7 +5,7 @@ import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 
-from bert_tf.families.families import config_of_size
+from bert_tf.families import config_of_size
 from experiments.ablation_grid import Cell
 
 _TITLES = {
@@ -22,7 +22,7 @@ _NOTES = {
 
 def parameters_of(size: str, vocab_size: int) -> int:
     """The number of a model's parameters in pre-training, including heads."""
-    from bert_tf.store.variable_names import expected_shapes
+    from bert_tf.families.names import expected_shapes
 
     return sum(math.prod(shape) for shape in expected_shapes(config_of_size(size, vocab_size)).values())
 

@@ -15,7 +15,7 @@ import time
 
 from absl import flags, logging
 
-from bert_tf.store import saving
+from bert_tf.store import save
 from bert_tf.system import script as system_script
 from bert_tf.system.storage import write_text_file
 from experiments.ablation_tables import cell, estimate
@@ -64,7 +64,7 @@ def write_layers(teacher: str, layers: list[int], output_dir: str) -> None:
     opened = open_model(teacher)
     opened.config, opened.head = distillation.shallower(opened.config, layers), HeadConfig()
     chosen = distillation.chosen_layers(opened.weights, layers)
-    saving.write_model(output_dir, chosen, opened, format="bert_tf", overwrite=True)
+    save.write_model(output_dir, chosen, opened, format="bert_tf", overwrite=True)
 
 
 def sentences_per_second(model: str, sentences: list) -> float:

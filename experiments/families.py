@@ -16,7 +16,7 @@ import os
 
 from absl import flags, logging
 
-from bert_tf.families.families import family_named
+from bert_tf.families import family_named
 from bert_tf.system import script as system_script
 from bert_tf.system.storage import write_text_file
 from experiments.ablation_tables import cell, estimate

@@ -12,8 +12,8 @@ from collections.abc import Iterable
 
 from absl import flags
 
+from bert_tf.families import config_of_size
 from bert_tf.families.config import BertConfig
-from bert_tf.families.families import config_of_size
 from bert_tf.models.encoder import pretraining_flops_per_example
 from bert_tf.system import script as system_script
 

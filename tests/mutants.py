@@ -70,12 +70,12 @@ MUTANTS = {
         ("tf.io.gfile.remove(results)", "pass")],
     ("data/token_rows.py", "data/test_records.py"): [
         ("[0, 0, stream, epoch]))", "[0, 0, 0, epoch]))")],
-    ("models/similarity.py", "models/test_similarity.py"): [
+    ("models/similarity.py", "models/test_similarity.py models/test_objectives.py"): [
         ("return errors * errors, {", "return 0.5 * errors * errors, {"),
         ("excluded = ops.equal(firsts, ids[:, :1])", "excluded = ops.zeros_like(ops.equal(firsts, ids[:, :1]))"),
         ("excluded & ~partner", "excluded")],
-    ("models/objectives.py", "models/test_distillation.py"): [("* temperature**2", "* temperature")],
     ("models/objectives.py", "models/test_objectives.py"): [
+        ("* temperature**2", "* temperature"),
         ('if in_metrics and "is_real_example" in features:', "if False:")],
     ("models/objectives.py", "pretraining/test_packing.py"): [("* ops.expand_dims(weights, 1)", "")],
     ("models/electra.py", "training/test_electra.py::test_the_temperature_and_where_tokens_go"): [
@@ -197,9 +197,10 @@ MUTANTS = {
         ("hidden = () if self.student.config.type_vocab_size else", "hidden =")],
     ("models/dropout.py", "models/test_dropout.py models/test_similarity.py"): [
         ("scope.key * ops.convert_to_tensor([1, 1, count]", "scope.key * ops.convert_to_tensor([1, 1, 1]")],
-    ("families/families.py", "training/test_recipes.py::test_warmups_as_runs_make_them"): [
+    ("families/electra/__init__.py", "training/test_recipes.py::test_warmups_as_runs_make_them"): [
         ('learning_rate=5e-4, warmup_proportion=0.01, warmup="multiplies"',
-         "learning_rate=5e-4, warmup_proportion=0.01"),
+         "learning_rate=5e-4, warmup_proportion=0.01")],
+    ("families/distilbert/__init__.py", "training/test_recipes.py::test_warmups_as_runs_make_them"): [
         ('warmup="precedes_from_zero"', 'warmup="precedes"')],
     ("pretraining/mask_rules.py", "pretraining/test_masks.py"): [
         ("ids, drawn)\n    return features | mask_chosen(ids, chosen",

@@ -18,9 +18,9 @@ from helpers.paths import GOLDEN, ROOT
 from helpers.tiny import ONE_LAYER, TINY_CONFIG, write_encoder
 
 import bert_tf
+from bert_tf.families import family_named
 from bert_tf.families.config import BertConfig
-from bert_tf.families.families import family_named
-from bert_tf.store.directory import read_config
+from bert_tf.store.description import read_config
 
 # BERT_BASE_DIR takes their place.
 MODELS = ("google/bert_uncased_L-4_H-256_A-4", "uncased_L-12_H-768_A-12", "sentence-transformers/all-MiniLM-L6-v2")
@@ -308,7 +308,7 @@ def test_the_mean_of_several_models(tmp_path, monkeypatch):
 
 
 def test_the_table_of_recipes_is_the_codes():
-    from bert_tf.families.families import FAMILIES
+    from bert_tf.families import FAMILIES
 
     rows = [line.strip("|").split("|") for line in PAGES["models"].splitlines() if line.startswith("| `--")]
     columns = {"bert": 1, "albert": 1, "distilbert": 1, "electra": 2, "roberta": 3}

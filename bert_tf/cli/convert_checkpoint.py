@@ -20,8 +20,8 @@ import sys
 from absl import flags, logging
 
 from bert_tf.conversion import convert
-from bert_tf.store.directory import check_weights, read_head, read_model_files, vocabulary_in
-from bert_tf.store.open_weights import FORMATS, find_weights, is_light
+from bert_tf.store.description import check_weights, read_head, vocabulary_in
+from bert_tf.store.open import FORMATS, is_light
 from bert_tf.system import checks, script, storage
 from bert_tf.system.declare import REQUIRED, define_flags, setting, settings_of
 
@@ -90,13 +90,8 @@ define_flags(ConversionSettings)
 def main(_):
     settings = settings_of(ConversionSettings, FLAGS)
     check_weights(settings.from_, "--from")
-    if settings.report_file and not checks.is_remote(settings.from_):
-        beside = read_model_files(settings.from_, None, settings.bert_config_file)
-        given = (settings.bert_config_file, settings.vocab_file)
-        read = filter(None, (find_weights(settings.from_)[1], beside.config_file, beside.vocab_file, *given))
-        checks.check_output_files([settings.report_file], read, "--report_file")
-    arguments = vars(settings).copy()
-    source, target, report_file = (arguments.pop(name) for name in ("from_", "to", "report_file"))
+    arguments, report_file = vars(settings).copy(), settings.report_file
+    source, target = arguments.pop("from_"), arguments.pop("to")
     prepare = functools.partial(convert.prepare, source, target, **arguments)
     conversion = prepare() if is_light(source) else None
     # On SIGTERM, temporary files are still removed.

@@ -135,7 +135,7 @@ def main(_):
     kind = KINDS[settings.kind]
     check_kind(settings, flags_given(FLAGS))
     if not checks.is_remote(settings.output_file) and os.path.exists(settings.output_file):
-        from bert_tf.store.open_weights import has_weights
+        from bert_tf.store.open import has_weights
 
         if has_weights(os.path.dirname(settings.output_file) or "."):
             raise ValueError(f"--output_file={settings.output_file} is a model's vocabulary: its weights are there.")

@@ -14,7 +14,7 @@ import os
 
 from absl import flags
 
-from bert_tf.store.directory import check_weights, read_head
+from bert_tf.store.description import check_weights, read_head
 from bert_tf.system import checks, script
 from bert_tf.system.declare import REQUIRED, define_flags, flags_given, setting, settings_of
 from bert_tf.tasks import table

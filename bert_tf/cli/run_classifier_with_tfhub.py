@@ -14,7 +14,7 @@ import dataclasses
 
 from absl import flags
 
-from bert_tf.store.directory import check_weights
+from bert_tf.store.description import check_weights
 from bert_tf.system import script
 from bert_tf.system.declare import ORIGINAL, REQUIRED, define_flags, setting
 from bert_tf.system.released_models import download_hub_module

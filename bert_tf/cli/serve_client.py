@@ -17,7 +17,7 @@ from collections.abc import Callable
 
 from absl import flags, logging
 
-from bert_tf.store.directory import check_weights, read_head
+from bert_tf.store.description import check_weights, read_head
 from bert_tf.system import checks
 from bert_tf.system.declare import REQUIRED, define_flags, setting, settings_of
 from bert_tf.system.text_files import encoding_setting
@@ -81,7 +81,7 @@ def _read_examples(settings: ClientSettings) -> list[dict]:
 def _to_ids(settings: ClientSettings, examples: list[dict]) -> Callable[[dict], dict]:
     """Makes `input_ids`, `input_mask` and `segment_ids` of the columns `text` and, of pairs, `text_pair`."""
     from bert_tf.models.pretrained import read_tokenizer
-    from bert_tf.store.directory import read_model_files
+    from bert_tf.store.description import read_model_files
     from bert_tf.tasks.table import choose_max_seq_length
 
     if not {"text"} <= examples[0].keys() <= {"text", "text_pair"}:

@@ -8,15 +8,15 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from bert_tf.families.families import config_of_dict, family_of, family_of_variables, is_encoder_variable
-from bert_tf.store import card, huggingface, open_weights, saving
-from bert_tf.store import directory as model_directory
-from bert_tf.store.directory import ModelFiles, check_other_vocabulary, needed_config, read_head, tokenizer_of
+from bert_tf.families import config_of_dict, family_of_variables, is_encoder_variable
+from bert_tf.families.names import base_name, expected_shapes, is_model_variable, word_table
+from bert_tf.store import card, huggingface, save
+from bert_tf.store.description import CardFacts, check_other_vocabulary
 from bert_tf.store.head_config import NO_HEAD
+from bert_tf.store.open import FORMATS, OpenedModel, open_model, open_weights
 from bert_tf.store.sentence_settings import read_settings
-from bert_tf.store.tensor_files import Weights, base_name, blocks, is_model_variable
-from bert_tf.store.variable_names import expected_shapes, word_table
-from bert_tf.system.checks import path_of
+from bert_tf.store.tensor_files import Weights, blocks
+from bert_tf.system.checks import check_output_files
 from bert_tf.system.messages import abbreviated_list, naming_flag, progress_bar
 from bert_tf.system.text_files import read_text_lines
 from bert_tf.text import tokenizer_class_of, tokenizer_files
@@ -33,7 +33,7 @@ class Report:
 
     weights: Weights
     format: str
-    written: saving.Written
+    written: save.Written
     missing: list[str]
     notes: list[str]
 
@@ -70,15 +70,13 @@ class Report:
 class Conversion:
     """A conversion that has been checked.
 
-    weights: `original` with the requested changes. writing: further arguments of `saving.write_model`.
-    changes: sentences for the card on what differs. notes: for the report.
+    files: of the source, with its weights, and what is to be written with them. weights: with the requested changes.
+    writing: further arguments of `save.write_model`. changes: sentences for the card. notes: for the report.
     """
 
-    source: str
     part: str | None
-    original: Weights
     weights: Weights
-    files: ModelFiles
+    files: OpenedModel
     writing: Mapping[str, object]
     changes: list[str]
     notes: list[str]
@@ -90,7 +88,7 @@ class Conversion:
         # The source's card if it is ours, unless it is that of the whole of which this is a part.
         text = None if self.part else card.read_generated_card(files.directory)
         if text is None:
-            facts = card.CardFacts(card.beginning_of(self.source, self.original))  # which reads all weights
+            facts = CardFacts(card.beginning_of(files.path, files.weights))  # which reads all weights
             text = card.card_of(weights, dataclasses.replace(files, card=facts), format)
         text = card.converted(text, format, self.changes)
         with_optimizer = self.writing["with_optimizer"]
@@ -98,23 +96,23 @@ class Conversion:
         def check(path: str) -> None:
             compared.append(_compare_tensors(weights, path, with_optimizer))
 
-        written = saving.write_model(weights=weights, files=files, **self.writing, card_text=text, check=check)
+        written = save.write_model(weights=weights, files=files, **self.writing, card_text=text, check=check)
         notes = [*self.notes, *compared]
         usual = type(files.config).hidden_act  # what the family's original has
-        knows = open_weights.FORMATS[format].knows_exact_gelu or usual == "gelu_erf"
+        knows = FORMATS[format].knows_exact_gelu or usual == "gelu_erf"
         if files.config.activation == "gelu_erf" and not knows:
             what = f"hidden_act is \"gelu_erf\", the exact gelu, which the {format} format's own programs don't know."
             advice = "With --hidden_act=gelu they run it with the tanh form; outputs then differ by about 1e-3."
             notes.append(f"{what} {advice}")
         wanted = expected_shapes(files.config)
-        if family_of(files.config).parts:  # the other part's head is not missing
+        if files.family.parts:  # the other part's head is not missing
             wanted = filter(is_encoder_variable, wanted)
-        return Report(weights, format, written, [name for name in wanted if name not in self.original], notes)
+        return Report(weights, format, written, [name for name in wanted if name not in files.weights], notes)
 
 
 def convert(source: str, target: str, format: str, **options) -> Report:
     """Converts weights and the files beside them; see `prepare`."""
-    return prepare(path_of(source, read_head), target, format, **options).carry_out()
+    return prepare(source, target, format, **options).carry_out()
 
 
 def prepare(
@@ -131,59 +129,57 @@ def prepare(
     hidden_act: str | None = None,
     part: str | None = None,
     overwrite: bool = False,
+    report_file: str | None = None,
 ) -> Conversion:
-    """Checks a conversion of weights and the files beside them; TensorFlow may be needed, see `open_weights.is_light`.
+    """Checks a conversion of weights and the files beside them; TensorFlow may be needed, see `is_light`.
 
-    Args:
-      source: a path of any of the formats (see `open_weights.find_weights`).
-      target: a directory (see `saving.write_model`). format: one of `open_weights.FORMATS`.
-      with_optimizer: carry Adam moments and step, too.
-      add_tokens: file of words, one a line, to add to a vocabulary of word pieces (see `add_words`).
-      do_lower_case, strip_accents: must not contradict the source's directory; needed if that doesn't say.
-      bert_config_file, vocab_file: instead of those beside the weights.
-      hidden_act: written to the configuration instead of the source's.
-      part: which model of a file with several, see `open_weights.open_weights`.
-      overwrite: replace existing files.
+    The arguments are the flags of convert_checkpoint.py, and:
+
+    add_tokens: file of words, one a line, to add to a vocabulary of word pieces (see `add_words`).
     """
     with naming_flag("--bert_config_file" if bert_config_file else "--from"):
-        original, files = model_directory.read_model(source, bert_config_file, part)
-        needed_config(files)
+        files = open_model(source, part=part, config_file=bert_config_file)
+        weights, config = files.weights, files.needed_config()
+        if part and not files.family.parts:
+            raise ValueError(f"{weights.path} is a {config.title}, which has no {part}.")
+    if report_file:
+        read = filter(None, (weights.path, files.config_file, files.vocab_file, vocab_file))
+        check_output_files([report_file], read, "--report_file")
     with naming_flag("--vocab_file" if vocab_file else "--from"):
-        saving.check_vocabulary(dataclasses.replace(files, vocab_file=vocab_file or files.vocab_file))
+        save.check_vocabulary(dataclasses.replace(files, vocab_file=vocab_file or files.vocab_file))
     files, notes = _describe(files, vocab_file, do_lower_case, strip_accents)
-    notes += _notes_on_source(original, files, with_optimizer)
-    weights, changes, vocabulary = original, {"hidden_act": hidden_act} if hidden_act else {}, None
+    notes += _notes_on_source(files, with_optimizer)
+    changes, vocabulary = {"hidden_act": hidden_act} if hidden_act else {}, None
     if add_tokens:
-        tokenizer, tokens = tokenizer_of(files), tokenizer_files.vocabulary_lines(files.vocab_file)
+        tokenizer, tokens = files.make_tokenizer(is_checked=True), tokenizer_files.vocabulary_lines(files.vocab_file)
         tokens += [tokenizer.inv_vocab.get(index, "") for index in range(len(tokens), tokenizer.vocab_size)]
         weights, vocabulary, lines = add_words(weights, tokens, read_text_lines(add_tokens), tokenizer.tokenize)
-        changes["vocab_size"] = weights.shapes[word_table(family_of_variables(weights.shapes).model_type)][0]
+        changes["vocab_size"] = weights.shapes[word_table(files.family.model_type)][0]
         notes += lines
     files.config = config_of_dict({**files.config.to_dict(), **changes})
     writing = {"target": target, "format": format, "with_optimizer": with_optimizer, "overwrite": overwrite}
-    saving.check_writable(weights=weights, files=files, **writing)
+    save.check_writable(weights=weights, files=files, **writing)
     sentences = [f"Tokens were added ({posixpath.basename(add_tokens)}); train them."] if add_tokens else []
     if changes:
         values = ", ".join(f"{name} = {value}" for name, value in changes.items())
         sentences.append(f"The configuration was changed: {values}.")
     writing["vocabulary"] = vocabulary
-    return Conversion(source, part, original, weights, files, writing, sentences, notes)
+    return Conversion(part, weights, files, writing, sentences, notes)
 
 
-def _describe(files: ModelFiles, vocab_file: str | None, do_lower_case: bool | None, strip_accents: bool | None):
+def _describe(files: OpenedModel, vocab_file: str | None, do_lower_case: bool | None, strip_accents: bool | None):
     """The files beside the weights, with vocabulary and casing; and notes."""
-    config = needed_config(files)
     check_other_vocabulary(vocab_file, files)
     beside = tokenizer_files.read_casing(tokenizer_files.directory_of(vocab_file)) if vocab_file else Casing()
     casing = tokenizer_files.resolve_casing(do_lower_case, strip_accents, files.casing, beside)
-    vocab_file, default = vocab_file or files.vocab_file, family_of(config).tokenizer_class
+    vocab_file, default = vocab_file or files.vocab_file, files.family.tokenizer_class
     files = dataclasses.replace(files, vocab_file=vocab_file, casing=casing)
     notes = []
     if not vocab_file:
         notes = [f"No {default.vocab_name} beside the source: put it beside the target, or give --vocab_file."]
     if not issubclass(tokenizer_class_of(vocab_file, default) if vocab_file else default, FullTokenizer):
         if vocab_file:
-            tokenizer_of(files).check_casing(vocab_file, do_lower_case, strip_accents)
+            files.make_tokenizer(is_checked=True).check_casing(vocab_file, do_lower_case, strip_accents)
             notes = [f"Tokenizer: {vocab_file}."]
         return files, notes
     if vocab_file:
@@ -193,20 +189,20 @@ def _describe(files: ModelFiles, vocab_file: str | None, do_lower_case: bool | N
             files.casing = casing = Casing(lowers, strip_accents, f"the pieces of {vocab_file}")
         added = read_added_tokens(vocab_file, vocab)
         count = max([len(tokenizer_files.vocabulary_lines(vocab_file)), *(token.id + 1 for token in added)])
-        if count < config.vocab_size:
+        if count < files.config.vocab_size:
             reason = "the last rows of the table are unused, or it is the vocabulary of another model"
-            notes.append(f"{vocab_file} has {count} tokens for vocab_size {config.vocab_size}: {reason}.")
+            notes.append(f"{vocab_file} has {count} tokens for vocab_size {files.config.vocab_size}: {reason}.")
     casing_note = f"Casing: do_lower_case={casing.do_lower_case}, from {casing.source}."
     unknown = "Nothing says whether the model is cased: no tokenizer_config.json is written."
     return files, [*notes, unknown if casing.do_lower_case is None else casing_note]
 
 
-def _notes_on_source(weights: Weights, files: ModelFiles, with_optimizer: bool) -> list[str]:
+def _notes_on_source(files: OpenedModel, with_optimizer: bool) -> list[str]:
     """Notes on what the weights are, and on how vectors are made, which is read into `files`."""
     notes = []
-    if weights.hints.get("half_precision"):
+    if files.weights.hints.get("half_precision"):
         notes.append("The source is in half precision; its values are written as float32, without loss.")
-    if not with_optimizer and "global_step" in weights:
+    if not with_optimizer and "global_step" in files.weights:
         notes.append("Adam moments and global_step of the source are left out; --with_optimizer carries them.")
     if files.head == NO_HEAD:
         try:
@@ -220,8 +216,7 @@ def _notes_on_source(weights: Weights, files: ModelFiles, with_optimizer: bool) 
 
 
 def _compare_tensors(weights: Weights, path: str, with_optimizer: bool) -> str:
-    """Reads back what was written; every tensor must have the same bits as in the source."""
-    back = open_weights.open_weights(path)
+    back = open_weights(path)
     names = [name for name in back if name in weights]
     needed = weights if with_optimizer else filter(is_model_variable, filter(is_encoder_variable, weights))
     lost, extra = [name for name in needed if name not in back], [name for name in back if name not in weights]

@@ -1,1 +1,68 @@
-"""The families of models: their configurations, tokenizers and recipes."""
+"""The families of models: a folder has all that is specific to one, and a line here adds it."""
+
+import contextlib
+from collections.abc import Iterable, Mapping
+
+from bert_tf.families import albert, bert, distilbert, electra, roberta
+from bert_tf.families.config import BertConfig
+from bert_tf.families.family import Family
+from bert_tf.system.checks import check_model_type
+
+FAMILIES = (
+    bert.FAMILY,
+    distilbert.FAMILY,
+    roberta.FAMILY,
+    electra.FAMILY,
+    albert.FAMILY,
+)
+BERT = bert.FAMILY  # of models that don't say what they are
+
+
+def family_named(model_type: str, source: str = "config") -> Family:
+    check_model_type(model_type, source)
+    return next(family for family in FAMILIES if family.model_type == model_type)
+
+
+def family_of(config: BertConfig) -> Family:
+    return family_named(config.model_type)
+
+
+def family_of_variables(names: Iterable[str]) -> Family:
+    """The family whose scope the variable names have; BERT if they have none, as those of a head alone."""
+    scopes = {name.split("/")[0] for name in names}
+    return next((family for family in FAMILIES if family.model_type in scopes), BERT)
+
+
+def is_encoder_variable(name: str) -> bool:
+    """Whether a name in a checkpoint belongs to the encoder, not to a head or an optimizer."""
+    return name.split("/")[0] in {family.model_type for family in FAMILIES}
+
+
+def config_of_dict(values: Mapping) -> BertConfig:
+    """A configuration of any family from what its `to_dict` returned."""
+    family = family_named(values.get("model_type", BERT.model_type))
+    return family.config_class.from_dict(values, allow_unknown=True)
+
+
+def as_config(config: BertConfig | Mapping) -> BertConfig:
+    """The argument `config` of a model, which may be the dict of a saved model."""
+    return config_of_dict(config) if isinstance(config, Mapping) else config
+
+
+def config_of_size(size: str, vocab_size: int | None = None) -> BertConfig:
+    """The configuration of a named size of any family (--bert_size), of the family's class.
+
+        config = config_of_size("albert_base_v2", vocab_size=30000)
+
+    size: a name; of BERT, L-<layers>_H-<hidden size> may have its usual _A-<heads>.
+    vocab_size: None: that of the family's released models.
+    """
+    kinds = [family.config_class for family in FAMILIES]
+    for kind in kinds:
+        with contextlib.suppress(KeyError):
+            return kind.from_size(size, vocab_size)
+    files = ", ".join(f"{kind.file_name} ({kind.title})" for kind in kinds)
+    raise ValueError(
+        f"--bert_size={size} is not one of {', '.join(name for kind in kinds for name in kind.sizes)}. For any other "
+        f"size, write a --bert_config_file, whose name says the family: {files}."
+    )

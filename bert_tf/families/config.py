@@ -1,7 +1,6 @@
 """BertConfig: the sizes of a model, as stored in bert_config.json (original: modeling.py, BertConfig).
 
-The configurations of BERT's descendants are subclasses (families.py). The layers read how a family differs from BERT
-from the attributes below BertConfig's docstring, not from its name.
+Descendants of BERT subclass it. Layers read how a family differs from its attributes, not from its name.
 """
 
 import copy
@@ -37,10 +36,7 @@ _SIZES = {
 
 
 def arguments_of_size(layers: int, hidden: int, heads: int | None = None, **others) -> dict[str, int | float]:
-    """Arguments of a configuration: heads of 64 units, feed-forward layers four times as wide as the others.
-
-    layers, hidden: number and width of the layers. heads: None: one per 64 units of width. others: more arguments.
-    """
+    """Arguments of a configuration: heads of 64 units, feed-forward layers four times as wide as the others."""
     sizes = {"hidden_size": hidden, "num_hidden_layers": layers, "num_attention_heads": heads or hidden // 64}
     return sizes | {"intermediate_size": 4 * hidden, **others}
 
@@ -72,16 +68,13 @@ class BertConfig:
     have 2.
 
     Args:
-      vocab_size: rows of the word embedding table.
-      hidden_size: width of the encoder.
-      num_hidden_layers: encoder layers.
-      num_attention_heads: heads per layer; divides hidden_size.
+      vocab_size: rows of the word embedding table. hidden_size: width of the encoder.
+      num_hidden_layers: encoder layers. num_attention_heads: heads per layer; divides hidden_size.
       intermediate_size: width of the feed-forward layer.
       hidden_act: "gelu" (tanh form), "gelu_erf", "relu", "tanh" or "linear", in any case; None means linear.
-      hidden_dropout_prob: dropout in embeddings and encoder, 0 <= p < 1.
-      attention_probs_dropout_prob: dropout of the attention weights, 0 <= p < 1.
-      max_position_embeddings: longest sequence.
-      type_vocab_size: number of segment ids.
+      hidden_dropout_prob, attention_probs_dropout_prob: dropout in embeddings and encoder, and of the attention
+        weights, 0 <= p < 1.
+      max_position_embeddings: longest sequence. type_vocab_size: number of segment ids.
       initializer_range: standard deviation of the truncated normal that initialises the weights.
       layer_norm_eps: added to the variance in every layer norm. The original's value, 1e-12, is not written to
         bert_config.json; weights from elsewhere may need another one.
@@ -141,6 +134,7 @@ class BertConfig:
     pretraining_recipe = Recipe()  # how it is pre-trained
     draws_normal_weights = False  # a model to be pre-trained begins with `initialize.draw_normal_weights`
     mask_rule = "bert"  # which tokens are predicted in pre-training; see `pretraining.mask_rules`
+    pairs = "random"  # what next-sentence prediction learns from, a value of --next_sentence
     looks_up_types = False  # a segment embedding is looked up, as a word's; otherwise it is a product with one-hot rows
     detects_replaced_tokens = False  # there may be a head that says of each token whether it was replaced
     # Standard deviation of a new output layer; None: Glorot's uniform distribution, there and behind the embeddings.
@@ -207,15 +201,7 @@ class BertConfig:
 
     @classmethod
     def from_size(cls, size: str, vocab_size: int | None = None) -> "BertConfig":
-        """The configuration of one of the family's `sizes`; `families.config_of_size` covers all families.
-
-        Args:
-          size: a name; of BERT, L-<layers>_H-<hidden size> may have its usual _A-<heads>.
-          vocab_size: None: that of the released models.
-
-        Raises:
-          KeyError: no such size.
-        """
+        """The configuration of one of the family's `sizes`, or a KeyError; see `families.config_of_size`."""
         hidden = re.search(r"_H-(\d+)", size)  # usually a head for 64 units of width
         name = size.removesuffix(f"_A-{int(hidden[1]) // 64}") if hidden else size
         return cls(vocab_size or cls.released_vocab_size, **cls.sizes[name])
@@ -224,8 +210,7 @@ class BertConfig:
     def from_dict(cls, values: Mapping, allow_unknown: bool = False, source: str = "BertConfig") -> "BertConfig":
         """A config from the keys of a bert_config.json; missing ones (but vocab_size) get the constructor's defaults.
 
-        Labels and the kind of head, which earlier versions wrote to this file (`KEYS_IN_CONFIG`), are left
-        out. `directory.read_model_files`, and thus `from_pretrained` and the scripts, read them from the file.
+        Labels and the kind of head, which earlier versions wrote to this file (`KEYS_IN_CONFIG`), are left out.
 
         Args:
           values: keys and values; copied, not changed.
@@ -260,16 +245,7 @@ class BertConfig:
 
     @classmethod
     def from_json_file(cls, json_file: str, allow_unknown: bool = False) -> "BertConfig":
-        """Reads a bert_config.json.
-
-        Args:
-          json_file: any path `tf.io.gfile` opens.
-          allow_unknown: see `from_dict`.
-
-        Raises:
-          FileNotFoundError: there is no such file.
-          ValueError: not a JSON object in UTF-8, a key that appears twice, or as for `from_dict`; names file and key.
-        """
+        """Reads a bert_config.json, local or remote; errors, as of `from_dict`, name file and key."""
 
         def unique(pairs):
             if len(dict(pairs)) < len(pairs):
@@ -299,11 +275,7 @@ class BertConfig:
         write_text_file(json_file, self.to_json_string())
 
     def validate(self) -> None:
-        """Checks every value. The constructor calls this; call it again after setting attributes.
-
-        Raises:
-          ValueError: names the key and the value.
-        """
+        """Raises a ValueError that names key and value. The constructor calls this; so do you after a change."""
         for key in self.keys():
             value = getattr(self, key)
             if isinstance(value, numbers.Number) and hasattr(value, "item"):  # NumPy's, which is not for JSON

@@ -24,26 +24,25 @@ from collections.abc import Sequence
 import keras
 from keras import ops
 
+from bert_tf.families import is_encoder_variable
 from bert_tf.families.config import BertConfig
-from bert_tf.families.families import DistilBertConfig, is_encoder_variable
+from bert_tf.families.names import is_model_variable
 from bert_tf.models import kernels
 from bert_tf.models.inputs import select
 from bert_tf.models.layers import gather_positions
 from bert_tf.models.objectives import MaskedLanguageModelObjective, divide
-from bert_tf.store.tensor_files import Weights, is_model_variable, renamed
+from bert_tf.store.tensor_files import Weights, renamed
 
 # Tokens whose scores are computed at a time.
 _ROWS = 512
-_LAYER = re.compile(r"(\w+/encoder/layer_)(\d+)(/.+)")
+_LAYER = re.compile(r"([\w-]+/encoder/layer_)(\d+)(/.+)")
 
 
 class TaughtModel:
     """A student and its teacher, called on the same features.
 
-    The teacher runs as in inference: without dropout, and without a gradient. It is not among the variables, so that
-    optimizers and checkpoints see the student only.
-
-    The teacher gets the features that it knows.
+    The teacher gets those that it knows, and runs as in inference: without dropout, and without a gradient. It is not
+    among the variables, so that optimizers and checkpoints see the student only.
     """
 
     def __init__(self, student: keras.Model, teacher: keras.Model):
@@ -105,12 +104,11 @@ class LanguageDistillation:
     Outputs: those of a `TaughtLanguageModel`. Features: `masked_lm_ids`, `masked_lm_weights` [B, P], `input_mask`
     [B, S], and optionally `example_weights` [B].
 
-    Attributes:
-      alpha_ce: of the divergence of the student's distribution over the vocabulary from the teacher's, a mean over all
-        tokens. alpha_mlm: of the masked-LM loss. alpha_cos: of 1 - cos of the last hidden states, a mean over all
-        tokens. alpha_mse: of the squared difference of the scores, summed over the vocabulary.
-      temperature: of the divergence, which is multiplied by its square.
-      restrict_ce_to_mask: divergence and squared difference are means over the masked tokens.
+    The weights: alpha_ce of the divergence of the student's distribution over the vocabulary from the teacher's,
+    alpha_mlm of the masked-LM loss, alpha_cos of 1 - cos of the last hidden states, alpha_mse of the squared difference
+    of the scores, summed over the vocabulary. All but alpha_mlm's are means over all tokens.
+    temperature: of the divergence, which is multiplied by its square.
+    restrict_ce_to_mask: divergence and squared difference are means over the masked tokens.
     """
 
     alpha_ce: float = 5.0
@@ -188,11 +186,9 @@ def _token_weights(features: dict):
 
 
 class TaughtLanguageModel(TaughtModel):
-    """A student and its teacher, both `BertForMaskedLM`.
+    """A student and its teacher, both `BertForMaskedLM`; the objective says what is compared.
 
     The teacher sees segments only if the student does.
-
-    student, teacher: see `TaughtModel`. objective: says what is compared.
     """
 
     def __init__(self, student: keras.Model, teacher: keras.Model, objective: LanguageDistillation):
@@ -204,10 +200,8 @@ class TaughtLanguageModel(TaughtModel):
 
         features: those of `BertForMaskedLM`, with `masked_lm_positions` [B, P], and of the objective.
 
-        Returns:
-          dict with the student's `masked_lm_logits` [B, P, V] float32; the last hidden states of both, `states` and
-          `teacher_states` [B, S, H], or [B, P, H] if no others are read; `soft_sums` [3], see
-          `vocabulary_divergence`.
+        Returns a dict with the student's `masked_lm_logits` [B, P, V] float32; the last hidden states of both, `states`
+        and `teacher_states` [B, S, H], or [B, P, H] if no others are read; `soft_sums`, see `vocabulary_divergence`.
         """
         objective, positions = self.objective, features["masked_lm_positions"]
         read, positions = (None, positions) if objective.reads_all else (positions, None)  # None: all that there are
@@ -251,10 +245,9 @@ def vocabulary_divergence(
     The scores are computed for a few tokens at a time, and only for those with a weight. Since they are linear in the
     upstream gradient, the gradients are computed with them, and nothing is computed again.
 
-    Args:
-      student, teacher: vectors [N, E], table [V, E] and bias [V], whose scores are vectors table^T + bias.
-      weights: [N] float32, of the tokens. temperature: T. factors: of both sums in the loss.
-      training: whether gradients of the student's tensors are needed.
+    student, teacher: vectors [N, E], table [V, E] and bias [V], whose scores are vectors table^T + bias.
+    weights: [N] float32, of the tokens. temperature: T. factors: of both sums in the loss.
+    training: whether gradients of the student's tensors are needed.
 
     Returns float32 [3]: both sums times their factors added up, which alone has a gradient; the two sums.
     """
@@ -336,25 +329,13 @@ def shallower(config: BertConfig, layers: Sequence[int]) -> BertConfig:
     return config
 
 
-def as_distilbert(config: BertConfig) -> DistilBertConfig:
-    """A configuration of BERT as that of a DistilBERT: without segments and pooler."""
-    if config.model_type != BertConfig.model_type or config.is_causal:
-        kind = "one with causal attention" if config.is_causal else f"a {config.title}"
-        raise ValueError(f"--student_family=distilbert needs a BERT as teacher, not {kind}.")
-    keys = DistilBertConfig.keys()
-    return DistilBertConfig(**{key: getattr(config, key) for key in keys})
-
-
 def chosen_layers(
     weights: Weights, layers: Sequence[int], student: BertConfig | None = None, *, transform: bool = False
 ) -> Weights:
     """A teacher's weights for a student: the encoder with these layers only, numbered from 0.
 
-    Args:
-      weights: of a model for which `shallower` passes.
-      student: of a model to pre-train, which may be a DistilBERT: it gets the masked-LM head, too, and only what its
-        family has. None: heads are left out.
-      transform: with the hidden layer of the masked-LM head (--vocab_transform).
+    student: of a model to pre-train, which gets the masked-LM head, too, and only what its family has. None: no heads.
+    transform: with the hidden layer of the masked-LM head (--vocab_transform).
     """
     numbers = {layer: number for number, layer in enumerate(layers)}
     names, head = {}, ("cls/predictions/output_bias", *["cls/predictions/transform/"] * transform)

@@ -27,9 +27,8 @@ _GOLDEN_RATIO = 0x9E3779B9  # its multiples, modulo 2^32, are far apart
 
 @dataclasses.dataclass(frozen=True)
 class Drop:
-    """Dropout at one place, in one step.
+    """Dropout at one place, in one step, with the probability `rate` of a zero, in (0, 1).
 
-    rate: probability of a zero, in (0, 1).
     key: int32 [3]: two words for step and place, and the row of the whole batch at which this part of it begins.
     """
 
@@ -103,22 +102,18 @@ def in_scope(call: Callable) -> Callable:
     def scoped(self, inputs, training=False, **arguments):
         if not training or _scope.get():
             return call(self, inputs, training=training, **arguments)
-        # Under tf.distribute all replicas' generators give the same seeds, so each replica folds in its number.
-        replica = ops.convert_to_tensor(_replica_number(), "int32") * _signed(_GOLDEN_RATIO)
+        number = 0
+        if keras.config.backend() == "tensorflow":
+            import tensorflow as tf
+
+            # Under tf.distribute all replicas' generators give the same seeds, so each replica folds in its number.
+            context = tf.distribute.get_replica_context()
+            number = 0 if context is None else context.replica_id_in_sync_group
+        replica = ops.convert_to_tensor(number, "int32") * _signed(_GOLDEN_RATIO)
         with dropout_scope(ops.cast(self.seed_generator.next(), "int32") + replica):
             return call(self, inputs, training=training, **arguments)
 
     return scoped
-
-
-def _replica_number():
-    """The number of this replica under tf.distribute; otherwise 0."""
-    if keras.config.backend() != "tensorflow":
-        return 0
-    import tensorflow as tf
-
-    context = tf.distribute.get_replica_context()
-    return 0 if context is None else context.replica_id_in_sync_group
 
 
 def _signed(word: int) -> int:
@@ -168,7 +163,6 @@ def _product(sizes):
 
 
 def _mix(value, shift, multiplier):
-    """One round of an integer hash: multiply, then fold the high bits into the low ones."""
     value = value * np.uint32(multiplier)
     return ops.bitwise_xor(value, ops.right_shift(value, np.uint32(shift)))
 

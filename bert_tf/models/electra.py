@@ -12,7 +12,7 @@ import numpy as np
 from absl import logging
 from keras import ops
 
-from bert_tf.families.families import as_config
+from bert_tf.families import as_config
 from bert_tf.models import kernels, objectives
 from bert_tf.models.encoder import BertEncoder
 from bert_tf.models.heads import MaskedLanguageModelHead, TaskModel
@@ -58,7 +58,7 @@ class ReplacedTokenObjective(ClassificationObjective):
 
 
 class ReplacedTokenHead(ConfiguredLayer):
-    """Dense layer H -> H with hidden_act, then H -> 1; no dropout."""
+    """Dense layer H -> H with hidden_act, then H -> 1: float32 logits [B, S] of [B, S, H]; no dropout."""
 
     def __init__(self, config, **kwargs):
         super().__init__(config, **kwargs)
@@ -70,15 +70,12 @@ class ReplacedTokenHead(ConfiguredLayer):
         self.output_dense.build((None, None, self.config.hidden_size))
 
     def call(self, sequence_output, training=False):
-        """sequence_output: [B, S, H]. Returns float32 logits [B, S]."""
         x = self.dense(sequence_output, activation=self.config.activation, training=training)
         return ops.cast(self.output_dense(x), "float32")[..., 0]
 
 
 class ElectraDiscriminator(TaskModel):
     """Encoder, and for every token whether it was replaced. The generator is a `BertForMaskedLM`.
-
-    Example:
 
         model = ElectraDiscriminator.from_pretrained("electra_small")
         replaced = model({"input_ids": ids}) > 0  # [B, S]
@@ -200,14 +197,12 @@ def _as_float(condition):
 
 
 def replace_tokens(original_ids, positions, weights, sampled_ids):
-    """Puts the generator's tokens into the text.
+    """The text with the generator's tokens, int32 [B, S], and where it differs from the original, bool [B, S].
 
     A position that was drawn several times gets the mean of its tokens' ids, rounded down: an unrelated token. Position
     0 keeps its token. Both are as in the original.
 
     original_ids: int32 [B, S]. positions, sampled_ids: int32 [B, P]. weights: [B, P], 0 for no prediction.
-
-    Returns int32 [B, S] and bool [B, S]: the new ids, and whether they differ from the original ones.
     """
     slots = ops.arange(ops.shape(original_ids)[1], dtype="int32")
     hits = ops.logical_and(positions[:, :, None] == slots, ops.logical_and(weights > 0, positions > 0)[:, :, None])
@@ -281,15 +276,13 @@ class ElectraPretrainer(TaskModel):
     def call(self, inputs, training=False):
         """Masked tokens are guessed, a guess is drawn for each, and the discriminator judges the text with these.
 
-        Args:
-          inputs: as for `BertModel`, with masked `input_ids` [B, S]; `original_ids` [B, S]; `masked_lm_positions`,
-            `masked_lm_ids` [B, P] int32 and `masked_lm_weights` [B, P]; and `sampling_seeds` [B, 2] int32, one for each
-            row, or the draws themselves, `sampling_uniform` [B, P, V] in [0, 1).
+        inputs: as for `BertModel`, with masked `input_ids` [B, S]; `original_ids` [B, S]; `masked_lm_positions`,
+        `masked_lm_ids` [B, P] int32 and `masked_lm_weights` [B, P]; and a row's `sampling_seeds` [B, 2] int32, or the
+        draws themselves, `sampling_uniform` [B, P, V] in [0, 1).
 
-        Returns:
-          dict with `masked_lm_logits` [B, P, V] float32; `sampled_ids` [B, P] int32; `corrupted_ids` [B, S] int32 and
-          `is_replaced` [B, S] bool, the text with the guesses, and where it differs from the original;
-          `discriminator_logits` [B, S] float32.
+        Returns a dict with `masked_lm_logits` [B, P, V] float32; `sampled_ids` [B, P] int32; `corrupted_ids` [B, S]
+        int32 and `is_replaced` [B, S] bool, the text with the guesses, and where it differs from the original;
+        `discriminator_logits` [B, S] float32.
         """
         encoder_inputs = select(inputs, self.encoder_inputs)
         positions = ops.cast(inputs["masked_lm_positions"], "int32")

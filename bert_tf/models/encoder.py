@@ -6,8 +6,8 @@ What differs between families is read from the configuration: the attributes of 
 import keras
 from keras import ops
 
+from bert_tf.families import as_config
 from bert_tf.families.config import BertConfig
-from bert_tf.families.families import as_config
 from bert_tf.models import kernels
 from bert_tf.models.dropout import dropout, in_scope, layer_name_scope, name_scope
 from bert_tf.models.inputs import is_packed, require, require_inputs
@@ -110,7 +110,7 @@ class BertEncoder(NamedInputs, ConfigFromArguments, keras.Model):
         self.lora = None
 
     def freeze_layers(self, count: int | None) -> None:
-        """Keeps the embeddings and the first `count` layers as they are in training; None: nothing is kept."""
+        """Keeps the embeddings and the first `count` layers as they are in training."""
         order, frozen = self.config.block_order, count or 0
         if not 0 <= frozen <= len(order) or {*order[:frozen]} & {*order[frozen:]}:
             raise ValueError(
@@ -216,7 +216,6 @@ class BertEncoder(NamedInputs, ConfigFromArguments, keras.Model):
 
     @staticmethod
     def _mask(inputs: dict):
-        """[B, S], or [B, S, S], queries by keys: what may be attended to."""
         mask, numbers = inputs.get("input_mask"), inputs.get("sequence_ids")
         if numbers is not None:
             numbers = ops.convert_to_tensor(numbers)
@@ -293,7 +292,6 @@ class BertEncoder(NamedInputs, ConfigFromArguments, keras.Model):
         return outputs
 
     def get_embedding_table(self):
-        """The word-embedding table, [V, E]."""
         return self.embeddings.word_embeddings
 
 
@@ -344,7 +342,7 @@ def pretraining_flops_per_example(
     return 3.0 * (encoder + predictions + following)
 
 
-def electra_flops_per_example(
+def replaced_token_flops_per_example(
     config: BertConfig, generator_config: BertConfig, max_seq_length: int, max_predictions_per_seq: int
 ) -> float:
     """The same for a discriminator of `config`, which judges all tokens, and its generator."""

@@ -16,7 +16,7 @@ from types import MappingProxyType, SimpleNamespace
 import keras
 from keras import ops
 
-from bert_tf.families.families import as_config
+from bert_tf.families import as_config
 from bert_tf.models.dropout import dropout, in_scope
 from bert_tf.models.encoder import BertEncoder
 from bert_tf.models.inputs import ENCODER_INPUTS, features_with_labels, select
@@ -62,14 +62,11 @@ class ObjectiveMetric(MetricsList):
         for variable in self.totals.values():
             variable.assign(0.0)
 
-    def _sums(self) -> dict:
+    def sums(self) -> dict:
         return {name: ops.convert_to_tensor(total) for name, total in self.totals.items()}
 
     def result(self) -> dict:
-        return self.objective.metrics(self._sums())
-
-    def loss(self):
-        return self.objective.loss(self._sums(), self._sums())
+        return self.objective.metrics(self.sums())
 
 
 class Pretrained:
@@ -79,7 +76,7 @@ class Pretrained:
       exported_inputs: name -> rank of the int32 arrays that an exported model takes.
       head_config: the head, which `save_pretrained` writes beside the encoder's configuration.
       reads_pooler: whether an output depends on the encoder's pooler.
-      part: of models that are trained together, this one's name (see `families.Family.parts`); None: any of them.
+      part: of models that are trained together, this one's name (see `Family.parts`); None: any of them.
     """
 
     head_config = NO_HEAD
@@ -269,12 +266,12 @@ class TaskModel(NamedInputs, Pretrained, ConfigFromArguments, keras.Model):
         results = super().get_metrics_result()
         if self._compile_loss is None and not self.losses:
             # Keras weights the losses of batches by their rows, also where tokens are counted.
-            results["loss"] = self.objective_metric.loss()
+            sums = self.objective_metric.sums()
+            results["loss"] = self.objective.loss(sums, sums)
         return results
 
 
 def _of_all_replicas(totals: dict) -> dict:
-    """The loss's divisors of a whole batch: divided by these, the losses of its parts on the replicas add up to its."""
     if keras.backend.backend() != "tensorflow":
         return totals
     import tensorflow as tf
@@ -368,9 +365,7 @@ PROBLEM_TYPES = {
 
 
 def with_class_weights(objective: type, weights: Sequence[float] | None) -> type:
-    """An objective whose loss is the sum of the weighted losses divided by the sum of their weights.
-
-    That is the mean of PyTorch's `CrossEntropyLoss(weight)`. The metrics are those without weights.
+    """An objective with the loss of PyTorch's `CrossEntropyLoss(weight)`, a weighted mean; metrics have no weights.
 
     objective: of classes of examples [B] or tokens [B, S]. weights: of the C classes; None: the objective itself.
     """

@@ -9,12 +9,13 @@ import keras
 import numpy as np
 from absl import logging
 
-from bert_tf.families.families import FAMILIES, is_encoder_variable
+from bert_tf.families import FAMILIES, is_encoder_variable
+from bert_tf.families.names import is_model_variable
 from bert_tf.models import layers
 from bert_tf.store import variable_names
-from bert_tf.store.directory import read_head
-from bert_tf.store.open_weights import open_weights
-from bert_tf.store.tensor_files import Weights, is_model_variable
+from bert_tf.store.description import read_head
+from bert_tf.store.open import open_weights
+from bert_tf.store.tensor_files import Weights
 from bert_tf.system.checks import path_of
 from bert_tf.system.messages import abbreviated_list
 
@@ -26,12 +27,11 @@ _MOMENTS = {"adam_m": "first_moments", "adam_v": "second_moments"}
 
 
 def checkpoint_name(variable: keras.Variable) -> str:
-    """The name of a variable in the original's checkpoints.
+    """The name of a variable in the original's checkpoints, without the models around the encoder.
 
-    A variable's path starts with the models around the encoder, which checkpoints leave out. A head called
-    `cls_predictions` means `cls/predictions`, since a Keras layer name can't contain a slash; one called `classifier`
-    means no scope at all, as the original's run_classifier.py has its output layer. The head of ELECTRA's generator has
-    its layers without the scope of BERT's.
+    A head called `cls_predictions` means `cls/predictions`, since a Keras layer name can't contain a slash; one called
+    `classifier` means no scope, as the original's run_classifier.py has its output layer. The head of ELECTRA's
+    generator has its layers without the scope of BERT's.
     """
     parts = variable.path.split("/")
     for family in FAMILIES:
@@ -43,17 +43,16 @@ def checkpoint_name(variable: keras.Variable) -> str:
 
 
 def all_variables(model: keras.Model) -> dict[str, keras.Variable]:
-    """The variables of a model by checkpoint name, with the adapters of LoRA, if it is trained so."""
     return {checkpoint_name(variable): variable for variable in model.weights}
 
 
 def model_variables(model: keras.Model) -> dict[str, keras.Variable]:
-    """The variables of a model by checkpoint name, trained or not; without adapters of LoRA."""
+    """`all_variables` without adapters of LoRA."""
     return {name: variable for name, variable in all_variables(model).items() if not variable_names.is_adapter(name)}
 
 
 def model_weights(model: keras.Model) -> Weights:
-    """A model in memory as `Weights`, its kernels with the adapters of LoRA."""
+    """A model in memory, its kernels with the adapters of LoRA."""
     weights = variables_as_weights(model.name, all_variables(model))
     if not variable_names.has_adapters(model):
         return weights
@@ -63,8 +62,6 @@ def model_weights(model: keras.Model) -> Weights:
 
 
 def variables_as_weights(path: str, variables: Mapping[str, keras.Variable]) -> Weights:
-    """Variables by checkpoint name as `Weights`, which messages call `path`."""
-
     def read(name: str) -> np.ndarray:
         value = keras.ops.convert_to_numpy(variables[name].value)
         return value.astype(np.int64) if name == "global_step" else value
@@ -88,8 +85,8 @@ def training_variables(model: keras.Model, optimizer: keras.optimizers.Optimizer
 class Initialization:
     """Which variables a checkpoint initialized.
 
-    checkpoint: its prefix. initialized: names loaded. missing: names of the model that the checkpoint lacks, or that
-      were not to be taken. unused: names of the checkpoint that were not taken -> why; "" if the model lacks them.
+    missing: names of the model that the checkpoint lacks, or that were not to be taken. unused: names of the checkpoint
+      that were not taken -> why; "" if the model lacks them.
     """
 
     checkpoint: str
@@ -101,12 +98,9 @@ class Initialization:
 def initialize(
     variables: Mapping[str, keras.Variable], weights: Weights, *, must_have_all: bool = False
 ) -> Initialization:
-    """Sets variables from weights of any format, by the original's exact names.
+    """Sets variables from weights of any format, by the original's exact names, if all shapes match.
 
-    Nothing is assigned unless all shapes match.
-
-    variables: from `model_variables` or `training_variables`.
-    must_have_all: a variable that the checkpoint lacks is an error (when resuming a run).
+    must_have_all: a variable that the checkpoint lacks is an error, as where a run is resumed.
     """
     path, shapes = weights.path, weights.shapes
     shared = [name for name in variables if name in shapes]
@@ -132,7 +126,6 @@ def initialize(
 
 
 def finite_value(weights: Weights, name: str) -> np.ndarray:
-    """A tensor, none of whose values is NaN or infinite."""
     value = weights.read(name)
     if not np.isfinite(value).all():
         raise ValueError(f"{weights.path}: {name} has NaN or infinite values.")
@@ -146,7 +139,7 @@ def initialize_model(
 
     depth: calls between this one and the user's line, which the warning shows.
     complete: see `check_complete`, which is then called.
-    untrained: variables whose values were saved before they were trained; they count among what is missing.
+    untrained: variables whose values were saved before they were trained, which is as if they were missing.
     """
     with layers.deferred_initialization():
         if not model.built:
@@ -164,10 +157,7 @@ def initialize_model(
 
 
 def weights_for(model: keras.Model, path: str, *, merge: bool = True) -> Weights:
-    """Opens the weights at a path; of several models in a file those that the model takes (`Pretrained.weights_in`).
-
-    merge: see `open_weights.open_weights`.
-    """
+    """The weights at a path; of several models in a file those that the model takes. merge: see `open_weights`."""
     weights = open_weights(path, merge=merge)
     return model.weights_in(weights) if hasattr(model, "weights_in") else weights
 
@@ -200,17 +190,12 @@ class PartialLoadWarning(UserWarning):
 def load_weights(model: keras.Model, checkpoint: str) -> Initialization:
     """Loads weights of any format into a model; logs what was loaded and warns of what stays random.
 
-    Args:
-      checkpoint: a prefix such as `uncased_L-12_H-768_A-12/bert_model.ckpt`, a weight file, or a directory.
-
-    Raises:
-      FileNotFoundError, ValueError: see `initialize`.
+    checkpoint: a prefix such as `uncased_L-12_H-768_A-12/bert_model.ckpt`, a weight file, a directory or a name.
     """
     return initialize_model(model, weights_for(model, path_of(checkpoint, read_head)), depth=4)
 
 
 def _without_pooler(names: Iterable[str], unread: tuple[str, ...] = ()) -> list[str]:
-    """Names but those of the encoder's pooler, and those that begin like one of `unread`."""
     names = (name for name in names if not name.startswith(unread))
     return [name for name in names if not is_encoder_variable(name) or "/pooler/" not in name]
 
@@ -220,7 +205,7 @@ def _random_variables(result: Initialization, model: keras.Model) -> list[str]:
 
 
 def check_complete(result: Initialization, model: keras.Model, unread: tuple[str, ...] = ()) -> None:
-    """Refuses a model that is to answer, if variables that its answers depend on are random.
+    """Raises if variables that the outputs depend on are still random.
 
     unread: beginnings of the names of variables that are not needed.
     """
@@ -233,7 +218,6 @@ def check_complete(result: Initialization, model: keras.Model, unread: tuple[str
 
 
 def _warn_of_random_weights(result: Initialization, model: keras.Model, depth: int) -> None:
-    """Warns of variables that stay random, and of a part of the encoder that is not used; notes the former."""
     missing, variables = _random_variables(result, model), model_variables(model)
     setattr(model, _RANDOM, {name: _checksum(variables, name) for name in missing})
     unused = [name for name, reason in result.unused.items() if not reason and is_model_variable(name)]
@@ -257,10 +241,7 @@ def untrained_variables(model: keras.Model) -> list[str]:
 
 
 def check_trained(model: keras.Model, unread: tuple[str, ...] = ()) -> None:
-    """Refuses a model with variables that its weights lacked and that were not trained since; the pooler may be one.
-
-    unread: see `check_complete`.
-    """
+    """Raises for variables that the weights lacked and that were not trained since, but for the pooler and `unread`."""
     if names := _without_pooler(untrained_variables(model), unread):
         kind = type(model).__name__
         raise ValueError(
@@ -273,17 +254,13 @@ def _checksum(variables: Mapping[str, keras.Variable], name: str) -> str:
 
 
 def load_complete(model: keras.Model, weights: Weights) -> None:
-    """Sets the variables of a model that is to answer, and logs it; see `check_complete`."""
     result = initialize(model_variables(model), weights)
     check_complete(result, model)
     log_initialization(result, model)
 
 
 def log_initialization(result: Initialization, model: keras.Model, level: int | None = None) -> None:
-    """Logs a line on what was loaded, and what stays random.
-
-    level: of what stays random; None: a warning, unless it is only a new output layer.
-    """
+    """Logs what was loaded, and what stays random: at this level, or as a warning unless it is a new output layer."""
     sizes = {name: math.prod(variable.shape) for name, variable in model_variables(model).items()}
     unused = sorted(filter(is_model_variable, result.unused))
     logging.info(

@@ -83,11 +83,9 @@ def flat_rows(inputs: Mapping) -> tuple[dict, int]:
 def features_with_labels(objective, x, y=None, sample_weight=None) -> dict:
     """The features that an objective reads, from the arguments of Keras `fit`.
 
-    Args:
-      objective: see objectives.py.
-      x: the inputs; a dict may include the labels.
-      y: labels: a dict by feature name; or one array for each of `objective.label_names`, in that order.
-      sample_weight: [B] or None; multiplied into `example_weights`.
+    x: the inputs; a dict may include the labels.
+    y: labels: a dict by feature name; or one array for each of `objective.label_names`, in that order.
+    sample_weight: [B] or None; multiplied into `example_weights`.
     """
     names = objective.label_names
     others, given = other_names(names), x if isinstance(x, Mapping) else {}
@@ -318,11 +316,10 @@ def below(values, size):
 def require(name: str, values, allowed, expected: str, size=None, advice: str = "", weights=None) -> tuple:
     """Raises an error if a value is not allowed; see the module.
 
-    Args:
-      name: of the input. values: numbers. allowed: boolean, of their shape.
-      expected: what the values must be; with size, it ends in a range whose last number is size - 1.
-      size: an integer or a scalar tensor. advice: what to do.
-      weights: of a shape that broadcasts to theirs: where it is 0, everything is allowed.
+    name: of the input. values: numbers. allowed: boolean, of their shape.
+    expected: what the values must be; with size, it ends in a range whose last number is size - 1.
+    size: an integer or a scalar tensor. advice: what to do.
+    weights: of a shape that broadcasts to theirs: where it is 0, everything is allowed.
 
     Returns the values (in a graph of TensorFlow what reads these is not computed before the check), and
     `poison(allowed)`, to be added to what is computed of them.
@@ -350,15 +347,11 @@ def poison(allowed):
 def require_inputs(config, inputs: Mapping, ids: str = "input_ids"):
     """Checks the inputs of an encoder, or of a model that reads tokens; see `require`.
 
-    Args:
-      config: of any family.
-      inputs: input_ids [B, S], and any of segment_ids, position_ids [B, S], pooled_positions, masked_lm_positions
-        [B, P]. None counts as not given.
-      ids: the name of the input that has the place of input_ids.
+    inputs: input_ids [B, S], and any of segment_ids, position_ids [B, S], pooled_positions, masked_lm_positions [B, P].
+    ids: the name of the input that has the place of input_ids.
 
-    Returns:
-      The inputs, checked; and float32 [B, S], NaN for a token whose id, segment or position is out of range, or another
-      position of its row, and 0 for others.
+    Returns the inputs, checked; and float32 [B, S], NaN for a token whose id, segment or position is out of range, or
+    another position of its row, and 0 for others.
     """
     length = inputs[ids].shape[1]
     length = ops.shape(inputs[ids])[1] if length is None else length

@@ -50,7 +50,6 @@ def one_program() -> Iterator[None]:
 
 
 def in_one_program() -> bool:
-    """Whether what is traced now is a part of a program that XLA compiles as a whole."""
     return _switches["one program"] or (keras.config.backend() == "tensorflow" and _on_tpu())
 
 
@@ -84,7 +83,6 @@ def _switched(name: str, value: bool):
 
 
 def recomputes() -> bool:
-    """Whether an encoder that is traced for training now computes its layers again in the backward pass."""
     return _switches["recomputation"]
 
 
@@ -97,7 +95,6 @@ def fused_enabled() -> bool:
 
 
 def _on_tpu() -> bool:
-    """Whether this is the scope of a TPUStrategy, or what it runs. Only called if TensorFlow is the backend."""
     import tensorflow as tf
 
     kinds = (tf.distribute.TPUStrategy, tf.distribute.experimental.TPUStrategy)
@@ -148,7 +145,6 @@ def _add_bias(x, bias):
 
 
 def _normalized(x, epsilon):
-    """x with mean 0 and variance 1 over the last axis, and the factor that makes it so."""
     centered = x - ops.mean(x, axis=-1, keepdims=True)
     scale = ops.rsqrt(ops.mean(ops.square(centered), axis=-1, keepdims=True) + epsilon)
     return centered * scale, scale
@@ -193,13 +189,10 @@ def residual_norm(x, residual, gamma, beta, drop: Drop | None, epsilon: float, d
 
 
 def attention_weights(scores, mask_bias, scale: float, drop: Drop | None = None, training: bool = False):
-    """dropout(softmax(scores * scale + mask_bias)) over the last axis, computed in float32.
+    """dropout(softmax(scores * scale + mask_bias)) over the last axis, in the dtype of scores, computed in float32.
 
-    Args:
-      scores: [B, N, Q, S], queries by keys.
-      mask_bias: float32, broadcastable to scores; 0 for keys that may be attended to, -10000 for others.
-
-    Returns [B, N, Q, S] in the dtype of scores.
+    scores: [B, N, Q, S], queries by keys.
+    mask_bias: float32, broadcastable to scores; 0 for keys that may be attended to, -10000 for others.
     """
     if not training and on_cpu():
         # oneDNN fuses scale and mask into the preceding product, and its softmax computes in float32.
@@ -232,11 +225,10 @@ def ordered_fan_out(x, count: int) -> tuple:
 def embedding_lookup(table, ids, dense_gradient: bool = False):
     """Rows of table: [V, H], ids [X] -> [X, H].
 
-    Args:
-      dense_gradient: give TensorFlow a dense gradient. If the table is also the output layer (tied weights), the two
-        gradients are added; TensorFlow would first turn the dense one into slices, which costs several passes over
-        the whole table. By default the gradient is `IndexedSlices`, as in the original, whose global norm is computed
-        over the unmerged slices.
+    dense_gradient: give TensorFlow a dense gradient. If the table is also the output layer (tied weights), the two
+    gradients are added; TensorFlow would first turn the dense one into slices, which costs several passes over the
+    whole table. By default the gradient is `IndexedSlices`, as in the original, whose global norm is computed over the
+    unmerged slices.
     """
     if not dense_gradient or keras.config.backend() != "tensorflow":
         return ops.take(table, ids, axis=0)
@@ -268,13 +260,9 @@ def gumbel_argmax(logits, uniform):
 
 
 def sample(logits, seeds):
-    """One draw from the softmax of each row of logits, without a gradient.
+    """int32 [B, P]: one draw from the softmax of each row of float32 logits [B, P, V], without a gradient.
 
-    Args:
-      logits: float32 [B, P, V].
-      seeds: int32 [B, 2]; what is drawn for an example depends only on its own.
-
-    Returns int32 [B, P].
+    seeds: int32 [B, 2]; what is drawn for an example depends only on its own.
     """
     logits = ops.stop_gradient(logits)
     return _fused_sample()(*_tensors(logits, seeds)) if fused_enabled() else _sample(logits, seeds)

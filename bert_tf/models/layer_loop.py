@@ -63,10 +63,9 @@ def kept_product(function: Callable, *tensors):
 def looped(call: Callable, layers: Sequence[keras.Layer], x, training: bool, keep: bool = True) -> tuple:
     """Runs layers of one kind, each on the output of the one before it.
 
-    Args:
-      call: (layer, turn, x) -> the output, of x's shape; turn: int32, the number of the layer among `layers`.
-      layers: L layers with variables of their own, or L times the same.
-      x: [B, S, H]. training: whether there will be a gradient. keep: whether products are kept for it.
+    call: (layer, turn, x) -> the output, of x's shape; turn: int32, the number of the layer among `layers`.
+    layers: L layers with variables of their own, or L times the same.
+    x: [B, S, H]. training: whether there will be a gradient. keep: whether products are kept for it.
 
     Returns [L, B, S, H], the inputs of all layers, and the last output.
     """
@@ -178,5 +177,4 @@ class _Loop:
 
 
 def _rows(turns: int, like):
-    """An array for a tensor like this one of each turn."""
     return tf.TensorArray(like.dtype, turns, element_shape=like.shape)

@@ -19,8 +19,8 @@ from types import MappingProxyType
 import keras
 from keras import ops
 
+from bert_tf.families import as_config
 from bert_tf.families.config import BertConfig
-from bert_tf.families.families import as_config
 from bert_tf.models import inputs as model_inputs
 from bert_tf.models import kernels
 from bert_tf.models.dropout import dropout_at, name_scope
@@ -304,15 +304,15 @@ class TransformerBlock(ConfiguredLayer):
 
 
 def attention_bias(input_mask, causal: bool = False):
-    """The additive form of an attention mask, float32.
+    """The additive form of an attention mask, float32: 0 where attention is allowed, -10000 elsewhere.
 
-    Args:
-      input_mask: [B, S], 1 for a key that may be attended to, else 0; or [B, S, S], queries by keys.
-      causal: a query attends to no key after itself.
+    The mask is soft on purpose: a row without any key attends to everything instead of giving NaN (original:
+    attention_layer).
 
-    Returns:
-      [B, 1, 1, S] or, for [B, S, S] or causal, [B, 1, S, S]: 0 where attention is allowed, -10000 elsewhere. The mask
-      is soft on purpose: a row without any key attends to everything instead of giving NaN (original: attention_layer).
+    input_mask: [B, S], 1 for a key that may be attended to, else 0; or [B, S, S], queries by keys.
+    causal: a query attends to no key after itself.
+
+    Returns [B, 1, 1, S] or, for [B, S, S] or causal, [B, 1, S, S].
     """
     mask = ops.cast(input_mask, "float32")
     mask = mask[:, None, None, :] if len(mask.shape) == 2 else mask[:, None, :, :]
@@ -352,10 +352,9 @@ def add_random_weight(layer: keras.Layer, name: str, shape: tuple, deviation: fl
 
 @contextlib.contextmanager
 def deferred_initialization() -> Iterator[None]:
-    """Layers built in this context have random weights of zero until its end.
+    """Layers built in this context get their random weights at its end, but for variables of `mark_initialized`.
 
-    Then they are drawn, except for variables passed to `mark_initialized`. For code that builds a model and sets it
-    from a checkpoint.
+    For code that builds a model and sets it from a checkpoint.
     """
     global _undrawn
     outer, _undrawn = _undrawn, {}

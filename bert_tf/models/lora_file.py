@@ -12,13 +12,13 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from bert_tf.families.families import is_encoder_variable
+from bert_tf.families import is_encoder_variable
+from bert_tf.families.names import pooler
 from bert_tf.models import initialize
 from bert_tf.store import head_config, lora
-from bert_tf.store.directory import read_head
+from bert_tf.store.description import read_head
 from bert_tf.store.head_config import HeadConfig
 from bert_tf.store.tensor_files import Weights, open_safetensors, with_tensors, write_safetensors
-from bert_tf.store.variable_names import pooler
 from bert_tf.system.checks import path_of
 from bert_tf.system.messages import abbreviated_list
 from bert_tf.system.text_files import parse_json

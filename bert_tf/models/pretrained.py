@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING
 from absl import logging
 
 from bert_tf.families.config import BertConfig
-from bert_tf.store import card, head_config
-from bert_tf.store import directory as model_directory
-from bert_tf.store.directory import ModelFiles
+from bert_tf.families.names import HIDDEN_LAYER
+from bert_tf.store import card, description, head_config
+from bert_tf.store.description import CardFacts, ModelFiles, vocabulary_mismatch
 from bert_tf.store.open import OpenedModel, open_model
-from bert_tf.store.variable_names import HIDDEN_LAYER
+from bert_tf.store.sentence_settings import SentenceSettings, read_settings
 from bert_tf.system.checks import list_of_names, target_directory
-from bert_tf.text import tokenizer_files
 from bert_tf.text.tokenizer import Tokenizer
+from bert_tf.text.tokenizer_files import resolve_casing
 
 if TYPE_CHECKING:
     import keras
@@ -41,7 +41,7 @@ def read_tokenizer(path: str) -> Tokenizer:
 def read_config(bert_config_file: str | None, init_checkpoint: str | None) -> BertConfig:
     """The configuration that a script's flags of these names select: the file, or else the one beside the weights."""
     if bert_config_file:
-        return model_directory.read_config(bert_config_file)
+        return description.read_config(bert_config_file)
     if not init_checkpoint:
         raise ValueError("Give --bert_config_file, or --init_checkpoint with a configuration beside it.")
     opened = open_model(init_checkpoint)
@@ -69,31 +69,29 @@ def from_pretrained(
     from bert_tf.models import initialize
 
     opened = path if isinstance(path, OpenedModel) else open_model(path, part=model_class.part)
-    config, path = config or opened.needed_config(), opened.path
+    config = config or opened.needed_config()
     taken = inspect.signature(model_class.__init__).parameters
     labels = _labels(id2label, label2id) if labels is None else labels
     if labels is not None:
         labels = list_of_names(labels, "labels")
         arguments = {"num_labels": len(labels), **arguments, "labels": labels}
-    weights, head = head_config.fitted(opened.weights, opened.head, path, model_class, new_head, arguments)
+    weights, head = head_config.fitted(opened.weights, opened.head, opened.path, model_class, new_head, arguments)
     outputs = arguments.get("num_labels") or weights.shapes.get(head_config.OUTPUT_LAYER, (None,))[0]
     if HIDDEN_LAYER[0] in weights.shapes and not (config.classifier_act or head.hidden_act):
         head = dataclasses.replace(head, hidden_act="gelu_erf")
     if (known := head.labels) and outputs not in (None, len(known)):
         message = "%s names %d labels, but the model has %d outputs: names are ignored."
-        logging.warning(message, path, len(known), outputs)
+        logging.warning(message, opened.path, len(known), outputs)
         known = None
     stored = {**head.to_dict(), "num_labels": outputs or len(known or ()), "labels": known}
     sentences = opened.sentences
     if "pooling" in taken:
-        from bert_tf.store.sentence_settings import read_settings  # few models have them
-
         sentences = sentences or read_settings(opened.directory)
         stored["pooling"] = sentences.pooling
     stored = {name: value for name, value in stored.items() if value and name in taken}
     model = model_class(config, **{**stored, **arguments})
     initialize.initialize_model(model, weights, depth=4, complete=trained, untrained=head.untrained)
-    facts = card.CardFacts(opened.beginning(with_checksum=False))
+    facts = CardFacts(card.beginning_of(opened.path, opened.weights, with_checksum=False))
     files = dataclasses.replace(opened, weights=None, head=head, sentences=sentences, card=facts)
     setattr(model, _FILES_ATTRIBUTE, files)
     return model
@@ -117,24 +115,22 @@ def save_pretrained(
 ) -> None:
     """Writes a complete model directory: weights, configuration, head, vocabulary, casing, and a card (README.md).
 
-    directory: created if needed. format: one of `open_weights.FORMATS`.
+    directory: created if needed. format: one of `FORMATS`.
     vocab_file, do_lower_case, strip_accents: by default those of the model that `from_pretrained` read.
     overwrite: replace existing files; a README.md that is not a card of ours stays in any case.
     """
     from bert_tf.models import initialize
-    from bert_tf.store import saving
+    from bert_tf.store import save
 
     directory = target_directory(directory)
     if not model.built:
         model.build()
     files = getattr(model, _FILES_ATTRIBUTE, None) or ModelFiles(directory)
-    if problem := model_directory.vocabulary_mismatch(vocab_file, files):
+    if problem := vocabulary_mismatch(vocab_file, files):
         logging.warning("vocab_file: %s.", problem)
-    casing = tokenizer_files.resolve_casing(do_lower_case, strip_accents, files.casing)
+    casing = resolve_casing(do_lower_case, strip_accents, files.casing)
     sentences = files.sentences
     if pooling := getattr(model, "pooling", None):
-        from bert_tf.store.sentence_settings import SentenceSettings
-
         sentences = dataclasses.replace(sentences or SentenceSettings(directory), pooling=pooling)
     known = {"pairs": files.head.pairs, "activation": files.head.activation}
     known["untrained"] = tuple(initialize.untrained_variables(model))
@@ -142,5 +138,5 @@ def save_pretrained(
     described = {"config": model.config, "head": head, "casing": casing, "sentences": sentences}
     files = dataclasses.replace(files, **described, vocab_file=vocab_file or files.vocab_file)
     if files.vocab_file and (do_lower_case, strip_accents) != (None, None):
-        model_directory.tokenizer_of(files).check_casing(files.vocab_file, do_lower_case, strip_accents)
-    saving.write_model(directory, initialize.model_weights(model), files, format=format, overwrite=overwrite)
+        files.make_tokenizer(is_checked=True).check_casing(files.vocab_file, do_lower_case, strip_accents)
+    save.write_model(directory, initialize.model_weights(model), files, format=format, overwrite=overwrite)

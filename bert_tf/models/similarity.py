@@ -131,9 +131,6 @@ class BertForSimilarity(TaskModel):
       loss: "cosine", "ranking" or "triplet". scale, margin: see `RankingObjective` and `TripletObjective`.
       pooling: see `sentence_settings.SentenceSettings`.
       seed: see `BertModel`. dtype: Keras dtype policy.
-
-    Raises:
-      ValueError: see `similarity_objective`; there is no such pooling.
     """
 
     exported_inputs = MappingProxyType(dict.fromkeys(Pretrained.exported_inputs, 3))

@@ -39,8 +39,6 @@ PRETRAINING_FEATURES = (
 class BertModel(Pretrained, BertEncoder):
     """The BERT encoder (original: modeling.py, BertModel).
 
-    Example:
-
         config = BertConfig(vocab_size=100, hidden_size=32, num_hidden_layers=2, num_attention_heads=2)
         model = BertModel(config)
         outputs = model({"input_ids": np.array([[1, 5, 7, 2]])})
@@ -56,8 +54,6 @@ class BertModel(Pretrained, BertEncoder):
 
 class BertForMaskedLM(TaskModel):
     """Encoder and masked-LM head.
-
-    Example:
 
         model = BertForMaskedLM(BertConfig(vocab_size=30522))
         logits = model({"input_ids": ids, "masked_lm_positions": positions})  # [B, P, V]
@@ -100,8 +96,6 @@ class BertForNextSentencePrediction(TaskModel):
 
 class BertForSequenceClassification(ClassifierModel):
     """Encoder and text classifier.
-
-    Example:
 
         model = BertForSequenceClassification(BertConfig(vocab_size=30522, type_vocab_size=2), num_labels=3)
         model.compile(optimizer=create_optimizer("adamw", 2e-5, num_train_steps=300, num_warmup_steps=30))
@@ -206,10 +200,7 @@ BertClassifier = BertForSequenceClassification
 class BertForTokenClassification(ClassifierModel):
     """Encoder and token classifier, e.g. for named entities.
 
-    Args:
-      num_labels: C. labels: the names of the classes in the order of their ids.
-      dropout_rate: dropout of the sequence output in training; None: the family's, 0.1 for BERT.
-      others: see `BertModel`.
+    num_labels: C. labels: the names of the classes in the order of their ids. Others: see `BertForMultipleChoice`.
     """
 
     usual_dropout = "token_dropout"
@@ -290,8 +281,6 @@ class BertForPreTraining(TaskModel):
     Works with Keras `compile` and `fit`: the input is the features that create_pretraining_data.py writes, or those of
     `mask_rules.bert`, from which it computes the loss and four metrics.
 
-    Example:
-
         model = BertForPreTraining(BertConfig(vocab_size=30522))
         model.compile(optimizer=AdamWeightDecay(1e-4))
         model.fit(dataset)  # of dicts with the seven features of a pre-training record
@@ -317,9 +306,8 @@ class BertForPreTraining(TaskModel):
     def call(self, inputs, training=False):
         """inputs: as for `BertModel`, and `masked_lm_positions` [B, P].
 
-        Returns:
-          dict with `masked_lm_logits` [B, P, V] and `next_sentence_logits` [B, 2] (class 1: random next), float32.
-          With `pooled_positions` [B, M] among the inputs, `next_sentence_logits` is [B, M, 2].
+        Returns a dict with `masked_lm_logits` [B, P, V] and `next_sentence_logits` [B, 2] (class 1: random next),
+        float32. With `pooled_positions` [B, M] among the inputs, `next_sentence_logits` is [B, M, 2].
         """
         positions = inputs["masked_lm_positions"]
         encoded = self.encode(inputs, training=training, read_positions=positions)

@@ -10,19 +10,18 @@ from collections.abc import Mapping, Sequence
 
 from absl import logging
 
+from bert_tf.families import family_of
 from bert_tf.families.config import BertConfig, check_vocab_size
-from bert_tf.families.families import ALBERT, family_of
 from bert_tf.pretraining.record_settings import InstanceSettings, RecordSettings
-from bert_tf.store.directory import ModelFiles, vocabulary_mismatch
+from bert_tf.store.description import ModelFiles, vocabulary_mismatch
 from bert_tf.store.open import OpenedModel
 from bert_tf.system.messages import naming_flag
 from bert_tf.system.storage import names_in
 from bert_tf.system.text_files import exists, file_sha256, read_json
 from bert_tf.text import tokenizer_class_of, tokenizer_of_file
 from bert_tf.text.characters import TOKENIZER
-from bert_tf.text.japanese import JapaneseTokenizer
 from bert_tf.text.library_tokenizer import MERGES, ByteBpeTokenizer
-from bert_tf.text.sentence_piece import HuggingFaceSentencePiece, KoBertTokenizer, SentencePieceTokenizer
+from bert_tf.text.sentence_piece import KoBertTokenizer
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.text.tokenizer_files import Casing, directory_of, find_model, is_there, read_casing, resolve_casing
 from bert_tf.text.wordpiece import ElectraTokenizer, FullTokenizer
@@ -81,10 +80,7 @@ def tokenizer_of_model(vocab_file: str, config: BertConfig, casing: Casing = Cas
     """The tokenizer that a model of this configuration makes of a vocabulary file."""
     family = family_of(config)
     kind = tokenizer_class_of(vocab_file, family.tokenizer_class)
-    taken: tuple[type[Tokenizer], ...] = (FullTokenizer, JapaneseTokenizer, KoBertTokenizer, family.tokenizer_class)
-    if family is ALBERT:
-        taken = (SentencePieceTokenizer, HuggingFaceSentencePiece, FullTokenizer)  # word pieces: the Chinese models
-    if not issubclass(kind, taken):
+    if not issubclass(kind, (family.tokenizer_class, *family.other_tokenizers)):
         needed = f"this model is {config.title}, which needs {family.tokenizer_class.vocab_kind}"
         raise ValueError(f"--vocab_file={vocab_file} is a vocabulary of {kind.vocab_kind}, but {needed}.")
     return kind.from_file(vocab_file, casing)

@@ -3,7 +3,7 @@
 import dataclasses
 import math
 
-from bert_tf.store.directory import read_head, vocabulary_in
+from bert_tf.store.description import read_head, vocabulary_in
 from bert_tf.system.declare import (
     ORIGINAL,
     REQUIRED,

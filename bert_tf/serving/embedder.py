@@ -18,7 +18,7 @@ from bert_tf.models.task_models import BertModel
 from bert_tf.serving.predictor import Answerer
 from bert_tf.serving.text_index import TextIndex, normalize_for
 from bert_tf.store import sentence_settings
-from bert_tf.store.directory import read_head
+from bert_tf.store.description import read_head
 from bert_tf.system.checks import check_integer, list_of_strings, path_of, true_or_false
 from bert_tf.text.tokenizer_files import directory_of
 from bert_tf.training.settings import DTYPE_POLICIES

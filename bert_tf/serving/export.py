@@ -26,8 +26,9 @@ from bert_tf.models.pretrained import read_tokenizer
 from bert_tf.serving import graph_models, safe_graph
 from bert_tf.serving.graph_ner import ServedTagger
 from bert_tf.serving.graph_squad import ServedQuestionAnswering
-from bert_tf.store import directory as model_directory
-from bert_tf.store.saving import files_in
+from bert_tf.store.description import read_head
+from bert_tf.store.open import EXPORT_FILE, GRAPH_FILE, ONNX_FILES
+from bert_tf.store.save import files_in
 from bert_tf.store.sentence_settings import read_settings
 from bert_tf.system import storage
 from bert_tf.system.checks import path_of
@@ -44,7 +45,7 @@ from bert_tf.text.tokenizer_files import directory_of
 
 # Signatures of exports that take ids alone, and what they are elsewhere.
 _OF_IDS = {"serving_default": "serve_ids", "serve_ids": "serve_ids", "serve_examples": "serve_examples"}
-_MODELS = frozenset((model_directory.GRAPH_FILE, *model_directory.ONNX_FILES))
+_MODELS = frozenset((GRAPH_FILE, *ONNX_FILES))
 
 
 def export_saved_model(
@@ -78,7 +79,7 @@ def export_saved_model(
     Returns:
       The directory written.
     """
-    model_dir = path_of(model_dir, model_directory.read_head)
+    model_dir = path_of(model_dir, read_head)
     new_version(export_dir, version)  # refused before the work
     task = task or table.task_in(model_dir)
     arguments = {"dtype": dtype, "max_seq_length": max_seq_length, "text_pairs": text_pairs, "top_k": top_k}
@@ -248,7 +249,7 @@ def publish(folder: str, export_dir: str, version: int | None) -> str:
 
 
 def _copy_version(folder: str, target: str) -> None:
-    names = sorted(files_in(folder), key=lambda name: (name in _MODELS, name != model_directory.EXPORT_FILE))
+    names = sorted(files_in(folder), key=lambda name: (name in _MODELS, name != EXPORT_FILE))
     if there := files_in(target):
         logging.info("%s is of an export that was interrupted: it is made anew.", target)
     obsolete = [posixpath.join(target, name) for name in there if name not in names]
@@ -258,13 +259,13 @@ def _copy_version(folder: str, target: str) -> None:
 def _is_half(directory: str) -> bool:
     """Whether a remote version is one that `publish` has begun to write, or an empty folder."""
     names = {name for name in names_in(directory) if not storage.is_temporary_name(name)}
-    is_begun = not names or model_directory.EXPORT_FILE in names
+    is_begun = not names or EXPORT_FILE in names
     return is_remote(directory) and tf.io.gfile.isdir(directory) and is_begun and _MODELS.isdisjoint(names)
 
 
 def write_description(directory: str, description: Mapping) -> None:
     text = json.dumps(description, indent=2, ensure_ascii=False) + "\n"
-    write_text_file(posixpath.join(directory, model_directory.EXPORT_FILE), text)
+    write_text_file(posixpath.join(directory, EXPORT_FILE), text)
 
 
 def labels_file(labels: Sequence[str]) -> dict[str, bytes]:

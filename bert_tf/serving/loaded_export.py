@@ -13,7 +13,8 @@ import tensorflow as tf
 from google.protobuf.message import Message
 from tensorflow.core.protobuf import saved_model_pb2
 
-from bert_tf.store.directory import EXPORT_FILE, GRAPH_FILE, onnx_file, read_head
+from bert_tf.store.description import read_head
+from bert_tf.store.open import EXPORT_FILE, GRAPH_FILE, onnx_file
 from bert_tf.system import storage
 from bert_tf.system.messages import abbreviated_list, escape_control_characters
 from bert_tf.system.text_files import read_bytes, read_json

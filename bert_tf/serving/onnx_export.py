@@ -18,8 +18,9 @@ from absl import logging
 
 from bert_tf.serving import export, graph_models
 from bert_tf.serving.loaded_export import OnnxModel, messages_in
-from bert_tf.store import directory as model_directory
-from bert_tf.store import saving
+from bert_tf.store import save
+from bert_tf.store.description import config_files, read_head
+from bert_tf.store.open import ONNX_FILES
 from bert_tf.store.sentence_settings import read_settings
 from bert_tf.system import storage
 from bert_tf.system.checks import path_of
@@ -63,7 +64,7 @@ def export_onnx(
     Returns:
       The directory written.
     """
-    model_dir = path_of(model_dir, model_directory.read_head)
+    model_dir = path_of(model_dir, read_head)
     export.new_version(export_dir, version)
     task = task or table.task_in(model_dir)
     served = export.create_served_model(model_dir, task, ids_only=True, max_seq_length=max_seq_length, top_k=top_k)
@@ -78,13 +79,13 @@ def export_onnx(
     with export.version_folder(export_dir) as folder:
         tf.io.gfile.makedirs(folder)
         _write_files_of_model(folder, model_dir, task, served)
-        path = posixpath.join(folder, model_directory.ONNX_FILES[False])
+        path = posixpath.join(folder, ONNX_FILES[False])
         write_file(path, content)
         export.write_description(folder, description)
         _check_outputs(folder, function, served)
         if int8:
             tf.io.gfile.remove(path)
-            path = posixpath.join(folder, model_directory.ONNX_FILES[True])
+            path = posixpath.join(folder, ONNX_FILES[True])
             content = _quantized(content)
             write_file(path, content)
         export.write_description(folder, {**description, "ops": sorted(_checked(content))})
@@ -196,7 +197,7 @@ def _quantized(content: bytes) -> bytes:
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
     with storage.private_folder() as folder:
-        source, target = (os.path.join(folder, name) for name in model_directory.ONNX_FILES)
+        source, target = (os.path.join(folder, name) for name in ONNX_FILES)
         with open(source, "wb") as file:
             file.write(content)
         options = {"op_types_to_quantize": ["MatMul", "Gather"], "per_channel": True, "weight_type": QuantType.QInt8}
@@ -227,14 +228,14 @@ def _write_files_of_model(directory: str, model_dir: str, task: str, served: gra
     files.max_seq_length, name = served.max_seq_length, TASKS[task].settings_file
     if task == "encoder" and (sentences := read_settings(source)).described:
         files.sentences = sentences
-    contents = {name: text.encode() for name, text in model_directory.config_files(files.config, files.head).items()}
+    contents = {name: text.encode() for name, text in config_files(files.config, files.head).items()}
     contents |= export.labels_file(served.labels)
     if task == "squad":
         contents[name] = served.settings.to_json().encode()
     elif name and exists(posixpath.join(source, name)):
         contents[name] = read_bytes(posixpath.join(source, name))
     write_files({posixpath.join(directory, name): content for name, content in contents.items()})
-    saving.write_description(directory, files)
+    save.write_description(directory, files)
 
 
 # ---- chains that are one operator of ONNX ----------------------------------------------------------------------------

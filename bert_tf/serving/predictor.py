@@ -15,7 +15,8 @@ from bert_tf.data import token_rows
 from bert_tf.data.token_rows import TokenRows
 from bert_tf.models.pretrained import read_tokenizer
 from bert_tf.models.task_models import BertForSequenceClassification
-from bert_tf.store import directory as model_directory
+from bert_tf.store.description import read_head, read_model_files
+from bert_tf.store.open import find_export, onnx_file
 from bert_tf.system.checks import check_integer, check_list, path_of, true_or_false
 from bert_tf.system.messages import naming_flag, progress_bar, warn_once
 from bert_tf.system.workers import batches_at_once, mapped_in_order
@@ -52,17 +53,17 @@ class Answerer:
     warn = staticmethod(functools.partial(warn_once, "given texts"))
 
     def __init__(self, path: str, batch_size: int, trust: bool = False):
-        path = path_of(path, model_directory.read_head)
+        path = path_of(path, read_head)
         true_or_false(trust=trust)
         self.batch_size = batch_size
         self.export = self.tokenizer = self.files = self.model = self._graph = None
-        exported = model_directory.find_export(path)
+        exported = find_export(path)
         self.path = exported or path
         if exported:
             from bert_tf.serving import loaded_export
 
-            if model_directory.onnx_file(exported):
-                self.files, self.model = model_directory.read_model_files(exported), loaded_export.OnnxModel(exported)
+            if onnx_file(exported):
+                self.files, self.model = read_model_files(exported), loaded_export.OnnxModel(exported)
             else:
                 self.export = loaded_export.Export(exported, trust)
             task = (self.export or self.model).task

@@ -5,16 +5,18 @@ Markdown. A card has only facts that are known, and neither date nor host: the s
 """
 
 import math
+import pathlib
 import posixpath
 import re
+import string
 from collections.abc import Collection, Mapping
 
 import yaml
 from absl import logging
 
-from bert_tf.families.families import REPLACED_TOKEN_HEAD
-from bert_tf.store.directory import CardFacts, ModelFiles
-from bert_tf.store.tensor_files import Weights, is_model_variable
+from bert_tf.families.names import REPLACED_TOKEN_HEAD, is_model_variable
+from bert_tf.store.description import ModelFiles
+from bert_tf.store.tensor_files import Weights
 from bert_tf.system import storage
 from bert_tf.system.text_files import exists, is_folder, open_binary
 from bert_tf.text.tokenizer_files import directory_of, first_existing
@@ -55,23 +57,16 @@ _OPENED = {
     "question-answering": f'AutoModelForQuestionAnswering.from_pretrained("{PLACE}")',
     "multiple-choice": f'AutoModelForMultipleChoice.from_pretrained("{PLACE}")',
 }
-_SERVED = f"""
-
-A SavedModel for TensorFlow Serving, strings in and answers out:
-```shell
-python export_saved_model.py --model_dir={PLACE} --export_dir=serving/model
-```"""
+_TEMPLATE = pathlib.Path(__file__).with_name("card_template.md")
 
 
 def beginning_of(path: str | None, weights: Weights | None = None, with_checksum: bool = True) -> dict[str, object]:
-    """What is known of weights that a model begins from, as run.json keeps it.
+    """What is known of weights that a model begins from, as run.json keeps it; what is not known is None.
 
-    Args:
-      path: as the user gave it; None: they are random. with_checksum: reads all tensors.
+    path: as the user gave it; None: they are random. with_checksum: reads all tensors.
 
-    Returns:
-      path; step: of the training run that saved them; checksum: `Weights.checksum`; license: the hub's keys about the
-      licence; license_file: the file that is about it; base_model: their name on the hub. What is not known is None.
+    `step` is that of the training run that saved them, `license` has the hub's keys about the licence, `license_file`
+    is the file about it, `base_model` their name on the hub.
     """
     if path is None:
         return {"path": None}
@@ -127,22 +122,20 @@ def _beginning(directory: str, name: str) -> str:
 
 
 def card_of(weights: Weights, files: ModelFiles, format: str = "bert_tf") -> str:
-    """The card of a model with weights of these variables, which are not read, in one of `open_weights.FORMATS`."""
-    shapes, head = weights.shapes, files.head
-    facts: CardFacts = files.card
+    """The card of a model with weights of these variables, which are not read, in one of `open.FORMATS`."""
+    shapes, head, facts = weights.shapes, files.head, files.card
     if not (architecture := "ElectraDiscriminator" if REPLACED_TOKEN_HEAD in shapes else head.architecture):
         from bert_tf.store.huggingface import architecture_of
 
         architecture = architecture_of(shapes, head)
     kind = "sentences" if files.sentences else head.problem_type
     tag, task = _TASKS.get(kind) or _TASKS.get(architecture, (None, architecture))
-    library, their_use = _for_others(format, tag)
-    start = facts.beginning or {}
+    use, start = _use_of_others(format, tag), facts.beginning or {}
     license = start.get("license") or {}
     front = {
         **license,
         "base_model": start.get("base_model"),
-        "library_name": library,
+        "library_name": use["library"],
         "pipeline_tag": tag,
         "tags": ["bert_tf", files.config.title.lower()] + ["sentence-transformers"] * bool(files.sentences),
     }
@@ -156,39 +149,50 @@ def card_of(weights: Weights, files: ModelFiles, format: str = "bert_tf") -> str
     }
     step = facts.results.get("step", facts.results.get("global_step"))
     results = {name: float(f"{value:.6g}") for name, value in shown_results(facts.results).items()}
-    usage = facts.usage or f'from bert_tf import {architecture}\n\nmodel = {architecture}.from_pretrained("{PLACE}")'
-    sections = {
-        "Sizes": _block(_sizes(files, shapes)),
-        "Labels": _block(dict(enumerate(head.labels or ()))),
-        "What it is made of": _block(origin),
-        "Training": "\n\n".join(filter(None, [*facts.notes, _block(facts.settings)])),
-        "Results on the dev set": results and _block({"after step": step and int(step), **results}),
-        "How to use it": f"```python\n{usage}\n```" + _SERVED * bool(facts.is_served and tag),
+    model = f'from bert_tf import {architecture}\n\nmodel = {architecture}.from_pretrained("{PLACE}")'
+    parts = {
+        "front": _yaml(front),
+        "mark": _MARK,
+        "title": files.config.title,
+        "task": task,
+        "sizes": _block(_sizes(files, shapes)),
+        "labels": _block(dict(enumerate(head.labels or ()))),
+        "origin": _block(origin),
+        "training": "\n\n".join(filter(None, [*facts.notes, _block(facts.settings)])),
+        "results": results and _block({"after step": step and int(step), **results}),
+        "usage": facts.usage or model,
+        "is_served": facts.is_served and tag,
+        "place": PLACE,
     }
-    body = "".join(_section(title, text) for title, text in sections.items() if text)
-    return f"---\n{_yaml(front)}---\n{_MARK}\n# {files.config.title}: {task}\n{body}{their_use}"
+    return _filled({**parts, **use})
 
 
 def converted(text: str, format: str, lines: Collection[str]) -> str:
     """The text of a card of ours for the same model in another format. lines: what was changed on the way."""
-    library, their_use = _for_others(format, _front_of(text, "").get("pipeline_tag"))
-    text = re.sub("^library_name: .*$", f"library_name: {library}", _THEIR_USE.sub("", text), count=1, flags=re.M)
-    changes = "\n".join(f"- {line}" for line in lines)
-    return text + their_use + _section("Changed by convert_checkpoint.py", changes) * bool(lines)
+    use = _use_of_others(format, _front_of(text, "").get("pipeline_tag"))
+    name = f"library_name: {use['library']}"
+    text = re.sub("^library_name: .*$", name, _THEIR_USE.sub("", text), count=1, flags=re.MULTILINE)
+    return text + _filled({**use, "changes": "\n".join(f"- {line}" for line in lines)}, beginning="")
 
 
-def _for_others(format: str, tag: str | None) -> tuple[str, str]:
-    """The hub's library_name: what opens the files; and the section that says how, if that is not this project."""
+def _use_of_others(format: str, tag: str | None) -> dict[str, str]:
+    """The hub's name for the library that opens the files; and how, if that is not this project."""
     if format != "huggingface":
-        return "bert_tf", ""
+        return {"library": "bert_tf"}
     library = "sentence-transformers" if tag == "sentence-similarity" else "transformers"
-    opened = _OPENED.get(tag, f'pipeline("{tag}", "{PLACE}")')
-    imported = f"from {library.replace('-', '_')} import {re.split('[.(]', opened)[0]}"
-    return library, _section(f"How {library} opens it", f"```python\n{imported}\n\n{opened}\n```") * bool(tag)
+    opened = _OPENED.get(tag, f'pipeline("{tag}", "{PLACE}")') if tag else ""
+    names = {"package": library.replace("-", "_"), "imported": re.split("[.(]", opened)[0]}
+    return {"library": library, "opened": opened, **names}
 
 
-def _section(title: str, text: str) -> str:
-    return f"\n{'#' * 2} {title}\n{text}\n"
+def _filled(values: Mapping[str, object], beginning: str | None = None) -> str:
+    """The template with these values, without the parts whose condition is none of them.
+
+    beginning: instead of what is before the first condition.
+    """
+    first, *others = re.split(r"<!-- if (\w+) -->\n", _TEMPLATE.read_text(encoding="utf-8"))
+    parts = [text for name, text in zip(others[::2], others[1::2], strict=True) if values.get(name)]
+    return string.Template("".join([first if beginning is None else beginning, *parts])).substitute(values)
 
 
 def _block(values: Mapping) -> str:

@@ -1,6 +1,6 @@
 """Hugging Face directories: config.json and weights, in and out.
 
-What differs between families is a `Layout` in huggingface_layouts.py. Their "gelu" is the exact one, "gelu_new" the
+What differs between families is in each `Family`. Their "gelu" is the exact one, "gelu_new" the
 original's tanh form.
 """
 
@@ -12,25 +12,20 @@ from collections.abc import Callable, Mapping
 import numpy as np
 from absl import logging
 
+from bert_tf.families import FAMILIES, family_named, family_of
 from bert_tf.families.config import BertConfig
-from bert_tf.families.families import REPLACED_TOKEN_HEAD, family_named
-from bert_tf.store.head_config import CLASSIFIERS, HUGGINGFACE_CONFIG, HeadConfig, names_in, placeholders
-from bert_tf.store.huggingface_layouts import FIXED_NAMES, LAYOUTS, Layout
-from bert_tf.store.tensor_files import (
-    Weights,
-    is_model_variable,
-    open_tensors,
-    renamed,
-    with_tensors,
-    write_safetensors,
-)
-from bert_tf.store.variable_names import (
+from bert_tf.families.family import FIXED_NAMES, Family
+from bert_tf.families.names import (
     HEAD_NAMES,
     HIDDEN_LAYER,
+    REPLACED_TOKEN_HEAD,
     all_names,
+    is_model_variable,
     pooler,
     word_table,
 )
+from bert_tf.store.head_config import CLASSIFIERS, HUGGINGFACE_CONFIG, HeadConfig, names_in, placeholders
+from bert_tf.store.tensor_files import Weights, open_tensors, renamed, with_tensors, write_safetensors
 from bert_tf.system.messages import abbreviated_list
 from bert_tf.system.text_files import read_json_if_there
 
@@ -50,45 +45,45 @@ _WITHOUT_POOLER = ("BertForMaskedLM", "BertForQuestionAnswering", "BertForTokenC
 # --- config.json -----------------------------------------------------------------------------------------------------
 
 
-def _layout_of(values: Mapping, source: str) -> Layout:
-    return LAYOUTS[family_named(values.get("model_type", BertConfig.model_type), source).model_type]
+def _family_of(values: Mapping, source: str) -> Family:
+    return family_named(values.get("model_type", BertConfig.model_type), source)
 
 
 def read_config(values: Mapping, source: str) -> BertConfig:
     """A configuration from the keys of a config.json."""
-    layout = _layout_of(values, source)
-    refused = dict(layout.refused)
-    if "embedding_size" not in layout.defaults:
+    family = _family_of(values, source)
+    refused = dict(family.refused)
+    if "embedding_size" not in family.defaults:
         refused["embedding_size"] = (None, values.get("hidden_size"))
     for key, allowed in refused.items():
         if values.get(key) not in allowed:
-            raise ValueError(f"{source}: {key}={values[key]!r} is a variant of {layout.title} that is not known here.")
-    keys = {key: values.get(layout.keys.get(key, key), default) for key, default in layout.defaults.items()}
+            raise ValueError(f"{source}: {key}={values[key]!r} is a variant of {family.title} that is not known here.")
+    keys = {key: values.get(family.keys.get(key, key), default) for key, default in family.defaults.items()}
     if (activation := keys["hidden_act"]) not in [*_ACTIVATIONS_IN]:
-        key = layout.keys.get("hidden_act", "hidden_act")
+        key = family.keys.get("hidden_act", "hidden_act")
         raise ValueError(f"{source}: {key}={activation!r} is not one of {', '.join(_ACTIVATIONS_IN)}.")
     keys["hidden_act"] = _ACTIVATIONS_IN[activation]
-    if layout.masked_lm_act not in (None, keys["hidden_act"]):
-        keys["masked_lm_act"] = layout.masked_lm_act
+    if family.masked_lm_act not in (None, keys["hidden_act"]):
+        keys["masked_lm_act"] = family.masked_lm_act
     if values.get("pad_token_id"):
         keys["pad_token_id"] = values["pad_token_id"]
-    keys |= {key: values[key] for key in layout.carried if values.get(key) is not None}
+    keys |= {key: values[key] for key in family.carried if values.get(key) is not None}
     for key in _CLASSIFIER_DROPOUT:
-        if values.get(key) not in (None, layout.config_class.classifier_dropout):
+        if values.get(key) not in (None, family.config_class.classifier_dropout):
             message = "%s: %s=%s is not taken over; --classifier_dropout=%s has it."
             logging.warning(message, source, key, values[key], values[key])
-    return layout.config_class.from_dict(keys, source=source)
+    return family.config_class.from_dict(keys, source=source)
 
 
-def read_head(values: Mapping, source: str, layout: Layout | None = None) -> HeadConfig:
-    """What the keys of a config.json, of a family's layout, say of the head; LABEL_0 and so on are no names."""
-    layout = layout or _layout_of(values, source)
+def read_head(values: Mapping, source: str, family: Family | None = None) -> HeadConfig:
+    """What the keys of a family's config.json say of the head; LABEL_0 and so on are no names."""
+    family = family or _family_of(values, source)
     values, names = dict(values), values.get("architectures")
     if isinstance(names, list) and all(isinstance(name, str) for name in names):
-        names = [re.sub(f"^{layout.class_prefix}(?=For)", _CLASSES, name) for name in names]
+        names = [re.sub(f"^{family.class_prefix}(?=For)", _CLASSES, name) for name in names]
         values["architectures"] = [name for name in names if name in CLASSIFIERS]
     head = HeadConfig.from_config(values, source)
-    act = layout.classifier_act if head.architecture == CLASSIFIERS[0] else None
+    act = family.classifier_act if head.architecture == CLASSIFIERS[0] else None
     return dataclasses.replace(head, labels=names_in(head.labels), hidden_act=act)
 
 
@@ -118,12 +113,12 @@ _ACTIVATIONS_OF_PAIRS = {
 
 def config_values(config: BertConfig, weights: Weights, head: HeadConfig) -> dict:
     """The keys and values of a config.json for a model with these weights."""
-    layout, architecture = LAYOUTS[config.model_type], architecture_of(weights.shapes, head)
-    values = {layout.keys.get(key, key): getattr(config, key) for key in layout.defaults}
-    values[layout.keys.get("hidden_act", "hidden_act")] = _ACTIVATIONS_OUT[config.activation]
-    values |= {key: getattr(config, key) for key in layout.carried if hasattr(config, key)}
-    values |= {"model_type": config.model_type, "pad_token_id": getattr(config, "pad_token_id", 0), **layout.written}
-    values["architectures"] = [layout.class_prefix + architecture.removeprefix(_CLASSES)]
+    family, architecture = family_of(config), architecture_of(weights.shapes, head)
+    values = {family.keys.get(key, key): getattr(config, key) for key in family.defaults}
+    values[family.keys.get("hidden_act", "hidden_act")] = _ACTIVATIONS_OUT[config.activation]
+    values |= {key: getattr(config, key) for key in family.carried if hasattr(config, key)}
+    values |= {"model_type": config.model_type, "pad_token_id": getattr(config, "pad_token_id", 0), **family.written}
+    values["architectures"] = [family.class_prefix + architecture.removeprefix(_CLASSES)]
     if head.problem_type:
         values["problem_type"] = head.problem_type
     if head.untrained:
@@ -172,56 +167,57 @@ def open_file(file: str) -> Weights:
     config_file = posixpath.join(posixpath.dirname(file), HUGGINGFACE_CONFIG)
     config = read_json_if_there(config_file) or {}
     stated = config.get("model_type")
-    if stated is not None:
-        family_named(stated, config_file)
+    family = None if stated is None else family_named(stated, config_file)
     # The encoder's names begin with "bert." under a head, with nothing otherwise, with "module.bert." by DataParallel.
     table = "embeddings.position_embeddings.weight"
     prefixes = [name.removesuffix(table) for name in plain if f".{name}".endswith(f".{table}")]
     scopes = {prefix: prefix.rstrip(".").rpartition(".")[2] for prefix in prefixes}
-    fitting = [prefix for prefix in prefixes if scopes[prefix] in ("", "module", "model", *LAYOUTS)]
+    families = {known.prefix: known for known in reversed(FAMILIES)}  # the first of those with one prefix
+    fitting = [prefix for prefix in prefixes if scopes[prefix] in ("", "module", "model", *families)]
     if len(fitting) != 1:
-        raise ValueError(f"{file}: none of {', '.join(LAYOUTS)}; it holds {abbreviated_list(sorted(plain.values()))}.")
-    scope = scopes[fitting[0]] if scopes[fitting[0]] in LAYOUTS else None
-    if scope and stated and scope != stated:
+        names = ", ".join(known.model_type for known in FAMILIES)
+        raise ValueError(f"{file}: none of {names}; it holds {abbreviated_list(sorted(plain.values()))}.")
+    scope = scopes[fitting[0]] if scopes[fitting[0]] in families else None
+    if scope and family and scope != family.prefix:
         raise ValueError(f"{file} is of a {scope!r}, but its config.json says model_type {stated!r}.")
-    layout = LAYOUTS[scope or stated or BertConfig.model_type].fitted(plain)
-    weights = _translate(file, layout, read_head(config, file, layout).architecture, fitting[0], shapes, plain, read)
+    family = (family or families[scope or BertConfig.model_type]).fitted(plain)
+    weights = _translate(file, family, read_head(config, file, family).architecture, fitting[0], shapes, plain, read)
     weights.hints["half_precision"] = half
     return weights
 
 
-def _translate(file: str, layout: Layout, stated_head, encoder_prefix: str, shapes, plain, read: Callable) -> Weights:
+def _translate(file: str, family: Family, stated_head, encoder_prefix: str, shapes, plain, read: Callable) -> Weights:
     """The file's entries under the original's names."""
-    scope = layout.scope + "."
+    scope = family.prefix + "."
     head_prefix = encoder_prefix.removesuffix(scope)
 
     def name_in_file(theirs: str) -> str:
         return encoder_prefix + theirs.removeprefix(scope) if theirs.startswith(scope) else head_prefix + theirs
 
     # A file without a config.json has the head of which all names are there.
-    heads = [head for head in layout.heads if stated_head in (None, head)]
-    complete = [head for head in heads if all(name_in_file(name) in plain for name in layout.heads[head].values())]
+    heads = [head for head in family.heads if stated_head in (None, head)]
+    complete = [head for head in heads if all(name_in_file(name) in plain for name in family.heads[head].values())]
     architecture = complete[0] if complete else None
-    names = all_names(layout.config_class, lambda name: name_in_file(layout.name_of(name, architecture)) in plain)
-    origins = {name: name_in_file(layout.name_of(name, architecture)) for name in (*names, *HEAD_NAMES)}
+    names = all_names(family.config_class, lambda name: name_in_file(family.name_of(name, architecture)) in plain)
+    origins = {name: name_in_file(family.name_of(name, architecture)) for name in (*names, *HEAD_NAMES)}
     # Of two names of one tensor a file may have either. TensorFlow's ALBERT never trains the first of its two biases.
     copies = {
-        head_prefix + layout.renamed("cls.predictions.decoder.weight"): word_table(layout.scope),
-        head_prefix + layout.renamed("cls.predictions.decoder.bias"): "cls/predictions/output_bias",
+        head_prefix + family.renamed("cls.predictions.decoder.weight"): word_table(family.model_type),
+        head_prefix + family.renamed("cls.predictions.decoder.bias"): "cls/predictions/output_bias",
     }
     for copy, name in copies.items():
         if copy in plain and (origins[name] not in plain or "/" in plain[copy]):
             origins[name] = copy
-    if origins[word_table(layout.scope)] not in plain:
+    if origins[word_table(family.model_type)] not in plain:
         raise ValueError(f"{file} has no table of words; it holds {abbreviated_list(sorted(plain))}.")
     origins = {name: plain[theirs] for name, theirs in origins.items() if theirs in plain}
 
     unused, second = {}, None
-    project = origins.get(f"{layout.scope}/embeddings_project/kernel")
+    project = origins.get(f"{family.model_type}/embeddings_project/kernel")
     if project and shapes[project][0] == shapes[project][1]:
-        unused |= _identity_layer(file, origins, f"{layout.scope}/embeddings_project", read)
+        unused |= _identity_layer(file, origins, f"{family.model_type}/embeddings_project", read)
     for name in sorted(set(shapes) - set(origins.values()) - set(unused)):
-        unused[name], differs = _reason(name, layout, copies, read, origins)
+        unused[name], differs = _reason(name, family, copies, read, origins)
         second = second or (name if differs else None)
 
     def read_tied(name: str) -> np.ndarray:
@@ -243,7 +239,7 @@ def _identity_layer(file: str, origins: dict[str, str], layer: str, read: Callab
     return dict.fromkeys(names, "the identity: embeddings and encoder have one width")
 
 
-def _reason(name: str, layout: Layout, copies: Mapping, read: Callable, origins: Mapping) -> tuple[str, bool]:
+def _reason(name: str, family: Family, copies: Mapping, read: Callable, origins: Mapping) -> tuple[str, bool]:
     """Why an entry is not used; and whether it is an output matrix, or its bias, that differs from what it copies."""
     if name.endswith("position_ids"):
         return "a constant, 0 to max_position_embeddings", False
@@ -251,7 +247,7 @@ def _reason(name: str, layout: Layout, copies: Mapping, read: Callable, origins:
     if original in origins:
         differs = not np.array_equal(read(name), read(origins[original]))
         return f"{'trained apart from' if differs else 'the same as'} {origins[original]}", differs
-    return f"not in {layout.title} as the original has it", False
+    return f"not in {family.title} as the original has it", False
 
 
 def fitted(weights: Weights, config: BertConfig, head: HeadConfig) -> tuple[Weights, list[str]]:
@@ -262,13 +258,13 @@ def fitted(weights: Weights, config: BertConfig, head: HeadConfig) -> tuple[Weig
 
     weights: of the model, which `names_there` accepts.
     """
-    layout, architecture, lines = LAYOUTS[config.model_type], architecture_of(weights.shapes, head), []
-    class_name = layout.class_prefix + architecture.removeprefix(_CLASSES)
-    unread = [name for name in weights if name.startswith(pooler(layout.scope))]
+    family, architecture, lines = family_of(config), architecture_of(weights.shapes, head), []
+    class_name = family.class_prefix + architecture.removeprefix(_CLASSES)
+    unread = [name for name in weights if name.startswith(pooler(family.model_type))]
     if architecture in _WITHOUT_POOLER and unread:
         weights = renamed(weights, {name: name for name in weights if name not in unread}, {})
         lines.append(f"The pooler is left out: {class_name} has none.")
-    if "output_weights" in weights and architecture in layout.heads and HIDDEN_LAYER[0] not in weights:
+    if "output_weights" in weights and architecture in family.heads and HIDDEN_LAYER[0] not in weights:
         kernel, bias = weights["output_weights"].T, weights["output_bias"]
         free, signs = config.hidden_size - 2 * len(bias), np.eye(len(bias), dtype=np.float32)
         layers = {
@@ -287,14 +283,14 @@ def save(path: str, weights: Weights, config: BertConfig, head: HeadConfig) -> d
 
     Returns the original's name -> theirs, of all that was written.
     """
-    layout = dataclasses.replace(LAYOUTS[config.model_type], inner_group_num=config.inner_group_num)
-    scope, written = layout.scope + ".", names_there(weights, config, head)
-    bare = all(name.startswith(f"{layout.scope}/") for name in written)
+    family = dataclasses.replace(family_of(config), inner_group_num=config.inner_group_num)
+    scope, written = family.prefix + ".", names_there(weights, config, head)
+    bare = all(name.startswith(f"{family.model_type}/") for name in written)
     transposed = [theirs for name, theirs in written.items() if name.endswith("/kernel")]
     tensors = renamed(weights, {theirs: name for name, theirs in written.items()}, {}, transposed)
-    size, added = config.hidden_size, ["pooler.dense."] * (layout.adds_pooler and bare)  # without one they warn
-    if layout.always_projects and config.embedding_size == size:
-        added.append(layout.renamed(f"{scope}embeddings_project.").removeprefix(scope * bare))
+    size, added = config.hidden_size, ["pooler.dense."] * (family.adds_pooler and bare)  # without one they warn
+    if family.always_projects and config.embedding_size == size:
+        added.append(family.renamed(f"{scope}embeddings_project.").removeprefix(scope * bare))
     for layer in added:
         identity = {layer + "weight": np.eye(size, dtype=np.float32), layer + "bias": np.zeros(size, np.float32)}
         tensors = with_tensors(tensors, identity)
@@ -304,28 +300,28 @@ def save(path: str, weights: Weights, config: BertConfig, head: HeadConfig) -> d
 
 def names_there(weights: Weights, config: BertConfig, head: HeadConfig) -> dict[str, str]:
     """The original's name -> Hugging Face's, of all that `save` writes."""
-    layout = dataclasses.replace(LAYOUTS[config.model_type], inner_group_num=config.inner_group_num)
-    scope = layout.scope + "."
-    regular = (scope.replace(".", "/"), "cls/predictions/transform/", "discriminator_predictions/")
+    family = dataclasses.replace(family_of(config), inner_group_num=config.inner_group_num)
+    scope = family.prefix + "."
+    regular = (f"{family.model_type}/", "cls/predictions/transform/", "discriminator_predictions/")
     names = [name for name in weights.shapes if is_model_variable(name)]
     names = [name for name in names if name.startswith(regular) or name in FIXED_NAMES or name in HIDDEN_LAYER]
     architecture = architecture_of(names, head) if "output_weights" in names else None
     outputs = weights.shapes.get("output_weights", (0,))[0]
-    is_split = layout.classifier_act == "gelu_erf" and 2 * outputs <= config.hidden_size
-    if architecture in layout.heads and HIDDEN_LAYER[0] not in names and not is_split:
+    is_split = family.classifier_act == "gelu_erf" and 2 * outputs <= config.hidden_size
+    if architecture in family.heads and HIDDEN_LAYER[0] not in names and not is_split:
         raise ValueError(
-            f"format=huggingface: {weights.path} has a classifier of one layer, transformers' {layout.title} of two."
+            f"format=huggingface: {weights.path} has a classifier of one layer, transformers' {family.title} of two."
         )
     following, masked = "cls/seq_relationship/output_weights" in names, "cls/predictions/output_bias" in names
-    if following and not (config.has_pooler if masked else layout.class_prefix == _CLASSES):
+    if following and not (config.has_pooler if masked else family.class_prefix == _CLASSES):
         raise ValueError(
-            f"format=huggingface: transformers has no {layout.title} with the heads of {weights.path}: use bert_tf."
+            f"format=huggingface: transformers has no {family.title} with the heads of {weights.path}: use bert_tf."
         )
-    act = layout.masked_lm_act
+    act = family.masked_lm_act
     if masked and act not in (None, config.masked_lm_act or config.activation):
         raise ValueError(
-            f'format=huggingface: the masked-LM head of a {layout.title} has hidden_act "{act}" there: use bert_tf, or '
+            f'format=huggingface: the masked-LM head of a {family.title} has hidden_act "{act}" there: use bert_tf, or '
             f"give hidden_act={act}, which changes outputs."
         )
-    bare = all(name.startswith(f"{layout.scope}/") for name in names)
-    return {name: layout.name_of(name, architecture).removeprefix(scope * bare) for name in names}
+    bare = all(name.startswith(f"{family.model_type}/") for name in names)
+    return {name: family.name_of(name, architecture).removeprefix(scope * bare) for name in names}

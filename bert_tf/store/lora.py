@@ -13,7 +13,8 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from bert_tf.store.tensor_files import Weights, base_name
+from bert_tf.families.names import base_name
+from bert_tf.store.tensor_files import Weights
 from bert_tf.store.variable_names import ADAPTER_A as A
 from bert_tf.store.variable_names import ADAPTER_ALPHA as ALPHA
 from bert_tf.store.variable_names import ADAPTER_B as B

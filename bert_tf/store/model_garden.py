@@ -22,9 +22,9 @@ import re
 import numpy as np
 from tensorflow.core.protobuf.trackable_object_graph_pb2 import TrackableObjectGraph
 
+from bert_tf.families.names import config_of_shapes, expected_shapes, pooler, word_table
 from bert_tf.store import bundle, variable_names
 from bert_tf.store.tensor_files import Weights
-from bert_tf.store.variable_names import expected_shapes, pooler, word_table
 from bert_tf.system.messages import abbreviated_list
 from bert_tf.system.text_files import exists, read_bytes
 
@@ -176,7 +176,7 @@ def _open(reader, path: str, variables: list[_Variable], is_part: bool = False) 
     stored = {key: tuple(shape) for key, shape in reader.get_variable_to_shape_map().items()}
     shapes = {name: _original_shape(name, stored[key]) for name, key in keys.items()}
     heads = {stored[key][1] for name, key in keys.items() if _ATTENTION.search(name) and len(stored[key]) == 3}
-    config = variable_names.config_of_shapes(path, shapes, max(heads, default=1))
+    config = config_of_shapes(path, shapes, max(heads, default=1))
     reasons |= _drop_unfit_heads(keys, shapes, expected_shapes(config))
 
     def read(name: str) -> np.ndarray:

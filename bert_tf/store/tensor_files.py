@@ -18,6 +18,7 @@ import google_crc32c
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
+from bert_tf.families.names import is_model_variable
 from bert_tf.system.hub import wrong_checksum
 from bert_tf.system.messages import abbreviated_list
 from bert_tf.system.storage import is_remote, private_folder, written
@@ -32,7 +33,7 @@ class Weights(Mapping[str, np.ndarray]):
 
     Attributes:
       path: the file or prefix, as shown in errors.
-      format: its name (see store/open_weights.py).
+      format: its name (see store/open.py).
       shapes: by the original's name.
       origins: the original's name -> what the file calls it.
       unused: entries of the file without an equivalent in the original's format -> why.
@@ -75,22 +76,12 @@ class Weights(Mapping[str, np.ndarray]):
         return len(self.shapes)
 
 
-def is_model_variable(name: str) -> bool:
-    """Whether a name of the original is a variable of the model, not of its optimizer."""
-    return name != "global_step" and not name.endswith(("/adam_m", "/adam_v"))
-
-
 def blocks(tensor: np.ndarray) -> Iterator[np.ndarray]:
     """The rows of a tensor in blocks of some megabytes, to copy or compare it without a second one in memory."""
     rows = tensor if tensor.ndim else tensor.reshape(1)
     count = max(1, _BLOCK_BYTES // max(1, rows[:1].nbytes))
     for start in range(0, len(rows), count):
         yield rows[start : start + count]
-
-
-def base_name(name: str) -> str:
-    """The variable that a moment belongs to; of other names, the name itself."""
-    return name.removesuffix("/adam_m").removesuffix("/adam_v")
 
 
 def renamed(

@@ -32,9 +32,9 @@ from bert_tf.families.recipe import OptimizerSettings, Recipe, number_of_steps
 from bert_tf.models import encoder, initialize, lora_file
 from bert_tf.models.distillation import DistillationObjective, TaughtModel, chosen_layers
 from bert_tf.models.heads import with_class_weights
-from bert_tf.store import card, head_config, open_weights, saving, variable_names
-from bert_tf.store.card import CardFacts
-from bert_tf.store.directory import ModelFiles
+from bert_tf.store import card, head_config, save, variable_names
+from bert_tf.store.description import CardFacts, ModelFiles
+from bert_tf.store.open import has_optimizer_state, open_weights
 from bert_tf.system.declare import declared_in, value_of, with_models
 from bert_tf.system.messages import announced
 from bert_tf.system.storage import write_text_file
@@ -133,7 +133,7 @@ def _load(
 ) -> None:
     """Loads the task's data, and matches the labels of the model and its teacher with them."""
     task.load(run, files, tokenizer, newest)
-    task.files.description = saving.description_of(task.files) if run.do_train else None
+    task.files.description = save.description_of(task.files) if run.do_train else None
     head, others = task.files.head, task.other_labels
     task.teacher = task.teacher and with_labels_of(task.teacher, head, others)
     if run.do_train and newest:
@@ -259,7 +259,7 @@ class _Run(loop.Run):
         if self.trains and run.freeze_layers is not None:
             model.bert.freeze_layers(run.freeze_layers)
         if run.layers:
-            start = chosen_layers(open_weights.open_weights(run.teacher), run.layers)
+            start = chosen_layers(open_weights(run.teacher), run.layers)
         if variable_names.has_adapters(model):
             if not newest:
                 fine_tuning.check_base(model, start)
@@ -378,7 +378,7 @@ class _Run(loop.Run):
         if variable_names.has_adapters(self.model):
             lora_file.write_lora(posixpath.join(self.output_dir, lora_file.FILE), self.model)
         newest = checkpoints.latest_checkpoint(self.output_dir)
-        if not self.settings.keeps_optimizer and open_weights.has_optimizer_state(newest):
+        if not self.settings.keeps_optimizer and has_optimizer_state(newest):
             tensors = {name: weights[name] for name in weights} | {"global_step": np.int64(step)}
             with announced(f"Saving the weights of the last step in {self.output_dir} ..."):
                 checkpoints.save(self.output_dir, step, tensors, keep_max=1)

@@ -8,9 +8,8 @@ Modules on higher floors are named only by their public names. Nothing here need
 import dataclasses
 import posixpath
 
-from bert_tf.store import directory as model_directory
-from bert_tf.store import open_weights
-from bert_tf.store.directory import ModelFiles
+from bert_tf.store.description import ModelFiles, read_model_files
+from bert_tf.store.open import open_model, open_weights
 from bert_tf.system.text_files import exists
 from bert_tf.text import tokenizer_files
 
@@ -97,7 +96,7 @@ TASKS = {entry.name: entry for entry in _ENTRIES}
 
 def task_in(model_dir: str) -> str:
     """The task that a model's output layer is for: a name of `tasks.table.TASKS`."""
-    weights = open_weights.open_weights(model_dir)
+    weights = open_weights(model_dir)
     entries = [entry for entry in TASKS.values() if entry.output_layer in weights]
     if not entries:
         return "encoder"
@@ -108,7 +107,7 @@ def task_in(model_dir: str) -> str:
     for entry in entries:
         if entry.settings_file and exists(posixpath.join(folder, entry.settings_file)):
             return entry.name
-    head, outputs = model_directory.read_model_files(model_dir).head, weights.shapes[output_layer][0]
+    head, outputs = read_model_files(model_dir).head, weights.shapes[output_layer][0]
     named = [entry for entry in entries if entry.architecture == head.architecture]
     if len(entries) == 1 or len(named) == 1:
         return (named or entries)[0].name
@@ -119,7 +118,8 @@ def task_in(model_dir: str) -> str:
 
 def check_task(model_dir: str, task: str) -> ModelFiles:
     """The files of a model for a task."""
-    weights, files = model_directory.read_model(model_dir)
+    files = open_model(model_dir)
+    weights = files.weights
     entry, architecture = TASKS[task], files.head.architecture
     output_layer = entry.output_layer
     if output_layer and output_layer not in weights:
@@ -144,7 +144,7 @@ def check_task(model_dir: str, task: str) -> ModelFiles:
 
 def choose_max_seq_length(files: ModelFiles, given: int | None) -> int:
     """The sequence length: the one given, else that of training if known, else the model's maximum."""
-    limit = model_directory.needed_config(files).max_length
+    limit = files.needed_config().max_length
     chosen = min(files.max_seq_length or limit, limit) if given is None else given
     if not 3 <= chosen <= limit:
         raise ValueError(f"max_seq_length={chosen}: the model takes 3 to {limit} (max_position_embeddings)")

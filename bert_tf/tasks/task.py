@@ -13,7 +13,7 @@ from absl import logging
 from bert_tf.data import token_rows
 from bert_tf.data.token_rows import TokenRows
 from bert_tf.models import distillation, task_models
-from bert_tf.store.directory import ModelFiles
+from bert_tf.store.description import ModelFiles
 from bert_tf.tasks.table import TASKS
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.training import fine_tuning, run_directory, starting_model
@@ -102,7 +102,7 @@ class FineTuningTask(abc.ABC):
         files, tokenizer = starting_model.describe_model(run, newest, self.output_layer)
         if run.layers:
             files.config = distillation.shallower(files.config, run.layers)
-        self.starting_head = starting_model.find_head(run, newest, self.output_layer)
+        self.starting_head = starting_model.find_head(run, files, newest, self.output_layer)
         like = (tokenizer, run.max_seq_length, self.output_layer, self.teacher_architecture)
         self.teacher = open_teacher(run.teacher, *like) if run.teacher else None
         return files, tokenizer

@@ -60,7 +60,7 @@ def find_model(directory: str) -> str | None:
 
 
 def directory_of(path: str) -> str:
-    """The directory that describes the model whose weights are at `path` (see `open_weights.find_weights`)."""
+    """The directory that describes the model whose weights are at `path` (see `find_weights`)."""
     directory = path if text_files.is_folder(path) else posixpath.dirname(path) or "."
     if directory != path and posixpath.basename(path).startswith("variables"):  # of a SavedModel
         directory = posixpath.dirname(directory) or "."

@@ -22,7 +22,7 @@ from absl import logging
 from bert_tf.models import initialize
 from bert_tf.store import bundle, variable_names
 from bert_tf.store.bundle import latest_checkpoint, saved_steps, write_bundle
-from bert_tf.store.open_weights import open_weights
+from bert_tf.store.open import open_weights
 from bert_tf.store.tensor_files import Weights
 from bert_tf.system.messages import announced
 from bert_tf.system.storage import names_in, sync, temporary_folder, write_text_file

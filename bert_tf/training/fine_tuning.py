@@ -15,8 +15,9 @@ from absl import logging
 
 from bert_tf.families.config import BertConfig
 from bert_tf.models import encoder, initialize, lora_file
-from bert_tf.store import lora, open_weights, saving, variable_names
-from bert_tf.store.directory import ModelFiles
+from bert_tf.store import lora, save, variable_names
+from bert_tf.store.description import ModelFiles
+from bert_tf.store.open import BERT_TF, open_ours
 from bert_tf.store.tensor_files import Weights
 from bert_tf.system.messages import abbreviated_list, announced
 from bert_tf.system.storage import write_text_file
@@ -56,7 +57,7 @@ class BestModel:
         self, output_dir: str, files: ModelFiles, metric: str, step: int = 0, *, patience: int = 0, active: bool = True
     ):
         self.directory = posixpath.join(output_dir, BEST_MODEL)
-        self.paths = [posixpath.join(self.directory, name) for name in (_RESULTS, open_weights.BERT_TF.file_name)]
+        self.paths = [posixpath.join(self.directory, name) for name in (_RESULTS, BERT_TF.file_name)]
         self._output_dir, self._path = output_dir, posixpath.join(output_dir, _EVALUATIONS)
         self._files, self._metric, self._patience, self._active = files, metric, patience, active
         self.evaluations: dict[int, dict] = {}
@@ -94,7 +95,7 @@ class BestModel:
         weights = initialize.model_weights(model)
         facts = dataclasses.replace(self._files.card, results=self.best)
         files = dataclasses.replace(self._files, card=facts)
-        saving.write_model(self.directory, weights, files, format="bert_tf", overwrite=True)
+        save.write_model(self.directory, weights, files, format="bert_tf", overwrite=True)
         if variable_names.has_adapters(model):
             lora_file.write_lora(posixpath.join(self.directory, lora_file.FILE), model)
         for name, content in further_files.items():
@@ -154,7 +155,7 @@ def cost_of_example(
 
 def use_best_model(model: keras.Model, keeper: BestModel, adjust: Adjustment) -> int:
     """Loads the best model, with its weights adjusted; returns its step."""
-    initialize.load_complete(model, adjust(open_weights.open_ours(keeper.paths[1])))
+    initialize.load_complete(model, adjust(open_ours(keeper.paths[1])))
     if variable_names.has_adapters(model):
         lora.clear_adapters(model)  # its kernels have them
     return keeper.best["step"]

@@ -11,12 +11,13 @@ import tensorflow as tf
 from absl import logging
 
 from bert_tf.data import records
+from bert_tf.families import config_of_size
 from bert_tf.families.config import BertConfig
-from bert_tf.families.families import AlbertConfig, DistilBertConfig, config_of_size
+from bert_tf.families.distilbert import DistilBertConfig
 from bert_tf.families.recipe import with_recipe
 from bert_tf.models import distillation
 from bert_tf.pretraining import model_vocabulary
-from bert_tf.store.directory import read_config
+from bert_tf.store.description import read_config
 from bert_tf.store.open import OpenedModel, open_model
 from bert_tf.system.declare import value_of, with_models
 from bert_tf.system.messages import naming_flag
@@ -92,8 +93,8 @@ def _open(settings: PretrainingSettings, newest: str | None) -> tuple[OpenedMode
         raise ValueError("Give --bert_config_file, or --init_checkpoint with a configuration beside it.")
     if settings.student_layers:
         family, config = student_family(settings, config), distillation.shallower(config, settings.layers)
-        if family == "distilbert" and config.model_type != DistilBertConfig.model_type:
-            config = distillation.as_distilbert(config)
+        if family == DistilBertConfig.model_type != config.model_type:
+            config = DistilBertConfig.of_teacher(config)
     _kind_of_task(settings).configure(settings, config, name)
     if settings.nsp and not config.has_pooler:
         raise ValueError(f"--nsp needs a model with a pooler, but {name} is that of {config.title}: leave it out.")
@@ -125,7 +126,7 @@ def _check_records(task: PretrainingTask) -> None:
     if masking and masking.all_ids.max() >= task.config.vocab_size:  # records name another file; a GPU notices nothing
         raise ValueError(f"--vocab_file={settings.vocab_file} has more tokens than {task.config_name}.")
     count = 1 if knows_size else _BATCHES_WITHOUT_VOCABULARY
-    usual = "order" if task.config.model_type == AlbertConfig.model_type else "random"
+    usual = task.config.pairs
     for flag, opened in task.data.items():
         index = opened.index
         batches = records.evaluation_batches(index, opened.features, batch_size=64, repeat=False, max_steps=count)

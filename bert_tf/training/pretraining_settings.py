@@ -3,11 +3,11 @@
 import dataclasses
 import os
 
+from bert_tf.families import config_of_size
 from bert_tf.families.config import BertConfig
-from bert_tf.families.families import config_of_size
 from bert_tf.families.recipe import OptimizerSettings
 from bert_tf.pretraining.record_settings import InstanceSettings, check_mask_rates
-from bert_tf.store.directory import check_weights, read_head, vocabulary_in
+from bert_tf.store.description import check_weights, read_head, vocabulary_in
 from bert_tf.system import checks
 from bert_tf.system.declare import (
     ORIGINAL,

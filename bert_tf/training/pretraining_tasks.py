@@ -20,18 +20,18 @@ from absl import logging
 from bert_tf.data import record_files, records
 from bert_tf.data.record_files import features_of
 from bert_tf.data.token_rows import Share
+from bert_tf.families import family_of
 from bert_tf.families.config import BertConfig
-from bert_tf.families.families import AlbertConfig, Family, family_of
+from bert_tf.families.family import Family
+from bert_tf.families.names import pooler
 from bert_tf.families.recipe import Recipe
 from bert_tf.models import encoder, initialize, objectives, task_models
 from bert_tf.pretraining import mask_rules, model_vocabulary
 from bert_tf.pretraining.masking import Masking
-from bert_tf.store import card, saving
-from bert_tf.store.card import CardFacts
-from bert_tf.store.directory import ModelFiles, read_model_files
+from bert_tf.store import card, save
+from bert_tf.store.description import CardFacts, ModelFiles, read_model_files
 from bert_tf.store.open import OpenedModel
 from bert_tf.store.tensor_files import Weights
-from bert_tf.store.variable_names import pooler
 from bert_tf.system.declare import non_default_settings
 from bert_tf.system.messages import naming_flag
 from bert_tf.system.text_files import list_files, warn_of_missing_shards
@@ -161,7 +161,7 @@ class PretrainingTask(Run):
     def objective(self):
         if not self.config.has_pooler:
             return objectives.MeanMaskedLanguageModelObjective
-        if self.settings.nsp and self.config.model_type == AlbertConfig.model_type:
+        if self.settings.nsp and self.config.pairs == "order":
             return objectives.SentenceOrderObjective
         return pretraining_objective(self.settings.objective, self.settings.nsp)
 
@@ -261,7 +261,7 @@ class PretrainingTask(Run):
             # A run that goes on keeps its vocabulary, which was complete before its first checkpoint.
             is_there = newest and find_vocabulary(folder, self.family.tokenizer_class)
             self.lock_and_record_output_dir(
-                saving.description_of(self.vocabulary) if self.vocabulary and not is_there else {}
+                save.description_of(self.vocabulary) if self.vocabulary and not is_there else {}
             )
             if newest is None:  # before the first step, as in the original
                 checkpoints.save(folder, step, trainer.tensors, settings.keep_checkpoint_max)

@@ -8,17 +8,17 @@ import keras
 from absl import logging
 
 from bert_tf.families.config import BertConfig
-from bert_tf.families.families import DistilBertConfig, ElectraConfig
+from bert_tf.families.distilbert import DistilBertConfig
+from bert_tf.families.electra import ElectraConfig
 from bert_tf.families.recipe import Recipe
 from bert_tf.models import encoder, initialize
 from bert_tf.models.distillation import LanguageDistillation, TaughtLanguageModel, chosen_layers
 from bert_tf.models.electra import ElectraPretrainer, ReplacedTokenEvaluation, ReplacedTokenPretraining
 from bert_tf.models.task_models import BertForMaskedLM
 from bert_tf.pretraining import mask_rules, model_vocabulary
-from bert_tf.store import card, open_weights, saving, variable_names
-from bert_tf.store import directory as model_directory
-from bert_tf.store.card import CardFacts
-from bert_tf.store.open import open_model
+from bert_tf.store import card, save, variable_names
+from bert_tf.store.description import CardFacts, read_config, read_model_files
+from bert_tf.store.open import open_model, open_weights
 from bert_tf.store.tensor_files import Weights
 from bert_tf.system.declare import value_of
 from bert_tf.system.messages import naming_flag
@@ -55,8 +55,8 @@ class ElectraTask(PretrainingTask):
         start = checkpoints.latest_checkpoint(settings.output_dir) or settings.init_checkpoint
         if path := settings.generator_config_file:
             with naming_flag("--generator_config_file"):
-                generator_config = model_directory.read_config(path)
-        elif settings.generator_size is None and start and "generator" in open_weights.open_weights(start).parts:
+                generator_config = read_config(path)
+        elif settings.generator_size is None and start and "generator" in open_weights(start).parts:
             generator_config = open_model(start, part="generator").config
         else:
             generator_config = self.config.generator(value_of(settings, "generator_size"))
@@ -82,7 +82,7 @@ class ElectraTask(PretrainingTask):
     @property
     def flops_per_example(self) -> float:
         length = self.settings.max_seq_length
-        return encoder.electra_flops_per_example(self.config, self.generator_config, length, self.predictions)
+        return encoder.replaced_token_flops_per_example(self.config, self.generator_config, length, self.predictions)
 
     @property
     def unused_settings(self) -> tuple[str, ...]:
@@ -107,7 +107,7 @@ class ElectraTask(PretrainingTask):
     def write_parts(self, facts: CardFacts) -> None:
         """Writes the discriminator and the generator, each into a directory of its own."""
         folder = self.settings.output_dir
-        files = model_directory.read_model_files(folder)
+        files = read_model_files(folder)
         configs = {"discriminator": self.config, "generator": self.generator_config}
         for part, weights in variable_names.with_our_names(initialize.model_weights(self.model)).parts.items():
             if part in configs:
@@ -117,7 +117,7 @@ class ElectraTask(PretrainingTask):
                 of_part = dataclasses.replace(facts, usage=usage, notes=(note,))
                 part_files = dataclasses.replace(files, config=configs[part], card=of_part)
                 target = posixpath.join(folder, part)
-                saving.write_model(target, weights, part_files, format="bert_tf", overwrite=True)
+                save.write_model(target, weights, part_files, format="bert_tf", overwrite=True)
                 logging.info("Wrote the %s to %s.", part, target)
 
     def advice(self, folder: str) -> str:

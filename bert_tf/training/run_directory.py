@@ -12,11 +12,11 @@ import numpy as np
 from absl import logging
 
 from bert_tf.families.config import KEYS_IN_CONFIG, BertConfig
-from bert_tf.store import card, open_weights, saving
+from bert_tf.store import card, save
 from bert_tf.store.bundle import latest_checkpoint
-from bert_tf.store.card import CardFacts
-from bert_tf.store.directory import ModelFiles, config_files, find_config, read_head
+from bert_tf.store.description import CardFacts, ModelFiles, config_files, find_config, read_head
 from bert_tf.store.head_config import HEAD_CONFIG, NO_HEAD, HeadConfig, difference
+from bert_tf.store.open import has_optimizer_state, open_weights
 from bert_tf.store.tensor_files import Weights
 from bert_tf.system import storage
 from bert_tf.system.declare import declared_in
@@ -116,11 +116,11 @@ def check_earlier_run(output_dir: str, settings: Collection[str], *, trains: boo
 def lock_and_record_output_dir(
     output_dir: str, config: BertConfig, head: HeadConfig = NO_HEAD, description: Mapping[str, bytes] = {}
 ) -> None:
-    """Keeps what a run's models are with it, from its first step on. description: see `saving.description_of`."""
+    """Keeps what a run's models are with it, from its first step on. description: see `save.description_of`."""
     import tensorflow as tf
 
     files = config_files(config, head)
-    saving.write_beside(output_dir, {**description, **{name: text.encode() for name, text in files.items()}})
+    save.write_beside(output_dir, {**description, **{name: text.encode() for name, text in files.items()}})
     # What a run that was killed before its first checkpoint has left.
     for name in {HEAD_CONFIG, *(kind.file_name for kind in BertConfig.classes.values())} - files.keys():
         if exists(posixpath.join(output_dir, name)):
@@ -244,7 +244,7 @@ class Manifest:
 
         if self.newest is None or FINISHED not in self.earlier:
             return False
-        step, goes_on = self.earlier[FINISHED], open_weights.has_optimizer_state(self.newest)
+        step, goes_on = self.earlier[FINISHED], has_optimizer_state(self.newest)
         saved = read_global_step(self.newest)
         if goes_on and (step is None or saved < step):  # a damaged last checkpoint was set aside
             return False
@@ -278,7 +278,7 @@ class Manifest:
         if self.newest:  # the weights that it began from may be elsewhere by now
             beginning = self.earlier.get(BEGINNING)
         else:
-            weights = open_weights.open_weights(init_checkpoint) if init_checkpoint else None
+            weights = open_weights(init_checkpoint) if init_checkpoint else None
             beginning = card.beginning_of(init_checkpoint, weights)
         always, further = {}, {}
         for name, value in sorted(self.noted.items()):
@@ -326,4 +326,4 @@ def describe_end(output_dir: str, weights: Weights, files: ModelFiles, results: 
         plots.plot_training_log(log, posixpath.join(output_dir, "loss.png"), title=output_dir)
     if not card.is_user_card(output_dir):
         files = dataclasses.replace(files, card=dataclasses.replace(files.card, results=results))
-        write_text_file(posixpath.join(output_dir, card.CARD), saving.card_of(weights, files, "tf1"))
+        write_text_file(posixpath.join(output_dir, card.CARD), save.card_of(weights, files, "tf1"))

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from bert_tf.data.tables import FileSettings
 from bert_tf.families.recipe import OPTIMIZER, SEARCHED, OptimizerSettings, Values, grid_points
-from bert_tf.store.directory import check_weights, read_head, vocabulary_in
+from bert_tf.store.description import check_weights, read_head, vocabulary_in
 from bert_tf.system.checks import check_file, check_output_dir, check_tf_config
 from bert_tf.system.declare import (
     ORIGINAL,

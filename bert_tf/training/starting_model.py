@@ -6,10 +6,10 @@ import functools
 import posixpath
 from collections.abc import Callable, Sequence
 
-from bert_tf.store import directory as model_directory
-from bert_tf.store import head_config, open_weights
-from bert_tf.store.directory import ModelFiles
+from bert_tf.store import head_config
+from bert_tf.store.description import ModelFiles, read_head
 from bert_tf.store.head_config import NO_HEAD, HeadConfig
+from bert_tf.store.open import OpenedModel, open_for_script, open_weights
 from bert_tf.store.tensor_files import Weights
 from bert_tf.store.variable_names import check_depth
 from bert_tf.system.messages import naming_flag
@@ -26,30 +26,28 @@ def unchanged(weights: Weights) -> Weights:
     return weights
 
 
-def describe_model(values: FineTuningSettings, newest: str | None, head: str | None) -> tuple[ModelFiles, Tokenizer]:
-    """The files of a run's model, and its tokenizer, checked against each other and the weights.
+def describe_model(values: FineTuningSettings, newest: str | None, head: str | None) -> tuple[OpenedModel, Tokenizer]:
+    """A run's model and its tokenizer, checked against each other.
 
     newest: checkpoint in --output_dir, if any. head: name of the output layer's weights, e.g. "output_weights",
       which evaluation and prediction need; None: they need none.
     """
-    path, weights = values.init_checkpoint or newest, None
-    if path:
-        with naming_flag("--init_checkpoint" if values.init_checkpoint else "--output_dir"):
-            weights = open_weights.open_weights(path)
-    elif not values.do_train:
+    path = values.init_checkpoint or newest
+    if not path and not values.do_train:
         raise ValueError(f"Nothing to evaluate or predict with: no --init_checkpoint, and none in {values.output_dir}.")
     names = ("bert_config_file", "vocab_file", "do_lower_case", "strip_accents")
-    files = model_directory.describe(weights, **{name: getattr(values, name) for name in names})
-    if not values.do_train and not newest and head in files.head.untrained:
+    flag = "--init_checkpoint" if values.init_checkpoint else "--output_dir"
+    opened = open_for_script(path, **{name: getattr(values, name) for name in names}, flag=flag)
+    if not values.do_train and not newest and head in opened.head.untrained:
         raise ValueError(f"--init_checkpoint: the output layer ({head}) was saved untrained: give --do_train.")
-    files.head = dataclasses.replace(files.head, untrained=())
-    tokenizer = make_tokenizer(files, values)
-    files.max_seq_length = values.max_seq_length
+    opened.head = dataclasses.replace(opened.head, untrained=())
+    tokenizer = make_tokenizer(opened, values)
+    opened.max_seq_length = values.max_seq_length
     # For a resumed run see `run_directory.check_output_dir`. With another configuration either side may lack layers.
     if values.init_checkpoint and not newest and not values.bert_config_file:
         with naming_flag("--init_checkpoint"):
-            check_depth(weights, files.config, files.config_file or files.config.file_name)
-    return files, tokenizer
+            check_depth(opened.weights, opened.config, opened.config_file or opened.config.file_name)
+    return opened, tokenizer
 
 
 def make_tokenizer(files: ModelFiles, values: ModelSettings) -> Tokenizer:
@@ -60,7 +58,7 @@ def make_tokenizer(files: ModelFiles, values: ModelSettings) -> Tokenizer:
             f"{files.config_file or values.init_checkpoint} allows (max_position_embeddings)."
         )
     with naming_flag("--vocab_file") if values.vocab_file else contextlib.nullcontext():
-        tokenizer = model_directory.tokenizer_of(files)
+        tokenizer = files.make_tokenizer(is_checked=True)
     tokenizer_files.validate_case_matches_checkpoint(not tokenizer.cased, values.init_checkpoint)
     tokenizer.check_casing(files.vocab_file, values.do_lower_case, values.strip_accents)
     return tokenizer
@@ -84,18 +82,23 @@ class StartingHead:
         return names if names and len(names) == self.outputs else None
 
 
-def find_head(run: FineTuningSettings, newest: str | None, layer: str | None) -> StartingHead | None:
+def find_head(
+    run: FineTuningSettings, opened: OpenedModel, newest: str | None, layer: str | None
+) -> StartingHead | None:
     """The output layer of a run's weights; None if it begins with a new one, or with one without classes.
 
-    newest: checkpoint in --output_dir, if any. layer: the name of the output layer of the task's models.
+    opened: see `describe_model`. newest: checkpoint in --output_dir, if any. layer: the output layer of the task's
+      models.
     """
     path, flag = newest or run.init_checkpoint, "--output_dir" if newest else "--init_checkpoint"
     if not path or layer != head_config.OUTPUT_LAYER or (not newest and (run.layers or run.new_head)):
         return None
-    with naming_flag(flag):
-        weights, head = open_weights.open_weights(path), model_directory.read_head(tokenizer_files.directory_of(path))
+    weights, head = opened.weights, read_head(opened.directory)
+    if path != opened.path:
+        with naming_flag(flag):
+            weights, head = open_weights(path), read_head(tokenizer_files.directory_of(path))
     if head == NO_HEAD and run.bert_config_file:
-        head = model_directory.read_head(posixpath.dirname(run.bert_config_file), run.bert_config_file)
+        head = read_head(posixpath.dirname(run.bert_config_file), run.bert_config_file)
     return StartingHead(f"{flag}: {path}", head, weights.shapes[layer][0]) if layer in weights else None
 
 

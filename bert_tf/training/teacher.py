@@ -9,9 +9,8 @@ from collections.abc import Sequence
 
 from absl import logging
 
-from bert_tf.store import directory as model_directory
 from bert_tf.store import head_config
-from bert_tf.store.directory import ModelFiles, check_weights, read_head
+from bert_tf.store.description import ModelFiles, check_weights, read_head
 from bert_tf.store.head_config import HeadConfig
 from bert_tf.store.open import OpenedModel, open_model
 from bert_tf.store.tensor_files import Weights
@@ -139,20 +138,20 @@ def open_teacher(
     architecture: the class of such a model; None if the output layer shows it.
     """
     with naming_flag("--teacher"):
-        files = path if isinstance(path, OpenedModel) else open_model(path)
-        path, weights, config = files.path, files.weights, files.needed_config()
+        opened = path if isinstance(path, OpenedModel) else open_model(path)
+        path, weights, config = opened.path, opened.weights, opened.needed_config()
         if output_layer not in weights:
             raise ValueError(f"{path} has no output layer for this task ({output_layer}).")
-        if architecture and files.head.architecture not in (None, architecture):
-            raise ValueError(f"{path} is a {files.head.architecture}; this task has a {architecture}.")
-        teacher_tokenizer = tokenizer and model_directory.tokenizer_of(files)
+        if architecture and opened.head.architecture not in (None, architecture):
+            raise ValueError(f"{path} is a {opened.head.architecture}; this task has a {architecture}.")
+        teacher_tokenizer = tokenizer and opened.make_tokenizer(is_checked=True)
         for name in ("vocab", "cased", "begin_tokens", "between_tokens", "end_tokens", "second_segment", "pad_id"):
             if tokenizer and getattr(teacher_tokenizer, name) != getattr(tokenizer, name):
                 raise ValueError(f"{path} does not read the student's rows: its tokenizer has another {name}.")
         if max_seq_length > config.max_length:
             raise ValueError(f"{path} takes rows of at most {config.max_length} tokens, not {max_seq_length}.")
     logging.info("Teacher: the %s of %d layers in %s.", config.title, len(config.block_order), path)
-    return Teacher(path, weights, files, weights.shapes[output_layer][0])
+    return Teacher(path, weights, opened, weights.shapes[output_layer][0])
 
 
 def with_labels_of(teacher: Teacher, student: HeadConfig, others: Sequence[str]) -> Teacher:

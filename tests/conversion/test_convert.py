@@ -19,10 +19,10 @@ from helpers.tiny import TINY_CONFIG
 
 from bert_tf import BertConfig, BertForMaskedLM, BertForPreTraining, BertModel, FullTokenizer, create_optimizer
 from bert_tf.conversion import convert
+from bert_tf.families.names import is_model_variable
 from bert_tf.models import initialize
-from bert_tf.store import bundle, open_weights, saving
-from bert_tf.store.open import open_model
-from bert_tf.store.tensor_files import is_model_variable
+from bert_tf.store import bundle, save
+from bert_tf.store.open import open_model, open_weights
 from bert_tf.system import storage
 
 FORMATS = ("tf1", "huggingface", "bert_tf")
@@ -32,7 +32,7 @@ PIECES += [f"word{i}" for i in range(100 - len(PIECES))]
 
 
 def tensors_of(path) -> dict:
-    weights = open_weights.open_weights(str(path))
+    weights = open_weights(str(path))
     return {name: weights[name] for name in weights}
 
 
@@ -96,7 +96,7 @@ def test_optimizer_state_both_ways(source, tmp_path, format):
     assert_same_bytes(tensors_of(tmp_path / "there"), tensors_of(source))
     if format == "tf1":  # runs of the original and of this project resume from such a directory
         assert tf.train.latest_checkpoint(str(tmp_path / "there")).endswith("model.ckpt-7")
-        assert open_weights.open_weights(str(tmp_path / "there"))["global_step"].dtype == np.int64
+        assert open_weights(str(tmp_path / "there"))["global_step"].dtype == np.int64
 
 
 @pytest.mark.parametrize("head", ["bert_model", "classifier", "squad"])
@@ -176,7 +176,7 @@ def test_files_that_are_there(source, tmp_path):
         with pytest.raises((FileExistsError, ValueError), match=message):
             convert.convert(str(source), str(other), "tf1", **options)
     assert not (tmp_path / "new").exists()
-    assert (target / "notes.txt").read_text() == "mine" and open_weights.open_weights(str(target)).format == "tf1"
+    assert (target / "notes.txt").read_text() == "mine" and open_weights(str(target)).format == "tf1"
 
 
 def test_heads_without_their_usual_company(tmp_path):
@@ -205,7 +205,7 @@ def test_half_precision_is_written_as_float32(tmp_path):
 
 @pytest.mark.parametrize("change", ["another value", "a lost tensor", "a lost moment"])
 def test_what_reads_back_otherwise_is_an_error_and_not_written(source, tmp_path, monkeypatch, change):
-    write, name = saving.write_weights, "bert/pooler/dense/bias"
+    write, name = save.write_weights, "bert/pooler/dense/bias"
     name += "/adam_m" * (change == "a lost moment")
 
     def wrong(path, format, weights, *more):
@@ -214,7 +214,7 @@ def test_what_reads_back_otherwise_is_an_error_and_not_written(source, tmp_path,
         shapes = {key: shape for key, shape in weights.shapes.items() if key != name or change == "another value"}
         return write(path, format, dataclasses.replace(weights, shapes=shapes, reader=values.__getitem__), *more)
 
-    monkeypatch.setattr(saving, "write_weights", wrong)
+    monkeypatch.setattr(save, "write_weights", wrong)
     message = f"Reading back .* failed: ({name} differs from|lost {name})"
     with pytest.raises(ValueError, match=message):
         convert.convert(str(source), str(tmp_path / "target"), "bert_tf", with_optimizer=change == "a lost moment")

@@ -13,7 +13,7 @@ from helpers.script_cases import weights_of
 from helpers.slow import slow
 
 from bert_tf import BertForSequenceClassification, BertModel
-from bert_tf.families.families import config_of_size
+from bert_tf.families import config_of_size
 from experiments import distilled, domain_texts, families, feature_based, long_texts, recipe_time
 
 

@@ -1,12 +1,11 @@
 """Tiny models of every family, each with a tokenizer of its kind."""
 
-import inspect
 import pathlib
 
 import keras
 import pytest
 
-from bert_tf.families.families import family_named
+from bert_tf.families import family_named
 from helpers.outputs import enlarge
 from helpers.paths import GOLDEN
 
@@ -19,6 +18,19 @@ _VOCABULARIES = {
     "albert": (GOLDEN / "tokenization" / "albert" / "tiny.model", 560),
 }
 NAMES = list(_VOCABULARIES)
+
+
+def tiny_config(name: str, vocab_size: int = 100, max_length: int = 18, dropout: float | None = None, **others):
+    """A configuration of two layers, of families that can have it with narrower embeddings."""
+    kind = family_named(name).config_class
+    if "embedding_size" in kind.keys():  # noqa: SIM118
+        others = {"embedding_size": 24, **others}
+    if dropout is not None:
+        others |= {"hidden_dropout_prob": dropout, "attention_probs_dropout_prob": dropout}
+    return kind(
+        vocab_size=vocab_size, hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64,
+        max_position_embeddings=max_length + 2 * kind.padding_has_a_position, **others,
+    )  # fmt: skip
 
 
 def save_model(
@@ -37,14 +49,8 @@ def save_model(
         # As on the hub: without a tokenizer.json, transformers needs a protobuf that is newer than TensorFlow's.
         save_albert_tokenizer(vocab_file, folder.parent / "tokenizer")
         vocab_file = folder.parent / "tokenizer" / "tokenizer.json"
-    config_class = family_named(name).config_class
-    further = {"embedding_size": 24} if "embedding_size" in inspect.signature(config_class).parameters else {}
-    config = config_class(
-        vocab_size=vocab_size, hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64,
-        max_position_embeddings=max_length + 2 * config_class.padding_has_a_position, **further,
-    )  # fmt: skip
     keras.utils.set_random_seed(seed)
-    model = enlarge(model_class(config, **arguments), seed)
+    model = enlarge(model_class(tiny_config(name, vocab_size, max_length), **arguments), seed)
     casing = {"do_lower_case": True} if family_named(name).has_word_pieces else {}
     model.save_pretrained(str(folder), vocab_file=str(vocab_file), format=format, **casing)
     return str(folder)

@@ -3,8 +3,9 @@
 import numpy as np
 
 from bert_tf import BertForMaskedLM, BertForMultipleChoice, BertForQuestionAnswering, BertForSequenceClassification
+from bert_tf.families.albert import AlbertConfig
 from bert_tf.families.config import BertConfig
-from bert_tf.families.families import AlbertConfig, ElectraConfig
+from bert_tf.families.electra import ElectraConfig
 from bert_tf.models.distillation import DistillationObjective, LanguageDistillation, TaughtLanguageModel, TaughtModel
 from bert_tf.models.electra import ElectraDiscriminator, ElectraPretrainer
 from bert_tf.models.similarity import BertForSimilarity

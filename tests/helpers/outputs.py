@@ -1,6 +1,7 @@
 """Outputs of models, beside an oracle's and with dropout, and losses in plain NumPy."""
 
 import numpy as np
+import tensorflow as tf
 
 from bert_tf.models.dropout import dropout_scope
 
@@ -34,6 +35,16 @@ def in_training(model, inputs, seed=(1, 2), first_row=0, **arguments):
     """A model's outputs; seed: of the run, and the step. first_row: where inputs begin in the whole batch."""
     with dropout_scope(seed, first_row):
         return model(inputs, training=True, **arguments)
+
+
+def loss_and_gradients(model, features, seed=(1, 2)) -> tuple:
+    """The loss of a step, and its gradients with respect to the trainable variables, zeros where there are none."""
+    with tf.GradientTape() as tape:
+        sums = model.objective.sums(in_training(model, features, seed), features)
+        loss = model.objective.loss(sums, sums)
+    variables = [variable.value for variable in model.trainable_variables]
+    found = tape.gradient(loss, variables, unconnected_gradients=tf.UnconnectedGradients.ZERO)
+    return loss, [tf.convert_to_tensor(gradient) for gradient in found]
 
 
 def softmax_losses(logits, labels):

@@ -6,7 +6,7 @@ Each scenario is a function that writes what a script reads into a folder, and r
 import pathlib
 
 from bert_tf import BertForMaskedLM, BertForSequenceClassification
-from bert_tf.families.families import config_of_dict
+from bert_tf.families import config_of_dict
 from bert_tf.pretraining.create import create_pretraining_data
 from helpers.descendants import save_model
 from helpers.paths import GOLDEN

@@ -4,7 +4,7 @@ import pathlib
 import re
 import signal
 
-from bert_tf.store import open_weights
+from bert_tf.store.open import open_weights
 from helpers import events, warm
 from helpers.mains import arguments_of, run_cases
 
@@ -65,5 +65,5 @@ def kill_at_checkpoint(script: str, arguments: dict, step: int, folder: pathlib.
 
 
 def weights_of(path) -> dict:
-    weights = open_weights.open_weights(str(path))
+    weights = open_weights(str(path))
     return {name: weights[name] for name in weights}

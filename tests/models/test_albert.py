@@ -17,10 +17,10 @@ from helpers.slow import slow
 from scipy.special import log_softmax
 
 from bert_tf.conversion import convert
-from bert_tf.families.families import ALBERT, AlbertConfig, family_of
+from bert_tf.families import family_of
+from bert_tf.families.albert import FAMILY, AlbertConfig
 from bert_tf.models import task_models
-from bert_tf.store import open_weights
-from bert_tf.store.open import open_model
+from bert_tf.store.open import open_model, open_weights
 
 pytestmark = pytest.mark.numbers
 
@@ -33,7 +33,7 @@ def test_outputs_are_the_originals(golden, name):
     folder = golden / "albert" / name
     inputs, expected = (dict(np.load(folder / f"{name}.npz")) for name in ("inputs", "outputs"))
     model = task_models.BertForPreTraining.from_pretrained(str(folder / "model.ckpt"))
-    assert family_of(model.config) is ALBERT
+    assert family_of(model.config) is FAMILY
     encoded = model.encode({key: inputs[key] for key in ENCODER_INPUTS}, return_all_layers=True, return_attention=True)
     layers = [key for key in expected if key.startswith("encoder_layer_")]
     assert len(layers) == len(encoded["encoder_layers"]) == len(encoded["attention_probabilities"])
@@ -98,10 +98,10 @@ def test_a_projection_to_the_same_width_must_be_the_identity(golden, tmp_path):
     tensors = safetensors.numpy.load_file(file)
     name = "albert.encoder.embedding_hidden_mapping_in.weight"
     np.testing.assert_array_equal(tensors[name], np.eye(32))
-    assert "the identity" in open_weights.open_weights(file).unused[name]
+    assert "the identity" in open_weights(file).unused[name]
     safetensors.numpy.save_file({**tensors, name: tensors[name] * 2}, file, {"format": "pt"})
     with pytest.raises(ValueError, match=f"{name} is a layer between embeddings and encoder of one width"):
-        open_weights.open_weights(file)
+        open_weights(file)
 
 
 @pytest.mark.parametrize("embedding_width", [24, *slow(32)])

@@ -16,7 +16,8 @@ BEFORE = """
 import json, sys
 import numpy as np
 import keras
-from bert_tf.families.families import FAMILIES, BertConfig, ElectraConfig
+from bert_tf.families.config import BertConfig
+from bert_tf.families.electra import ElectraConfig
 from bert_tf.models.electra import ElectraPretrainer
 from bert_tf.models.inputs import select
 from bert_tf.models.task_models import BertForPreTraining, BertForSequenceClassification
@@ -63,12 +64,11 @@ losses = [
 """
 # Of each family a classifier with the same weights on both backends.
 FAMILIES_PROGRAM = """
-sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
-sizes |= {"vocab_size": 100, "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
-own, losses = {"electra": {"embedding_size": 24}, "albert": {"embedding_size": 24, "num_hidden_groups": 2}}, []
-ids = np.random.default_rng(0).integers(5, 100, (8, 12))
-for family in FAMILIES:
-    config = family.config_class(**sizes, **own.get(family.model_type, {}))
+from helpers.descendants import NAMES, tiny_config
+
+losses, ids = [], np.random.default_rng(0).integers(5, 100, (8, 12))
+for name in NAMES:
+    config = tiny_config(name, dropout=0.0, **{"num_hidden_groups": 2} if name == "albert" else {})
     model, generator = BertForSequenceClassification(config, 2, dropout_rate=0.0), np.random.default_rng(1)
     model.build()
     model.set_weights([generator.normal(0.5, 0.15, value.shape) for value in model.get_weights()])

@@ -12,9 +12,12 @@ from helpers.tiny import TINY_CONFIG
 from bert_tf import BertConfig, BertForMaskedLM, BertForSequenceClassification, BertModel
 from bert_tf.conversion import convert
 from bert_tf.models import initialize
-from bert_tf.store import card, open_weights, saving
-from bert_tf.store.card import CardFacts
+from bert_tf.store import card
+from bert_tf.store.description import CardFacts, ModelFiles
 from bert_tf.store.head_config import NO_HEAD, HeadConfig
+from bert_tf.store.open import open_weights
+from bert_tf.store.save import write_model
+from bert_tf.store.tensor_files import Weights
 from bert_tf.text.tokenizer_files import Casing
 
 CONFIG = BertConfig.from_dict(TINY_CONFIG)
@@ -35,8 +38,8 @@ FACTS = CardFacts(
 
 
 def card_text(head: HeadConfig, shapes: dict, facts: CardFacts, **files) -> str:
-    weights = open_weights.Weights("", "", shapes, {}, None)
-    return card.card_of(weights, saving.ModelFiles("", CONFIG, head=head, card=facts, **files))
+    weights = Weights("", "", shapes, {}, None)
+    return card.card_of(weights, ModelFiles("", CONFIG, head=head, card=facts, **files))
 
 
 def front_of(text: str) -> dict:
@@ -145,7 +148,7 @@ def save(folder, model_class=BertModel, **arguments):
 
 
 def beginning(folder, **arguments):
-    return card.beginning_of(str(folder), open_weights.open_weights(str(folder)), **arguments)
+    return card.beginning_of(str(folder), open_weights(str(folder)), **arguments)
 
 
 def test_the_name_on_the_hub_is_that_of_its_cache_or_of_an_earlier_card(tmp_path):
@@ -183,7 +186,7 @@ def test_a_users_readme_stays_and_ours_is_replaced(tmp_path):
 
 def test_a_conversion_carries_our_card_over(tmp_path):
     weights = initialize.model_weights(save(tmp_path / "base"))
-    saving.write_model(str(tmp_path / "ours"), weights, saving.ModelFiles("", CONFIG, card=FACTS), format="bert_tf")
+    write_model(str(tmp_path / "ours"), weights, ModelFiles("", CONFIG, card=FACTS), format="bert_tf")
 
     def converted(source: str, target: str, format: str, **options) -> str:
         convert.convert(str(tmp_path / source), str(tmp_path / target), format, **options)

@@ -7,11 +7,11 @@ import pathlib
 import numpy as np
 import pytest
 
-from bert_tf.families import families
+from bert_tf import families
+from bert_tf.families import config_of_size
 from bert_tf.families.config import BertConfig, check_vocab_size
-from bert_tf.families.families import config_of_size
+from bert_tf.families.names import expected_shapes
 from bert_tf.models.task_models import BertForSequenceClassification
-from bert_tf.store.variable_names import expected_shapes
 
 RELEASED = """{
   "attention_probs_dropout_prob": 0.1,
@@ -174,7 +174,8 @@ def test_descendants_sizes_have_the_published_parameters(size, millions):
 
 
 def test_version_1_of_albert_has_dropout_and_scopes_tell_families():
-    assert families.family_of_variables(["generator/x", "electra/embeddings/word_embeddings"]) is families.ELECTRA
+    names = ["generator/x", "electra/embeddings/word_embeddings"]
+    assert families.family_of_variables(names) is families.electra.FAMILY
     assert families.is_encoder_variable("albert/encoder/layer_0") and not families.is_encoder_variable("cls/x")
     config = config_of_size("albert_base_v1")
     assert (config.hidden_dropout_prob, config.attention_probs_dropout_prob) == (0.1, 0.1)

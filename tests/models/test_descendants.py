@@ -13,7 +13,7 @@ import safetensors.numpy
 from helpers.outputs import TOLERANCE, assert_close, in_training
 
 from bert_tf.conversion import convert
-from bert_tf.families.families import FAMILIES
+from bert_tf.families import FAMILIES
 from bert_tf.models import task_models
 from bert_tf.models.electra import ElectraDiscriminator
 

@@ -11,14 +11,13 @@ from helpers.texts import odd_texts
 from helpers.tiny import TINY_CONFIG
 
 from bert_tf import BertConfig, BertForPreTraining
-from bert_tf.families.families import family_named
+from bert_tf.families import family_named
 from bert_tf.models import pretrained
 from bert_tf.pretraining import model_vocabulary
 from bert_tf.pretraining.record_settings import settings_of_records
-from bert_tf.store import directory as model_directory
-from bert_tf.store import saving
-from bert_tf.store.directory import read_model_files, tokenizer_of
-from bert_tf.store.open_weights import FORMATS, find_weights, open_weights
+from bert_tf.store import save
+from bert_tf.store.description import ModelFiles, read_model_files, vocabulary_mismatch
+from bert_tf.store.open import FORMATS, find_weights, open_for_script, open_weights
 from bert_tf.text import tokenizer_files
 from bert_tf.text.sentence_piece import HuggingFaceSentencePiece, SentencePieceTokenizer
 from bert_tf.text.tokenizer_files import Casing
@@ -51,19 +50,13 @@ def test_each_format_finds_its_own_weights_only(folders, name, tmp_path):
 def test_a_vocabulary_instead_of_the_one_beside_the_weights(tmp_path, caplog):
     tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "[unused1]", "a", "b"]
     (tmp_path / "own.txt").write_text("\n".join(tokens))
-    files = model_directory.ModelFiles("", vocab_file=str(tmp_path / "own.txt"))
+    files = ModelFiles("", vocab_file=str(tmp_path / "own.txt"))
 
     def problem(*others: str) -> str:
         (tmp_path / "v.txt").write_text("\n".join(others))
-        return model_directory.vocabulary_mismatch(str(tmp_path / "v.txt"), files)
+        return vocabulary_mismatch(str(tmp_path / "v.txt"), files)
 
-    assert (
-        problem(*tokens)
-        == problem(*tokens, "c")
-        == model_directory.vocabulary_mismatch(None, files)
-        == caplog.text
-        == ""
-    )
+    assert problem(*tokens) == problem(*tokens, "c") == vocabulary_mismatch(None, files) == caplog.text == ""
     assert "2 of its tokens have other ids there, such as 'b', 7 there and 6 here" in problem(*tokens[:6], "b", "a")
     assert problem(*tokens[:5], "word", "a", "b") == caplog.text == ""
     assert problem(*tokens[:6], "a", "word") == ""
@@ -113,17 +106,17 @@ def test_every_reader_takes_the_casing_of_the_pieces_where_no_file_says_it(
     (tmp_path / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *pieces.split()]))
     write_json(tmp_path / "config.json", {"model_type": "bert", **config.to_dict()})
     directory, vocab_file = str(tmp_path), str(tmp_path / "vocab.txt")
-    files = model_directory.read_model_files(directory)
+    files = read_model_files(directory)
     flags = {"input_file": "a", "output_file": "b", "vocab_file": vocab_file}
     readers = [
         pretrained.read_tokenizer(directory),
         FullTokenizer.from_pretrained(directory),
-        model_directory.tokenizer_of(model_directory.read_model_files(directory)),  # Predictor
+        read_model_files(directory).make_tokenizer(is_checked=True),
         model_vocabulary.tokenizer_of(*settings_of_records(**flags)),
         model_vocabulary.tokenizer_of_model(vocab_file, config),
     ]
     (tmp_path / "written").mkdir()
-    saving.write_description(str(tmp_path / "written"), files)
+    save.write_description(str(tmp_path / "written"), files)
     readers.append(pretrained.read_tokenizer(str(tmp_path / "written")))
     for tokenizer in readers:
         assert (tokenizer.cased, tokenizer.tokenize("The")) == (cased, ["The" if cased else "the"])
@@ -214,7 +207,7 @@ def test_every_form_is_read_and_written(tmp_path, form):
     assert isinstance(tokenizer, CLASSES.get(form, object))
     nothing = dict.fromkeys(("vocab_file", "do_lower_case", "strip_accents"))
     config_file = read_model_files(source).config_file
-    by_flag = model_directory.describe(
+    by_flag = open_for_script(
         None, **nothing | {"bert_config_file": config_file, "vocab_file": read_model_files(source).vocab_file}
     )
     described = read_model_files(source)
@@ -222,10 +215,10 @@ def test_every_form_is_read_and_written(tmp_path, form):
     texts = list(odd_texts(200, seed=2))
     expected = tokenizer.encode_batch(texts)
     for number, files in enumerate((by_flag, described)):
-        assert tokenizer_of(files).encode_batch(texts) == expected
+        assert files.make_tokenizer(is_checked=True).encode_batch(texts) == expected
         target = tmp_path / str(number)
         target.mkdir()
-        saving.write_description(str(target), files)
+        save.write_description(str(target), files)
         shutil.copy(config_file, target)
         again = pretrained.read_tokenizer(str(target))
         assert type(again) is type(tokenizer) and again.encode_batch(texts) == expected

@@ -8,10 +8,11 @@ from helpers.outputs import in_training
 from helpers.tiny import ONE_LAYER, TINY_CONFIG
 
 from bert_tf import BertConfig, BertForSequenceClassification, BertModel
-from bert_tf.families.families import AlbertConfig, ElectraConfig
+from bert_tf.families.albert import AlbertConfig
+from bert_tf.families.distilbert import DistilBertConfig
+from bert_tf.families.electra import ElectraConfig
 from bert_tf.models import dropout as masks
 from bert_tf.models import encoder, heads, kernels, task_models
-from bert_tf.models.distillation import as_distilbert
 from bert_tf.models.dropout import (
     Drop,
     dropout,
@@ -163,7 +164,7 @@ def read_at(count):
 @pytest.mark.parametrize(("make", "batch", "expected"), [
     (task_models.BertModel, BATCH, ENCODER),
     # DistilBERT has none behind its attention.
-    (lambda c: task_models.BertModel(as_distilbert(c)), BATCH,
+    (lambda c: task_models.BertModel(DistilBertConfig.of_teacher(c)), BATCH,
      EMBEDDINGS + 2 * [LAYER[0], ("layer norm", 0.0, (2, 8, 32), True), LAYER[2]]),
     # The masked positions' own layer norm has none, and next sentence prediction neither.
     (task_models.BertForPreTraining, PREDICTIONS, [*read_at(4), ("layer norm", 0.0, (2, 3, 32), False)]),

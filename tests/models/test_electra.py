@@ -13,11 +13,10 @@ from helpers.converted import there_and_back
 from helpers.outputs import TOLERANCE, assert_close
 
 from bert_tf import BertForMaskedLM, ElectraDiscriminator, fill_mask
-from bert_tf.families.families import ElectraConfig
+from bert_tf.families.electra import ElectraConfig
 from bert_tf.models import task_models
-from bert_tf.store import bundle, open_weights
-from bert_tf.store import directory as model_directory
-from bert_tf.store.open import open_model
+from bert_tf.store import bundle
+from bert_tf.store.open import open_for_script, open_model, open_weights
 from bert_tf.text.wordpiece import ElectraTokenizer
 
 pytestmark = pytest.mark.numbers
@@ -95,7 +94,7 @@ def test_sizes_without_a_configuration(released, caplog):
         config = open_model(str(released), part=part).config
         assert config == ElectraConfig(260, width, 2, 1, inner, embedding_size=24, max_position_embeddings=40)
     assert "sizes are those of the weights, with 1 attention heads" in caplog.text
-    assert model_directory.describe(open_weights.open_weights(str(released)), **NO_FLAGS).config.hidden_size == 32
+    assert open_for_script(str(released), **NO_FLAGS).config.hidden_size == 32
     # A configuration beside the checkpoint is the discriminator's.
     beside = ElectraConfig(260, 32, 2, 2, 128, embedding_size=24, hidden_dropout_prob=0.0, max_position_embeddings=40)
     beside.save(str(released / "electra_config.json"))
@@ -108,9 +107,9 @@ def test_sizes_without_a_configuration(released, caplog):
 def test_tf1_and_hugging_face_both_ways(released, tmp_path, caplog, part):
     own = {"discriminator": ("electra/", "discriminator_"), "generator": ("electra/embeddings/", "generator")}[part]
     there_and_back(released / "model.ckpt", tmp_path, 2, ("vocab.txt",), part, own)
-    model_directory.describe(open_weights.open_weights(str(tmp_path / "0")), **NO_FLAGS)
+    open_for_script(str(tmp_path / "0"), **NO_FLAGS)
     assert ("0/model.safetensors is the generator of an ELECTRA" in caplog.text) == (part == "generator")
-    weights = open_weights.open_weights(str(released), part)
+    weights = open_weights(str(released), part)
     assert set(weights.unused.values()) == {f"of the {PARTS[1 - PARTS.index(part)]}"}
 
 
@@ -132,9 +131,9 @@ def test_an_output_layer_of_the_original(released):
     one, two = (str(released.parent / name / "model.ckpt") for name in ("one", "two"))
     bundle.write_bundle(one, tensors)
     bundle.write_bundle(two, {**tensors, "task_specific/rte/dense/bias": layer["bias"]})
-    weights = open_weights.open_weights(two)
+    weights = open_weights(two)
     assert "output_weights" not in weights and len(weights.unused) == 3
-    assert not open_weights.open_weights(one).unused
+    assert not open_weights(one).unused
     model = task_models.BertForSequenceClassification.from_pretrained(one)
     np.testing.assert_array_equal(model.head.output_weights, layer["kernel"].T)
     assert model.hidden is None and model.num_labels == 3

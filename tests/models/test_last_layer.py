@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 import tensorflow as tf
-from helpers.outputs import assert_close, enlarge, in_training
+from helpers.descendants import tiny_config
+from helpers.outputs import assert_close, enlarge, in_training, loss_and_gradients
 from helpers.slow import slow
 
-from bert_tf.families.families import family_named
 from bert_tf.models import encoder, kernels, task_models
 from bert_tf.models.distillation import LanguageDistillation, TaughtLanguageModel
 from bert_tf.models.electra import ElectraPretrainer
@@ -38,11 +38,7 @@ RATE = 0.1
 
 
 def config_of(family, **more):
-    width = {"embedding_size": 24} if family in ("electra", "albert") else {}
-    return family_named(family).config_class(
-        vocab_size=100, max_position_embeddings=20, hidden_size=32, num_hidden_layers=2, num_attention_heads=2,
-        intermediate_size=64, hidden_dropout_prob=RATE, attention_probs_dropout_prob=2 * RATE, **width, **more,
-    )  # fmt: skip
+    return tiny_config(family, dropout=RATE, **more)
 
 
 def pretraining(**more):
@@ -82,13 +78,8 @@ def losses_and_gradients(model, features):
     """Loss and gradients of a training step, and the sums of an evaluation."""
 
     def computed():
-        with tf.GradientTape() as tape:
-            sums = model.objective.sums(in_training(model, features, SEED), features)
-            loss = model.objective.loss(sums, sums)
-        variables = [variable.value for variable in model.trainable_variables]
-        gradients = tape.gradient(loss, variables, unconnected_gradients=tf.UnconnectedGradients.ZERO)
-        evaluated = model.objective.sums(model(features), features)
-        return loss, evaluated, [tf.convert_to_tensor(gradient) for gradient in gradients]
+        loss, gradients = loss_and_gradients(model, features, SEED)
+        return loss, model.objective.sums(model(features), features), gradients
 
     is_taught = isinstance(model, TaughtLanguageModel)  # whose divergence has a gradient in graphs only
     return tf.function(computed, autograph=False)() if is_taught else computed()

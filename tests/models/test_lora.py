@@ -8,9 +8,10 @@ from helpers.outputs import in_training
 from helpers.slow import slow
 
 from bert_tf import BertForSequenceClassification, BertForTokenClassification, create_optimizer
-from bert_tf.families.families import family_named, is_encoder_variable
+from bert_tf.families import family_named, is_encoder_variable
 from bert_tf.models import initialize, kernels, lora_file
-from bert_tf.store import lora, open_weights
+from bert_tf.store import lora
+from bert_tf.store.open import open_weights
 from bert_tf.store.tensor_files import open_safetensors, write_safetensors
 from bert_tf.training import checkpoints
 
@@ -130,7 +131,7 @@ def test_what_is_opened_from_a_checkpoint_has_the_adapters_in_it(tmp_path):
     optimizer.build(model.trainable_variables)
     train_a_little(model)
     prefix = checkpoints.save(str(tmp_path), 3, initialize.training_variables(model, optimizer))
-    stored, opened = open_weights.open_weights(prefix, merge=False), open_weights.open_weights(prefix)
+    stored, opened = open_weights(prefix, merge=False), open_weights(prefix)
     moments = {name for name in stored if name.endswith("/adam_m")}
     assert moments == {initialize.checkpoint_name(variable) + "/adam_m" for variable in model.trainable_variables}
     assert {"bert/lora_alpha", "bert/encoder/layer_1/output/dense/lora_b"} <= set(stored)

@@ -11,11 +11,11 @@ from helpers.converted import example_inputs
 from helpers.outputs import assert_close
 
 from bert_tf.conversion import convert
-from bert_tf.families.families import ElectraConfig
+from bert_tf.families.electra import ElectraConfig
 from bert_tf.models import initialize, task_models
 from bert_tf.models.electra import ElectraDiscriminator
-from bert_tf.store import model_garden, open_weights
-from bert_tf.store.open import open_model
+from bert_tf.store import model_garden
+from bert_tf.store.open import open_model, open_weights
 
 tf_keras = pytest.importorskip("tf_keras")
 from official.nlp import optimization  # noqa: E402
@@ -282,14 +282,14 @@ def values_of(encoder, config):
 
 def test_both_models_of_a_pretrainer(trained):
     prefix, pretrainer, (discriminator, generator) = trained
-    weights = open_weights.open_weights(prefix)
+    weights = open_weights(prefix)
     expected = values_of(pretrainer.discriminator_network, discriminator)
     for name, layer in (("dense", pretrainer.discriminator_projection), ("dense_1", pretrainer.discriminator_head)):
         for leaf in ("kernel", "bias"):
             expected[f"discriminator_predictions/{name}/{leaf}"] = getattr(layer, leaf).numpy()
     garden.assert_same_bits(weights, expected)
     assert set(weights.parts) == {"discriminator", "generator"}
-    other = open_weights.open_weights(prefix, "generator")
+    other = open_weights(prefix, "generator")
     expected = values_of(pretrainer.generator_network, generator) | garden.masked_lm_values(pretrainer.masked_lm)
     garden.assert_same_bits(other, expected)
     assert other.hints["sizes_from_weights"] and "sizes_from_weights" not in weights.hints
@@ -332,7 +332,7 @@ def test_an_encoder_alone(tmp_path):
     """With a narrower word table it is an ELECTRA's, as TensorFlow Hub's small one; otherwise a BERT's."""
     config, _ = configs(6)
     encoder = garden.randomise(garden.make_encoder(networks.BertEncoderV2, config, embedding_width=6))
-    weights = open_weights.open_weights(garden.write(tmp_path, "x", encoder=encoder))
+    weights = open_weights(garden.write(tmp_path, "x", encoder=encoder))
     garden.assert_same_bits(weights, values_of(encoder, config))
     alone = garden.write(tmp_path, "wide", encoder=garden.make_encoder(networks.BertEncoder, config))
-    assert "bert/pooler/dense/kernel" in open_weights.open_weights(alone)
+    assert "bert/pooler/dense/kernel" in open_weights(alone)

@@ -1,15 +1,18 @@
-"""Objectives compared with NumPy, and those with weights of classes with PyTorch; the parts of a batch add up."""
+"""Objectives compared with NumPy, with weights of classes with PyTorch, of labels and a teacher; parts add up."""
 
 import numpy as np
 import pytest
 import tensorflow as tf
 from helpers.every_model import CONFIG, MODELS, inputs
 from helpers.outputs import as_floats, softmax_losses
+from scipy.special import log_softmax
 
 from bert_tf import BertForSequenceClassification, ClassificationObjective, TokenClassificationObjective
 from bert_tf.models import inputs as model_inputs
 from bert_tf.models import objectives
+from bert_tf.models.distillation import DistillationObjective
 from bert_tf.models.heads import with_class_weights
+from bert_tf.models.similarity import similarity_objective
 
 
 def objective_cases():
@@ -67,13 +70,50 @@ def objective_cases():
     metrics = {"masked_lm_accuracy": accuracy, "masked_lm_loss": mean}
     yield objectives.MaskedLanguageModelObjective, logits, features, mean, metrics
 
+    vectors, scores = generator.normal(size=(6, 3, 5)).astype("float32"), generator.uniform(-1, 1, 6)
+    normal = vectors / np.linalg.norm(vectors, axis=-1, keepdims=True)
+    errors = (normal[:, 0] * normal[:, 1]).sum(-1) - scores
+    metrics = {"mean_absolute_error": np.abs(errors).mean(), "example_loss": (errors**2).mean()}
+    yield similarity_objective("cosine"), vectors, {"scores": scores}, (errors**2).mean(), metrics
+    near, far = (np.linalg.norm(vectors[:, 0] - vectors[:, number], axis=-1) for number in (1, 2))
+    losses = np.maximum(near - far + 0.5, 0)
+    metrics = {"accuracy": (near < far).mean(), "example_loss": losses.mean()}
+    features = {"text_ids": np.zeros((6, 3), int)}
+    yield similarity_objective("triplet", margin=0.5), vectors, features, losses.mean(), metrics
 
-CASES = list(objective_cases())
-CASE_NAMES = [case[0].__name__ for case in CASES]
+
+def divergence(logits, targets):
+    goal, logits = (log_softmax(x / 3.0, axis=-1) for x in (targets, logits))
+    return (np.exp(goal) * (goal - logits)).sum(-1) * 3.0**2
+
+
+def soft_loss(objective, outputs, targets, features):
+    """The mean loss against a teacher's outputs at temperature 3."""
+    if objective is objectives.RegressionObjective:
+        return ((outputs - targets) ** 2).mean()
+    if objective is objectives.SpanObjective:
+        return np.mean([divergence(outputs[name], targets[name]) for name in outputs])
+    if objective is objectives.MultiLabelObjective:  # each decision is one of two classes
+        outputs, targets = (np.stack([np.zeros_like(x), x], axis=-1) for x in (outputs, targets))
+    losses = divergence(outputs, targets)
+    return losses[features["label_ids"] >= 0].mean() if losses.ndim == 2 else losses.mean()
 
 
 def rows_of(value, rows):
-    return {key: np.asarray(v)[rows] for key, v in value.items()} if isinstance(value, dict) else value[rows]
+    return {key: rows_of(part, rows) for key, part in value.items()} if isinstance(value, dict) else value[rows]
+
+
+def taught_cases():
+    for objective, outputs, features, loss, metrics in PLAIN_CASES[:2] + PLAIN_CASES[3:7]:
+        targets = rows_of(outputs, slice(None, None, -1))
+        soft, both = soft_loss(objective, outputs, targets, features), {"student": outputs, "teacher": targets}
+        taught = DistillationObjective(objective, 0.3, 3.0)
+        yield taught, both, features, 0.7 * loss + 0.3 * soft, {**metrics, "soft_loss": soft}
+
+
+PLAIN_CASES = list(objective_cases())
+CASES = [*PLAIN_CASES, *taught_cases()]
+CASE_NAMES = [getattr(case[0], "objective", case[0]).__name__ for case in CASES]
 
 
 @pytest.mark.parametrize(("objective", "outputs", "features", "loss", "metrics"), CASES, ids=CASE_NAMES)
@@ -112,7 +152,7 @@ def test_parts_of_a_batch_add_up(objective, outputs, features, loss, metrics):
 
 
 def test_examples_that_are_not_real_count_in_the_loss_only():
-    for objective, outputs, features, loss, _ in CASES:
+    for objective, outputs, features, loss, _ in PLAIN_CASES:
         features = {**features, "is_real_example": np.array([0, 1, 1, 1, 0, 1])}
         real = rows_of(features, features["is_real_example"] == 1)
         sums = objective.sums(outputs, features)

@@ -18,7 +18,8 @@ from bert_tf import BertConfig, FullTokenizer, PartialLoadWarning
 from bert_tf.conversion.convert import convert
 from bert_tf.models import initialize, task_models
 from bert_tf.serving.export import create_served_model
-from bert_tf.store import bundle, open_weights
+from bert_tf.store import bundle
+from bert_tf.store.open import open_weights
 from bert_tf.store.tensor_files import open_safetensors, write_safetensors
 from bert_tf.tasks.table import task_in
 from bert_tf.training import checkpoints
@@ -188,12 +189,12 @@ def test_what_other_optimizers_keep_is_left_out(tmp_path, config):
     """Of a TF1 checkpoint with Adam's, Momentum's and LAMB's values, and an average of each variable."""
     folder, slots = tmp_path / "model", ("Adam", "Adam_1", "Momentum", "lamb_m", "ExponentialMovingAverage")
     task_models.BertModel(config).save_pretrained(str(folder), format="tf1")
-    prefix, before = str(folder / "bert_model.ckpt"), open_weights.open_weights(str(folder))
+    prefix, before = str(folder / "bert_model.ckpt"), open_weights(str(folder))
     values = {name: before.read(name) for name in before}
     stored = {before.origins[name]: values[name] for name in values}
     others = {f"{name}/{slot}": 0 * value for name, value in stored.items() for slot in slots}
     bundle.write_bundle(prefix, {**stored, **others, "beta1_power": np.float32(0.9)})
-    weights = open_weights.open_weights(prefix)
+    weights = open_weights(prefix)
     assert set(weights) == {*values, "beta1_power"} and weights.unused == dict.fromkeys(others, "of an optimizer")
     assert all((weights[name] == values[name]).all() for name in values)
     assert said(lambda: task_models.BertModel.from_pretrained(str(folder))) == []

@@ -7,7 +7,7 @@ import tensorflow as tf
 from helpers.every_model import CONFIG, LENGTH, MODELS, SIZES, VOCAB, inputs
 
 from bert_tf import AdamWeightDecay, BertModel
-from bert_tf.families.families import RobertaConfig
+from bert_tf.families.roberta import RobertaConfig
 
 # Model, a feature, what is put into it, and what the error says.
 OF_LABELS = [

@@ -33,15 +33,6 @@ def loss_of(objective, vectors, **features):
     return float(objective.loss(sums, sums)), metrics
 
 
-def test_cosine():
-    vectors, scores = vectors_of(4, 2), np.array([0.1, 0.9, 0.5, 1.0], np.float32)
-    normal = unit(vectors)
-    errors = (normal[:, 0] * normal[:, 1]).sum(-1) - scores
-    loss, metrics = loss_of(similarity_objective("cosine"), vectors, scores=scores)
-    assert loss == pytest.approx((errors**2).mean(), rel=1e-5)
-    assert metrics["mean_absolute_error"] == pytest.approx(np.abs(errors).mean(), rel=1e-5)
-
-
 def ranking_by_hand(vectors, ids, scale, batches):
     """Example by example, with lists."""
     normal, losses, right = unit(vectors), [], []
@@ -82,14 +73,6 @@ def test_ranking(texts, batches):
         assert loss_of(objective, more, text_ids=padded, example_weights=weights)[0] == pytest.approx(
             expected, rel=1e-5
         )
-
-
-def test_triplet():
-    vectors, ids = vectors_of(5, 3), np.zeros((5, 3), np.int32)
-    near, far = (np.linalg.norm(vectors[:, 0] - vectors[:, number], axis=-1) for number in (1, 2))
-    loss, metrics = loss_of(similarity_objective("triplet", margin=0.5), vectors, text_ids=ids)
-    assert loss == pytest.approx(np.maximum(near - far + 0.5, 0).mean(), rel=1e-5)
-    assert metrics["accuracy"] == pytest.approx((near < far).mean())
 
 
 def features_of(loss, count=4, length=8):

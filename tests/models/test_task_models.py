@@ -6,14 +6,14 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from helpers.descendants import NAMES, tiny_config
 from helpers.every_model import CONFIG, MODELS
-from helpers.outputs import as_floats, enlarge, in_training
+from helpers.outputs import as_floats, enlarge, loss_and_gradients
 from helpers.slow import slow
 from helpers.tiny import TINY_CONFIG
 from helpers.training_steps import mirrored
 
 from bert_tf import AdamWeightDecay, BertConfig, BertForSequenceClassification, BertModel
-from bert_tf.families.families import FAMILIES, family_named
 from bert_tf.models import initialize, kernels, layers, objectives
 from bert_tf.models.dropout import dropout_scope
 from bert_tf.models.inputs import features_with_labels
@@ -78,9 +78,6 @@ def test_the_kind_of_problem():
     assert BertForSequenceClassification(CONFIG, 1).objective is objectives.RegressionObjective
 
 
-SIZES = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
-OWN = {"electra": {"embedding_size": 24}, "albert": {"embedding_size": 24, "num_hidden_groups": 2}}
-NAMES = [family.model_type for family in FAMILIES]
 RANDOM = np.random.default_rng(0)
 BATCH = {
     "input_ids": RANDOM.integers(5, 100, (8, 12)),
@@ -92,8 +89,7 @@ SEED = np.array([5, 7], np.int32)
 
 def classifier(family: str, **arguments):
     keras.utils.set_random_seed(1)
-    config = family_named(family).config_class(100, max_position_embeddings=20, **SIZES, **OWN.get(family, {}))
-    config.hidden_dropout_prob = config.attention_probs_dropout_prob = 0.1
+    config = tiny_config(family, dropout=0.1, **{"num_hidden_groups": 2} if family == "albert" else {})
     model, generator = BertForSequenceClassification(config, 2, seed=3, **arguments), np.random.default_rng(1)
     model.build()
     for variable in model.trainable_variables:  # initial values are so small that all outputs would be alike
@@ -107,14 +103,6 @@ def family(request):
     return request.param
 
 
-def gradients(model):
-    with tf.GradientTape() as tape:
-        sums = model.objective.sums(in_training(model, BATCH, SEED), {"label_ids": LABELS})
-        loss = model.objective.loss(sums, sums)
-    values = tape.gradient(loss, [variable.value for variable in model.trainable_variables])
-    return float(loss), [None if value is None else tf.convert_to_tensor(value).numpy() for value in values]
-
-
 @pytest.mark.parametrize(("family", "hidden_act"), [
     ("bert", "gelu"), ("bert", "relu"), ("roberta", "gelu_erf"), *slow(*((family, "gelu") for family in NAMES[1:]))
 ])  # fmt: skip
@@ -122,10 +110,11 @@ def test_fused_and_plain_kernels_give_the_same_numbers(family, hidden_act, reque
     model = classifier(family)
     model.config.hidden_act = hidden_act
     assert kernels.fused_enabled()
-    loss, fused = gradients(model)
+    features = {**BATCH, "label_ids": LABELS}
+    loss, fused = loss_and_gradients(model, features, SEED)
     kernels.set_fused(False)
     request.addfinalizer(lambda: kernels.set_fused(True))
-    plain_loss, plain = gradients(model)
+    plain_loss, plain = loss_and_gradients(model, features, SEED)
     np.testing.assert_allclose(loss, plain_loss, atol=1e-5)
     for variable, one, other in zip(model.trainable_variables, fused, plain, strict=True):
         np.testing.assert_allclose(one, other, atol=2e-5 * max(1.0, np.abs(other).max()), err_msg=variable.path)

@@ -15,8 +15,7 @@ from bert_tf.models import kernels, task_models
 from bert_tf.models.dropout import dropout_scope
 from bert_tf.pretraining import mask_rules
 from bert_tf.pretraining.mask_rules import left_to_right as predict_next_tokens
-from bert_tf.store import directory as model_directory
-from bert_tf.store import open_weights
+from bert_tf.store.open import open_for_script
 from bert_tf.training.pretraining_settings import PretrainingSettings
 from bert_tf.training.pretraining_tasks import PretrainingTask, pretraining_objective
 
@@ -153,7 +152,7 @@ def test_attention_is_that_of_weights_and_objective(tmp_path):
     given = {"vocab_file": "vocab.txt", "do_lower_case": True, "strip_accents": None}
     given |= {"bert_config_file": str(tmp_path / "both.json")}
     with pytest.raises(ValueError, match=r"both.json says attention=bidirectional, .* causal"):
-        model_directory.describe(open_weights.open_weights(str(tmp_path / "model")), **given)
+        open_for_script(str(tmp_path / "model"), **given)
     settings = PretrainingSettings(input_file="a", output_dir=str(tmp_path), do_train=True)
     with pytest.raises(ValueError, match="--objective=mlm needs attention to both sides"):
         PretrainingTask.configure(settings, BertConfig.from_dict(CONFIG), "c")

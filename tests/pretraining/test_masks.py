@@ -16,7 +16,7 @@ import tensorflow as tf
 from helpers.masking import CLS, MASK, SEP, VOCAB, mask, masking, packed_rows, random_pairs, rows_of, tokenizer_of
 from helpers.plain_pretraining import word_sets
 
-from bert_tf.families.families import ElectraConfig
+from bert_tf.families.electra import ElectraConfig
 from bert_tf.models.electra import replace_tokens
 from bert_tf.pretraining import mask_rules
 from bert_tf.pretraining.masking import Masking, random_bits

@@ -9,10 +9,10 @@ from helpers.paths import GOLDEN, lines_of
 from helpers.record_files import create, read_records
 
 from bert_tf import BertConfig, FullTokenizer
-from bert_tf.families.families import family_named
+from bert_tf.families import family_named
 from bert_tf.pretraining import model_vocabulary, shard, token_store
 from bert_tf.pretraining.model_vocabulary import read_tokenizer, vocabulary_sha256
-from bert_tf.store import saving
+from bert_tf.store import save
 from bert_tf.store.open import open_model
 from bert_tf.text.sentence_piece import SentencePieceTokenizer
 
@@ -76,7 +76,7 @@ def test_a_run_finds_the_vocabulary_with_all_its_files(family, folder):
     found = model_vocabulary.choose_vocabulary(None, None, records, config)
     assert found.vocab_file == str(vocab_file)
     (folder / "model").mkdir()
-    saving.write_description(str(folder / "model"), found)
+    save.write_description(str(folder / "model"), found)
     tokenizer = family_named(family).tokenizer_class.from_pretrained(str(folder / "model"))
     assert tokenizer.encode("It's  Café 2019,") == read_tokenizer(str(vocab_file), None).encode("It's  Café 2019,")
     with pytest.raises(ValueError, match=f"has token id {summary['vocab_size'] - 1}, but vocab_size=9"):
@@ -176,7 +176,7 @@ def test_the_records_say_which_it_is(tmp_path):
     assert found.vocab_file == str(tmp_path / "data" / "train_vocab.txt")
     assert (found.casing.do_lower_case, found.casing.strip_accents) == (False, False)
     (tmp_path / "model").mkdir()
-    saving.write_description(str(tmp_path / "model"), found)
+    save.write_description(str(tmp_path / "model"), found)
     assert (tmp_path / "model" / "vocab.txt").read_text().splitlines() == PIECES
     tokenizer = FullTokenizer.from_pretrained(str(tmp_path / "model"))
     assert tokenizer.cased and tokenizer.tokenize("The house") == ["[UNK]", "house"]

@@ -12,7 +12,7 @@ from helpers.script_cases import results_of, run_cases, selected_cases, weights_
 from helpers.slow import slow
 
 from bert_tf import Predictor
-from bert_tf.store import open_weights
+from bert_tf.store.open import open_weights
 from bert_tf.system.declare import declared_in
 from bert_tf.tasks.classification.settings import ClassificationSettings
 from bert_tf.tasks.table import TASKS
@@ -156,7 +156,7 @@ def test_adapters_leave_ordinary_models(ran):
     out, _, logs, *_ = ran
     run, start = out / "adapters", weights_of(out.parent / "encoder")
     assert "Resuming at step 4" in logs["adapters longer"] and not (run / "model.ckpt-4.index").exists()
-    names = set(open_weights.open_weights(str(run / "model.ckpt-8"), merge=False))
+    names = set(open_weights(str(run / "model.ckpt-8"), merge=False))
     assert not [name for name in names if "lora" in name or "adam" in name]
     for weights in (weights_of(run / "model.ckpt-8"), weights_of(run / "best_model")):
         changed = {name for name in start if not np.array_equal(start[name], weights[name])}

@@ -9,7 +9,7 @@ import sys
 import pytest
 from helpers.paths import ROOT, TESTS
 
-from bert_tf.families.families import config_of_size
+from bert_tf.families import config_of_size
 from bert_tf.families.recipe import OptimizerSettings, Recipe
 from bert_tf.system.declare import declared_in
 

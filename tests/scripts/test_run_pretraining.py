@@ -85,7 +85,7 @@ def test_short_sequences_then_long_ones_are_one_run_with_one_schedule(data, tmp_
 
 
 def cases_of(data, folder) -> dict:
-    from bert_tf.families.families import DistilBertConfig
+    from bert_tf.families.distilbert import DistilBertConfig
 
     write_pretraining_records(folder / "odd.tfrecord", 40, mask_of_last=2)
     damaged = bytearray((folder / "odd.tfrecord").read_bytes())

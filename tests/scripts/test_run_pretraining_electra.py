@@ -15,7 +15,7 @@ from helpers.record_files import example_of, write_records
 from helpers.script_cases import run_cases
 
 from bert_tf import BertConfig, BertForMaskedLM, ElectraDiscriminator
-from bert_tf.families.families import ElectraConfig
+from bert_tf.families.electra import ElectraConfig
 from bert_tf.pretraining.create import create_pretraining_data
 from bert_tf.store import bundle
 from bert_tf.store.open import open_model

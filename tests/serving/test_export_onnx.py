@@ -16,7 +16,7 @@ from bert_tf.models.pretrained import read_tokenizer
 from bert_tf.serving import export, loaded_export, onnx_export
 from bert_tf.serving.predictor import Predictor
 from bert_tf.serving.question_answerer import QuestionAnswerer
-from bert_tf.store import directory as model_directory
+from bert_tf.store.open import find_export
 from bert_tf.system.text_files import read_json
 
 onnx = pytest.importorskip("onnx", reason="needs the extra `onnx`")
@@ -104,7 +104,7 @@ def test_eight_bits_and_what_they_cost(classifier, exported, tmp_path):
 def test_predictor_opens_it(classifier, exported):
     """From the directory of versions, or a version; single texts and pairs."""
     versions, path = exported
-    assert model_directory.find_export(versions) == path
+    assert find_export(versions) == path
     mixed = [*TEXTS, *zip(TEXTS, reversed(TEXTS), strict=True)]
     expected = probabilities(Predictor(classifier).predict(mixed))
     for place in (versions, path):

@@ -18,8 +18,8 @@ from huggingface_hub import constants, file_download
 import bert_tf
 from bert_tf.data.tables import read_rows
 from bert_tf.pretraining import corpus
-from bert_tf.store.directory import read_head
-from bert_tf.store.open_weights import HUGGINGFACE
+from bert_tf.store.description import read_head
+from bert_tf.store.open import HUGGINGFACE
 from bert_tf.store.tensor_files import open_tensors
 from bert_tf.system import checks, hub, storage, text_files
 

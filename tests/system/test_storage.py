@@ -25,9 +25,10 @@ from helpers.slow import slow
 from bert_tf import BertForSequenceClassification, FullTokenizer, read_tokenizer
 from bert_tf.serving import export
 from bert_tf.serving.text_index import TextIndex
-from bert_tf.store import bundle, saving
-from bert_tf.store import directory as model_directory
+from bert_tf.store import bundle
 from bert_tf.store.bundle import find_bundle
+from bert_tf.store.open import find_export
+from bert_tf.store.save import files_in
 from bert_tf.system import storage
 from bert_tf.system.storage import load_arrays, save_arrays
 from bert_tf.training import checkpoints
@@ -137,7 +138,7 @@ def read_checkpoint(folder: str) -> list:
 
 
 def save_export(folder: str, version: int, key: str) -> None:
-    if model_directory.find_export(folder) == f"{folder}/{version}":
+    if find_export(folder) == f"{folder}/{version}":
         return  # it ended after it was written
     with export.version_folder(folder) as new:
         for name in ("variables/variables.index", "assets/vocab.txt", "assets.extra/requests", "export.json", key):
@@ -148,8 +149,8 @@ def save_export(folder: str, version: int, key: str) -> None:
 
 def read_export(folder: str) -> set:
     """What is in all files of the newest version; a server may take it even if it has no model, or is a half of one."""
-    found = model_directory.find_export(folder)
-    return {tf.io.gfile.GFile(f"{found}/{name}").read() for name in saving.files_in(found)}
+    found = find_export(folder)
+    return {tf.io.gfile.GFile(f"{found}/{name}").read() for name in files_in(found)}
 
 
 EMBEDDER = types.SimpleNamespace(path="", encode=lambda texts, *_: np.eye(4)[[0] * len(texts)])

@@ -17,7 +17,7 @@ from helpers.tiny import ONE_LAYER, write_encoder
 
 from bert_tf import BertConfig, FullTokenizer, Predictor, Tagger
 from bert_tf.models import initialize, task_models
-from bert_tf.store.directory import read_head
+from bert_tf.store.description import read_head
 from bert_tf.store.head_config import HEAD_CONFIG
 from bert_tf.store.tensor_files import open_safetensors
 from bert_tf.tasks.choice.settings import ChoiceSettings

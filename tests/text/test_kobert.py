@@ -11,8 +11,8 @@ from transformers.models.bert_japanese.tokenization_bert_japanese import Sentenc
 
 from bert_tf.families.config import BertConfig
 from bert_tf.models import pretrained
-from bert_tf.store import saving
-from bert_tf.store.directory import read_model_files
+from bert_tf.store import save
+from bert_tf.store.description import read_model_files
 from bert_tf.text.graph_wordpiece import NoGraphError, graph_of
 from bert_tf.text.sentence_piece import KoBertTokenizer
 
@@ -74,7 +74,7 @@ def test_ids_offsets_and_files(tmp_path, folder):
     assert "".join(covered) == "``서울''2019,부산" and "``" in covered and "''" in covered
     (tmp_path / "saved").mkdir()
     files = read_model_files(str(folder))
-    saving.write_description(str(tmp_path / "saved"), files)
+    save.write_description(str(tmp_path / "saved"), files)
     (tmp_path / "saved" / "bert_config.json").write_text(files.config.to_json_string())
     again = pretrained.read_tokenizer(str(tmp_path / "saved"))
     assert type(again) is KoBertTokenizer and again.files() == tokenizer.files()

@@ -6,8 +6,8 @@ import pytest
 from helpers.tiny import TINY_CONFIG
 
 from bert_tf import BertConfig, BertForSequenceClassification
-from bert_tf.store import saving
-from bert_tf.store.directory import ModelFiles
+from bert_tf.store import save
+from bert_tf.store.description import ModelFiles
 from bert_tf.text.tokenizer_files import Casing
 from bert_tf.training import fine_tuning
 from bert_tf.training.fine_tuning import BestModel
@@ -107,7 +107,7 @@ def test_after_a_kill_the_model_that_lies_there_stays_the_best_until_another_is_
 def test_a_kill_while_the_best_model_is_written(make, model, tmp_path, monkeypatch, moment):
     """Weights and results always belong together, and the repeated evaluation ends as if undisturbed."""
     evaluate(make(), model, 10, 0.5)
-    write_model, write_text_file = saving.write_model, fine_tuning.write_text_file
+    write_model, write_text_file = save.write_model, fine_tuning.write_text_file
 
     def write_model_or_die(*arguments, **options):
         if moment == "before the weights":
@@ -120,7 +120,7 @@ def test_a_kill_while_the_best_model_is_written(make, model, tmp_path, monkeypat
         write_text_file(path, text)
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(saving, "write_model", write_model_or_die)
+        patch.setattr(save, "write_model", write_model_or_die)
         patch.setattr(fine_tuning, "write_text_file", write_text_or_die)
         evaluate(make(10), model, 20, 0.8)
     again = make(15)

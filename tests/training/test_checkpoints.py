@@ -18,7 +18,7 @@ from bert_tf import BertConfig, BertForPreTraining, PretrainingObjective, create
 from bert_tf.models import initialize
 from bert_tf.store import bundle
 from bert_tf.store.bundle import CheckpointReader
-from bert_tf.store.open_weights import open_weights
+from bert_tf.store.open import open_weights
 from bert_tf.store.tensor_files import Weights
 from bert_tf.training import checkpoints, loop
 

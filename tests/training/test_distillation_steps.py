@@ -13,10 +13,10 @@ import tensorflow as tf
 from helpers.training_steps import trainer_of
 
 from bert_tf import BertForMaskedLM, create_optimizer
-from bert_tf.families.families import DistilBertConfig
+from bert_tf.families.distilbert import DistilBertConfig
 from bert_tf.models import initialize
 from bert_tf.models.distillation import LanguageDistillation, TaughtLanguageModel
-from bert_tf.store.open_weights import open_weights
+from bert_tf.store.open import open_weights
 
 PREDICTIONS = 12
 

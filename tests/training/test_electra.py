@@ -17,7 +17,7 @@ from helpers.slow import slow
 from helpers.training_steps import trainer_of
 
 from bert_tf import BertForQuestionAnswering, BertForSequenceClassification, BertForTokenClassification
-from bert_tf.families.families import ElectraConfig
+from bert_tf.families.electra import ElectraConfig
 from bert_tf.models import encoder, initialize, kernels
 from bert_tf.models.electra import ElectraPretrainer, ReplacedTokenEvaluation, replace_tokens
 from bert_tf.store import bundle, variable_names
@@ -191,7 +191,7 @@ def test_model_flops_are_those_of_the_products():
             total += 2 * np.prod(variable.shape) * tokens
     total += 4 * length**2 * (2 * config.hidden_size + generator.hidden_size)
     total += 4 * length * (predictions + 1) * generator.hidden_size
-    assert encoder.electra_flops_per_example(config, generator, length, predictions) == pytest.approx(3 * total)
+    assert encoder.replaced_token_flops_per_example(config, generator, length, predictions) == pytest.approx(3 * total)
     with pytest.raises(ValueError, match="generator_size=0.01: hidden_size must be an integer"):
         config.generator(0.01)
 

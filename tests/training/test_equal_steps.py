@@ -11,7 +11,9 @@ from helpers.tiny import TINY_CONFIG
 from helpers.training_steps import build, fresh_trainer, make_batches, mirrored, one_device, run, trainer_of
 
 from bert_tf import BertConfig, BertForMaskedLM, BertForSequenceClassification, PretrainingObjective
-from bert_tf.families.families import AlbertConfig, ElectraConfig, is_encoder_variable
+from bert_tf.families import is_encoder_variable
+from bert_tf.families.albert import AlbertConfig
+from bert_tf.families.electra import ElectraConfig
 from bert_tf.models import initialize, kernels
 from bert_tf.models.distillation import LanguageDistillation, TaughtLanguageModel
 from bert_tf.models.electra import ElectraPretrainer

@@ -10,8 +10,11 @@ from helpers.slow import slow
 from helpers.training_steps import feed, one_device, trainer_of
 
 from bert_tf import BertConfig, create_optimizer
-from bert_tf.families.families import AlbertConfig, DistilBertConfig, ElectraConfig, RobertaConfig
+from bert_tf.families.albert import AlbertConfig
+from bert_tf.families.distilbert import DistilBertConfig
+from bert_tf.families.electra import ElectraConfig
 from bert_tf.families.recipe import Recipe
+from bert_tf.families.roberta import RobertaConfig
 from bert_tf.models import kernels
 from bert_tf.models.dropout import dropout_scope
 from bert_tf.models.electra import ElectraPretrainer

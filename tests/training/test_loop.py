@@ -15,7 +15,7 @@ from helpers.training_steps import build, fresh_trainer, make_batches, mirrored,
 from bert_tf import BertConfig, BertForPreTraining, PretrainingObjective
 from bert_tf.models import initialize, kernels
 from bert_tf.models.inputs import select
-from bert_tf.store.open_weights import open_weights
+from bert_tf.store.open import open_weights
 from bert_tf.training import checkpoints, loop
 from bert_tf.training import step as train_step
 

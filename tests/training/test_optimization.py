@@ -12,7 +12,7 @@ from helpers.training_steps import feed, mirrored, one_device, trainer_of
 from bert_tf import BertConfig, BertForPreTraining, BertForQuestionAnswering, PretrainingObjective
 from bert_tf.models import initialize, kernels
 from bert_tf.models.inputs import select
-from bert_tf.store.open_weights import open_weights
+from bert_tf.store.open import open_weights
 from bert_tf.training import checkpoints
 from bert_tf.training.optimization import AdamWeightDecay, Lamb, create_optimizer
 

@@ -11,7 +11,7 @@ from helpers.record_files import create
 
 from bert_tf import BertConfig, BertForPreTraining, fill_mask, read_tokenizer
 from bert_tf.conversion import convert
-from bert_tf.families.families import ElectraConfig
+from bert_tf.families.electra import ElectraConfig
 from bert_tf.pretraining import model_vocabulary
 from bert_tf.training import run_directory
 from bert_tf.training.pretraining_run import pretrain

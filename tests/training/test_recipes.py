@@ -12,8 +12,10 @@ from helpers.slow import slow
 from helpers.training_steps import one_device, trainer_of
 
 from bert_tf import BertConfig, BertForSequenceClassification, BertForTokenClassification, BertModel
-from bert_tf.families.families import DistilBertConfig, ElectraConfig, RobertaConfig
+from bert_tf.families.distilbert import DistilBertConfig
+from bert_tf.families.electra import ElectraConfig
 from bert_tf.families.recipe import Recipe
+from bert_tf.families.roberta import RobertaConfig
 from bert_tf.models import kernels
 from bert_tf.tasks import script
 from bert_tf.training import pretraining_run

@@ -13,10 +13,11 @@ from helpers.slow import slow
 from helpers.training_steps import trainer_of
 
 from bert_tf import AdamWeightDecay, BertConfig, BertForMaskedLM, BertForPreTraining, Lamb, WarmupLinearDecay
-from bert_tf.families.families import DistilBertConfig, RobertaConfig
+from bert_tf.families.distilbert import DistilBertConfig
+from bert_tf.families.roberta import RobertaConfig
 from bert_tf.models import initialize
 from bert_tf.models.objectives import MaskedLanguageModelObjective, MeanMaskedLanguageModelObjective
-from bert_tf.store import open_weights
+from bert_tf.store.open import open_weights
 
 pytestmark = pytest.mark.numbers
 
@@ -99,7 +100,7 @@ def test_six_steps(golden, name, optimizer_class, tolerance):
         result = train(data, tf.constant(1))
         np.testing.assert_allclose(result["loss"], step["loss"], atol=2e-5)
         np.testing.assert_allclose(result["gradient_norm"], step["global_norm"], rtol=1e-5)
-    weights = open_weights.open_weights(str(folder / f"{name}.ckpt-6"))
+    weights = open_weights(str(folder / f"{name}.ckpt-6"))
     variables = initialize.training_variables(model, optimizer)
     assert set(variables) == set(weights)
     for variable, value in variables.items():

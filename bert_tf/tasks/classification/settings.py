@@ -5,7 +5,7 @@ import dataclasses
 from absl import logging
 
 from bert_tf.data.tables import FileSettings, TableSettings
-from bert_tf.store.directory import read_head
+from bert_tf.store.description import read_head
 from bert_tf.store.head_config import MAX_WINDOWS
 from bert_tf.system.checks import check_file
 from bert_tf.system.declare import ORIGINAL, setting, setting_group

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from absl import logging
 
 from bert_tf.models import task_models
-from bert_tf.store.directory import read_head, read_max_length
+from bert_tf.store.description import read_head, read_max_length
 from bert_tf.store.head_config import MAX_WINDOWS, NO_HEAD, HeadConfig
 from bert_tf.system.declare import value_of
 from bert_tf.system.messages import naming_flag

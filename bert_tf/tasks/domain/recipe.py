@@ -13,12 +13,13 @@ import tensorflow as tf
 from absl import logging
 
 from bert_tf.conversion.convert import OUTPUT_BIAS, convert
+from bert_tf.families import family_of
 from bert_tf.families.config import BertConfig
-from bert_tf.families.families import REPLACED_TOKEN_HEAD, AlbertConfig, family_of
+from bert_tf.families.names import REPLACED_TOKEN_HEAD
 from bert_tf.pretraining.create import create_pretraining_data
 from bert_tf.pretraining.documents import Document, all_documents, marked_held_out, to_text
-from bert_tf.store import directory as model_directory
-from bert_tf.store import open_weights
+from bert_tf.store.description import read_model_files
+from bert_tf.store.open import open_model
 from bert_tf.system import storage
 from bert_tf.system.declare import with_models
 from bert_tf.system.messages import naming_flag
@@ -67,8 +68,7 @@ class Start:
             return {"rows": "full_sentences"}
         if not self.predicts_order:
             return {"masking": "dynamic", "nsp": False}
-        is_albert = self.config.model_type == AlbertConfig.model_type
-        return {"masking": "dynamic", "next_sentence": "order" if is_albert else "random"}
+        return {"masking": "dynamic", "next_sentence": self.config.pairs}
 
     @property
     def training_settings(self) -> dict:
@@ -85,13 +85,10 @@ def open_start(settings: DomainSettings) -> Start:
     """Reads what is beside the weights, and which heads they have; raises for rows that the model does not take."""
     path = settings.init_checkpoint
     with naming_flag("--init_checkpoint"):
-        weights, files = model_directory.read_model(path)
-        config = model_directory.needed_config(files)
-        family = family_of(config)
-        if family.parts:
-            weights = open_weights.choose_part(weights, "discriminator")
-    if not files.vocab_file:
-        raise ValueError(f"--init_checkpoint={path} has no {family.tokenizer_class.vocab_name} beside it.")
+        opened = open_model(path, part="discriminator")
+        config, weights = opened.needed_config(), opened.weights
+    if not opened.vocab_file:
+        raise ValueError(f"--init_checkpoint={path} has no {opened.family.tokenizer_class.vocab_name} beside it.")
     if settings.max_seq_length > config.max_length:
         raise ValueError(f"--max_seq_length={settings.max_seq_length}: {path} takes {config.max_length} tokens.")
     predicts_order = config.has_pooler and _NEXT_SENTENCE_BIAS in weights.shapes
@@ -112,7 +109,7 @@ def open_start(settings: DomainSettings) -> Start:
         notes.append("The weights have no head for the order of sentences, so that is not trained.")
     for note in notes:
         logging.info("%s", note)
-    return Start(config, model_directory.tokenizer_of(files), has_head, predicts_order, tuple(notes))
+    return Start(config, opened.make_tokenizer(is_checked=True), has_head, predicts_order, tuple(notes))
 
 
 # --- the steps ------------------------------------------------------------------------------------------------------
@@ -183,7 +180,7 @@ class _Job:
     def make_records(self, texts: Mapping[str, Mapping]) -> dict[str, int]:
         """Writes the records of all texts; returns how many each has."""
         tf.io.gfile.makedirs(self.path("records"))
-        vocab_file, rows = model_directory.read_model_files(self.start_folder).vocab_file, {}
+        vocab_file, rows = read_model_files(self.start_folder).vocab_file, {}
         options = {"max_seq_length": self.settings.max_seq_length, **self.start.record_settings}
         for name in texts:
             paths = text_path(self.settings, name), self.path("records", f"{name}.tfrecord")

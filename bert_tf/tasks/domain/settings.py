@@ -8,7 +8,7 @@ from absl import logging
 
 from bert_tf.families.recipe import OptimizerSettings
 from bert_tf.pretraining.record_settings import MIN_SEQ_LENGTH
-from bert_tf.store.directory import check_weights, read_head
+from bert_tf.store.description import check_weights, read_head
 from bert_tf.system import checks
 from bert_tf.system.declare import (
     REQUIRED,

@@ -33,7 +33,6 @@ from bert_tf.tasks.features.files import Entries, open_writer
 from bert_tf.tasks.features.settings import FeatureSettings, describe_model
 from bert_tf.text import watch_unknown
 from bert_tf.text.tokenizer import Tokenizer, lengths_that_fit
-from bert_tf.text.tokenizer_files import directory_of
 from bert_tf.training import distribution
 from bert_tf.training.settings import DTYPE_POLICIES
 from bert_tf.training.step import make_predict_function
@@ -320,11 +319,11 @@ def extract_features(
 def run(settings: FeatureSettings) -> None:
     """What extract_features.py does: checks model and text, then writes the features."""
     settings = with_models(settings, FeatureSettings.check)
-    weights, files, tokenizer, layers = describe_model(settings)
+    opened, tokenizer, layers = describe_model(settings)
     sentences = None
     if settings.pooling == SENTENCE:
         with naming_flag("--init_checkpoint"):
-            sentences = read_settings(directory_of(settings.init_checkpoint))
+            sentences = read_settings(opened.directory)
         length = ", of length 1" if sentences.normalize else ""
         logging.info("Vectors: %s over the tokens of a line%s.", sentences.pooling, length)
     with naming_flag("--input_file"):
@@ -334,10 +333,10 @@ def run(settings: FeatureSettings) -> None:
     distribution.check_batch_sizes(strategy, settings)
     with deferred_initialization():
         with strategy.scope():
-            model = BertModel(files.config, dtype=DTYPE_POLICIES[settings.dtype])
+            model = BertModel(opened.config, dtype=DTYPE_POLICIES[settings.dtype])
             model.build()
         model.reads_pooler = False
-        initialize.load_complete(model, weights)
+        initialize.load_complete(model, opened.weights)
     with storage.file_locked(settings.output_file):
         names = ("max_seq_length", "batch_size", "output_format", "pooling")
         options = {name: getattr(settings, name) for name in names}

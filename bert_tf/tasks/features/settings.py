@@ -4,14 +4,9 @@ import dataclasses
 import os
 import posixpath
 
-from bert_tf.store import directory as model_directory
-from bert_tf.store import open_weights
-from bert_tf.store.directory import ModelFiles
-from bert_tf.store.tensor_files import Weights
-from bert_tf.store.variable_names import check_shapes
+from bert_tf.store.open import OpenedModel, open_for_script
 from bert_tf.system.checks import check_file, check_output_file, check_output_files
 from bert_tf.system.declare import ORIGINAL, REQUIRED, check_values, inherited_setting, setting, value_of
-from bert_tf.system.messages import naming_flag
 from bert_tf.system.storage import is_remote, names_in
 from bert_tf.system.text_files import encoding_setting, warn_of_tables
 from bert_tf.text.tokenizer import Tokenizer
@@ -110,17 +105,15 @@ class FeatureSettings(DeviceSettings, ModelSettings):
             warn_of_tables([self.input_file])
 
 
-def describe_model(settings: FeatureSettings) -> tuple[Weights, ModelFiles, Tokenizer, tuple[int, ...]]:
-    """The weights, the files beside them and the requested layers, checked against each other."""
-    with naming_flag("--init_checkpoint"):
-        weights = open_weights.open_weights(settings.init_checkpoint)
+def describe_model(settings: FeatureSettings) -> tuple[OpenedModel, Tokenizer, tuple[int, ...]]:
+    """The model, its tokenizer and the requested layers, checked against each other."""
     names = ("bert_config_file", "vocab_file", "do_lower_case", "strip_accents")
-    files = model_directory.describe(weights, **{name: getattr(settings, name) for name in names})
-    tokenizer = make_tokenizer(files, settings)
-    check_shapes(weights, files.config, files.config_file or "The configuration")
+    flags = {name: getattr(settings, name) for name in names}
+    opened = open_for_script(settings.init_checkpoint, **flags, is_checked=True)
+    tokenizer = make_tokenizer(opened, settings)
     of_lines = settings.layers is None and settings.pooling == "sentence"
-    layers = parse_layers("-1" if of_lines else value_of(settings, "layers"), files.config.num_hidden_layers)
-    return weights, files, tokenizer, layers
+    layers = parse_layers("-1" if of_lines else value_of(settings, "layers"), opened.config.num_hidden_layers)
+    return opened, tokenizer, layers
 
 
 def parse_layers(text: str, num_hidden_layers: int) -> tuple[int, ...]:

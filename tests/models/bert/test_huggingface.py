@@ -12,15 +12,15 @@ from helpers.outputs import enlarge
 from helpers.tiny import TINY_CONFIG
 
 from bert_tf import BertConfig, BertForMaskedLM, BertForSequenceClassification, BertModel, FullTokenizer
-from bert_tf.families.families import RobertaConfig
+from bert_tf.families import BERT
+from bert_tf.families.names import expected_shapes
+from bert_tf.families.roberta import RobertaConfig
 from bert_tf.models import initialize, task_models
-from bert_tf.store import huggingface, open_weights
-from bert_tf.store.directory import config_files, read_model_files
+from bert_tf.store import huggingface
+from bert_tf.store.description import config_files, read_model_files
 from bert_tf.store.head_config import HeadConfig
-from bert_tf.store.huggingface_layouts import LAYOUTS
-from bert_tf.store.variable_names import expected_shapes
+from bert_tf.store.open import TF1, find_weights, open_weights
 
-LAYOUT = LAYOUTS["bert"]
 HUGGINGFACE_CONFIG = {
     **TINY_CONFIG,
     "hidden_act": "gelu",
@@ -39,7 +39,7 @@ def write_directory(folder, *, prefix="bert.", heads=True, change=None, config=N
     for name, shape in expected_shapes(BertConfig.from_dict(TINY_CONFIG)).items():
         if not heads and name.startswith("cls/"):
             continue
-        theirs = LAYOUT.name_of(name)
+        theirs = BERT.name_of(name)
         theirs = prefix + theirs[5:] if theirs.startswith("bert.") else theirs
         shape = shape[::-1] if name.endswith("kernel") else shape
         tensors[theirs] = generator.normal(0, 0.1, shape).astype(np.float32)
@@ -54,7 +54,7 @@ def write_directory(folder, *, prefix="bert.", heads=True, change=None, config=N
 @pytest.mark.parametrize("prefix", ["bert.", "", "module.bert."])
 def test_encoder_with_and_without_prefix(tmp_path, prefix):
     tensors = write_directory(tmp_path / "model", prefix=prefix, heads=False)
-    weights = open_weights.open_weights(str(tmp_path / "model"))
+    weights = open_weights(str(tmp_path / "model"))
     assert weights.format == "huggingface"
     assert len(weights) == 5 + 16 * 2 + 2 == len(tensors)
     kernel = "bert/encoder/layer_1/intermediate/dense/kernel"
@@ -76,7 +76,7 @@ def test_old_files_with_gamma_a_tied_decoder_and_position_ids(tmp_path):
         tensors["something.else"] = np.zeros(3, np.float32)
 
     write_directory(tmp_path / "model", change=age)
-    weights = open_weights.open_weights(str(tmp_path / "model"))
+    weights = open_weights(str(tmp_path / "model"))
     assert set(expected_shapes(BertConfig.from_dict(TINY_CONFIG))) == set(weights)
     assert weights.unused == {
         "bert.embeddings.position_ids": "a constant, 0 to max_position_embeddings",
@@ -91,7 +91,7 @@ def test_old_files_with_gamma_a_tied_decoder_and_position_ids(tmp_path):
 ])  # fmt: skip
 def test_an_untied_decoder_is_refused_where_it_is_read(tmp_path, name, original):
     write_directory(tmp_path / "model", change=lambda tensors: tensors.update({name: tensors[original] + 1}))
-    weights = open_weights.open_weights(str(tmp_path / "model"))
+    weights = open_weights(str(tmp_path / "model"))
     assert weights.unused[name] == f"trained apart from {original}"
     with pytest.raises(ValueError, match=rf"model\.safetensors: {re.escape(name)} is trained apart"):
         task_models.BertForMaskedLM.from_pretrained(str(tmp_path / "model"))
@@ -110,13 +110,13 @@ def test_shards(tmp_path):
     index = {"weight_map": {name: file for file, part in files.items() for name in part}}
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
     (folder / "config.json").write_text(json.dumps(HUGGINGFACE_CONFIG))
-    whole, shards = (open_weights.open_weights(str(tmp_path / name)) for name in ("whole", "shards"))
+    whole, shards = (open_weights(str(tmp_path / name)) for name in ("whole", "shards"))
     assert list(whole) == list(shards)
     for name in whole:
         np.testing.assert_array_equal(whole[name], shards[name])
     (folder / "model-00002-of-00002.safetensors").unlink()
     with pytest.raises(FileNotFoundError, match="model-00002-of-00002"):
-        open_weights.open_weights(str(folder))
+        open_weights(str(folder))
 
 
 def test_activations_and_another_dropout_of_the_classifier(caplog):
@@ -177,7 +177,7 @@ def test_the_other_name_of_tied_weights(tmp_path):
     del tensors["lm_head.decoder.weight"]
     safetensors.numpy.save_file(tensors, tmp_path / "model.safetensors")
     with pytest.raises(ValueError, match=r"model\.safetensors has no table of words; it holds"):
-        open_weights.open_weights(str(tmp_path))
+        open_weights(str(tmp_path))
 
 
 @pytest.mark.parametrize("name", ["tensorflow", "keras", "flax"])
@@ -194,7 +194,7 @@ def test_an_old_file_of_keras_is_not_in_the_way(golden, tmp_path):
     model.save_pretrained(str(folder), format="tf1", overwrite=True)
     assert not (folder / "tf_model.h5").exists()
     shutil.copy(golden / "transformers_4" / "keras" / "tf_model.h5", folder)
-    assert open_weights.find_weights(str(folder)) == (open_weights.TF1, str(folder / "bert_model.ckpt"))
+    assert find_weights(str(folder)) == (TF1, str(folder / "bert_model.ckpt"))
 
 
 def test_real_weights_on_real_sentences(shared):

@@ -1,6 +1,6 @@
-"""Writes models: weights in each format, and the files beside them, complete or not at all.
+"""Writes models: weights in each format, and the files next to them, complete or not at all.
 
-What can't be written is refused without TensorFlow.
+What can't be written is an error before TensorFlow's import.
 """
 
 import dataclasses
@@ -13,13 +13,13 @@ from collections.abc import Callable, Mapping
 from absl import logging
 
 from bert_tf.families.config import BertConfig
-from bert_tf.families.families import family_of
+from bert_tf.families.names import is_model_variable
 from bert_tf.store import bundle, card, variable_names
 from bert_tf.store.card import card_of
-from bert_tf.store.directory import ModelFiles, config_files, needed_config, tokenizer_of
+from bert_tf.store.description import ModelFiles, config_files
 from bert_tf.store.head_config import HUGGINGFACE_CONFIG, HeadConfig
-from bert_tf.store.open_weights import BERT_TF, FORMATS, HUGGINGFACE, Format, has_weights
-from bert_tf.store.tensor_files import Weights, is_model_variable, renamed, write_safetensors
+from bert_tf.store.open import BERT_TF, FORMATS, HUGGINGFACE, Format, has_weights
+from bert_tf.store.tensor_files import Weights, renamed, write_safetensors
 from bert_tf.system import storage
 from bert_tf.system.messages import abbreviated_list
 from bert_tf.system.storage import is_remote, names_in, write_files, write_text_file
@@ -33,11 +33,7 @@ _THEIR_LAYER_NORM_EPS = 1e-12
 
 
 def write_weights(path: str, format: Format, weights: Weights, config: BertConfig, head: HeadConfig) -> dict[str, str]:
-    """Writes weights to a file or prefix, and configuration and head beside it.
-
-    Returns:
-      {the original's name: name in the file} of everything written.
-    """
+    """Writes weights to a file or prefix, configuration and head next to it; returns original's name -> name there."""
     texts = config_files(config, head)
     if format is BERT_TF:
         names = {name: name for name in weights}
@@ -60,12 +56,10 @@ def write_weights(path: str, format: Format, weights: Weights, config: BertConfi
 
 
 def write_description(directory: str, files: ModelFiles) -> None:
-    """Writes the files of `description_of`, with which a directory can be used like any model directory."""
     write_beside(directory, description_of(files))
 
 
 def write_beside(directory: str, description: Mapping[str, bytes]) -> None:
-    """Writes files, by their names, together; see `storage.write_files`."""
     import tensorflow as tf
 
     contents = {posixpath.join(directory, name): content for name, content in description.items()}
@@ -78,14 +72,12 @@ def write_beside(directory: str, description: Mapping[str, bytes]) -> None:
 def description_of(files: ModelFiles, vocabulary: list[str] | None = None) -> dict[str, bytes]:
     """name -> content of the files that say how vectors of texts are made, if that is known, and of the tokenizer's.
 
-    They are in the order of writing: tokenizer_config.json comes before the vocabulary.
-
-    files: with a configuration. Without a vocabulary there is nothing but the casing, if it is known.
-    vocabulary: lines of vocab.txt instead of files.vocab_file, for word pieces.
+    They are in the order of writing: tokenizer_config.json comes before the vocabulary. Without a vocabulary there is
+    nothing but the casing, if it is known. vocabulary: lines of vocab.txt instead of files.vocab_file.
     """
     check_vocabulary(files, vocabulary)
-    default = family_of(files.config).tokenizer_class
-    casing, kind, of_vectors = files.casing, default, {}
+    family, casing, of_vectors = files.family, files.casing, {}
+    kind = default = family.tokenizer_class
     if files.sentences:
         from bert_tf.store.sentence_settings import settings_files
 
@@ -99,18 +91,14 @@ def description_of(files: ModelFiles, vocabulary: list[str] | None = None) -> di
     else:
         kind = tokenizer_class_of(files.vocab_file, default)
         is_pieces = issubclass(kind, FullTokenizer)
-        tokenizer = kind.from_file(files.vocab_file, casing) if is_pieces else tokenizer_of(files)
+        tokenizer = kind.from_file(files.vocab_file, casing) if is_pieces else files.make_tokenizer(is_checked=True)
         contents, settings, kind = tokenizer.files(), tokenizer.settings(), type(tokenizer)
         if vocabulary is not None:
             contents[tokenizer_files.VOCAB] = "".join(line + "\n" for line in vocabulary).encode()
-    family = family_of(files.config)
-    is_usual = kind.huggingface_class == family.tokenizer_class.huggingface_class
-    values = {
-        "tokenizer_class": family.tokenizer_name if is_usual else kind.huggingface_class,
-        **settings,
-        "model_max_length": files.max_seq_length or files.config.max_length,
-    }
-    text = json.dumps(values, indent=2, sort_keys=True, ensure_ascii=False)
+    settings["model_max_length"] = files.max_seq_length or files.config.max_length
+    is_usual = kind.huggingface_class == default.huggingface_class
+    settings["tokenizer_class"] = family.tokenizer_name if is_usual else kind.huggingface_class
+    text = json.dumps(settings, indent=2, sort_keys=True, ensure_ascii=False)
     contents[tokenizer_files.TOKENIZER_CONFIG] = f"{text}\n".encode()
     return of_vectors | dict(reversed(contents.items()))
 
@@ -143,19 +131,15 @@ def write_model(
     directory, in which a kill may leave no weights.
 
     target: a directory; for TensorFlow checkpoints also a prefix ending in .ckpt or .ckpt-<number>.
-    files: configuration (required), head, vocabulary and casing to write, and facts for the card.
-    with_optimizer: also write Adam moments and step (tf1 and bert_tf).
-    vocabulary: lines of vocab.txt instead of files.vocab_file.
-    overwrite: replace existing files.
+    with_optimizer: also write Adam moments and step (tf1 and bert_tf). vocabulary: see `description_of`.
     check: called with the path of the weights while they still have their temporary name; may raise.
     card_text: the card, if `files` don't describe it.
     """
     import tensorflow as tf
 
-    directory, name, old = check_writable(
-        target, weights, files, format=format, with_optimizer=with_optimizer, overwrite=overwrite
-    )  # before the work, not after it
-    kind, left_out = FORMATS[format], {}
+    options = {"format": format, "with_optimizer": with_optimizer, "overwrite": overwrite}
+    directory, name, old = check_writable(target, weights, files, **options)  # before the work, not after it
+    left_out = {}
     description = description_of(files, vocabulary) if files.description is None else files.description
     if not with_optimizer:
         left_out = {name: "optimizer state" for name in weights if not is_model_variable(name)}
@@ -170,14 +154,15 @@ def write_model(
             temporary = posixpath.join(private, "whole")
             os.mkdir(temporary)
             with storage.batch_fsync(temporary):
-                names = write_weights(posixpath.join(temporary, name), kind, weights, files.config, files.head)
+                file, kind = posixpath.join(temporary, name), FORMATS[format]
+                names = write_weights(file, kind, weights, files.config, files.head)
                 if name.startswith("model.ckpt-"):
                     write_text_file(posixpath.join(temporary, "checkpoint"), f'model_checkpoint_path: "{name}"\n')
                 write_beside(temporary, description)
                 if not card.is_user_card(directory):
                     write_text_file(posixpath.join(temporary, card.CARD), card_text or card_of(weights, files, format))
             if check:
-                check(posixpath.join(temporary, name))
+                check(file)
             written = _move(temporary, directory, old)
     except tf.errors.OpError as error:
         raise OSError(f"{target} could not be written: {error.message}") from error
@@ -188,12 +173,12 @@ def write_model(
 def check_writable(
     target: str, weights: Weights, files: ModelFiles, *, format: str, with_optimizer: bool, overwrite: bool
 ) -> tuple[str, str, list[str]]:
-    """Refuses what `write_model` can't write, before any tensor is read.
+    """Raises for what `write_model` can't write, before any tensor is read.
 
-    Returns:
-      directory and name of the weights, and the files of an old model to remove.
+    Returns directory and name of the weights, and the files of an old model to remove.
     """
-    _check_format(format, needed_config(files), files)
+    files.needed_config()
+    _check_format(format, files)
     kind = FORMATS[format]
     if with_optimizer and not kind.holds_optimizer:
         raise ValueError(f"--with_optimizer: the {format} format can't store Adam moments and the step; use tf1.")
@@ -213,18 +198,18 @@ def check_writable(
 
 
 def check_vocabulary(files: ModelFiles, vocabulary: list[str] | None = None) -> None:
-    """Refuses a vocabulary of word pieces, its lines or files.vocab_file, with more lines than the model has rows."""
-    file, default = files.vocab_file, family_of(files.config).tokenizer_class
-    if not file or not issubclass(tokenizer_class_of(file, default), FullTokenizer):
+    """Raises if a vocabulary of word pieces has more lines than the model has rows."""
+    file = files.vocab_file
+    if not file or not issubclass(tokenizer_class_of(file, files.family.tokenizer_class), FullTokenizer):
         return
-    lines = tokenizer_files.vocabulary_lines(files.vocab_file) if vocabulary is None else vocabulary
+    lines = tokenizer_files.vocabulary_lines(file) if vocabulary is None else vocabulary
     if len(lines) > files.config.vocab_size:
         raise ValueError(f"{file} has {len(lines)} lines, but vocab_size is {files.config.vocab_size}.")
 
 
-def _check_format(format: str, config: BertConfig, files: ModelFiles) -> None:
-    """Refuses a format that can't hold a model; warns of what programs for it don't read."""
-    formats = family_of(config).formats
+def _check_format(format: str, files: ModelFiles) -> None:
+    """Raises if a format can't hold a model; warns of what programs for it don't read."""
+    config, formats = files.config, files.family.formats
     if format not in formats:
         raise ValueError(f"format={format}: {config.title} has no such format; it has {', '.join(formats)}.")
     variant = "has causal attention (attention=causal)" if config.is_causal else files.head.variant
@@ -234,7 +219,7 @@ def _check_format(format: str, config: BertConfig, files: ModelFiles) -> None:
         message = "format=%s: layer_norm_eps is %g; programs for this format compute with %g, and their outputs differ."
         logging.warning(message, format, config.layer_norm_eps, _THEIR_LAYER_NORM_EPS)
     if format == "huggingface" and files.vocab_file:
-        kind = tokenizer_class_of(files.vocab_file, family_of(config).tokenizer_class)
+        kind = tokenizer_class_of(files.vocab_file, files.family.tokenizer_class)
         if kind.transformers_differs:
             logging.warning("%s: %s", files.vocab_file, kind.transformers_differs)
 
@@ -249,15 +234,13 @@ _MODEL_FILE = re.compile(
 
 
 def _check_target(directory: str, name: str, source: str, overwrite: bool) -> list[str]:
-    """Refuses a target that would mix or destroy models; returns the files of an old model to remove."""
+    """Raises for a target that would mix or destroy models; returns the files of an old model to remove."""
     if not exists(directory):
         return []
     storage.finish_replacing(directory)
-    old, is_ours = (
-        sorted(filter(_MODEL_FILE.fullmatch, files_in(directory))),
-        card.read_generated_card(directory) is not None,
-    )
-    old += [card.CARD] * is_ours
+    old = sorted(filter(_MODEL_FILE.fullmatch, files_in(directory)))
+    if is_ours := card.read_generated_card(directory) is not None:
+        old.append(card.CARD)
     # Of a remote directory that was to be new, and of which the card was copied, but not the weights.
     is_half = is_remote(directory) and is_ours and not has_weights(directory)
     if old and not overwrite and not is_half:
@@ -277,7 +260,7 @@ def _check_target(directory: str, name: str, source: str, overwrite: bool) -> li
 
 def files_in(directory: str) -> list[str]:
     """The names of the files in a directory and, with the folder's, in its folders."""
-    names = []
+    names: list[str] = []
     for name in names_in(directory):
         path = posixpath.join(directory, name)
         names += [posixpath.join(name, entry) for entry in names_in(path)] if is_folder(path) else [name]
@@ -285,7 +268,6 @@ def files_in(directory: str) -> list[str]:
 
 
 def _move(temporary: str, directory: str, old: list[str]) -> list[str]:
-    """Moves the written files to their final place and removes the `old` model's files; returns the names."""
     names = sorted(files_in(temporary), key=lambda name: (_is_weights(name), name != card.CARD))
     obsolete = sorted({*old}.difference(names), key=_is_weights, reverse=True)
     if is_remote(directory):

@@ -1,0 +1,240 @@
+"""What the files beside a model's weights say: its configuration, head, vocabulary and casing.
+
+In any of the four formats, a model directory is complete: it has bert_config.json and head_config.json or config.json,
+the tokenizer's files (vocab.txt or tokenizer.json; vocab.json with merges.txt for byte-level BPE, spiece.model for
+SentencePiece), and the casing in tokenizer_config.json. `open.open_model` reads them together with the weights.
+"""
+
+import dataclasses
+import os
+import posixpath
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from absl import logging
+
+from bert_tf.families import BERT, FAMILIES, family_of
+from bert_tf.families.config import BertConfig, check_vocab_size
+from bert_tf.families.family import Family
+from bert_tf.store.head_config import HEAD_CONFIG, HUGGINGFACE_CONFIG, NO_HEAD, SENTENCES_CONFIG, HeadConfig
+from bert_tf.system.messages import is_first, naming_flag
+from bert_tf.system.storage import is_remote, name_of, paths_beginning_with
+from bert_tf.system.text_files import read_bytes, read_json, read_json_if_there
+from bert_tf.text import find_vocabulary, tokenizer_of_file
+from bert_tf.text.characters import TOKENIZER
+from bert_tf.text.tokenizer import Tokenizer
+from bert_tf.text.tokenizer_files import Casing, directory_of, first_existing, read_casing, read_tokenizer_config
+
+if TYPE_CHECKING:
+    from bert_tf.store.sentence_settings import SentenceSettings
+
+# The names of configuration files in this project's form -> the families' classes.
+_CONFIG_CLASSES = {family.config_class.file_name: family.config_class for family in FAMILIES}
+
+
+@dataclasses.dataclass(frozen=True)
+class CardFacts:
+    """What a card says beyond what a model's own files do; what is not known stays out.
+
+    beginning: the weights that it began from, as `card.beginning_of` has them.
+    data: what tells the training data from any other.
+    settings: of the training, as `card.public` has them. results: on the dev set, with `step`, if known.
+    notes: sentences about these.
+    usage: Python, or commands, for the model in the folder `card.PLACE`; None: they follow from its class. is_served:
+      whether export_saved_model.py takes it.
+    """
+
+    beginning: Mapping | None = None
+    data: str | None = None
+    settings: Mapping[str, object] = dataclasses.field(default_factory=dict)
+    results: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    usage: str | None = None
+    is_served: bool = True
+
+
+@dataclasses.dataclass
+class ModelFiles:
+    """What describes a model; None for what is not known.
+
+    directory: where the files are; "" if they are of several places. config_file, vocab_file: paths.
+    max_seq_length: of the examples that the model was fine-tuned on, if tokenizer_config.json has it.
+    sentences: how the model makes vectors of texts, if it was trained for that; `read_model_files` leaves it out.
+    card: facts for the model's card; only the code that trains or loads the model fills them in.
+    description: of `save.description_of`, where the model is written more than once.
+    """
+
+    directory: str
+    config: BertConfig | None = None
+    config_file: str | None = None
+    vocab_file: str | None = None
+    casing: Casing = dataclasses.field(default_factory=Casing)
+    max_seq_length: int | None = None
+    head: HeadConfig = NO_HEAD
+    sentences: "SentenceSettings | None" = None
+    card: CardFacts = CardFacts()
+    description: dict[str, bytes] | None = None
+
+    @property
+    def family(self) -> Family:
+        return family_of(self.config) if self.config else BERT
+
+    def needed_config(self) -> BertConfig:
+        """The configuration; raises if there is none."""
+        if self.config is None:
+            where = self.directory or "The model"
+            raise ValueError(f"{where} has no bert_config.json or config.json: name one (--bert_config_file).")
+        return self.config
+
+    def make_tokenizer(self, *, is_checked: bool = False) -> Tokenizer:
+        """A new tokenizer, checked against the configuration; its `max_length` is what the model takes.
+
+        If no file says whether it is cased, `casing` becomes what the vocabulary says.
+
+        is_checked: a vocabulary that would fail later, in training, is an error.
+        """
+        if not self.vocab_file:
+            where = f"{name_of(self.directory)} has no {self.family.tokenizer_class.vocab_name}"
+            raise ValueError(f"{where} and no {TOKENIZER}.")
+        tokenizer = tokenizer_of_file(self.vocab_file, self.casing, self.family.tokenizer_class)
+        if is_checked:
+            tokenizer.check_vocabulary()
+        if self.casing.do_lower_case is None and tokenizer.takes_strip_accents:
+            self.casing = dataclasses.replace(self.casing, do_lower_case=not tokenizer.cased, source=self.vocab_file)
+        if config := self.config:
+            name = self.config_file or config.file_name
+            check_vocab_size(config, tokenizer.vocab_size, self.vocab_file, name, is_new=not self.directory)
+            tokenizer.max_length = min(self.max_seq_length or config.max_length, config.max_length)
+        return tokenizer
+
+
+def read_model_files(
+    path: str, hints: Mapping | None = None, config_file: str | None = None, family: Family = BERT
+) -> ModelFiles:
+    """Reads the files beside the weights at `path`.
+
+    hints: `Weights.hints`, used for the casing if no file has it.
+    config_file: a configuration to read instead. The head is read from there, or else from beside the weights.
+    family: where there is no configuration.
+    """
+    directory = directory_of(path)
+    head = read_head(posixpath.dirname(config_file), config_file) if config_file else NO_HEAD
+    head = read_head(directory) if head == NO_HEAD else head
+    config_file = config_file or find_config(directory)
+    casing = read_casing(directory)
+    if casing.do_lower_case is None and "do_lower_case" in (hints or {}):
+        casing = Casing(bool(hints["do_lower_case"]), None, f"{directory} (its variable do_lower_case)")
+    config = read_config(config_file) if config_file else None
+    vocab_file = find_vocabulary(directory, (family_of(config) if config else family).tokenizer_class)
+    return ModelFiles(directory, config, config_file, vocab_file, casing, read_max_length(directory), head)
+
+
+def find_config(directory: str) -> str | None:
+    names = [name for name in _CONFIG_CLASSES if first_existing(directory, (name,))]
+    if len(names) > 1:
+        raise ValueError(f"{directory} has {' and '.join(names)}: remove the one that is not the model's.")
+    return first_existing(directory, (*names, HUGGINGFACE_CONFIG))
+
+
+def vocabulary_in(folder: str) -> str:
+    if not (vocab_file := read_model_files(folder).vocab_file):
+        raise ValueError("the model has no vocabulary that is known here")
+    return vocab_file
+
+
+def config_files(config: BertConfig, head: HeadConfig) -> dict[str, str]:
+    """name -> content of this project's configuration file, and of head_config.json unless it would be empty."""
+    # The head goes first: once the configuration exists, everything is there.
+    files = {} if head == NO_HEAD else {HEAD_CONFIG: head.to_json()}
+    return {**files, config.file_name: config.to_json_string()}
+
+
+def read_head(directory: str, config_file: str | None = None) -> HeadConfig:
+    """The head of a directory's model, from head_config.json or else from its configuration, or `config_file`."""
+    if path := first_existing(directory, (HEAD_CONFIG,)):
+        return HeadConfig.read(path)
+    config_file = config_file or find_config(directory)
+    if not config_file:
+        return NO_HEAD
+    values = read_json(config_file)
+    if _is_huggingface(config_file, values):
+        from bert_tf.store import huggingface
+
+        # As in sentence-transformers, which writes the activation of a cross-encoder there, the file comes first.
+        beside = read_json_if_there(posixpath.join(posixpath.dirname(config_file), SENTENCES_CONFIG)) or {}
+        if beside.get("activation_fn"):
+            values["sentence_transformers"] = beside
+        return huggingface.read_head(values, config_file)
+    return HeadConfig.from_config(values, config_file)
+
+
+def read_max_length(directory: str) -> int | None:
+    """The longest row in training, if a directory's tokenizer_config.json has it."""
+    length = read_tokenizer_config(directory).get("model_max_length")
+    # Hugging Face writes 10^30 for "no limit".
+    return length if isinstance(length, int) and 0 < length < 1_000_000 else None
+
+
+def read_config(path: str) -> BertConfig:
+    """Reads a bert_config.json, or a config.json of Hugging Face."""
+    values = read_json(path)
+    if _is_huggingface(path, values):
+        from bert_tf.store import huggingface
+
+        return huggingface.read_config(values, path)
+    return _CONFIG_CLASSES.get(posixpath.basename(path), BertConfig).from_json_file(path)
+
+
+def _is_huggingface(path: str, values: dict) -> bool:
+    name = posixpath.basename(path)
+    return name == HUGGINGFACE_CONFIG or ("model_type" in values and name not in _CONFIG_CLASSES)
+
+
+# --- a vocabulary or weights that a flag names ------------------------------------------------------------------------
+
+
+def vocabulary_mismatch(vocab_file: str | None, files: ModelFiles) -> str:
+    """What is wrong with a vocabulary that takes the place of that beside the weights, in `files`; "" if nothing is.
+
+    Tokens may be added at the end, or replace [unused1] and the like; if they replace others, a warning says so.
+    A vocabulary that is damaged or of another kind passes: the code that uses it reports that.
+    """
+    beside, default = files.vocab_file, files.family.tokenizer_class
+    if not (vocab_file and beside) or read_bytes(vocab_file) == read_bytes(beside):
+        return ""
+    try:
+        model_tokenizer, tokenizer = (tokenizer_of_file(path, Casing(False), default) for path in (beside, vocab_file))
+    except ValueError:
+        return ""
+    if model_tokenizer.vocab_kind != tokenizer.vocab_kind:
+        return ""
+    moved = [token for token, number in tokenizer.vocab.items() if model_tokenizer.vocab.get(token, number) != number]
+    if moved:
+        token, numbers = moved[0], (model_tokenizer.vocab[moved[0]], tokenizer.vocab[moved[0]])
+        return (
+            f"{vocab_file} is not the vocabulary that the weights were trained with, {beside}: {len(moved):,} of its "
+            f"tokens have other ids there, such as {token!r}, {numbers[0]} there and {numbers[1]} here"
+        )
+    others = [(token, model_tokenizer.inv_vocab.get(number, token)) for token, number in tokenizer.vocab.items()]
+    others = [pair for pair in others if pair[0] != pair[1] and not pair[1].startswith("[unused")]
+    if others and is_first("other tokens", vocab_file, beside):
+        counted = f"{len(others)}, such as {others[0][0]!r} for {others[0][1]!r}"
+        message = "%s: tokens in the places of others of %s, beside the weights: %s; the model does not know them yet."
+        logging.warning(message, vocab_file, beside, counted)
+    return ""
+
+
+def check_other_vocabulary(vocab_file: str | None, files: ModelFiles) -> None:
+    """Raises if a vocabulary has other ids than the one beside the weights; see `vocabulary_mismatch`."""
+    with naming_flag("--vocab_file"):
+        if problem := vocabulary_mismatch(vocab_file, files):
+            raise ValueError(f"{problem}. Leave --vocab_file out, or remove the other file if that is the wrong one.")
+
+
+def check_weights(path: str | None, flag: str) -> None:
+    """Raises if nothing exists at a local path of weights; without TensorFlow."""
+    if not path or is_remote(path) or os.path.exists(path) or paths_beginning_with(path + "."):
+        return
+    from bert_tf.system.released_models import hint
+
+    raise FileNotFoundError(f"{flag}={path}: there is no such directory, weight file or checkpoint.{hint(path)}")
