@@ -81,14 +81,11 @@ class OptimizerSettings:
 class Recipe(OptimizerSettings):
     """Schedule and optimizer of a family: all settings, with or without flags. The defaults are BERT's.
 
-    Attributes:
-      bias_correction: None: as the optimizer does it, AdamW without and LAMB with it.
-      sum_loss: the gradient that is clipped is that of the sum of the losses of a batch's examples (of its words in
-        tagging), not of their mean.
-      warmup: one of WARMUPS.
-      lr_decay_power: the rate is the peak times the linear decay to this power; a flag of run_pretraining.py only.
-      exclude_from_weight_decay: parts of the names of variables that don't decay.
-      epsilon_after_correction: PyTorch's AdamW adds epsilon to the corrected second moment.
+    bias_correction: None: as the optimizer does it, AdamW without and LAMB with it.
+    sum_loss: the gradient is that of the sum of the losses of a batch's examples (words in tagging), not of their mean.
+    warmup: one of WARMUPS. lr_decay_power: the rate is the peak times the linear decay to this power.
+    exclude_from_weight_decay: parts of the names of variables that don't decay.
+    epsilon_after_correction: PyTorch's AdamW adds epsilon to the corrected second moment.
     """
 
     sum_loss: bool = False

@@ -2,13 +2,14 @@
 
     @dataclasses.dataclass(frozen=True, kw_only=True)
     class TrainSettings:
-        output_dir: str = setting(REQUIRED, "Directory for checkpoints and results.", heading=ORIGINAL)
-        train_batch_size: int = setting(32, "Examples per step.", least=1)
+        output_dir: str = changeable_setting(REQUIRED, "Directory for checkpoints and results.", heading=ORIGINAL)
+        train_batch_size: int = setting(32, "Examples per step.", least=1, on_card=True)
         learning_rate: float | None = setting(5e-5, "Peak rate. If unset, 5e-5; RoBERTa: 1e-5.", unset=True, most=1)
 
 A script makes its flags of the fields of one or several classes, `define_flags(TrainSettings, TaskSettings)`, and its
 `main` makes the settings of the flags, `settings_of(TrainSettings, FLAGS)`. A heading begins a group of --help; the
-fields that follow belong to it, and classes that use the same heading share the group.
+fields that follow belong to it, and classes that use the same heading share the group. What resuming, and the card of
+a trained model, make of a setting is declared with it, too.
 """
 
 import dataclasses

@@ -41,10 +41,9 @@ class ExampleSet:
 class FineTuningTask(abc.ABC):
     """What a task contributes to the run; subclasses set the attributes in `load`.
 
-    name: in the table of tasks. settings: the task's own, a dataclass. is_chief: whether this process writes files.
-    num_replicas: over which a batch is divided.
-    main_metric: chooses the best model.
-    files: that are written beside the weights; `head` says which task the model is trained for.
+    name: in the table of tasks. is_chief: whether this process writes files.
+    num_replicas: over which a batch is divided. main_metric: chooses the best model.
+    files: that are written next to the weights; `head` says which task the model is trained for.
     starting_head, teacher: what `describe` opens: the output layer of the run's weights, and its teacher, if any.
     adjust: of the weights, so that their output layer is that of the labels; see `adjustment_of`.
     train_rows: token rows to train on; None without --do_train.
@@ -79,7 +78,7 @@ class FineTuningTask(abc.ABC):
 
     @property
     def answers(self) -> str | None:
-        """The line of Python that answers with a trained model at {path}; None if there is none."""
+        """The line of Python that answers with a trained model at {path}, if any."""
         return TASKS[self.name].answers
 
     @abc.abstractmethod
@@ -91,10 +90,7 @@ class FineTuningTask(abc.ABC):
         return self.texts_of(self.dev_sets[0].examples) if self.dev_sets else []
 
     def resolve(self, run: FineTuningSettings, newest: str | None) -> FineTuningSettings:
-        """The run's settings with what follows from the task's.
-
-        newest: checkpoint in output_dir, if any.
-        """
+        """The run's settings with what follows from the task's. newest: checkpoint in output_dir, if any."""
         return run
 
     def describe(self, run: FineTuningSettings, newest: str | None) -> tuple[ModelFiles, Tokenizer]:
@@ -136,10 +132,7 @@ class FineTuningTask(abc.ABC):
         return len(self.train_rows)
 
     def cost_of_example(self, tokens: float, flops: float, model: keras.Model) -> tuple[float, float]:
-        """The cost of an example, for the log: tokens, and model FLOPs of forward and backward.
-
-        tokens, flops: of a row that the model's encoder reads, which is trained.
-        """
+        """The tokens and model FLOPs of an example, for the log. tokens, flops: of a row that the encoder reads."""
         count = getattr(self.train_rows, "rows_per_example", 1)
         return tokens * count, flops * count
 
@@ -157,10 +150,7 @@ class FineTuningTask(abc.ABC):
         """Writes token rows as the original's record files."""
 
     def outputs_of(self, predict: Callable, examples: ExampleSet, *, batch_size: int, **padding):
-        """The model's outputs for a set: by default logits [n, ...] in the order of its rows.
-
-        predict: of `step.make_predict_function`. padding: see `token_rows.evaluation_batches`.
-        """
+        """The model's outputs for a set: by default logits [n, ...] in the order of its rows."""
         return predict_logits(predict, examples.rows, batch_size=batch_size, **padding)
 
     @abc.abstractmethod

@@ -86,12 +86,9 @@ def _set_aside(prefix: str) -> None:
 
 
 def save(output_dir: str, step: int, tensors: Mapping, keep_max: int = 5) -> str:
-    """Writes `output_dir/model.ckpt-<step>` and deletes all but the newest `keep_max` checkpoints.
+    """Writes variables, arrays or scalars to `output_dir/model.ckpt-<step>`, the prefix that is returned.
 
-    tensors: values by name (variables, arrays or scalars).
-    keep_max: 0 keeps all.
-
-    Returns the prefix.
+    keep_max: older checkpoints are removed but for so many; 0 keeps all.
     """
     prefix = posixpath.join(output_dir, f"model.ckpt-{step}")
     temporary = prefix + ".writing"
@@ -129,11 +126,9 @@ def _write_state(output_dir: str, names: Sequence[str]) -> None:
 
 
 class Writer:
-    """Saves checkpoints in a thread, one after the other, while training goes on.
+    """Saves checkpoints in a thread, one after the other, while training goes on; the context waits for the last.
 
-    As a context manager it waits at the end for the one that is being written.
-
-    output_dir, keep_max: see `save`. active: False on workers that write nothing.
+    active: False on workers that write nothing.
     """
 
     def __init__(self, output_dir: str, keep_max: int, active: bool = True):
@@ -141,11 +136,8 @@ class Writer:
         self._thread, self._error = None, None
 
     def save(self, step: int, tensors: Mapping) -> None:
-        """`save`, of the values that the tensors have now.
-
-        On a CPU these are copied only if training changes them before they are written; from other devices they are
-        copied to the host's memory here.
-        """
+        """`save`, of the values that the tensors have now: a CPU copies them only if they change before they are
+        written; those of other devices are copied to the host's memory here."""
         if not self._active:
             return
         self.join()
@@ -185,9 +177,8 @@ class Writer:
 def remove_superseded(output_dir: str, keep_max: int) -> None:
     """Brings the folder to what `save` would have left, had it not been killed.
 
-    Checkpoints without a state file that names them, as the first one then is, are listed in it, so that they are
-    removed in their turn. Those older than all that it names are removed, if these are as many as are kept, and so are
-    files of values without an index.
+    Checkpoints without a state file are listed in one, so that they are removed in their turn. Those older than all
+    that it names are removed, if these are as many as are kept, and so are files of values without an index.
     """
     (_, listed), steps = bundle.checkpoint_state(output_dir), saved_steps(output_dir)
     listed = {*map(posixpath.basename, listed)}

@@ -45,10 +45,7 @@ _SECONDS_TO_COME = 1800.0  # of the other workers
 
 
 def set_up_devices(devices: DeviceSettings) -> tf.distribute.Strategy:
-    """The strategy that the settings ask for; also sets up virtual CPUs and the form of the model's operations.
-
-    Call this before any tensor is created: some strategies can't be set up later.
-    """
+    """The strategy that the settings ask for, before any tensor is created; also sets up virtual CPUs."""
     if devices.num_virtual_cpus:
         cpu = tf.config.list_physical_devices("CPU")[0]
         if len(tf.config.get_logical_device_configuration(cpu) or [None]) != devices.num_virtual_cpus:
@@ -161,8 +158,7 @@ def is_chief(strategy: tf.distribute.Strategy) -> bool:
 def distribute(strategy: tf.distribute.Strategy, batches: Callable[[Share], tf.data.Dataset]) -> Iterable:
     """Batches for a loop around `strategy.run`: each replica gets its part of each, ahead of time and on its device.
 
-    batches: share -> endless dataset of the parts of each batch that are in it; called once in each process, or for
-      each host of a TPU, and only in the process whose share it is.
+    batches: share -> endless dataset of its parts of the batches; called once a process, or host of a TPU.
     """
     if is_one_cpu(strategy):
         # The strategy's iterator has a tuner of its own, for whose next wake-up its end may wait, up to a minute.
@@ -179,10 +175,7 @@ def distribute(strategy: tf.distribute.Strategy, batches: Callable[[Share], tf.d
 
 @contextlib.contextmanager
 def set_up_run(settings, *others) -> Iterator[tf.distribute.Strategy]:
-    """The devices of a run, which has its output_dir for itself while it trains.
-
-    settings, others: of the run, or of all runs that train in folders of output_dir.
-    """
+    """The devices of a run, or of several in folders of one output_dir, which they have alone while they train."""
     check_tf_config(settings.strategy, settings.do_train)
     strategy = set_up_devices(settings)
     check_batch_sizes(strategy, settings, *others)

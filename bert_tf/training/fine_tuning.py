@@ -41,16 +41,13 @@ class BestModel:
     This state is resumed with the run: evaluations of repeated steps count once, and the model kept so far stays the
     best until another is better, even if its step has yet to be repeated.
 
-    Args:
-      output_dir: of the run. files: what to write beside the weights. metric: name in the results; larger is better.
-      step: at which the run is resumed; evaluations of later ones, which it repeats, are dropped. 0: it begins anew,
-        and a model in its directory belongs to another run.
-      patience: evaluations without improvement after which `should_stop` is True; 0: never.
-      active: False on workers that write nothing.
-
-    Attributes:
-      best: the results of the best model, with `step`; on a tie, of the first. evaluations: step -> likewise.
-      paths: of its results and its weights.
+    files: what to write next to the weights. metric: its name in the results; larger is better.
+    step: at which the run is resumed; evaluations of later ones, which it repeats, are dropped. 0: it begins, and a
+      model in its directory is another run's.
+    patience: evaluations without improvement after which `should_stop` is True; 0: never.
+    active: False on workers that write nothing.
+    best: the results of the best model, with `step`; on a tie, of the first. evaluations: step -> results.
+    paths: of its results and its weights.
     """
 
     def __init__(
@@ -70,7 +67,7 @@ class BestModel:
     def update(self, step: int, results: dict, model: keras.Model, further_files: Mapping[str, str]) -> None:
         """Records the results of an evaluation, and saves the model if no earlier one is as good.
 
-        further_files: name -> content of the model's other files, which are also written for that of the last step.
+        further_files: name -> content, of the model; output_dir gets them, too.
         """
         self.evaluations[step] = values = {"step": step, **results}
         old, score = self.best, values[self._metric]

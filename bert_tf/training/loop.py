@@ -262,10 +262,9 @@ def _end_if_asked(stops: list[float], step: int, writer: checkpoints.Writer) -> 
 
 @contextlib.contextmanager
 def _stop_signals():
-    """The list of received signals that ask for an end (SIGTERM, SIGINT), which the loop reads between calls.
+    """The list of received signals that ask for an end, which the loop reads between calls; empty in other threads.
 
     A second SIGINT interrupts at once. A signal on which the loop did not act, as it had ended, acts after the context.
-    Outside the main thread the list stays empty.
     """
     received = []
     if threading.current_thread() is not threading.main_thread():

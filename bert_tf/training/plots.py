@@ -52,10 +52,7 @@ def _drawn(
     fonts: Sequence[str] = (),
     format: str = "png",
 ) -> Iterator:
-    """A Figure to draw into. At the end it is laid out, and written, complete or not at all, if there is a path.
-
-    width, height: in inches. title: above all panels. fonts: if others than usual.
-    """
+    """A Figure of some inches to draw into, which is laid out at the end and written if there is a path."""
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
@@ -110,8 +107,7 @@ def _fonts_for(names: Sequence[str]) -> tuple[list[str], list[str]]:
 def read_training_log(train_log: str) -> dict[str, list[dict]]:
     """The records of a train_log.jsonl by kind ("train", "eval"), in the order of their steps.
 
-    A run that was killed and resumed has some steps twice; the later record counts. An incomplete last line is
-    ignored.
+    Of a step that a resumed run repeated, the later record counts. An incomplete last line is ignored.
     """
     with tf.io.gfile.GFile(train_log, "rb") as file:
         *lines, _ = file.read().split(b"\n")

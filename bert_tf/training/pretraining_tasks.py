@@ -252,9 +252,11 @@ class PretrainingTask(Run):
         """Records the run in output_dir, if steps are left, and saves the checkpoint of a new one there."""
         settings, folder = self.settings, self.output_dir
         writes, goes_on = self.chief and self.trains, step < self.num_train_steps
-        self.manifest = run_directory.Manifest(folder, self.recorded_settings(), [settings])
+        self.facts = None
         # A run that was killed after its last step has yet to write cards; the weights it began with may be gone.
-        self.facts = self.card_facts() if writes and (goes_on or card.read_generated_card(folder) is None) else None
+        if writes and (goes_on or card.read_generated_card(folder) is None):
+            self.manifest = run_directory.Manifest(folder, self.recorded_settings(), [settings])
+            self.facts = self.card_facts()
         if writes and goes_on:
             self.manifest.record(resumed=step > 0, **{run_directory.BEGINNING: self.facts.beginning})
             newest = checkpoints.latest_checkpoint(folder)

@@ -1,4 +1,4 @@
-"""What a run writes into its folder beside checkpoints: the configuration, its flags, its results, its card."""
+"""What a run writes into its folder besides checkpoints: the configuration, its manifest, its results, its card."""
 
 import contextlib
 import dataclasses

@@ -6,6 +6,7 @@ import shutil
 
 import numpy as np
 import pytest
+import yaml
 from helpers.mains import run_mains
 from helpers.scenarios import fine_tuning_flags
 from helpers.script_cases import results_of, run_cases, selected_cases, weights_of
@@ -188,6 +189,9 @@ def test_folders_of_an_earlier_version_go_on(golden, tmp_path):
     assert "Resuming at step 4" in killed and "the run in finished finished at step 8" in finished
     assert not re.search("Not as in the earlier run of this directory: (?!version of)", log)
     assert json.loads((folder / "out" / "run.json").read_text())["finished_step"] == 8
+    cards = [(path / "README.md").read_text() for path in (folder / "out", golden / "run_folder" / "finished")]
+    shown = [yaml.safe_load(card.split("## Training\n```yaml\n")[1].split("```")[0]) for card in cards]
+    assert shown[0] == shown[1] and "learning_rate" in shown[0]
     expected = weights_of(golden / "run_folder" / "finished" / "model.ckpt-8")
     for name, value in weights_of(folder / "out" / "model.ckpt-8").items():
         np.testing.assert_allclose(value, expected[name], rtol=0, atol=1e-6, err_msg=name)
