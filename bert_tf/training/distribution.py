@@ -44,7 +44,7 @@ _SECONDS_TO_APPEAR = 60.0  # of a file on a disk that the workers share
 _SECONDS_TO_COME = 1800.0  # of the other workers
 
 
-def set_up_devices(devices: DeviceSettings) -> tf.distribute.Strategy:
+def set_up_devices(devices: DeviceSettings, trains: bool = False) -> tf.distribute.Strategy:
     """The strategy that the settings ask for, before any tensor is created; also sets up virtual CPUs."""
     if devices.num_virtual_cpus:
         cpu = tf.config.list_physical_devices("CPU")[0]
@@ -53,6 +53,7 @@ def set_up_devices(devices: DeviceSettings) -> tf.distribute.Strategy:
             tf.config.set_logical_device_configuration(cpu, parts)
     if devices.strategy != "tpu":
         _grow_gpu_memory()
+    check_tf_config(devices.strategy, trains)
     strategy = _create_strategy(devices)
     replicas = strategy.num_replicas_in_sync
     names = ", ".join(device.split("/")[-1] for device in strategy.extended.worker_devices)
@@ -73,7 +74,6 @@ def set_up_devices(devices: DeviceSettings) -> tf.distribute.Strategy:
 def _create_strategy(devices: DeviceSettings) -> tf.distribute.Strategy:
     if devices.strategy == "tpu":
         return _tpu_strategy(devices.tpu_name or devices.master, devices.tpu_zone, devices.gcp_project)
-    check_tf_config(devices.strategy)
     if devices.strategy == "multi_worker_mirrored":
         return _only(_connect)
     gpus, cpus = ([device.name for device in tf.config.list_logical_devices(kind)] for kind in ("GPU", "CPU"))
@@ -176,8 +176,7 @@ def distribute(strategy: tf.distribute.Strategy, batches: Callable[[Share], tf.d
 @contextlib.contextmanager
 def set_up_run(settings, *others) -> Iterator[tf.distribute.Strategy]:
     """The devices of a run, or of several in folders of one output_dir, which they have alone while they train."""
-    check_tf_config(settings.strategy, settings.do_train)
-    strategy = set_up_devices(settings)
+    strategy = set_up_devices(settings, settings.do_train)
     check_batch_sizes(strategy, settings, *others)
     with contextlib.ExitStack() as stack:
         if settings.do_train and is_chief(strategy):
