@@ -26,7 +26,6 @@ from absl import logging
 from bert_tf.data.token_rows import WHOLE, Share
 from bert_tf.families.config import BertConfig
 from bert_tf.models import kernels
-from bert_tf.system.checks import check_tf_config
 from bert_tf.system.messages import abbreviated_list, announced, hide_note_of_first_compilation
 from bert_tf.training import run_directory
 from bert_tf.training.settings import DeviceSettings
@@ -44,7 +43,7 @@ _SECONDS_TO_APPEAR = 60.0  # of a file on a disk that the workers share
 _SECONDS_TO_COME = 1800.0  # of the other workers
 
 
-def set_up_devices(devices: DeviceSettings, trains: bool = False) -> tf.distribute.Strategy:
+def set_up_devices(devices: DeviceSettings) -> tf.distribute.Strategy:
     """The strategy that the settings ask for, before any tensor is created; also sets up virtual CPUs."""
     if devices.num_virtual_cpus:
         cpu = tf.config.list_physical_devices("CPU")[0]
@@ -53,7 +52,6 @@ def set_up_devices(devices: DeviceSettings, trains: bool = False) -> tf.distribu
             tf.config.set_logical_device_configuration(cpu, parts)
     if devices.strategy != "tpu":
         _grow_gpu_memory()
-    check_tf_config(devices.strategy, trains)
     strategy = _create_strategy(devices)
     replicas = strategy.num_replicas_in_sync
     names = ", ".join(device.split("/")[-1] for device in strategy.extended.worker_devices)
@@ -176,7 +174,7 @@ def distribute(strategy: tf.distribute.Strategy, batches: Callable[[Share], tf.d
 @contextlib.contextmanager
 def set_up_run(settings, *others) -> Iterator[tf.distribute.Strategy]:
     """The devices of a run, or of several in folders of one output_dir, which they have alone while they train."""
-    strategy = set_up_devices(settings, settings.do_train)
+    strategy = set_up_devices(settings)
     check_batch_sizes(strategy, settings, *others)
     with contextlib.ExitStack() as stack:
         if settings.do_train and is_chief(strategy):

@@ -75,12 +75,10 @@ def _resolve(settings: PretrainingSettings) -> tuple[PretrainingSettings, Opened
     )
     if newest and has_config and path and not is_there(path):
         path = None  # what the run began with is gone
-    if path and path == settings.teacher:
-        with naming_flag("--teacher"):
-            opened = open_model(path)
-    elif path:
-        with naming_flag("--init_checkpoint"):
-            opened = open_model(path, is_checked=not has_config)
+    is_teacher = path == settings.teacher
+    if path:
+        with naming_flag("--teacher") if is_teacher else naming_flag("--init_checkpoint"):
+            opened = open_model(path, is_checked=is_teacher or not has_config)
     if settings.bert_size:
         config, name = config_of_size(settings.bert_size), f"--bert_size={settings.bert_size}"
         if settings.vocab_file:

@@ -201,7 +201,7 @@ class PretrainingSettings(LanguageTeacherSettings, TrainingSettings):
     def check(self) -> None:
         """Raises if settings contradict each other, or files and folders are not there; a model may be a hub name."""
         check_values(self)
-        self.check_devices(self.use_xla)
+        self.check_devices(self.use_xla, self.do_train)
         if not self.do_train and not self.do_eval:
             raise ValueError("Nothing to do: give --do_train, --do_eval or both.")
         stop, steps = self.stop_at_step or 0, self.num_train_steps
