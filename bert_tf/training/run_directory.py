@@ -46,8 +46,7 @@ def check_output_dir(
     part: of several models that are trained together; its configuration is in a folder of this name.
     trains: whether the run is resumed; where its model is only used, its labels are matched by name, not compared.
     """
-    path = find_config(posixpath.join(output_dir, part))
-    if not (path and latest_checkpoint(output_dir)):
+    if not (latest_checkpoint(output_dir) and (path := find_config(posixpath.join(output_dir, part)))):
         return
     other = f"--output_dir={output_dir} holds a run of"
     old, new = {key: value for key, value in read_json(path).items() if key not in KEYS_IN_CONFIG}, config.to_dict()
