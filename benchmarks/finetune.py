@@ -144,11 +144,12 @@ def limit_of_task():
     sys.path.insert(0, ROOT)
     from machine import Limit, encoder_flops
 
-    from bert_tf.models.pretrained import read_config, read_tokenizer
+    from bert_tf.store.open import open_model
     from bert_tf.tasks.classification import data, glue
     from bert_tf.tasks.classification.encode import encode_examples
 
-    task, config, tokenizer = glue.find_task(FLAGS.task), read_config(None, FLAGS.model), read_tokenizer(FLAGS.model)
+    task, opened = glue.find_task(FLAGS.task), open_model(FLAGS.model, with_weights=False)
+    config, tokenizer = opened.config, opened.make_tokenizer()
     flops = 0.0
     for split, passes in ((task.train, 3 * epochs()), (task.dev["dev"], 1)):  # backward counts twice forward
         lengths = encode_examples(data.read_examples(task, split, FLAGS.data_dir), task, tokenizer, MAX_LENGTH).lengths

@@ -49,7 +49,7 @@ def main(_):
 
     from bert_tf import Embedder
     from bert_tf.data.token_rows import rows_of_texts
-    from bert_tf.models.pretrained import read_config
+    from bert_tf.store.open import open_model
 
     texts = read_texts()
     theirs = SentenceTransformer(FLAGS.model, device="cpu")
@@ -64,7 +64,7 @@ def main(_):
         "bert_tf, bfloat16": lambda: ours_half.encode(texts),
     }
     lengths = rows_of_texts(texts, ours.tokenizer, ours.max_seq_length)[0].lengths
-    config = read_config(None, FLAGS.model)
+    config = open_model(FLAGS.model, with_weights=False).config
     work = (config, encoder_flops(config, lengths), BATCH_SIZE * round(float(lengths.mean())))
     limits = {dtype: Limit(*work, dtype) for dtype in ("float32", "bfloat16")}
     vectors = {name: side() for name, side in sides.items()}

@@ -227,9 +227,10 @@ def print_limits(model_dir: str, rows: list[tuple]) -> None:
     """Prints the least time for a text of median length, in both types, in a process of its own."""
     from machine import Limit, encoder_flops
 
-    from bert_tf.models.pretrained import read_config, read_tokenizer
+    from bert_tf.store.open import open_model
 
-    config, tokenizer = read_config(None, model_dir), read_tokenizer(model_dir)
+    opened = open_model(model_dir, with_weights=False)
+    config, tokenizer = opened.config, opened.make_tokenizer()
     length = round(statistics.median(int(tokenizer([text])["input_mask"].sum()) for (text,) in rows))
     for dtype in ("float32", "bfloat16"):
         limit = Limit(config, encoder_flops(config, [length], read=1), rows=length, dtype=dtype)

@@ -132,13 +132,15 @@ def limit_of_windows():
     """What the windows of the flags need at least; imports what transformers must not wait for."""
     from machine import Limit, encoder_flops
 
-    from bert_tf.models.pretrained import read_config, read_tokenizer
+    from bert_tf.store.open import open_model
     from bert_tf.tasks.squad import data, windows
 
-    config, settings = read_config(None, FLAGS.model), windows.WindowSettings()
+    opened, settings = open_model(FLAGS.model, with_weights=False), windows.WindowSettings()
     examples = data.read_squad_examples([FLAGS.predict_file], False).examples
-    lengths = windows.build_windows(examples, read_tokenizer(FLAGS.model), settings, False).lengths
-    return Limit(config, encoder_flops(config, lengths), rows=FLAGS.batch_size * round(float(lengths.mean())))
+    lengths = windows.build_windows(examples, opened.make_tokenizer(), settings, False).lengths
+    return Limit(
+        opened.config, encoder_flops(opened.config, lengths), rows=FLAGS.batch_size * round(float(lengths.mean()))
+    )
 
 
 def main(_):

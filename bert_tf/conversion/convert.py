@@ -19,7 +19,7 @@ from bert_tf.store.tensor_files import Weights, blocks
 from bert_tf.system.checks import check_output_files
 from bert_tf.system.messages import abbreviated_list, naming_flag, progress_bar
 from bert_tf.system.text_files import read_text_lines
-from bert_tf.text import tokenizer_class_of, tokenizer_files
+from bert_tf.text import tokenizer_files
 from bert_tf.text.characters import read_added_tokens
 from bert_tf.text.tokenizer_files import Casing
 from bert_tf.text.wordpiece import FullTokenizer
@@ -111,7 +111,7 @@ class Conversion:
 
 
 def convert(source: str, target: str, format: str, **options) -> Report:
-    """Converts weights and the files beside them; see `prepare`."""
+    """Converts weights and the files next to them; see `prepare`."""
     return prepare(source, target, format, **options).carry_out()
 
 
@@ -131,7 +131,7 @@ def prepare(
     overwrite: bool = False,
     report_file: str | None = None,
 ) -> Conversion:
-    """Checks a conversion of weights and the files beside them; TensorFlow may be needed, see `is_light`.
+    """Checks a conversion of weights and the files next to them; TensorFlow may be needed, see `is_light`.
 
     The arguments are the flags of convert_checkpoint.py, and:
 
@@ -168,16 +168,16 @@ def prepare(
 
 
 def _describe(files: OpenedModel, vocab_file: str | None, do_lower_case: bool | None, strip_accents: bool | None):
-    """The files beside the weights, with vocabulary and casing; and notes."""
+    """The files next to the weights, with vocabulary and casing; and notes."""
     check_other_vocabulary(vocab_file, files)
     beside = tokenizer_files.read_casing(tokenizer_files.directory_of(vocab_file)) if vocab_file else Casing()
     casing = tokenizer_files.resolve_casing(do_lower_case, strip_accents, files.casing, beside)
-    vocab_file, default = vocab_file or files.vocab_file, files.family.tokenizer_class
+    vocab_file, notes = vocab_file or files.vocab_file, []
     files = dataclasses.replace(files, vocab_file=vocab_file, casing=casing)
-    notes = []
     if not vocab_file:
-        notes = [f"No {default.vocab_name} beside the source: put it beside the target, or give --vocab_file."]
-    if not issubclass(tokenizer_class_of(vocab_file, default) if vocab_file else default, FullTokenizer):
+        name = files.family.tokenizer_class.vocab_name
+        notes = [f"No {name} beside the source: put it beside the target, or give --vocab_file."]
+    if not issubclass(files.tokenizer_kind(), FullTokenizer):
         if vocab_file:
             files.make_tokenizer(is_checked=True).check_casing(vocab_file, do_lower_case, strip_accents)
             notes = [f"Tokenizer: {vocab_file}."]

@@ -27,10 +27,7 @@ FILE = "lora.safetensors"
 
 
 def base_variables(model: keras.Model) -> dict[str, keras.Variable]:
-    """The variables of a model's encoder that LoRA leaves as they are, by checkpoint name.
-
-    The pooler is none of them: it is trained, or nothing reads it.
-    """
+    """The variables of a model's encoder that LoRA leaves as they are; the pooler is trained, or nothing reads it."""
     head = pooler(model.config.model_type) + "/"
     variables = initialize.model_variables(model).items()
     return {name: value for name, value in variables if is_encoder_variable(name) and not name.startswith(head)}
@@ -41,7 +38,6 @@ def reads_pooler(model: keras.Model) -> bool:
 
 
 def base_checksum(model: keras.Model) -> str:
-    """A checksum of the names and values of `base_variables`; reads them all."""
     return initialize.variables_as_weights(model.name, base_variables(model)).checksum
 
 

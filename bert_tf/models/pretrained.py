@@ -12,7 +12,7 @@ from absl import logging
 
 from bert_tf.families.config import BertConfig
 from bert_tf.families.names import HIDDEN_LAYER
-from bert_tf.store import card, description, head_config
+from bert_tf.store import card, head_config
 from bert_tf.store.description import CardFacts, ModelFiles, vocabulary_mismatch
 from bert_tf.store.open import OpenedModel, open_model
 from bert_tf.store.sentence_settings import SentenceSettings, read_settings
@@ -38,17 +38,6 @@ def read_tokenizer(path: str) -> Tokenizer:
     return open_model(path, with_weights=False).make_tokenizer()
 
 
-def read_config(bert_config_file: str | None, init_checkpoint: str | None) -> BertConfig:
-    """The configuration that a script's flags of these names select: the file, or else the one beside the weights."""
-    if bert_config_file:
-        return description.read_config(bert_config_file)
-    if not init_checkpoint:
-        raise ValueError("Give --bert_config_file, or --init_checkpoint with a configuration beside it.")
-    opened = open_model(init_checkpoint)
-    logging.info("Configuration from %s.", opened.config_file or init_checkpoint)
-    return opened.needed_config()
-
-
 def from_pretrained(
     model_class: type,
     path: str | OpenedModel,
@@ -71,7 +60,10 @@ def from_pretrained(
     opened = path if isinstance(path, OpenedModel) else open_model(path, part=model_class.part)
     config = config or opened.needed_config()
     taken = inspect.signature(model_class.__init__).parameters
-    labels = _labels(id2label, label2id) if labels is None else labels
+    if labels is None and id2label:
+        labels = [id2label[number] for number in sorted(id2label, key=int)]
+    elif labels is None and label2id:
+        labels = sorted(label2id, key=label2id.get)
     if labels is not None:
         labels = list_of_names(labels, "labels")
         arguments = {"num_labels": len(labels), **arguments, "labels": labels}
@@ -84,9 +76,9 @@ def from_pretrained(
         logging.warning(message, opened.path, len(known), outputs)
         known = None
     stored = {**head.to_dict(), "num_labels": outputs or len(known or ()), "labels": known}
-    sentences = opened.sentences
+    sentences = None
     if "pooling" in taken:
-        sentences = sentences or read_settings(opened.directory)
+        sentences = opened.sentences or read_settings(opened.directory)
         stored["pooling"] = sentences.pooling
     stored = {name: value for name, value in stored.items() if value and name in taken}
     model = model_class(config, **{**stored, **arguments})
@@ -95,12 +87,6 @@ def from_pretrained(
     files = dataclasses.replace(opened, weights=None, head=head, sentences=sentences, card=facts)
     setattr(model, _FILES_ATTRIBUTE, files)
     return model
-
-
-def _labels(id2label: Mapping | None, label2id: Mapping | None) -> list[str] | None:
-    if id2label:
-        return [id2label[number] for number in sorted(id2label, key=int)]
-    return sorted(label2id, key=label2id.get) if label2id else None
 
 
 def save_pretrained(

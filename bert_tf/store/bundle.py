@@ -19,6 +19,7 @@ import numpy as np
 from absl import logging
 
 from bert_tf.store.tensor_files import Weights
+from bert_tf.store.variable_names import other_slots, with_our_names
 from bert_tf.system.example_bytes import fields, masked_crc32c, varint
 from bert_tf.system.messages import abbreviated_list, warn_once
 from bert_tf.system.storage import names_in, paths_beginning_with
@@ -28,6 +29,8 @@ INDEX_SUFFIX = ".index"
 DATA_SUFFIX = ".data-00000-of-00001"
 # The key of the object graph in every object-based (TF2) checkpoint.
 OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
+
+_HUB_SCOPE = "module/"  # of the encoder in TF1 Hub modules
 
 # Smaller models are always one file, however their sizes are spread.
 _SHARDED_FROM_BYTES = 1 << 28
@@ -47,10 +50,7 @@ class DamagedError(ValueError):
 
 @dataclasses.dataclass(frozen=True)
 class _Entry:
-    """Type and shape of a tensor; the file (a number), first byte, size and checksum of its value, if it has one file.
-
-    A TF1 variable that was partitioned has not: its parts have keys of their own.
-    """
+    """Of a tensor; shard: the number of its file. A TF1 variable that was partitioned has parts in other entries."""
 
     type: int
     shape: tuple[int, ...]
@@ -62,7 +62,7 @@ class _Entry:
 
 
 class CheckpointReader:
-    """An open TensorFlow checkpoint: names and shapes, and values, each of which is read on demand."""
+    """An open TensorFlow checkpoint, whose values are read on demand."""
 
     def __init__(self, prefix: str):
         self.prefix, path = prefix, prefix + INDEX_SUFFIX
@@ -88,7 +88,6 @@ class CheckpointReader:
         return {name: list(entry.shape) for name, entry in self._tensors.items()}
 
     def get_tensor(self, name: str) -> np.ndarray | bytes:
-        """One value, bfloat16 as float32; a string as bytes."""
         entry = self._tensors[name]
         if entry.is_partitioned:
             import tensorflow as tf
@@ -112,6 +111,18 @@ class CheckpointReader:
         return f"{self.prefix}.data-{shard:05d}-of-{self._shards:05d}"
 
 
+def open_checkpoint(prefix: str) -> Weights:
+    """A checkpoint of TF1; of values that optimizers keep, Adam's alone are among its tensors."""
+    reader = CheckpointReader(prefix)
+    shapes_of_file = reader.get_variable_to_shape_map()
+    origins = {name.removeprefix(_HUB_SCOPE): name for name in sorted(shapes_of_file)}
+    unused = {origins.pop(name): "of an optimizer" for name in other_slots(origins)}
+    shapes = {name: tuple(shapes_of_file[origin]) for name, origin in origins.items()}
+    return with_our_names(
+        Weights(prefix, "tf1", shapes, origins, lambda name: reader.get_tensor(origins[name]), unused)
+    )
+
+
 def _check(masked: int, content: bytes) -> None:
     if masked != masked_crc32c(content):
         raise ValueError("it does not match its checksum")
@@ -128,7 +139,6 @@ def _entries(content: bytes) -> Iterator[tuple[bytes, bytes]]:
 
 
 def _of_block(content: bytes, handle: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """Keys and values of the block that a handle, its first byte and size, leads to."""
     offset, at = varint(handle, 0)
     size, _ = varint(handle, at)
     block, trailer = content[offset : offset + size], content[offset + size : offset + size + _TRAILER_BYTES]
@@ -160,8 +170,8 @@ def _entry(value: bytes) -> _Entry:
 
 
 def write_bundle(prefix: str, tensors: Mapping) -> None:
-    """Writes tensors in the format of TF1's Saver, version 2. `Weights` are held in memory once; those whose largest
-    tensors are a good part of the whole (ALBERT-xxlarge) are written as shards, and held one shard at a time."""
+    """Writes tensors in the format of TF1's Saver, version 2; those whose largest are a good part of the whole
+    (ALBERT-xxlarge) as shards, one of which is in memory at a time."""
     import tensorflow as tf
 
     shards = _shards(tensors)
@@ -177,10 +187,7 @@ def write_bundle(prefix: str, tensors: Mapping) -> None:
 
 
 def _shards(tensors: Mapping) -> list[list[str]]:
-    """Names by shard, the largest first: the copies that are made while they are read are gone before memory is full.
-
-    TensorFlow's writer needs all tensors of a shard at once. What is not `Weights` is in memory already.
-    """
+    """Names by shard, the largest first: copies that are made while they are read are gone before memory is full."""
     shapes = tensors.shapes if isinstance(tensors, Weights) else {}
     sizes = {name: 4 * math.prod(shape) for name, shape in shapes.items()}
     names = sorted(tensors, key=lambda name: -sizes.get(name, 0))
@@ -198,7 +205,6 @@ def _shards(tensors: Mapping) -> list[list[str]]:
 
 
 def tensor_value(tensor):
-    """The tf.Tensor that a checkpoint keeps of a variable, an array or a scalar."""
     import keras
     import tensorflow as tf
 
@@ -233,8 +239,7 @@ _STATE_LINE = re.compile(rb'\s*(\w+):\s*(?:"((?:[^"\\\\]|\\\\.)*)"|[\d.e+-]+)\s*
 
 
 def checkpoint_state(output_dir: str) -> tuple[str | None, list[str]]:
-    """What the file `checkpoint` says: the prefix of the newest checkpoint, and those of all that count; none if there
-    is no such file, or, with a warning, if it is damaged."""
+    """The prefix of the newest checkpoint, and those of all that count, as the file `checkpoint` says, if whole."""
     path = posixpath.join(output_dir, "checkpoint")
     if not exists(path):
         return None, []
@@ -252,7 +257,7 @@ def checkpoint_state(output_dir: str) -> tuple[str | None, list[str]]:
 
 
 def _beside(output_dir: str, name: str) -> str:
-    """The prefix that a state file names; for an absolute path the one beside the file, since folders are copied."""
+    """The prefix that a state file names; for an absolute path the one next to the file, since folders are copied."""
     named, here = (posixpath.join(output_dir, path) for path in (name, re.split(r"[/\\]", name)[-1]))
     if not re.match(r"/|\w+:", name) or not exists(here + INDEX_SUFFIX):
         return named
@@ -268,7 +273,7 @@ def saved_steps(output_dir: str) -> dict[int, str]:
 
 
 def data_files(prefix: str) -> list[str]:
-    """The paths of a checkpoint's files of values: one, or its shards; none if the checkpoint does not exist."""
+    """The paths of a checkpoint's files of values, if there are any."""
     return paths_beginning_with(prefix + DATA_SUFFIX[:6])
 
 

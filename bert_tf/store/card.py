@@ -1,4 +1,4 @@
-"""The card of a model: the README.md beside its weights says what it is, what it was made of, and how to use it.
+"""The card of a model: the README.md next to its weights says what it is, what it was made of, and how to use it.
 
 The form is that of Hugging Face's hub (https://huggingface.co/docs/hub/model-cards): YAML, which the hub reads, then
 Markdown. A card has only facts that are known, and neither date nor host: the same run always leaves the same bytes.
@@ -92,7 +92,7 @@ def beginning_of(path: str | None, weights: Weights | None = None, with_checksum
 
 
 def read_generated_card(directory: str) -> str | None:
-    """A directory's card; None if it has none, or one that is a user's."""
+    """A directory's card, if it has one that is not a user's."""
     text = _beginning(directory, CARD)
     return text if _MARK in text else None
 
@@ -224,7 +224,7 @@ def _sizes(files: ModelFiles, shapes: Mapping) -> dict[str, object]:
 
 
 def shown_results(results: Mapping[str, float]) -> dict[str, float]:
-    """The metrics to show of an evaluation's results: without its step, and without `loss` beside `eval_loss`.
+    """The metrics to show of an evaluation's results: without its step, and without `loss` next to `eval_loss`.
 
     The first is the mean over batches, which the original writes, too; the second is the mean over examples.
     """

@@ -1,4 +1,4 @@
-"""What the files beside a model's weights say: its configuration, head, vocabulary and casing.
+"""What the files next to a model's weights say: its configuration, head, vocabulary and casing.
 
 In any of the four formats, a model directory is complete: it has bert_config.json and head_config.json or config.json,
 the tokenizer's files (vocab.txt or tokenizer.json; vocab.json with merges.txt for byte-level BPE, spiece.model for
@@ -20,7 +20,7 @@ from bert_tf.store.head_config import HEAD_CONFIG, HUGGINGFACE_CONFIG, NO_HEAD, 
 from bert_tf.system.messages import is_first, naming_flag
 from bert_tf.system.storage import is_remote, name_of, paths_beginning_with
 from bert_tf.system.text_files import read_bytes, read_json, read_json_if_there
-from bert_tf.text import find_vocabulary, tokenizer_of_file
+from bert_tf.text import find_vocabulary, tokenizer_class_of, tokenizer_of_file
 from bert_tf.text.characters import TOKENIZER
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.text.tokenizer_files import Casing, directory_of, first_existing, read_casing, read_tokenizer_config
@@ -34,14 +34,12 @@ _CONFIG_CLASSES = {family.config_class.file_name: family.config_class for family
 
 @dataclasses.dataclass(frozen=True)
 class CardFacts:
-    """What a card says beyond what a model's own files do; what is not known stays out.
+    """What a card says beyond what a model's own files do.
 
-    beginning: the weights that it began from, as `card.beginning_of` has them.
-    data: what tells the training data from any other.
-    settings: of the training, as `card.public` has them. results: on the dev set, with `step`, if known.
-    notes: sentences about these.
-    usage: Python, or commands, for the model in the folder `card.PLACE`; None: they follow from its class. is_served:
-      whether export_saved_model.py takes it.
+    beginning: the weights that it began from, as `card.beginning_of` has them. data: which data it was trained on.
+    settings: of the training, as `card.public` has them. results: on the dev set, with `step`. notes: on these.
+    usage: Python, or commands, for the model in the folder `card.PLACE`; None: they follow from its class.
+    is_served: whether export_saved_model.py takes it.
     """
 
     beginning: Mapping | None = None
@@ -86,6 +84,11 @@ class ModelFiles:
             raise ValueError(f"{where} has no bert_config.json or config.json: name one (--bert_config_file).")
         return self.config
 
+    def tokenizer_kind(self) -> type[Tokenizer]:
+        """Which tokenizer reads the vocabulary, if there is one, or the family's."""
+        default = self.family.tokenizer_class
+        return tokenizer_class_of(self.vocab_file, default) if self.vocab_file else default
+
     def make_tokenizer(self, *, is_checked: bool = False) -> Tokenizer:
         """A new tokenizer, checked against the configuration; its `max_length` is what the model takes.
 
@@ -111,10 +114,10 @@ class ModelFiles:
 def read_model_files(
     path: str, hints: Mapping | None = None, config_file: str | None = None, family: Family = BERT
 ) -> ModelFiles:
-    """Reads the files beside the weights at `path`.
+    """Reads the files next to the weights at `path`.
 
     hints: `Weights.hints`, used for the casing if no file has it.
-    config_file: a configuration to read instead. The head is read from there, or else from beside the weights.
+    config_file: a configuration to read instead. The head is read from there, or else from next to the weights.
     family: where there is no configuration.
     """
     directory = directory_of(path)
@@ -194,7 +197,7 @@ def _is_huggingface(path: str, values: dict) -> bool:
 
 
 def vocabulary_mismatch(vocab_file: str | None, files: ModelFiles) -> str:
-    """What is wrong with a vocabulary that takes the place of that beside the weights, in `files`; "" if nothing is.
+    """What is wrong with a vocabulary that takes the place of that next to the weights, in `files`; "" if nothing is.
 
     Tokens may be added at the end, or replace [unused1] and the like; if they replace others, a warning says so.
     A vocabulary that is damaged or of another kind passes: the code that uses it reports that.
@@ -225,7 +228,7 @@ def vocabulary_mismatch(vocab_file: str | None, files: ModelFiles) -> str:
 
 
 def check_other_vocabulary(vocab_file: str | None, files: ModelFiles) -> None:
-    """Raises if a vocabulary has other ids than the one beside the weights; see `vocabulary_mismatch`."""
+    """Raises if a vocabulary has other ids than the one next to the weights; see `vocabulary_mismatch`."""
     with naming_flag("--vocab_file"):
         if problem := vocabulary_mismatch(vocab_file, files):
             raise ValueError(f"{problem}. Leave --vocab_file out, or remove the other file if that is the wrong one.")

@@ -1,6 +1,6 @@
 """HeadConfig: the kind of a model's head, and its labels.
 
-bert_config.json describes only the encoder, as in the original. head_config.json is written beside it, unless it would
+bert_config.json describes only the encoder, as in the original. head_config.json is written next to it, unless it would
 be empty, with the keys of `HeadConfig`. Hugging Face keeps the same facts in its config.json, and earlier versions of
 this project kept them in bert_config.json, under Hugging Face's names.
 """
@@ -36,22 +36,17 @@ _MOST_LABELS, _LARGEST = 1 << 20, 1 << 16
 
 @dataclasses.dataclass(frozen=True)
 class HeadConfig:
-    """The properties of a head that a model's configuration and weights don't show.
+    """The properties of a head that a model's configuration and weights don't show; None: not known, or no such thing.
 
-    An ordinary head has none of the attributes from hidden_act on.
-
-    Attributes:
-      architecture: class of the model. The classifiers of texts, words and choices have the same variables.
-      labels: their names in the order of their ids, as they look (`characters.plain_name`); None if they have none.
-      problem_type: of a text classifier: single_label_classification, regression or multi_label_classification.
-      hidden_act: of a text classifier: the activation of its hidden layer, if its family's original has none.
-      window_pooling: of a text classifier: how the windows of a long text are combined (one of WINDOW_POOLINGS).
-      window_stride, max_windows: tokens from the start of a window to that of the next, and how many a text has at
-        most; None: not known. They say how such a model is used, not what it is.
-      pairs: of a text classifier: whether it was trained on pairs of texts; None: not known.
-      activation: of one output: what sentence-transformers makes of it, "sigmoid", "identity" or the whole name of
-        another class; None: not said.
-      untrained: variables whose values are random: the model was saved before it was trained.
+    architecture: class of the model. The classifiers of texts, words and choices have the same variables.
+    labels: their names in the order of their ids, as they look (`characters.plain_name`).
+    problem_type: of a text classifier: single_label_classification, regression or multi_label_classification.
+    hidden_act: of a text classifier: the activation of its hidden layer, if its family's original has none.
+    window_pooling: of a text classifier: how the windows of a long text are combined (one of WINDOW_POOLINGS).
+    window_stride, max_windows: tokens from the start of a window to that of the next, and how many a text has at most.
+    pairs: of a text classifier: whether it was trained on pairs of texts.
+    activation: what sentence-transformers makes of one output: "sigmoid", "identity" or the whole name of a class.
+    untrained: variables whose values are random: the model was saved before it was trained.
     """
 
     architecture: str | None = None
@@ -79,7 +74,6 @@ class HeadConfig:
 
     @classmethod
     def read(cls, path: str) -> "HeadConfig":
-        """Reads a head_config.json."""
         values = read_json(path)
         known = [field.name for field in dataclasses.fields(cls)]
         if unknown := sorted(values.keys() - set(known)):
@@ -93,7 +87,7 @@ class HeadConfig:
 
     @classmethod
     def from_config(cls, values: Mapping, source: str = "config") -> "HeadConfig":
-        """The head in a configuration with KEYS_IN_CONFIG. source: its name in errors, usually its path."""
+        """The head in a configuration with KEYS_IN_CONFIG. source: its name in errors."""
         with naming_file(source):
             names, numbered = values.get("architectures") or [], values.get("id2label") or {}
             by_number = {int(number): str(label) for number, label in numbered.items()}
@@ -117,7 +111,7 @@ class HeadConfig:
             return cls(architecture, labels, problem_type, activation=activation, **kept)
 
     def to_dict(self) -> dict:
-        """The attributes that are not at their defaults; empty if there are none."""
+        """The attributes that are not at their defaults."""
         values = {**dataclasses.asdict(self), "labels": self.labels and list(self.labels)}
         return {name: value for name, value in values.items() if value is not None and value != ()}
 
@@ -126,7 +120,7 @@ class HeadConfig:
 
     @property
     def variant(self) -> str | None:
-        """How the head differs from the original's, which only this project's format can record."""
+        """How the head differs from the original's, if it does, which only this project's format can record."""
         pooling = self.window_pooling
         return f"reads long texts in windows (window_pooling={pooling})" if pooling else None
 
@@ -141,7 +135,6 @@ NO_HEAD = HeadConfig()  # nothing is known about the head
 
 
 def labels_of(labels: Sequence[str] | None, config) -> Sequence[str] | None:
-    """The argument `labels` of a model; if it is None, the labels in `config`, see `head_in`."""
     return head_in(config).labels if labels is None else list_of_names(labels, "labels")
 
 
@@ -151,19 +144,18 @@ def head_in(config) -> HeadConfig:
 
 
 # --- the output layer of trained weights ------------------------------------------------------------------------------
-# A model knows the labels that its outputs stand for. Who uses it, goes on from it or learns from it may have them in
-# another order: the rows of the layer are then put into that order. Other labels need a new layer.
+# Who uses a model, goes on from it or learns from it may have its labels in another order: the rows of the layer are
+# then put into that order. Other labels need a new layer.
 
 OUTPUT_LAYER = "output_weights"  # of classifiers of texts, words and choices
 
 
 def placeholders(count: int) -> tuple[str, ...]:
-    """The names that transformers gives to labels without names."""
     return tuple(f"LABEL_{number}" for number in range(count))
 
 
 def names_in(labels: Sequence[str] | None) -> tuple[str, ...] | None:
-    """The labels; None if there are none, or only `placeholders`."""
+    """The labels, if there are any but `placeholders`."""
     return None if not labels or tuple(labels) == placeholders(len(labels)) else tuple(labels)
 
 
@@ -187,11 +179,9 @@ def order_of(
 ) -> list[int] | None:
     """For each wanted label the output that stands for it; None if the layer has this order already.
 
-    Args:
-      known: labels of the outputs; None if they have no names: they are then taken by position, which is logged.
-      wanted: as many labels, in the order that the outputs shall have.
-      source, advice: beginning and end of messages: whose layer it is, and what to do if it has other labels.
-      others: further names for the wanted labels, in the same order.
+    known: labels of the outputs; without names they are taken by position, which is logged.
+    source, advice: beginning and end of messages: whose layer it is, and what to do if it has other labels.
+    others: further names for the wanted labels, in the same order.
     """
     known, named = names_in(known), names_in(wanted)
     if known is None or (named is None and len(known) == len(wanted)):
@@ -241,13 +231,13 @@ def _variables(weights: Weights) -> list[str]:
 
 
 def reordered(weights: Weights, order: Sequence[int]) -> Weights:
-    """The weights with the rows of the output layer in another order, a list of their present positions."""
+    """The weights with the rows of the output layer in this order of their positions."""
     names, rows, read = _variables(weights), list(order), weights.reader
     return dataclasses.replace(weights, reader=lambda name: read(name)[rows] if name in names else read(name))
 
 
 def without(weights: Weights, reason: str) -> Weights:
-    """The weights without the output layer, which a model then starts from scratch; the reason is logged."""
+    """The weights without the output layer, for a reason that is logged."""
     names = _variables(weights)
     shapes = {name: shape for name, shape in weights.shapes.items() if name not in names}
     return dataclasses.replace(weights, shapes=shapes, unused={**weights.unused, **dict.fromkeys(names, reason)})
@@ -256,9 +246,9 @@ def without(weights: Weights, reason: str) -> Weights:
 def fitted(
     weights: Weights, head: HeadConfig, path: str, model_class: type, new_head: bool, arguments: Mapping
 ) -> tuple[Weights, HeadConfig]:
-    """Weights and head for a model: the outputs in the order of its labels, or without an output layer.
+    """Weights and their head for a model of a class: outputs in the order of its labels, or without an output layer.
 
-    head: that of the weights. arguments: for the model's class: num_labels, labels.
+    arguments: for the class: num_labels, labels.
     """
     kind, labels, names = model_class.__name__, arguments.get("labels"), list(arguments.get("labels") or ())
     known = head.labels

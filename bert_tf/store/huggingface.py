@@ -153,7 +153,7 @@ def _name_in_pytorch(name: str) -> str:
 def open_file(file: str) -> Weights:
     """Opens a weight file of PyTorch, TensorFlow or Flax (safetensors, .bin or .h5, in one piece or in shards).
 
-    The family is that of the config.json beside it or else of the encoder's names. Encoder names may carry the family's
+    The family is that of the config.json next to it or else of the encoder's names, which may carry its
     prefix or not; the pooler and any head may be missing.
     """
     stored_shapes, stored, half = open_tensors(file)

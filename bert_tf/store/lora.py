@@ -1,4 +1,4 @@
-"""LoRA: an encoder stays as it is, and small matrices beside its projections learn (Hu et al. 2021, arXiv:2106.09685).
+"""LoRA: an encoder stays as it is, and small matrices next to its projections learn (Hu et al. 2021, arXiv:2106.09685).
 
 A projection with the kernel W [in, out] computes x W + alpha / rank (x A) B, with A [in, rank], random at first, and
 B [rank, out], at first zero: training starts from exactly the model that was given. Its result is one more kernel,
@@ -23,11 +23,7 @@ from bert_tf.store.variable_names import is_adapter
 
 @dataclasses.dataclass(frozen=True)
 class Lora:
-    """How an encoder is adapted.
-
-    rank: of the adapters. alpha: is divided by the rank, so that a learning rate suits several ranks.
-    train_pooler: whether the pooler is trained itself, as a part of the head.
-    """
+    """How an encoder is adapted. alpha: is divided by the rank. train_pooler: it is trained itself, as the head is."""
 
     rank: int
     alpha: float
@@ -39,7 +35,7 @@ class Lora:
 
 
 def clear_adapters(model) -> None:
-    """Makes a Keras model compute with its kernels alone: every B becomes zero."""
+    """Makes a Keras model compute with its kernels alone."""
     for variable in model.weights:
         if variable.path.endswith("/" + B):
             variable.assign(np.zeros(variable.shape, np.float32))
@@ -59,10 +55,7 @@ def adapted_kernels(names: Iterable[str]) -> list[str]:
 
 
 def merged(weights: Weights) -> Weights:
-    """Weights with each adapter added to its kernel; without adapters they are returned as they are.
-
-    Moments of the adapters are left out, those of other variables stay.
-    """
+    """Weights with each adapter, if there are any, added to its kernel. Moments of the adapters are left out."""
     adapted = adapted_kernels(weights.shapes)
     if not adapted:
         return weights

@@ -94,15 +94,13 @@ _TRANSPOSED = {"cls/seq_relationship/output_weights", "output_weights", "cls/squ
 
 
 def open_checkpoint(path: str) -> Weights:
-    """Opens an object-based checkpoint of tf-models-official; reads names, shapes and at most two poolers.
+    """Opens an object-based checkpoint, by its prefix; reads names, shapes and at most two poolers.
 
     A head of BertPretrainerV2 or BertClassifier may have a pooler of its own, and then the encoder's was not trained.
     Such a pooler is `bert/pooler/dense` here, and the encoder's own is listed as unused if it is another.
 
     Of an ElectraPretrainer it is the discriminator; `Weights.parts` has the generator, too. An encoder alone with a
     narrower word table is an ELECTRA's.
-
-    path: the checkpoint's files without .index and .data; of a SavedModel `<directory>/variables/variables`.
     """
     reader = bundle.CheckpointReader(path)
     variables = _read_variables(reader, path)
@@ -287,7 +285,7 @@ def _drop_unfit_heads(keys: dict[str, str], shapes: dict, expected: dict) -> dic
 
 
 def _choose_pooler(keys: dict[str, str], shapes: dict, read, encoder_pooler: str) -> dict[str, str]:
-    """Decides which pooler becomes that of the encoder, `encoder_pooler`; returns why the other is not used, by key."""
+    """Makes one of two poolers that of the encoder; returns why the other is not used, by key."""
     pairs = [(f"{encoder_pooler}/{leaf}", f"{_HEADS_POOLER}/{leaf}") for leaf in ("kernel", "bias")]
     if pairs[0][1] not in keys:
         return {}

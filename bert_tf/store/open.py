@@ -36,8 +36,6 @@ from bert_tf.text.tokenizer_files import directory_of, first_existing, is_there,
 
 # How the names of files other than TensorFlow's checkpoints end.
 _ENDINGS = (".safetensors", ".index.json", ".bin", ".pt", ".pth", ".h5")
-# The encoder's scope in TF1 Hub modules.
-_HUB_SCOPE = "module/"
 # What export_saved_model.py writes.
 EXPORT_FILE, GRAPH_FILE = "export.json", "saved_model.pb"
 ONNX_FILES = ("model.onnx", "model_int8.onnx")
@@ -47,15 +45,12 @@ ONNX_FILES = ("model.onnx", "model_int8.onnx")
 class Format:
     """A format of weights, and what it can hold.
 
-    Attributes:
-      name: its --format value.
-      help: one sentence for --format.
-      looked_for: what a directory must have one of.
-      file_name: of the weights in a directory that is written; None: the format is only read.
-      takes_prefix: a target may be a prefix such as out/bert_model.ckpt, not only a directory.
-      holds_optimizer: can store Adam moments and the step.
-      holds_variants: can record that a model is causal or reads windows; in other formats it would be read as BERT.
-      knows_exact_gelu: the format's own programs have hidden_act "gelu_erf".
+    name, help: of --format. looked_for: what a directory must have one of.
+    file_name: of the weights in a directory that is written; None: the format is only read.
+    takes_prefix: a target may be a prefix such as out/bert_model.ckpt, not only a directory.
+    holds_optimizer: can store Adam moments and the step.
+    holds_variants: can record that a model is causal or reads windows; in other formats it would be read as BERT.
+    knows_exact_gelu: the format's own programs have hidden_act "gelu_erf".
     """
 
     name: str
@@ -101,14 +96,7 @@ FORMATS = {format.name: format for format in (BERT_TF, HUGGINGFACE, MODEL_GARDEN
 
 
 def find_weights(path: str) -> tuple[Format, str]:
-    """The format of the weights at a path that a user gave.
-
-    Args:
-      path: a checkpoint prefix, one of its files, a weight file, or a directory of any format.
-
-    Returns:
-      The format, and a file, or the prefix of a TensorFlow checkpoint.
-    """
+    """The format of the weights at a path, and their file, or the prefix of a TensorFlow checkpoint."""
     finish_replacing(path if is_folder(path) else posixpath.dirname(path))
     file = path if path.endswith(_ENDINGS) and exists(path) else None
     if is_folder(path):
@@ -136,7 +124,6 @@ def find_weights(path: str) -> tuple[Format, str]:
 
 
 def has_weights(folder: str) -> bool:
-    """Whether a folder has weights of a known format, readable or not."""
     try:
         find_weights(folder)
     except (FileNotFoundError, ValueError) as error:
@@ -149,12 +136,10 @@ def is_light(path: str) -> bool:
     return not is_remote(path) and find_weights(path)[0] is not MODEL_GARDEN
 
 
-def open_weights(path: str, part: str | None = None, *, merge: bool = True) -> Weights:
-    """Opens the weights at `path`; reads only names and shapes.
+def open_weights(path: str, *, merge: bool = True) -> Weights:
+    """Opens the weights at a path, of several models in a file the first; reads only names and shapes.
 
-    Args:
-      part: which of several models that are trained together, see `Family.parts`. None: the first in the file.
-      merge: adapters of LoRA, which checkpoints of a run have, are added to their kernels. False: as they are stored.
+    merge: adapters of LoRA, which checkpoints of a run have, are added to their kernels. False: as they are stored.
     """
     format, file = find_weights(path)
     if format is BERT_TF:
@@ -170,18 +155,12 @@ def open_weights(path: str, part: str | None = None, *, merge: bool = True) -> W
     else:
         from bert_tf.store import bundle
 
-        reader = bundle.CheckpointReader(file)
-        shapes_of_file = reader.get_variable_to_shape_map()
-        origins = {name.removeprefix(_HUB_SCOPE): name for name in sorted(shapes_of_file)}
-        unused = {origins.pop(name): "of an optimizer" for name in variable_names.other_slots(origins)}
-        shapes = {name: tuple(shapes_of_file[origin]) for name, origin in origins.items()}
-        weights = Weights(file, TF1.name, shapes, origins, lambda name: reader.get_tensor(origins[name]), unused)
-        weights = variable_names.with_our_names(weights)
+        weights = bundle.open_checkpoint(file)
     if merge and any(map(variable_names.is_adapter, weights.shapes)):
         from bert_tf.store.lora import merged
 
         weights = merged(weights)
-    return choose_part(weights, part) if part else weights
+    return weights
 
 
 def open_ours(file: str) -> Weights:
@@ -192,20 +171,6 @@ def open_ours(file: str) -> Weights:
 def has_optimizer_state(path: str) -> bool:
     """Whether weights have the Adam moments, without which training can't continue from them."""
     return any(name.endswith("/adam_m") for name in open_weights(path).shapes)
-
-
-def choose_part(weights: Weights, part: str) -> Weights:
-    """One of the models in a file; the file's only one where nothing shows which it is."""
-    if part in weights.parts:
-        return weights.parts[part]
-    family = family_of_variables(weights.shapes)
-    title = family.config_class.title
-    if part not in family.parts:
-        raise ValueError(f"{weights.path} is a {title}, which has no {part}.")
-    for other, variable in family.parts.items():
-        if other != part and variable in weights.shapes:
-            raise ValueError(f"{weights.path} is the {other} of an {title}: give the weights of a {part}.")
-    return weights
 
 
 # --- a model ----------------------------------------------------------------------------------------------------------
@@ -278,13 +243,25 @@ def open_model(
     elif with_weights:
         opened.weights = open_weights(opened.path)
         if part in family_of_variables(opened.weights).parts:
-            opened.weights = choose_part(opened.weights, part)
+            opened.weights = _part_of(opened.weights, part)
         files = _files_beside(opened.weights, config_file, is_checked)
     else:
         files = read_model_files(opened.path, config_file=config_file)
         if not files.config:
             files = _without_configuration(opened)
     return dataclasses.replace(opened, **{**vars(files), "sentences": sentences})
+
+
+def _part_of(weights: Weights, part: str) -> Weights:
+    """One of the models in a file; the file's only one where nothing shows which it is."""
+    if part in weights.parts:
+        return weights.parts[part]
+    family = family_of_variables(weights)
+    for other, variable in family.parts.items():
+        if other != part and variable in weights:
+            title = family.config_class.title
+            raise ValueError(f"{weights.path} is the {other} of an {title}: give the weights of a {part}.")
+    return weights
 
 
 def _without_configuration(opened: OpenedModel) -> ModelFiles:

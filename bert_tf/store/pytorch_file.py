@@ -2,7 +2,7 @@
 
 A pickle is a program that may call any function. Here it is given none but those of `_Unpickler`, which describe
 tensors. Operations that no dict of tensors needs, and any number that does not fit the bytes that are there, are
-refused before a tensor is read.
+errors before a tensor is read.
 
 Source: the notes "Serialization semantics" of PyTorch's documentation; operations: `pickletools` of Python.
 """
@@ -36,8 +36,6 @@ _MOST_TUPLES = 30_000  # four a tensor; hashing deeper ones overflows the stack
 
 
 class _Storage(NamedTuple):
-    """Numbers in an entry of the zip."""
-
     key: str
     kind: str
     count: int
@@ -53,11 +51,7 @@ class _Tensor(NamedTuple):
 
 
 def open_state_dict(local: str, path: str) -> tuple[dict[str, tuple[int, ...]], Callable[[str], np.ndarray], bool]:
-    """Shapes by name; a function that reads a tensor, floats as float32; whether any has half precision.
-
-    Args:
-      local: the file, of PyTorch 1.6 or later. path: what it is called in errors.
-    """
+    """See `tensor_files.open_tensors`. local: the file, of PyTorch 1.6 or later. path: what it is called in errors."""
     try:
         archive = zipfile.ZipFile(local)
         entries = {info.filename: info for info in archive.infolist()}
@@ -93,7 +87,6 @@ def open_state_dict(local: str, path: str) -> tuple[dict[str, tuple[int, ...]], 
 
 
 def _content(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, most: float = math.inf) -> bytes:
-    """The bytes of an entry, which match its checksum, if it has one."""
     if entry.file_size > most:
         raise ValueError(f"an entry has {entry.file_size:,} bytes where {most:,} are the most")
     if entry.compress_type or entry.compress_size != entry.file_size:
@@ -103,11 +96,7 @@ def _content(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, most: float = mat
 
 
 def _fits(tensor: _Tensor, entry: zipfile.ZipInfo, largest: int) -> bool:
-    """Whether a tensor, whose numbers may be any, is in its storage.
-
-    Args:
-      entry: of the storage. largest: the most elements that a file of this size may describe.
-    """
+    """Whether a tensor, whose numbers may be any, is in its storage. largest: its most elements."""
     storage, numbers = tensor.storage, (*tensor.shape, *tensor.strides, tensor.offset)
     if min(numbers) < 0 or len(tensor.shape) > 32:
         return False

@@ -24,7 +24,7 @@ from bert_tf.system import storage
 from bert_tf.system.messages import abbreviated_list
 from bert_tf.system.storage import is_remote, names_in, write_files, write_text_file
 from bert_tf.system.text_files import exists, is_folder
-from bert_tf.text import tokenizer_class_of, tokenizer_files
+from bert_tf.text import tokenizer_files
 from bert_tf.text.tokenizer import ROLES
 from bert_tf.text.wordpiece import FullTokenizer
 
@@ -76,8 +76,7 @@ def description_of(files: ModelFiles, vocabulary: list[str] | None = None) -> di
     nothing but the casing, if it is known. vocabulary: lines of vocab.txt instead of files.vocab_file.
     """
     check_vocabulary(files, vocabulary)
-    family, casing, of_vectors = files.family, files.casing, {}
-    kind = default = family.tokenizer_class
+    default, casing, kind, of_vectors = files.family.tokenizer_class, files.casing, files.tokenizer_kind(), {}
     if files.sentences:
         from bert_tf.store.sentence_settings import settings_files
 
@@ -89,7 +88,6 @@ def description_of(files: ModelFiles, vocabulary: list[str] | None = None) -> di
         contents, settings = {}, {f"{role}_token": getattr(default, f"{role}_token") for role in ROLES}
         settings |= {"do_lower_case": casing.do_lower_case, "strip_accents": casing.strip_accents}
     else:
-        kind = tokenizer_class_of(files.vocab_file, default)
         is_pieces = issubclass(kind, FullTokenizer)
         tokenizer = kind.from_file(files.vocab_file, casing) if is_pieces else files.make_tokenizer(is_checked=True)
         contents, settings, kind = tokenizer.files(), tokenizer.settings(), type(tokenizer)
@@ -97,7 +95,7 @@ def description_of(files: ModelFiles, vocabulary: list[str] | None = None) -> di
             contents[tokenizer_files.VOCAB] = "".join(line + "\n" for line in vocabulary).encode()
     settings["model_max_length"] = files.max_seq_length or files.config.max_length
     is_usual = kind.huggingface_class == default.huggingface_class
-    settings["tokenizer_class"] = family.tokenizer_name if is_usual else kind.huggingface_class
+    settings["tokenizer_class"] = files.family.tokenizer_name if is_usual else kind.huggingface_class
     text = json.dumps(settings, indent=2, sort_keys=True, ensure_ascii=False)
     contents[tokenizer_files.TOKENIZER_CONFIG] = f"{text}\n".encode()
     return of_vectors | dict(reversed(contents.items()))
@@ -199,12 +197,10 @@ def check_writable(
 
 def check_vocabulary(files: ModelFiles, vocabulary: list[str] | None = None) -> None:
     """Raises if a vocabulary of word pieces has more lines than the model has rows."""
-    file = files.vocab_file
-    if not file or not issubclass(tokenizer_class_of(file, files.family.tokenizer_class), FullTokenizer):
-        return
-    lines = tokenizer_files.vocabulary_lines(file) if vocabulary is None else vocabulary
-    if len(lines) > files.config.vocab_size:
-        raise ValueError(f"{file} has {len(lines)} lines, but vocab_size is {files.config.vocab_size}.")
+    if (file := files.vocab_file) and issubclass(files.tokenizer_kind(), FullTokenizer):
+        lines, size = vocabulary or tokenizer_files.vocabulary_lines(file), files.config.vocab_size
+        if len(lines) > size:
+            raise ValueError(f"{file} has {len(lines)} lines, but vocab_size is {size}.")
 
 
 def _check_format(format: str, files: ModelFiles) -> None:
@@ -218,10 +214,8 @@ def _check_format(format: str, files: ModelFiles) -> None:
     if format == "tf1" and config.layer_norm_eps != _THEIR_LAYER_NORM_EPS:
         message = "format=%s: layer_norm_eps is %g; programs for this format compute with %g, and their outputs differ."
         logging.warning(message, format, config.layer_norm_eps, _THEIR_LAYER_NORM_EPS)
-    if format == "huggingface" and files.vocab_file:
-        kind = tokenizer_class_of(files.vocab_file, files.family.tokenizer_class)
-        if kind.transformers_differs:
-            logging.warning("%s: %s", files.vocab_file, kind.transformers_differs)
+    if format == "huggingface" and files.vocab_file and (differs := files.tokenizer_kind().transformers_differs):
+        logging.warning("%s: %s", files.vocab_file, differs)
 
 
 # Weights, configuration, head, vocabulary and casing of a model; left beside another model's they would be mixed up.

@@ -28,17 +28,14 @@ _KEYS = {"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "cls", "p
 class SentenceSettings:
     """How a directory's model makes vectors.
 
-    Attributes:
-      directory: of the encoder.
-      pooling: one of POOLINGS: of all tokens the mean or, in each dimension, the largest value; or the first token.
-      normalize: whether vectors have the length 1.
-      max_seq_length: tokens of a text at most; None: what the model takes.
-      lower: texts are lower-cased before they are tokenized, whatever the tokenizer does.
-      described: whether files of sentence-transformers say so.
-      prompts: name -> what is put before a text. default_prompt_name: the prompt of texts without another; None: none.
-      include_prompt: whether the pooling reads the prompt's tokens (and the special ones before them).
-      truncate_dim: how many numbers of a vector are kept, after its length was made 1; None: all.
-      similarity: what compares two vectors, by the name of sentence-transformers: "cosine", "dot" or another.
+    directory: of the encoder. described: whether files of sentence-transformers say how.
+    pooling: of all tokens the mean or, in each dimension, the largest value; or the first token.
+    normalize: whether vectors have the length 1. max_seq_length: of a text; None: what the model takes.
+    lower: texts are lower-cased before they are tokenized, whatever the tokenizer does.
+    prompts: name -> what is put before a text. default_prompt_name: the prompt of texts without another, if any.
+    include_prompt: whether the pooling reads the prompt's tokens (and the special ones before them).
+    truncate_dim: how many numbers of a vector are kept, after its length was made 1; None: all.
+    similarity: what compares two vectors, by the name of sentence-transformers: "cosine", "dot" or another.
     """
 
     directory: str
@@ -57,17 +54,13 @@ class SentenceSettings:
         check_pooling(self.pooling)
 
     def length_for(self, config: BertConfig) -> int | None:
-        """`max_seq_length`, or what the model can take if that is less."""
         return self.max_seq_length and min(self.max_seq_length, config.max_length)
 
     def size_for(self, config: BertConfig) -> int:
         return min(self.truncate_dim or config.hidden_size, config.hidden_size)
 
     def prompt(self, name: str | None = None) -> str:
-        """The prompt before a text: that of this name, or the default one.
-
-        As in sentence-transformers every directory has "query" and "document", which are empty unless it says more.
-        """
+        """The prompt of this name, or the default one; "query" and "document" are there, if empty, as in theirs."""
         name = self.default_prompt_name if name is None else name
         if name is None or (name in ("query", "document") and name not in self.prompts):
             return ""
@@ -77,7 +70,7 @@ class SentenceSettings:
         return self.prompts[name]
 
     def skipped(self, prompt: str, tokenizer) -> int:
-        """How many of a row's first tokens, the prompt, the pooling leaves out; 0 with include_prompt."""
+        """How many of a row's first tokens, the prompt, the pooling leaves out."""
         if self.include_prompt or not prompt:
             return 0
         text = prompt.strip().lower() if self.lower else prompt.strip()
@@ -150,7 +143,6 @@ def settings_files(settings: SentenceSettings, hidden_size: int) -> dict[str, st
             "prompts": dict(settings.prompts),
             "default_prompt_name": settings.default_prompt_name,
             "similarity_fn_name": settings.similarity,
+            **({"truncate_dim": settings.truncate_dim} if settings.truncate_dim else {}),
         }
-        if settings.truncate_dim:
-            contents[SENTENCES_CONFIG]["truncate_dim"] = settings.truncate_dim
     return {name: json.dumps(content, indent=2, ensure_ascii=False) + "\n" for name, content in contents.items()}

@@ -31,15 +31,11 @@ _BLOCK_BYTES = 1 << 23
 class Weights(Mapping[str, np.ndarray]):
     """The tensors of a file under the original's names: a mapping that reads a tensor on each access.
 
-    Attributes:
-      path: the file or prefix, as shown in errors.
-      format: its name (see store/open.py).
-      shapes: by the original's name.
-      origins: the original's name -> what the file calls it.
-      unused: entries of the file without an equivalent in the original's format -> why.
-      reader: reads one tensor by the original's name, in the original's layout.
-      hints: what the file itself says about the model: `num_attention_heads`, `hidden_act`, `do_lower_case`.
-      parts: by name, the models in a file that has several: this one, and the others.
+    path: the file or prefix, as shown in errors. format: its name in `open.FORMATS`.
+    origins: the original's name -> what the file calls it. shapes, reader: of tensors in the original's layout.
+    unused: entries of the file without an equivalent in the original's format -> why.
+    hints: what the file itself says about the model: `num_attention_heads`, `hidden_act`, `do_lower_case`.
+    parts: by name, the models in a file that has several, this one among them.
     """
 
     path: str
@@ -87,11 +83,7 @@ def blocks(tensor: np.ndarray) -> Iterator[np.ndarray]:
 def renamed(
     weights: Weights, names: Mapping[str, str], unused: Mapping[str, str], transposed: Collection[str] = ()
 ) -> Weights:
-    """Some of the tensors under other names.
-
-    Args:
-      names: new name -> old one. unused: see `Weights`. transposed: new names of matrices that are transposed.
-    """
+    """Some of the tensors, as new name -> old one. transposed: new names of matrices that are transposed."""
 
     def shape_of(new: str) -> tuple[int, ...]:
         shape = weights.shapes[names[new]]
@@ -112,7 +104,6 @@ def renamed(
 
 
 def with_tensors(weights: Weights, tensors: Mapping[str, np.ndarray]) -> Weights:
-    """The weights and more tensors, which are in memory."""
     return dataclasses.replace(
         weights,
         shapes={**weights.shapes, **{name: value.shape for name, value in tensors.items()}},
@@ -132,10 +123,9 @@ _READ = {"F64", "F32", "F16", "BF16", "I64", "I32", "I16", "I8", "U8", "BOOL"}  
 
 
 def open_tensors(file: str) -> tuple[Shapes, Reader, bool]:
-    """Opens a safetensors file, a pytorch_model.bin, a tf_model.h5, or an index of shards: shapes by name, a function
-    that reads a tensor, and whether any has half precision, which is widened.
+    """Opens a safetensors file, a pytorch_model.bin, a tf_model.h5, or an index of shards.
 
-    A remote file (gs://...) is first copied to a temporary folder, which lives as long as the reader.
+    Returns shapes, a reader, and whether any tensor has half precision, which is widened.
     """
     if file.endswith(SHARD_INDEX_SUFFIX):
         return _open_shards(file)
@@ -150,7 +140,7 @@ def open_tensors(file: str) -> tuple[Shapes, Reader, bool]:
 
 
 def _open_hdf5(local: str, path: str) -> tuple[Shapes, Reader, bool]:
-    """Opens a file of Keras, which puts the names of a layer and of the model before that of a tensor."""
+    """Keras puts the names of a layer and of the model before that of a tensor."""
     import h5py
 
     tensors = {}
@@ -220,7 +210,6 @@ def _crc32c(content: bytes | np.ndarray) -> str:
 
 
 def _bfloat16(local: str, name: str, shape: tuple[int, ...]) -> np.ndarray:
-    """A tensor of the upper halves of float32 numbers, which NumPy alone doesn't know."""
     with open(local, "rb") as file:
         size = int.from_bytes(file.read(8), "little")
         begin, _ = json.loads(file.read(size))[name]["data_offsets"]
@@ -288,7 +277,6 @@ def write_safetensors(path: str, tensors: Mapping[str, np.ndarray], metadata: Ma
 
 
 def _open_shards(index_file: str) -> tuple[Shapes, Reader, bool]:
-    """Opens the shards that an index names, as `open_tensors`: tensor's name -> name of the file that it is in."""
     file_of, folder = read_json(index_file).get("weight_map"), posixpath.dirname(index_file)
     names = sorted({*map(str, file_of.values())}) if isinstance(file_of, dict) else [""]
     if odd := [name for name in names if not re.fullmatch(r"[^/\\]+\.(safetensors|bin)", name)]:

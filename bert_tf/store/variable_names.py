@@ -24,7 +24,7 @@ from bert_tf.families.names import (
 from bert_tf.store.tensor_files import Weights, renamed
 from bert_tf.system.messages import abbreviated_list
 
-# What LoRA trains beside a kernel, see lora.py.
+# What LoRA trains next to a kernel, see lora.py.
 ADAPTER_A, ADAPTER_B, ADAPTER_ALPHA = "lora_a", "lora_b", "lora_alpha"
 
 

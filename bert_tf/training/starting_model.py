@@ -22,7 +22,6 @@ Adjustment = Callable[[Weights], Weights]
 
 
 def unchanged(weights: Weights) -> Weights:
-    """The `Adjustment` of weights that fit the run."""
     return weights
 
 
@@ -66,10 +65,7 @@ def make_tokenizer(files: ModelFiles, values: ModelSettings) -> Tokenizer:
 
 @dataclasses.dataclass(frozen=True)
 class StartingHead:
-    """The output layer of the weights that a run begins with, or uses.
-
-    source: flag and path of the weights. head: what is known of it. outputs: its rows.
-    """
+    """The output layer of the weights that a run begins with, or uses. source: flag and path. outputs: its rows."""
 
     source: str
     head: HeadConfig
@@ -77,7 +73,6 @@ class StartingHead:
 
     @property
     def labels(self) -> tuple[str, ...] | None:
-        """The names of its outputs; None if they are not known."""
         names = head_config.names_in(self.head.labels)
         return names if names and len(names) == self.outputs else None
 

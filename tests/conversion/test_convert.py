@@ -1,4 +1,4 @@
-"""Conversion between all formats, by function and by script; a refused conversion leaves nothing behind."""
+"""Conversion between all formats, by function and by script; a conversion that fails leaves nothing behind."""
 
 import dataclasses
 import json

@@ -109,7 +109,7 @@ def test_tf1_and_hugging_face_both_ways(released, tmp_path, caplog, part):
     there_and_back(released / "model.ckpt", tmp_path, 2, ("vocab.txt",), part, own)
     open_for_script(str(tmp_path / "0"), **NO_FLAGS)
     assert ("0/model.safetensors is the generator of an ELECTRA" in caplog.text) == (part == "generator")
-    weights = open_weights(str(released), part)
+    weights = open_model(str(released), part=part).weights
     assert set(weights.unused.values()) == {f"of the {PARTS[1 - PARTS.index(part)]}"}
 
 

@@ -1,4 +1,4 @@
-"""Models that are given back: transformers and sentence-transformers open what we write without a word, and compute the
+"""Models that are given back: transformers and sentence-transformers open what we write silently, and compute the
 same from the same texts; huggingface_hub understands the cards.
 """
 
@@ -39,7 +39,7 @@ AT_ONCE = [("bert", "pretraining"), ("bert", "tagger"), ("electra", "classifier"
 
 
 @contextlib.contextmanager
-def without_a_word():
+def silently():
     """Fails if a library warns, by warnings or by its log."""
     records, handler = [], logging.Handler(logging.WARNING)
     handler.emit = lambda record: records.append(record.getMessage())
@@ -67,7 +67,7 @@ def library(monkeypatch):
 def outputs_of_theirs(library, folder: pathlib.Path, auto_class: str, choices: bool) -> dict[str, np.ndarray]:
     import torch
 
-    with without_a_word():
+    with silently():
         model = getattr(library, auto_class).from_pretrained(folder).eval()
         tokenizer = library.AutoTokenizer.from_pretrained(folder)
         inputs = tokenizer(TEXTS, padding=True, return_tensors="pt")
@@ -78,11 +78,11 @@ def outputs_of_theirs(library, folder: pathlib.Path, auto_class: str, choices: b
 
 
 @pytest.mark.parametrize(("family", "head"), [*AT_ONCE, *slow(*(case for case in CASES if case not in AT_ONCE))])
-def test_transformers_opens_it_without_a_word(library, tmp_path, family, head):
+def test_transformers_opens_it_silently(library, tmp_path, family, head):
     model_class, auto_class, arguments = HEADS[head]
     folder = tmp_path / "model"
     descendants.save_model(folder, family, model_class, format="huggingface", **arguments)
-    with without_a_word():
+    with silently():
         card = huggingface_hub.ModelCard.load(folder / "README.md")
     assert card.data.library_name == "transformers" and card.data.tags[0] == "bert_tf"
     assert huggingface_hub.ModelCard(str(card)).data.to_dict() == card.data.to_dict()
@@ -109,7 +109,7 @@ def test_transformers_opens_it_without_a_word(library, tmp_path, family, head):
         assert (tmp_path / "again" / file).read_bytes() == (folder / file).read_bytes()
 
 
-def test_what_transformers_does_not_have_is_refused(tmp_path):
+def test_heads_that_transformers_does_not_have(tmp_path):
     for head in ("pretraining", "next"):
         with pytest.raises(ValueError, match=r"transformers has no DistilBERT with the heads of"):
             descendants.save_model(tmp_path / "model", "distilbert", HEADS[head][0], format="huggingface")
@@ -117,7 +117,7 @@ def test_what_transformers_does_not_have_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize("family", ["bert", *slow("distilbert", "roberta", "electra", "albert")])
-def test_sentence_transformers_opens_it_without_a_word(library, tmp_path, family):
+def test_sentence_transformers_opens_it_silently(library, tmp_path, family):
     """Also what is loaded and saved again: prompts and the length of vectors stay."""
     sentence_transformers = pytest.importorskip("sentence_transformers")
     first, second = tmp_path / "model", tmp_path / "again"
@@ -129,7 +129,7 @@ def test_sentence_transformers_opens_it_without_a_word(library, tmp_path, family
     assert model.pooling == "cls"
     model.save_pretrained(str(second), format="huggingface")
     for folder in (first, second):
-        with without_a_word():
+        with silently():
             theirs = sentence_transformers.SentenceTransformer(str(folder), device="cpu")
             expected = theirs.encode(TEXTS, prompt_name="query")
         np.testing.assert_allclose(Embedder(str(folder)).encode(TEXTS, prompt_name="query"), expected, atol=1e-6)

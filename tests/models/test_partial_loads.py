@@ -1,4 +1,4 @@
-"""What weights lack is warned of; who answers with a model refuses it, until it is trained."""
+"""What weights lack is warned of; a model answers nothing until it is trained."""
 
 import dataclasses
 import json
@@ -121,7 +121,7 @@ def test_fill_mask_wants_a_trained_head(tmp_path, encoder):
     (bert_tf.Tagger, task_models.BertForTokenClassification, ["output_bias"], {"num_labels": 1, "labels": ["O"]}),
     (bert_tf.ChoicePredictor, task_models.BertForMultipleChoice, POOLER, {}),
 ])  # fmt: skip
-def test_who_answers_refuses_random_weights(tmp_path, answerer, kind, missing, arguments):
+def test_random_weights_answer_nothing(tmp_path, answerer, kind, missing, arguments):
     path = save(tmp_path / "model", kind, without=missing, **arguments)
     message = rf"lacks {len(missing)} of the model's variables, so that its answers would be random: {missing[0]}"
     for action in (answerer, lambda path: create_served_model(path, task_in(path))):
@@ -165,7 +165,7 @@ def test_a_run_takes_no_layers_that_are_not_there_and_no_head_that_was_saved_unt
     assert f"num_hidden_layers is 1, but the weights of {deep}/bert_model.safetensors have 3 layers" in caplog.text
 
 
-def test_a_run_that_only_evaluates_refuses_random_weights(tmp_path, encoder, caplog):
+def test_a_run_that_only_evaluates_needs_trained_weights(tmp_path, encoder, caplog):
     """`checkpoints.restore`, which all training scripts call; with an optimizer they train what is new, and log it."""
     caplog.set_level(logging.INFO, logger="absl")
     model = task_models.BertForPreTraining(BertConfig.from_dict(ONE_LAYER))

@@ -1,4 +1,4 @@
-"""PyTorch's weight files: values are those of torch.load; other files are refused, and nothing runs."""
+"""PyTorch's weight files: values are those of torch.load; other files are errors, and nothing runs."""
 
 import copyreg
 import json
@@ -127,7 +127,7 @@ SIX = {"0": np.arange(6, dtype=np.float32).tobytes()}
 
 
 def test_a_crafted_file_is_as_pytorchs(tmp_path):
-    """So that what is refused below is refused for what it says."""
+    """So that what raises below raises for what it says."""
     assert_as_in_pytorch(write(tmp_path / "x.bin", dict_of(tensor()), SIX))
     assert_as_in_pytorch(write(tmp_path / "x.bin", dict_of(tensor(offset=1, shape=(2,), strides=(4,))), SIX, root="ü"))
     swapped = {"0": np.arange(6, dtype=">f4").tobytes()}
@@ -237,7 +237,7 @@ def test_damaged_and_other_files(tmp_path):
 @pytest.mark.filterwarnings("ignore:Detected pickle protocol")
 @pytest.mark.parametrize("part", [0, *slow(*range(1, 8))])
 def test_no_more_is_accepted_than_by_pytorch(part, tmp_path):
-    """Pickles with random changes: refused in a line, or what torch.load gives."""
+    """Pickles with random changes: an error of a line, or what torch.load gives."""
     path = tmp_path / "x.bin"
     model = torch.nn.Linear(3, 2)
     torch.save({"w": model.weight, **model.state_dict(), "half": torch.ones(3).half()}, path)

@@ -89,7 +89,7 @@ def test_old_files_with_gamma_a_tied_decoder_and_position_ids(tmp_path):
     ("cls.predictions.decoder.weight", "bert.embeddings.word_embeddings.weight"),
     ("cls.predictions.decoder.bias", "cls.predictions.bias"),
 ])  # fmt: skip
-def test_an_untied_decoder_is_refused_where_it_is_read(tmp_path, name, original):
+def test_an_untied_decoder_raises_where_it_is_read(tmp_path, name, original):
     write_directory(tmp_path / "model", change=lambda tensors: tensors.update({name: tensors[original] + 1}))
     weights = open_weights(str(tmp_path / "model"))
     assert weights.unused[name] == f"trained apart from {original}"

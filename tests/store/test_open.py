@@ -1,12 +1,14 @@
-"""What a directory holds: weights of each format, configuration, vocabulary and casing."""
+"""What is opened: weights of each format, configuration, vocabulary and casing."""
 
 import json
 import pathlib
 import shutil
+import subprocess
+import sys
 
 import pytest
 import tokenizers
-from helpers.paths import GOLDEN
+from helpers.paths import GOLDEN, ROOT
 from helpers.texts import odd_texts
 from helpers.tiny import TINY_CONFIG
 
@@ -17,7 +19,7 @@ from bert_tf.pretraining import model_vocabulary
 from bert_tf.pretraining.record_settings import settings_of_records
 from bert_tf.store import save
 from bert_tf.store.description import ModelFiles, read_model_files, vocabulary_mismatch
-from bert_tf.store.open import FORMATS, find_weights, open_for_script, open_weights
+from bert_tf.store.open import FORMATS, find_weights, open_for_script, open_model, open_weights
 from bert_tf.text import tokenizer_files
 from bert_tf.text.sentence_piece import HuggingFaceSentencePiece, SentencePieceTokenizer
 from bert_tf.text.tokenizer_files import Casing
@@ -45,6 +47,22 @@ def test_each_format_finds_its_own_weights_only(folders, name, tmp_path):
     if file.endswith(".safetensors"):  # which say whose they are, whatever they are called
         renamed = shutil.copy(file, tmp_path / "other.safetensors")
         assert find_weights(str(renamed)) == (format, str(renamed))
+
+
+def test_a_model_is_opened_once_and_without_tensorflow(folders, monkeypatch):
+    folder = folders["huggingface"]
+    code = f"import sys; from bert_tf.store.open import open_model; opened = open_model({folder!r})\n"
+    code += "assert opened.family.model_type == 'bert' and opened.weights['bert/pooler/dense/bias'].shape == (32,)\n"
+    code += "assert opened.path == opened.directory and not opened.export\n"
+    code += "assert not {'tensorflow', 'keras'} & {*sys.modules}"
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
+    opened, find = [], find_weights
+    monkeypatch.setattr("bert_tf.store.open.find_weights", lambda path: opened.append(path) or find(path))
+    BertForPreTraining.from_pretrained(folder)
+    assert opened == [folder]
+    BertForPreTraining.from_pretrained(open_model(folder))
+    assert opened == [folder, folder]
+    assert open_model(folder, with_weights=False).weights is None and len(opened) == 2
 
 
 def test_a_vocabulary_instead_of_the_one_beside_the_weights(tmp_path, caplog):
