@@ -246,16 +246,15 @@ class RecordIndex:
     def blocks(self, order=slice(None)) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         return self.file_number[order], self.byte_offset[order], self.num_records[order]
 
+    def first_of(self, block: int) -> tuple[str, tuple[int, bytes]]:
+        """The file of a block, and byte offset and payload of its first record."""
+        number, offset = int(self.file_number[block]), int(self.byte_offset[block])
+        _, _, payloads = next(read_records(self.files[number], self.file_sizes[number], offset, most=1))
+        return self.files[number], (offset, payloads[0])
+
     def first_payloads(self) -> dict[str, tuple[int, bytes]]:
-        """File name -> byte offset and payload of its first record, for files that have any."""
-
-        def read(number: int, offset: int) -> tuple[str, tuple[int, bytes]]:
-            name = self.files[number]
-            _, _, payloads = next(read_records(name, self.file_sizes[number], offset, most=1))
-            return name, (offset, payloads[0])
-
-        first = np.unique(self.file_number, return_index=True)[1]
-        return dict(in_threads(read, self.file_number[first].tolist(), self.byte_offset[first].tolist()))
+        """`first_of` each file, for files that have any."""
+        return dict(in_threads(self.first_of, np.unique(self.file_number, return_index=True)[1]))
 
 
 def written_index(blocks: np.ndarray) -> bytes:

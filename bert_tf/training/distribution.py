@@ -26,7 +26,6 @@ from absl import logging
 from bert_tf.data.token_rows import WHOLE, Share
 from bert_tf.families.config import BertConfig
 from bert_tf.models import kernels
-from bert_tf.system.checks import check_tf_config
 from bert_tf.system.messages import abbreviated_list, announced, hide_note_of_first_compilation
 from bert_tf.training import run_directory
 from bert_tf.training.settings import DeviceSettings
@@ -44,9 +43,8 @@ _SECONDS_TO_APPEAR = 60.0  # of a file on a disk that the workers share
 _SECONDS_TO_COME = 1800.0  # of the other workers
 
 
-def set_up_devices(devices: DeviceSettings, trains: bool = False) -> tf.distribute.Strategy:
+def set_up_devices(devices: DeviceSettings) -> tf.distribute.Strategy:
     """The strategy that the settings ask for, before any tensor is created; also sets up virtual CPUs."""
-    check_tf_config(devices.strategy, trains)
     if devices.num_virtual_cpus:
         cpu = tf.config.list_physical_devices("CPU")[0]
         if len(tf.config.get_logical_device_configuration(cpu) or [None]) != devices.num_virtual_cpus:
@@ -176,7 +174,7 @@ def distribute(strategy: tf.distribute.Strategy, batches: Callable[[Share], tf.d
 @contextlib.contextmanager
 def set_up_run(settings, *others) -> Iterator[tf.distribute.Strategy]:
     """The devices of a run, or of several in folders of one output_dir, which they have alone while they train."""
-    strategy = set_up_devices(settings, settings.do_train)
+    strategy = set_up_devices(settings)
     check_batch_sizes(strategy, settings, *others)
     with contextlib.ExitStack() as stack:
         if settings.do_train and is_chief(strategy):

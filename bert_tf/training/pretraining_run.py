@@ -19,11 +19,11 @@ from bert_tf.models import distillation
 from bert_tf.pretraining import model_vocabulary
 from bert_tf.store.description import read_config
 from bert_tf.store.open import OpenedModel, open_model
-from bert_tf.system.declare import value_of, with_models
+from bert_tf.system.declare import with_models
 from bert_tf.system.messages import naming_flag
 from bert_tf.text.tokenizer_files import is_there
 from bert_tf.training import checkpoints, distribution, loop, run_directory
-from bert_tf.training.pretraining_settings import PretrainingSettings, student_family
+from bert_tf.training.pretraining_settings import WARMUP_STEPS, PretrainingSettings, student_family
 from bert_tf.training.pretraining_tasks import LeftToRightTask, PretrainingTask
 from bert_tf.training.pretraining_two_models import DistillationTask, ElectraTask
 
@@ -46,39 +46,38 @@ def pretrain(settings: PretrainingSettings) -> dict[str, float]:
 
 def run(settings: PretrainingSettings) -> dict[str, float]:
     """`pretrain` of settings that were checked, and name no model on the hub."""
-    folder = settings.output_dir
+    settings, opened, config, name = _resolve(settings)
+    with distribution.set_up_run(settings) as strategy:
+        loop.set_seed(settings.seed, settings.deterministic)
+        task = _kind_of_task(settings)(settings, config, name, strategy, opened)
+        if settings.do_train:
+            run_directory.Manifest(settings.output_dir, task.recorded, [settings]).check_fixed()
+        _check_records(task)
+        return task.execute()
+
+
+def _resolve(settings: PretrainingSettings) -> tuple[PretrainingSettings, OpenedModel | None, BertConfig, str]:
+    """What follows from the settings, checked against the run in output_dir, if any.
+
+    Returns the settings with the family's recipe; the model that the run begins with, or else its teacher; the
+    configuration, and its name in messages.
+    """
+    folder, opened = settings.output_dir, None
     run_directory.check_script(folder, vars(settings))
     newest = checkpoints.check_newest(folder) if settings.do_train else checkpoints.latest_checkpoint(folder)
     if settings.student_layers:
         settings = dataclasses.replace(settings, init_checkpoint=settings.teacher)
     if not (settings.do_train or settings.init_checkpoint or newest):
         raise ValueError(f"Nothing to evaluate: no checkpoint in --output_dir={folder}, and no --init_checkpoint.")
-    opened, config, config_name = _open(settings, newest)
-    settings = _with_recipe(settings, config)
-    run_directory.check_output_dir(folder, config)
-    with distribution.set_up_run(settings) as strategy:
-        loop.set_seed(settings.seed, settings.deterministic)
-        task = _kind_of_task(settings)(settings, config, config_name, strategy, opened)
-        if settings.do_train:
-            run_directory.Manifest(folder, task.recorded, [settings]).check_fixed()
-        _check_records(task)
-        return task.execute()
-
-
-def _kind_of_task(settings: PretrainingSettings) -> type[PretrainingTask]:
-    return DistillationTask if settings.teacher else TASKS[settings.objective]
-
-
-def _open(settings: PretrainingSettings, newest: str | None) -> tuple[OpenedModel | None, BertConfig, str]:
-    """The model that the run begins with, or else its teacher; the configuration, and its name in messages.
-
-    newest: checkpoint in output_dir, if any: what the run began with may then be gone.
-    """
-    path, opened = settings.init_checkpoint or settings.teacher, None
-    has_config = bool(settings.bert_size or settings.bert_config_file)
-    if path and not (newest and has_config and not is_there(path)):
-        is_teacher = path == settings.teacher
-        with naming_flag("--teacher" if is_teacher else "--init_checkpoint"):
+    path, has_config = (
+        settings.init_checkpoint or settings.teacher,
+        bool(settings.bert_size or settings.bert_config_file),
+    )
+    if newest and has_config and path and not is_there(path):
+        path = None  # what the run began with is gone
+    is_teacher = path == settings.teacher
+    if path:
+        with naming_flag("--teacher") if is_teacher else naming_flag("--init_checkpoint"):
             opened = open_model(path, is_checked=is_teacher or not has_config)
     if settings.bert_size:
         config, name = config_of_size(settings.bert_size), f"--bert_size={settings.bert_size}"
@@ -87,8 +86,8 @@ def _open(settings: PretrainingSettings, newest: str | None) -> tuple[OpenedMode
     elif settings.bert_config_file:
         config, name = read_config(settings.bert_config_file), settings.bert_config_file
     elif settings.init_checkpoint:
-        config, name = opened.needed_config(), f"the configuration beside {settings.init_checkpoint}"
-        logging.info("Configuration from %s.", opened.config_file or settings.init_checkpoint)
+        config, name = opened.needed_config(), f"the configuration beside {path}"
+        logging.info("Configuration from %s.", opened.config_file or path)
     else:
         raise ValueError("Give --bert_config_file, or --init_checkpoint with a configuration beside it.")
     if settings.student_layers:
@@ -98,13 +97,19 @@ def _open(settings: PretrainingSettings, newest: str | None) -> tuple[OpenedMode
     _kind_of_task(settings).configure(settings, config, name)
     if settings.nsp and not config.has_pooler:
         raise ValueError(f"--nsp needs a model with a pooler, but {name} is that of {config.title}: leave it out.")
-    return opened, config, name
+    settings = _with_recipe(settings, config)
+    run_directory.check_output_dir(folder, config)
+    return settings, opened, config, name
+
+
+def _kind_of_task(settings: PretrainingSettings) -> type[PretrainingTask]:
+    return DistillationTask if settings.teacher else TASKS[settings.objective]
 
 
 def _with_recipe(settings: PretrainingSettings, config: BertConfig) -> PretrainingSettings:
     """The settings, where they say nothing with those of the family's authors, or with a teacher of DistilBERT's."""
     kind = _kind_of_task(settings)
-    recipe, warmup = kind.recipe(config), value_of(settings, "num_warmup_steps")
+    recipe, warmup = kind.recipe(config), WARMUP_STEPS
     if recipe != BertConfig.pretraining_recipe:
         warmup = math.ceil(recipe.warmup_proportion * settings.num_train_steps)
     predictions = kind.default_predictions(settings, config)

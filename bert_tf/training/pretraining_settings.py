@@ -23,6 +23,7 @@ from bert_tf.system.storage import is_name
 from bert_tf.training.settings import TrainingSettings
 from bert_tf.training.teacher import LanguageTeacherSettings
 
+WARMUP_STEPS = 10000  # of a BERT
 MASKS, ELECTRA = "Masks of unmasked records", "With --objective=electra"  # headings of --help
 
 
@@ -81,7 +82,7 @@ class PretrainingSettings(LanguageTeacherSettings, TrainingSettings):
         100000, "Total steps, over which the learning rate decays to 0.", least=1, on_card=True
     )
     num_warmup_steps: int | None = setting(
-        10000,
+        WARMUP_STEPS,
         "Steps over which the learning rate rises from 0 (not a share). If unset, 10000 for BERT, and for other "
         "families their authors' share of the steps, which is logged.",
         unset=True,
@@ -200,7 +201,7 @@ class PretrainingSettings(LanguageTeacherSettings, TrainingSettings):
     def check(self) -> None:
         """Raises if settings contradict each other, or files and folders are not there; a model may be a hub name."""
         check_values(self)
-        self.check_devices(self.use_xla)
+        self.check_devices(self.use_xla, self.do_train)
         if not self.do_train and not self.do_eval:
             raise ValueError("Nothing to do: give --do_train, --do_eval or both.")
         stop, steps = self.stop_at_step or 0, self.num_train_steps

@@ -17,7 +17,7 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from bert_tf.data import record_files, records
+from bert_tf.data import records
 from bert_tf.data.record_files import features_of
 from bert_tf.data.token_rows import Share
 from bert_tf.families import family_of
@@ -400,9 +400,7 @@ def _content_of(index: records.RecordIndex) -> str:
     for row in (index.file_sizes, *index.blocks()):
         checksum = zlib.crc32(np.asarray(row, "<i8").tobytes(), checksum)
     for block in sorted({*np.linspace(0, len(index.byte_offset) - 1, _RECORDS_COMPARED, dtype=int)}):
-        number = index.file_number[block]
-        size, offset = index.file_sizes[number], int(index.byte_offset[block])
-        _, _, (payload, *_) = next(record_files.read_records(index.files[number], size, offset, most=1))
+        _, (_, payload) = index.first_of(block)
         checksum = zlib.crc32(payload, checksum)
     return f"{index.total_records} records in {sum(index.file_sizes)} bytes, checksum {checksum:08x}"
 

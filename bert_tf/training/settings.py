@@ -126,13 +126,13 @@ class DeviceSettings:
     def strategy(self) -> str:
         return "tpu" if self.use_tpu else self.distribution_strategy
 
-    def check_devices(self, use_xla: bool | None = None) -> None:
+    def check_devices(self, use_xla: bool | None = None, trains: bool = False) -> None:
         """Raises if flags make no sense on the devices, or TF_CONFIG does not describe them."""
         if self.strategy == "tpu" and self.dtype == "float16":
             raise ValueError("--dtype=float16: a TPU computes in bfloat16 or float32; give --dtype=bfloat16.")
         if self.strategy == "tpu" and use_xla:
             raise ValueError("--use_xla: a TPU always compiles the whole step with XLA; leave it out.")
-        check_tf_config(self.strategy)
+        check_tf_config(self.strategy, trains)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -344,7 +344,7 @@ class FineTuningSettings(OptimizerSettings, TeacherSettings, TrainingSettings, M
     def check_flags(self) -> None:
         """`check` without the task."""
         check_values(self)
-        self.check_devices(self.use_xla)
+        self.check_devices(self.use_xla, self.do_train)
         if not (self.do_train or self.do_eval or self.do_predict):
             raise ValueError("Nothing to do: give one or more of --do_train, --do_eval, --do_predict.")
         for name in () if self.do_train else non_default_settings(self, _FOR_TRAINING):

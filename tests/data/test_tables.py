@@ -1,4 +1,4 @@
-"""Rows of files: .csv with other delimiters than commas, JSON as a line each or one array."""
+"""Rows of files: .csv with other delimiters than commas, .tsv, JSON as a line each or one array."""
 
 import json
 
@@ -21,108 +21,109 @@ def rows_of(tmp_path, content: str, csv_delimiter=None, columns=NAMES, name="tra
 def test_the_header_tells_the_delimiter(tmp_path, delimiter, newline, start):
     lines = [["id", "text", "label"], ["1", "It cost me 3 nights.", "bad"], ["2", f'"a{delimiter}b ""c"""', "good"]]
     content = start + newline.join(delimiter.join(line) for line in lines) + newline
-    assert rows_of(tmp_path, content) == [
-        (1, ["id", "text", "label"]),
-        (2, ["1", "It cost me 3 nights.", "bad"]),
-        (3, ["2", f'a{delimiter}b "c"', "good"]),
-    ]
+    assert rows_of(tmp_path, content) == list(enumerate([*lines[:2], ["2", f'a{delimiter}b "c"', "good"]], 1))
 
 
-def test_semicolons_with_decimal_commas_and_quoted_newlines(tmp_path, caplog):
-    content = 'text;label\n"Es kostet 3,50; zu viel\n, finde ich";1,5\nGut, wirklich;4,5\n'
+EXCEL = [(2, ["text", "label"]), (3, ["a,b", "1"]), (4, ["c,d", "2,5"])]
+JOINED = '\ufefftext,label\n"good, really",pos\n\ufefftext,label\n"bad, really",pos\n\ufeff"so, so",\n'
+HEADER, WORDS = (1, ["text", "label"]), [(1, ["words", "label"]), (2, ["a", "1"])]
+# content, arguments, rows
+READ = {
+    "decimal commas and quoted newlines": (
+        'text;label\n"Es kostet 3,50; zu viel\n, finde ich";1,5\nGut, wirklich;4,5\n', {},
+        [HEADER, (2, ["Es kostet 3,50; zu viel\n, finde ich", "1,5"]), (4, ["Gut, wirklich", "4,5"])],
+    ),
+    "a comma": ("text,label\na;b,1\n", {}, [HEADER, (2, ["a;b", "1"])]),
+    "one column: only the comma is unambiguous": (
+        "text\na; b | c\n", {"columns": ("text",)}, [(1, ["text"]), (2, ["a; b | c"])],
+    ),
+    "columns by number: the first row may be an example": (
+        "so; la la,1\n", {"columns": None}, [(1, ["so; la la", "1"])],
+    ),
+    "the caller reports which column is missing": ("words,label\na,1\n", {}, WORDS),
+    "also with another delimiter": ("words;label\na;1\n", {}, WORDS),
+    "a comma in a name": (
+        '"text, or so";label\na,b;1\n', {"columns": ("text, or so",)},
+        [(1, ["text, or so", "label"]), (2, ["a,b", "1"])],
+    ),
+    "a given delimiter": ("words;label\na;1\n", {"csv_delimiter": ";"}, WORDS),
+    "any character": ("a^1\n", {"csv_delimiter": "^", "columns": None}, [(1, ["a", "1"])]),
+    **{
+        f"a first line for Excel, {first!r}, {given}": (f"{first}text;label\na,b;1\nc,d;2,5\n", given, EXCEL)
+        for first in ("\ufeffsep=;\r\n", '"sep=;"\n', "SEP=;;\n")
+        for given in ({}, {"csv_delimiter": ";"}, {"columns": None})
+    },
+    "a tab for Excel": ("\ufeffsep=\t\r\ntext\tlabel\n", {}, [(2, ["text", "label"])]),
+    # A carriage return in a cell is whitespace, as pandas writes and reads it.
+    "carriage returns": ('text,label\r\n"a\rb\rc\rd\r\r",1\r\r\n', {}, [HEADER, (2, ["a\rb\rc\rd", "1"])]),
+    "carriage returns in .tsv": (
+        "text\tlabel\r\na\rb\r\t1\r\r\n\r\n", {"name": "a.tsv"}, [HEADER, (2, ["a\rb", "1"])],
+    ),
+    "carriage returns in JSON": (
+        '\r\n{"text": "a\\rb\\rc", "label": "1"}\r\n', {"name": "a.jsonl"}, [(2, {"text": "a\rb\rc", "label": "1"})],
+    ),
+    "a joined file": (
+        JOINED, {}, [HEADER, (2, ["good, really", "pos"]), (4, ["bad, really", "pos"]), (5, ["so, so", ""])],
+    ),
+    "blank rows": ("text,label\na,b\n,\n ,\t\n", {}, [HEADER, (2, ["a", "b"])]),
+    "an empty JSON file": ("", {"name": "a.json"}, []),
+    "an empty array": ("[]", {"name": "a.json"}, []),
+}  # fmt: skip
+LOGGED = {
+    "decimal commas and quoted newlines": "train.csv: the delimiter is the semicolon, according to the header.",
+    "a joined file": "train.csv: left out rows that repeat the header: 1, the first in line 3",
+    "blank rows": "train.csv: left out rows that have no text in any column: 2, the first in line 3",
+}
+
+
+@pytest.mark.parametrize("case", READ)
+def test_rows(tmp_path, caplog, case):
+    content, arguments, expected = READ[case]
     with caplog.at_level("INFO"):
-        rows = rows_of(tmp_path, content)
-    assert rows == [
-        (1, ["text", "label"]),
-        (2, ["Es kostet 3,50; zu viel\n, finde ich", "1,5"]),
-        (4, ["Gut, wirklich", "4,5"]),
-    ]
-    assert caplog.text.count("train.csv: the delimiter is the semicolon, according to the header.") == 1
+        assert rows_of(tmp_path, content, **arguments) == expected
+    if case in LOGGED:
+        assert caplog.text.count(LOGGED[case]) == 1
+    if "," in content.split("\n")[0] and ";" not in content:  # it goes without saying
+        assert "the delimiter is" not in caplog.text
 
 
-def test_a_row_with_more_fields_than_the_first_is_an_error(tmp_path):
-    content = "text;label\nGood tea;praise\n\nMy kettle leaks; please help;repair\n"
-    message = r"train\.csv, line 4: 3 columns, but line 1 has 2. A field that contains the delimiter must be in double"
-    with pytest.raises(ValueError, match=message):
-        rows_of(tmp_path, content)
-    for name in ("a.tsv", "b.tsv"):  # in whatever row is longer than the first
-        with pytest.raises(ValueError, match=r"line 2: 3 columns, but line 1 has 2"):
-            rows_of(tmp_path, "film\tup\nseen\ttwice\tdown\n", name=name, columns=None)
+AMBIGUOUS = r"train\.csv, line 1: the delimiter is ambiguous: give --csv_delimiter"
+QUOTED = 'text,label\n"two\nlines",a\nx,"y\nz,a\n"q"",b\n'
+LONGER = r"line 2: 3 columns, but line 1 has 2"
 
 
-def test_commas_in_names_and_single_columns(tmp_path, caplog):
-    with caplog.at_level("INFO"):
-        assert rows_of(tmp_path, "text,label\na;b,1\n")[1] == (2, ["a;b", "1"])
-        # One column: only the comma is unambiguous.
-        assert rows_of(tmp_path, "text\na; b | c\n", columns=("text",))[1] == (2, ["a; b | c"])
-        # With columns by number, the first row may be an example.
-        assert rows_of(tmp_path, "so; la la,1\n", columns=None) == [(1, ["so; la la", "1"])]
-        # The caller reports which column is missing.
-        assert rows_of(tmp_path, "words,label\na,1\n")[0] == (1, ["words", "label"])
-        assert rows_of(tmp_path, "words;label\na;1\n", name="other.csv")[0] == (1, ["words", "label"])
-    assert caplog.text.count("the delimiter is") == 1  # the comma goes without saying
-    assert rows_of(tmp_path, '"text, or so";label\na,b;1\n', columns=("text, or so",))[1] == (2, ["a,b", "1"])
-
-
-@pytest.mark.parametrize(("content", "columns"), [
-    ("words;label|x\na;1\n", NAMES),  # a name is missing with both delimiters that split
-    ("text;label;x,label,y\na;b,c\n", ("label",)),  # two delimiters give the name
-    ("good;1\n", None),  # by number
-    ("a;b|c\n1;2|3\n", ()),
+@pytest.mark.parametrize(("content", "arguments", "message"), [
+    ("words;label|x\na;1\n", {}, AMBIGUOUS),  # a name is missing with both delimiters that split
+    ("text;label;x,label,y\na;b,c\n", {"columns": ("label",)}, AMBIGUOUS),  # two delimiters give the name
+    ("good;1\n", {"columns": None}, AMBIGUOUS),  # by number
+    ("a;b|c\n1;2|3\n", {"columns": ()}, AMBIGUOUS),
+    ("{}\n", {"csv_delimiter": ";", "name": "data.jsonl"}, r"data\.jsonl: --csv_delimiter is for \.csv files"),
+    ('text;label\n"a" b;1\n', {}, r"train\.csv, line 2: not CSV"),
+    ("text;label\nGood tea;praise\n\nMy kettle leaks; please help;repair\n", {},
+     r"train\.csv, line 4: 3 columns, but line 1 has 2. A field that contains the delimiter must be in double"),
+    *(("film\tup\nseen\ttwice\tdown\n", {"name": name, "columns": None}, LONGER) for name in ("a.tsv", "b.tsv")),
+    ("text,label\ngood,1\rbad,0\n", {}, r"train\.csv, line 2: not CSV: a carriage return outside of quotation marks"),
+    (QUOTED, {}, r"train\.csv, line 4: not CSV: .* is written twice"),
+    (QUOTED[: QUOTED.index("z")], {}, r"train\.csv, line 4: not CSV: .* is written twice"),
+    ('text,label\n"a\nb","c\n', {}, r"train\.csv, line 2: not CSV: .* is written twice"),
+    ("PK\x03\x04\x14\0", {}, r"train\.csv is an? "),
+    ("\ufeff\n<!DOCTYPE html>\n<html>", {}, r"train\.csv is an? "),
+    ("PAR1", {}, r"train\.csv is an? "),
+    ('\n[\n{"a": 1},\n{"a": 2\n]', {"name": "a.json"}, r"a\.json, line 5, column 1: not JSON"),
+    ('[{"a": 1} {"a": 2}]', {"name": "a.json"}, r"a\.json, line 1, column 11: not JSON"),
+    ('[{"a": 1},\n[2]]', {"name": "a.json"}, r"a\.json, line 2: expected a JSON object, found list"),
+    ('{"a": 1}\n{', {"name": "a.json"}, r"a\.json, line 2, column 2: not JSON"),
+    ('{\n"a": 1\n}\n{"a": }\n', {"name": "a.json"}, r"a\.json, line 4: not JSON: Expecting value: line 4 column 7"),
 ])  # fmt: skip
-def test_what_is_not_clear_is_an_error(tmp_path, content, columns):
-    with pytest.raises(ValueError, match=r"train\.csv, line 1: the delimiter is ambiguous: give --csv_delimiter"):
-        rows_of(tmp_path, content, columns=columns)
+def test_mistakes_are_named(tmp_path, content, arguments, message):
+    with pytest.raises(ValueError, match=message):
+        rows_of(tmp_path, content, **arguments)
 
 
-def test_a_given_delimiter_is_taken(tmp_path):
-    assert rows_of(tmp_path, "words;label\na;1\n", ";") == [(1, ["words", "label"]), (2, ["a", "1"])]
-    assert rows_of(tmp_path, "a^1\n", "^", columns=None) == [(1, ["a", "1"])]
-    with pytest.raises(ValueError, match=r"data\.jsonl: --csv_delimiter is for \.csv files"):
-        rows_of(tmp_path, '{"text": "a"}\n', ";", name="data.jsonl")
-    with pytest.raises(ValueError, match=r"train\.csv, line 2: not CSV"):
-        rows_of(tmp_path, 'text;label\n"a" b;1\n')
-
-
-@pytest.mark.parametrize(
-    "content", [b"PK\x03\x04\x14\0", b"\xef\xbb\xbf\n<!DOCTYPE html>\n<html>", b"\xd0\xcf\x11\xe0\xa1", b"PAR1"]
-)
-def test_what_is_no_table(tmp_path, content):
-    (tmp_path / "train.csv").write_bytes(content)
+def test_an_excel_file_is_no_table(tmp_path):
+    (tmp_path / "train.csv").write_bytes(b"\xd0\xcf\x11\xe0\xa1")
     with pytest.raises(ValueError, match=r"train\.csv is an? "):
         list(read_rows(str(tmp_path / "train.csv"), TableSettings(), NAMES))
-
-
-@pytest.mark.parametrize("first", ["\ufeffsep=;\r\n", '"sep=;"\n', "SEP=;;\n"])
-def test_the_delimiter_that_a_first_line_names_for_excel(tmp_path, first):
-    content = first + "text;label\na,b;1\nc,d;2,5\n"
-    expected = [(2, ["text", "label"]), (3, ["a,b", "1"]), (4, ["c,d", "2,5"])]
-    assert rows_of(tmp_path, content) == rows_of(tmp_path, content, ";") == expected
-    assert rows_of(tmp_path, content, columns=None) == expected
-    assert rows_of(tmp_path, first.replace(";", "\t") + "text\tlabel\n")[0] == (2, ["text", "label"])
-
-
-@pytest.mark.parametrize(("name", "content", "cell"), [
-    ("a.csv", 'text,label\r\n"a\rb\rc\rd\r\r",1\r\r\n', "a\rb\rc\rd"),
-    ("a.tsv", "text\tlabel\r\na\rb\r\t1\r\r\n\r\n", "a\rb"),
-    ("a.jsonl", '\r\n{"text": "a\\rb\\rc", "label": "1"}\r\n', "a\rb\rc"),
-])  # fmt: skip
-def test_a_carriage_return_in_a_cell_is_whitespace(tmp_path, name, content, cell):
-    """As pandas writes and reads it."""
-    number, row = rows_of(tmp_path, content, name=name)[-1]
-    assert (number, *(row.values() if isinstance(row, dict) else row)) == (2, cell, "1")
-
-
-def test_a_carriage_return_that_ends_a_row(tmp_path):
-    with pytest.raises(ValueError, match=r"train\.csv, line 2: not CSV: a carriage return outside of quotation marks"):
-        rows_of(tmp_path, "text,label\ngood,1\rbad,0\n")
-
-
-def test_a_quotation_mark_that_is_not_closed(tmp_path):
-    content = 'text,label\n"two\nlines",a\nx,"y\nz,a\n"q"",b\n'
-    for cut, line in ((content, 4), (content[: content.index("z")], 4), ('text,label\n"a\nb","c\n', 2)):
-        with pytest.raises(ValueError, match=rf"train\.csv, line {line}: not CSV: .* is written twice"):
-            rows_of(tmp_path, cut)
 
 
 @pytest.mark.parametrize("name", ["a.csv", "a.tsv", "a.jsonl"])
@@ -138,19 +139,8 @@ def test_cells_mean_what_they_look_like(tmp_path, name):
         assert rows_of(tmp_path, "\n".join(lines), name=name) == list(enumerate(expected, 1))
         return
     content = "\n".join(("," if name == "a.csv" else "\t").join(row) for row in [*cells, cells[0]])
-    assert rows_of(tmp_path, content, name=name) == [
-        (1, ["text", "label"]), (2, ["good film", "pos"]), (3, ["bad\u00a0film", "neg"]),
-    ]  # fmt: skip
-
-
-def test_a_quoted_cell_after_a_byte_order_mark_inside_a_joined_file(tmp_path, caplog):
-    part = '\ufefftext,label\n"good, really",pos\n'
-    content = part + part.replace("good", "bad") + '\ufeff"so, so",\n'
-    expected = [(1, ["text", "label"]), (2, ["good, really", "pos"]), (4, ["bad, really", "pos"]), (5, ["so, so", ""])]
-    assert rows_of(tmp_path, content) == expected
-    assert "train.csv: left out rows that repeat the header: 1, the first in line 3" in caplog.text
-    assert rows_of(tmp_path, "text,label\na,b\n,\n ,\t\n")[1:] == [(2, ["a", "b"])]
-    assert "train.csv: left out rows that have no text in any column: 2, the first in line 3" in caplog.text
+    expected = [HEADER, (2, ["good film", "pos"]), (3, ["bad\u00a0film", "neg"])]
+    assert rows_of(tmp_path, content, name=name) == expected
 
 
 def test_without_settings_every_character_counts(tmp_path):
@@ -180,26 +170,9 @@ def test_json_rows_and_their_lines(tmp_path, text, lines):
     assert rows_of(tmp_path, text, name="a.json") == expected
 
 
-@pytest.mark.parametrize(("text", "message"), [
-    ('\n[\n{"a": 1},\n{"a": 2\n]', r"a\.json, line 5, column 1: not JSON"),
-    ('[{"a": 1} {"a": 2}]', r"a\.json, line 1, column 11: not JSON"),
-    ('[{"a": 1},\n[2]]', r"a\.json, line 2: expected a JSON object, found list"),
-    ('{"a": 1}\n{', r"a\.json, line 2, column 2: not JSON"),
-    ('{\n"a": 1\n}\n{"a": }\n', r"a\.json, line 4: not JSON: Expecting value: line 4 column 7"),
-])  # fmt: skip
-def test_json_mistakes_are_named(tmp_path, text, message):
-    with pytest.raises(ValueError, match=message):
-        rows_of(tmp_path, text, name="a.json")
-
-
 @pytest.mark.parametrize("indent", [None, 1])
 def test_json_lists_of_rows_in_an_object(tmp_path, indent):
     [(line, row)] = rows_of(tmp_path, json.dumps({"train": ROWS, "test": ROWS}, indent=indent), name="a.json")
-    with pytest.raises(
-        ValueError, match="a.json, line 1: no 'text'; .*; if 'train' has the rows, the file must be that"
-    ):
+    message = "a.json, line 1: no 'text'; .*; if 'train' has the rows, the file must be that"
+    with pytest.raises(ValueError, match=message):
         field_of(row, "text", "a.json", line)
-
-
-def test_a_json_file_without_rows(tmp_path):
-    assert rows_of(tmp_path, "", name="a.json") == rows_of(tmp_path, "[]", name="a.json") == []

@@ -57,14 +57,14 @@ def digest_records(records) -> str:
     return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
-def create(folder, text=None, pieces=None, name="out", **flags) -> dict:
+def create(folder, content=None, pieces=None, name="out", **flags) -> dict:
     """Creates the records `name` of text.txt by vocab.txt in a folder, both written if given; returns the summary."""
     from bert_tf.pretraining.create import create_pretraining_data  # it takes long to import
 
     folder.mkdir(exist_ok=True)
-    for file, content in (("text.txt", text), ("vocab.txt", pieces and "\n".join(pieces) + "\n")):
-        if content is not None:
-            (folder / file).write_text(content, encoding="utf-8")
+    for file, lines in (("text.txt", content), ("vocab.txt", pieces and "\n".join(pieces) + "\n")):
+        if lines is not None:
+            (folder / file).write_text(lines, encoding="utf-8")
     files = {"input_file": folder / "text.txt", "output_file": folder / name, "vocab_file": folder / "vocab.txt"}
     flags = {**files, "num_workers": 1, "show_progress": False} | flags
     return create_pretraining_data(**{key: str(value) if key in files else value for key, value in flags.items()})

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from helpers.masking import CLS, MASK, SEP, VOCAB, mask, masking, packed_rows, random_pairs, rows_of, tokenizer_of
+from helpers.plain_pretraining import word_sets
 
 from bert_tf.families.electra import ElectraConfig
 from bert_tf.models.electra import replace_tokens
@@ -69,15 +70,9 @@ def plain_choice(pairs, bits, limit, prob, whole_words) -> list[int]:
     if ends[-1] > limit:  # cut in proportion
         ends = ends * limit // ends[-1]
     for (first, second), wanted in zip(pairs, np.diff(ends, prepend=0), strict=True):
-        tokens, words = first + second, []
-        for position, token in enumerate(tokens):
-            if token in (CLS, SEP):
-                continue
-            # Every third token continues a word.
-            if whole_words and words and token % 3 == 0 and token > 4:
-                words[-1].append(position)
-            else:
-                words.append([position])
+        tokens = first + second
+        positions = [position for position, token in enumerate(tokens) if token not in (CLS, SEP)]
+        words = word_sets(tokens, positions, frozenset(range(6, 100, 3)) if whole_words else frozenset())
         # A word's number in the row, or its position, selects its random number.
         keys = [bits[number + k if whole_words else begin + word[0]] for k, word in enumerate(words)]
         number += len(words)

@@ -23,8 +23,8 @@ ELECTRA = ["input_ids", "input_mask", "segment_ids"]
 BYTE_BPE = str(GOLDEN / "tokenization" / "roberta" / "vocab.json")
 
 
-def make(folder, text, vocab_file, rows, name="out", **flags):
-    return create(folder, text, None, name, vocab_file=vocab_file, rows=rows, **{"max_seq_length": 32} | flags)
+def make(folder, content, vocab_file, rows, name="out", **flags):
+    return create(folder, content, None, name, vocab_file=vocab_file, rows=rows, **{"max_seq_length": 32} | flags)
 
 
 @pytest.mark.parametrize("number", [1, 2, 3, 4])

@@ -91,7 +91,7 @@ WORKER = {"worker": ["a:1"]}
 def test_tf_config(monkeypatch, tf_config):
     monkeypatch.setenv("TF_CONFIG", tf_config if isinstance(tf_config, str) else json.dumps(tf_config or ""))
     with pytest.raises(ValueError, match="^--distribution_strategy=multi_worker_mirrored needs the .* TF_CONFIG"):
-        strategy_of("multi_worker_mirrored")
+        DeviceSettings(distribution_strategy="multi_worker_mirrored").check_devices()
 
 
 def test_a_tpu_that_does_not_answer_or_has_no_credentials_is_one_line(monkeypatch):
@@ -135,7 +135,7 @@ def test_one_of_several_workers_alone(monkeypatch):
     monkeypatch.setenv("TF_CONFIG", json.dumps(config))
     monkeypatch.setattr(distribution, "_SECONDS_TO_COME", 0.0)
     with pytest.raises(ValueError, match="^TF_CONFIG names 2 machines, but --distribution_strategy=one_device trains"):
-        distribution.set_up_run(FineTuningSettings(output_dir="out", do_train=True)).__enter__()
+        FineTuningSettings(output_dir="out", do_train=True).check_flags()
     with pytest.raises(RuntimeError, match=rf"^worker 1 \({nobody}\) of TF_CONFIG is not there"):
         strategy_of("multi_worker_mirrored")
     strategy_of()  # an evaluation may be apart
