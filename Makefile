@@ -1,6 +1,7 @@
 # make install | test | test-slow | test-all | test-kill | mutants | demo | docs | lint | bench | results | lock | clean
 PYTHON ?= python3
-VENV := .venv
+TENSORFLOW ?=
+VENV := .venv$(TENSORFLOW:%=-tensorflow-%)
 BIN := $(VENV)/bin
 TEXT ?=
 FAMILY ?= bert
@@ -14,16 +15,22 @@ DEV_STAMP := $(VENV)/.installed-dev
 install: $(STAMP)
 
 # constraints.txt holds the versions of everything for users and tests alike: the tests see what users run.
+# TENSORFLOW=2.21: another TensorFlow, in an environment of its own, without packages that need the pinned one.
+OTHER := $(if $(TENSORFLOW),/^(tensorflow|tf-|tensorboard|h5py)[a-z-]*==/d)
+PINS := $(if $(TENSORFLOW),"tensorflow==$(TENSORFLOW).*" "tensorflow-text==$(TENSORFLOW).*")
 $(STAMP): requirements.txt constraints.txt pyproject.toml
 	$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(None if (3, 11) <= v <= (3, 13) else "bert-tf needs Python 3.11, 3.12 or 3.13, this is %d.%d: make PYTHON=python3.12 install" % v)'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --upgrade pip
-	$(BIN)/pip install -c constraints.txt -r requirements.txt -e .
+	sed -E '$(OTHER)' requirements.txt > $(VENV)/requirements.txt
+	sed -E '$(OTHER)' constraints.txt > $(VENV)/constraints.txt
+	$(BIN)/pip install -c $(VENV)/constraints.txt -r $(VENV)/requirements.txt $(PINS) -e .
 	touch $@
 
-# Further requirements of tests and checks: pytest, ruff, and transformers with PyTorch as an oracle.
+# Further requirements of tests and checks: pytest, ruff, pyrefly, and transformers with PyTorch as an oracle.
 $(DEV_STAMP): $(STAMP) requirements-dev.txt
-	$(BIN)/pip install -c constraints.txt -r requirements-dev.txt
+	grep -v '^-r' requirements-dev.txt > $(VENV)/requirements-dev.txt
+	$(BIN)/pip install -c $(VENV)/constraints.txt -r $(VENV)/requirements-dev.txt
 	touch $@
 
 test: $(DEV_STAMP)
@@ -61,6 +68,7 @@ docs: $(DEV_STAMP)
 lint: $(DEV_STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/pyrefly check
 
 format: $(DEV_STAMP)
 	$(BIN)/ruff check --fix .
@@ -81,5 +89,5 @@ lock: $(STAMP)
 	  --custom-compile-command "make lock" --output-file constraints.txt requirements-dev.txt
 
 clean:
-	rm -rf $(VENV) *.egg-info build dist demo_output .pytest_cache .ruff_cache
+	rm -rf .venv .venv-* *.egg-info build dist demo_output .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,11 +1,5 @@
-import contextlib
-import gc
 import importlib
-import importlib.machinery
-import importlib.util
 import sys
-from collections.abc import Iterator, Sequence
-from importlib.machinery import ModuleSpec
 
 # name -> (module, description in help(bert_tf)), in the order in which a user needs them.
 _PUBLIC = {
@@ -79,43 +73,7 @@ _INSTEAD = {
 }
 
 __all__ = list(_PUBLIC)
-__version__ = "0.1.0"
-
-
-# Parts of Keras that import scikit-learn (and with it SciPy), Matplotlib and OpenCV, if these are installed.
-_LATER = ("keras.wrappers", "keras.visualization", "keras.src.visualization")
-
-
-class _Later:
-    """Finds these modules, each of which is then loaded by the first use of something in it, not by its import."""
-
-    @staticmethod
-    def find_spec(name: str, path: Sequence[str] | None = None, target=None) -> ModuleSpec | None:
-        spec = importlib.machinery.PathFinder.find_spec(name, path) if name in _LATER else None
-        if spec and spec.loader:
-            spec.loader = importlib.util.LazyLoader(spec.loader)
-        return spec
-
-
-@contextlib.contextmanager
-def _quick_import() -> Iterator[None]:
-    """In this context, Keras is imported without `_LATER`, and Python does not look for garbage.
-
-    An import makes hundreds of thousands of objects, and hardly any garbage: to go through them again and again is a
-    fifth of its time. So what is there after it counts as old, as if it had been searched.
-    """
-    enabled = gc.isenabled()
-    gc.disable()
-    sys.meta_path.insert(0, _Later)
-    try:
-        yield
-    finally:
-        sys.meta_path.remove(_Later)
-        if not gc.get_freeze_count():  # unfreezing would also concern what the user froze
-            gc.freeze()
-            gc.unfreeze()  # into the oldest generation
-        if enabled:
-            gc.enable()
+__version__ = "1.0.0rc1"
 
 
 def _instead_of(name: str) -> str | None:
@@ -147,8 +105,7 @@ def __getattr__(name: str):
         near = importlib.import_module("difflib").get_close_matches(name, _PUBLIC, 1, 0.8)
         meant = f"; did you mean {near[0]}?" if near else ""
         raise AttributeError(f"module 'bert_tf' has no attribute {name!r}{meant}")
-    with _quick_import():
-        value = getattr(importlib.import_module(f"bert_tf.{_PUBLIC[name][0]}"), name)
+    value = getattr(importlib.import_module(f"bert_tf.{_PUBLIC[name][0]}"), name)
     globals()[name] = value
     return value
 

@@ -140,7 +140,8 @@ OPTIONAL = {
     "transformers", "apache-beam", "dask", "jieba", "fugashi", "unidic-lite", "onnx", "onnxruntime", "tf2onnx",
 }  # fmt: skip
 IMPORTED_BY_OTHERS = {"tf-keras"}  # by tf-models-official
-SHARED_NAMES = {"google.protobuf": "protobuf"}
+# They share a name, or are not installed with every TensorFlow.
+SHARED_NAMES = {"google.protobuf": "protobuf", "official": "tf-models-official"}
 
 
 @functools.cache  # it reads every file of every package

@@ -23,7 +23,7 @@ FLAGS = flags.FLAGS
 
 
 # A kind of vocabulary: the size of the released English models', the ending of the file's name by which models'
-# directories have it, and the flags that it uses besides --vocab_size.
+# directories have it, and the flags that it uses but --vocab_size.
 Kind = collections.namedtuple("Kind", ["vocab_size", "ending", "flags"])
 
 _COUNTED = ("min_frequency", "max_words")  # of those that are learned from counts of words
@@ -47,8 +47,8 @@ class VocabularySettings:
     encoding: str = encoding_setting("--input_file")
     output_file: str = setting(
         REQUIRED,
-        "The vocabulary to write: vocab.txt, one token per line; of byte_bpe vocab.json, with merges.txt beside it; of "
-        "sentencepiece spiece.model.",
+        "The vocabulary to write: vocab.txt, one token per line; of byte_bpe vocab.json, with merges.txt next to it; "
+        "of sentencepiece spiece.model.",
         check=checks.check_output_file,
     )
     kind: str = setting(
@@ -116,7 +116,7 @@ define_flags(VocabularySettings)
 
 
 def check_kind(settings: VocabularySettings, given: Collection[str]) -> None:
-    """Refuses settings that a kind doesn't use, and names of files that nothing would find.
+    """Raises for settings that a kind doesn't use, and for names of files that nothing would find.
 
     given: names of flags, also of those with their defaults.
     """

@@ -92,6 +92,7 @@ def open_model(
     with_weights: bool = True,
     for_vectors: bool = False,
     or_export: bool = False,
+    is_checked: bool = True,
 ) -> OpenedModel:
     """Opens a model, whose configuration is checked against the names and shapes of its weights.
 
@@ -102,6 +103,7 @@ def open_model(
       with_weights: False: they are neither fetched nor opened, unless nothing else says the family.
       for_vectors: also `sentences`; a folder of sentence-transformers may have its encoder in another one, which is
         then opened.
+      is_checked: False: weights and configuration may differ, as where training begins with a part of a model.
       or_export: an export there, the newest version in the folder, is taken instead of weights.
 
     Raises:
@@ -121,7 +123,8 @@ def open_model(
         weights = open_weights(path)
         if part in family_of_variables(weights.shapes).parts:
             weights = choose_part(weights, part)
-        weights, files = with_files(weights, config_file)
+        files = read_model_files(weights.path, weights.hints, config_file)
+        weights, files = with_files(weights, config_file) if is_checked else (weights, files)
     else:
         files = read_model_files(path, None, config_file)
         if not files.config and not is_there(path):

@@ -1,5 +1,4 @@
-"""Checks of paths that flags name and of TF_CONFIG, before TensorFlow is imported, of arguments and of the families of
-models: a mistake fails at once.
+"""Checks of flags before TensorFlow is imported, of arguments, and of the families of models.
 
 Only local paths are checked. Those of other file systems (gs://...) fail when they are opened.
 """
@@ -31,7 +30,7 @@ def check_file(path: str | None, flag: str) -> None:
 
 
 def check_input_files(patterns: str | None, flag: str) -> list[str]:
-    """The local files of a comma-separated list of globs; see `text_files.list_files`."""
+    """The local files of a comma-separated list of globs."""
     parts = (patterns or "").split(",")
     for part in parts:
         download_if_on_hub(part.strip(), flag)
@@ -65,16 +64,13 @@ def missing_packages(extra: str) -> list[str]:
 
 
 def check_extra(extra: str, use: str) -> None:
-    """Refuses a use, say "--do_eval", for which packages of an extra are not installed."""
+    """Raises if packages of an extra that a use, say "--do_eval", needs are not installed."""
     if missing := missing_packages(extra):
         raise ValueError(f"{use} needs {' and '.join(missing)}: pip install 'bert-tf[{extra}]'")
 
 
 def path_of(path, check: Callable[[str], object] | None = None, with_weights: bool = True) -> str:
-    """A path, also a `pathlib.Path`, as a string, or the local folder of a model that it names on the hub.
-
-    check, with_weights: see `hub.local`. Without a check, no weights are needed.
-    """
+    """A path as a string, or the local folder of a model that it names on the hub; without a check, no weights come."""
     path = os.fspath(path)
     if not storage.is_name(path):
         return path
@@ -84,11 +80,11 @@ def path_of(path, check: Callable[[str], object] | None = None, with_weights: bo
 
 
 def target_directory(directory) -> str:
-    """The directory, also a `pathlib.Path`, that save_pretrained is to write, as a string."""
-    if not os.fspath(directory):
+    """The directory that save_pretrained is to write, as a string."""
+    if not (path := os.fspath(directory)):
         raise ValueError("The target names no directory.")
-    check_output_dir(os.fspath(directory), "directory")
-    return os.fspath(directory)
+    check_output_dir(path, "directory")
+    return path
 
 
 def check_not_empty(files: list[str], flag: str) -> None:
@@ -110,7 +106,7 @@ def check_output_dir(path: str, flag: str) -> None:
 
 
 def check_output_file(path: str, flag: str) -> None:
-    """Checks that a file can be written, or replaced; see `check_output_dir`."""
+    """Checks that a file can be written, or replaced."""
     if is_remote(path):
         return
     if os.path.isdir(path):
@@ -119,7 +115,7 @@ def check_output_file(path: str, flag: str) -> None:
 
 
 def check_output_files(paths: Iterable[str], read: Iterable[str], flag: str) -> None:
-    """Refuses to write files that are read or named twice, and directories."""
+    """Raises if a path is one of those that are read, named twice, or a directory."""
 
     def key(path: str) -> str:
         return path if is_remote(path) else os.path.realpath(path)
@@ -136,7 +132,7 @@ def check_output_files(paths: Iterable[str], read: Iterable[str], flag: str) -> 
 
 
 def check_different(columns: Mapping[str, str | None]) -> None:
-    """Refuses two flags that name one column. columns: flag -> column; None: not given."""
+    """Raises if two flags name one column. columns: flag -> column, if given."""
     flags: dict[str, str] = {}
     for flag, column in columns.items():
         if column is not None and (first := flags.setdefault(column, flag)) != flag:
@@ -147,9 +143,8 @@ _TF_CONFIG = '{"cluster": {"worker": ["host0:2222", "host1:2222"]}, "task": {"ty
 
 
 def check_tf_config(strategy: str, trains: bool = False) -> None:
-    """Refuses multi_worker_mirrored without a TF_CONFIG that says which machines train, and which of them is this:
-    TensorFlow would train on this machine alone, or wait for others without end. With a TF_CONFIG of several, refuses
-    to train on this one alone, into the folder of them all."""
+    """Raises if TF_CONFIG lacks the machines of multi_worker_mirrored: TensorFlow would train on this alone, or wait
+    without end. Also if it names several and this one would train alone, into the folder of all."""
     try:
         content = json.loads(os.environ.get("TF_CONFIG", ""))
         task, cluster = content["task"], content["cluster"]
@@ -157,9 +152,8 @@ def check_tf_config(strategy: str, trains: bool = False) -> None:
         is_known &= 0 <= int(task["index"]) < len(cluster[task["type"]])
         count = sum(len(cluster.get(kind, ())) for kind in ("chief", "worker"))
     except (AttributeError, KeyError, TypeError, ValueError):
-        is_known = False
-    several = "multi_worker_mirrored"
-    if strategy == several and not is_known:
+        is_known, count = False, 0
+    if strategy == "multi_worker_mirrored" and not is_known:
         raise ValueError(
             f"--distribution_strategy={strategy} needs the environment variable TF_CONFIG, on the first of two "
             f"machines {_TF_CONFIG}"
@@ -167,7 +161,7 @@ def check_tf_config(strategy: str, trains: bool = False) -> None:
     if strategy in ("one_device", "mirrored") and trains and is_known and count > 1:
         raise ValueError(
             f"TF_CONFIG names {count} machines, but --distribution_strategy={strategy} trains on this one alone: give "
-            f"{several}, or unset TF_CONFIG."
+            "multi_worker_mirrored, or unset TF_CONFIG."
         )
 
 
@@ -180,13 +174,13 @@ def check_integer(value, name: str, least: int = 1) -> None:
 
 
 def check_number(value, name: str, least: float = 0.0, most: float = math.inf) -> None:
-    """Refuses anything but a number with least <= value < most."""
-    if isinstance(value, bool) or not isinstance(value, numbers.Real) or not least <= value < most:
+    """Raises if it is no number with least <= value < most."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Real) or value < least or not value < most:
         raise ValueError(f"{name}={value!r:.80} must be a number, at least {least:g} and less than {most:g}")
 
 
 def true_or_false(**values) -> None:
-    """Refuses values, by name, that are neither True, False nor None: a string such as "false" would count as true."""
+    """Raises if a value is neither True, False nor None: a string such as "false" would count as true."""
     for name, value in values.items():
         if value not in (True, False, None):
             raise TypeError(f"{name} must be True or False, not {value!r:.80}")
@@ -225,13 +219,12 @@ TITLES = {"bert": "BERT", "distilbert": "DistilBERT", "roberta": "RoBERTa", "ele
 
 
 def check_model_type(model_type: str, source: str = "config") -> None:
-    """Refuses a `model_type` that is none of ours; the error names its source."""
     if model_type not in [*TITLES]:
         known = ", ".join(TITLES.values())
         raise ValueError(f"{source}: model_type is {model_type!r:.80}; the families of this project are {known}.")
 
 
 def check_family(directory: str) -> None:
-    """Refuses a model's directory whose config.json, if it has one, is of another family; see `check_model_type`."""
+    """`check_model_type` of a model's directory, if it has a config.json."""
     config_file = posixpath.join(directory, "config.json")
     check_model_type((read_json_if_there(config_file) or {}).get("model_type", "bert"), config_file)

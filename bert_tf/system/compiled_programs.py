@@ -17,7 +17,7 @@ import pathlib
 import platform
 import re
 import stat
-from collections.abc import Iterator
+from collections.abc import Generator
 
 from absl import logging
 
@@ -34,7 +34,7 @@ _NVIDIA = pathlib.Path("/proc/driver/nvidia")
 
 
 @contextlib.contextmanager
-def keep_programs(deterministic: bool = False) -> Iterator[None]:
+def keep_programs(deterministic: bool = False) -> Generator[None]:
     """If TensorFlow is imported and looks for devices in this context, it uses earlier programs and keeps new ones.
 
     BERT_TF_COMPILED names the folder, by default bert_tf/compiled in the user's cache folder; empty, nothing is kept.
@@ -93,7 +93,8 @@ def _folder(gpus: list[str], xla: str) -> str:
     variables = [f"{name}={value}" for name, value in sorted(os.environ.items()) if name.startswith(("TF_", "XLA_"))]
     variables = [text for text in variables if not text.startswith(no_matter)] + [xla] * bool(xla)
     package = importlib.metadata.distribution("tensorflow")
-    libraries = sorted(path.name for path in package.locate_file("").glob("nvidia_*.dist-info")) if gpus else []
+    packages = pathlib.Path(str(package.locate_file("")))
+    libraries = sorted(path.name for path in packages.glob("nvidia_*.dist-info")) if gpus else []
     parts = [package.version, platform.platform(), str(os.cpu_count()), *processor, *gpus, *libraries, *variables]
     home = os.environ.get("XDG_CACHE_HOME") or os.path.join(pathlib.Path.home(), ".cache")
     root = os.environ.get(VARIABLE) or os.path.join(home, "bert_tf", "compiled")
@@ -122,7 +123,7 @@ def _move_new(tmp, folder: str, known: set[str], most: int) -> None:
     """Adds what a process compiled into its own folder to that of the user; if that is full, the oldest go."""
     with contextlib.suppress(OSError):
         new = [path for path in pathlib.Path(tmp.name).glob("*.*") if path.name not in known]
-        made = {path.name: (_as_text if path.suffix == ".pb" else bytes)(path.read_bytes()) for path in new}
+        made = {path.name: _as_text(path.read_bytes()) if path.suffix == ".pb" else path.read_bytes() for path in new}
         texts = {os.path.join(folder, name): _checksum(text) + b"\n" + text for name, text in made.items() if text}
         size = sum(map(len, texts.values()))
         for entry in sorted(os.scandir(folder), key=lambda entry: entry.stat().st_mtime, reverse=True):

@@ -6,8 +6,10 @@ field numbers: Example.features 1, Features.feature 1 (a map: key 1, value 2), F
 with value 1.
 """
 
+import operator
 import struct
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 import google_crc32c
 
@@ -19,7 +21,7 @@ class _Varints(dict):
     """number -> its varint, computed on demand: seven bits per byte, lowest first, high bit set in all but the last."""
 
     def __missing__(self, number: int) -> bytes:
-        encoded, rest = bytearray(), int(number)
+        encoded, rest = bytearray(), operator.index(number)
         while rest > 0x7F:
             encoded.append(rest & 0x7F | 0x80)
             rest >>= 7
@@ -83,7 +85,7 @@ def decoded_features(serialized: bytes) -> dict[str, tuple[str | None, list]]:
     return {name: (kind, list(getattr(features[name], kind).value) if kind else []) for name, kind in kinds.items()}
 
 
-def fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
+def fields(message: bytes) -> Iterator[tuple[int, Any]]:
     """Numbers and values of the fields of a message: integers, or bytes."""
     at = 0
     while at < len(message):

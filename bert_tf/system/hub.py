@@ -15,7 +15,7 @@ import json
 import os
 import posixpath
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping
 
 from absl import logging
 from tqdm import tqdm
@@ -54,7 +54,7 @@ def local(
     """A path as it is, or for the name of a model the local folder with its files, fetched unless the cache has them.
 
     flag: that gave the path. output_dir: of a run; the commit of this model that it began with is taken, unless the
-      name has a revision. check: gets the folder when only configurations are there, and refuses other families.
+      name has a revision. check: gets the folder when only configurations are there, and raises for other families.
     """
     if not is_name(path):
         return path
@@ -114,7 +114,7 @@ def _folder(repo: dict, *inner: str) -> str:
 def _list_files(repo: dict) -> dict[str, tuple[int, str]]:
     """The files of a commit, with their bytes and checksums: SHA-256 of large files, Git's of others, "" without a
     network. The list stays in the cache."""
-    from huggingface_hub import errors, get_cached_repo_tree, snapshot_download
+    from huggingface_hub import errors, get_cached_repo_tree
 
     commit = repo["revision"].resolved
     for _ in range(2):
@@ -126,7 +126,7 @@ def _list_files(repo: dict) -> dict[str, tuple[int, str]]:
                 sums = {path: record.get("lfs_sha256") or record["blob_id"] for path, record in noted}
             return {path: (size, sums.get(path, "")) for path, size in sizes.items()}
         except errors.CachedRepoTreeNotFoundError:  # it comes with any file
-            folder = snapshot_download(**repo, allow_patterns=[".gitattributes", "config.json"], tqdm_class=_Silent)
+            folder = _download(repo, [".gitattributes", "config.json"], is_silent=True)
             _verify(repo, {})
     # Without a network: what another program has fetched.
     walk = ((posixpath.relpath(at, folder), names) for at, _, names in os.walk(folder))
@@ -135,7 +135,7 @@ def _list_files(repo: dict) -> dict[str, tuple[int, str]]:
 
 def _fetch(repo: dict, listed: Mapping[str, tuple[int, str]], files: Iterable[str], is_silent: bool = False) -> str:
     """The folder of a commit, once these of its files are there, as the hub announced them."""
-    from huggingface_hub import constants, snapshot_download
+    from huggingface_hub import constants
 
     folder, files = _folder(repo, "snapshots", repo["revision"].resolved), [*files]
     for file in files:
@@ -149,7 +149,7 @@ def _fetch(repo: dict, listed: Mapping[str, tuple[int, str]], files: Iterable[st
         size = f"{sum(size for size, _ in missing.values()) / 1e6:,.1f} MB in {len(missing)} files"
         tell("Downloading %s: %s from %s to %s.", what, size, constants.ENDPOINT, folder)
     try:
-        snapshot_download(**repo, allow_patterns=[*missing], tqdm_class=_Silent if is_silent else None)
+        _download(repo, [*missing], is_silent)
     finally:
         _verify(repo, missing)
     return folder
@@ -178,8 +178,8 @@ def _remove_damaged(path: str, announced: str) -> str:
 
 
 def wrong_checksum(path: str, announced: str = "") -> str:
-    """What is wrong with a file of the cache; "" if nothing is, or no checksum is known. A note beside it says so until
-    it changes; where none can be written, each process computes the checksum."""
+    """What is wrong with a file of the cache; "" if nothing is, or no checksum is known. A note next to it says so
+    until it changes; where none can be written, each process computes the checksum."""
     while os.path.islink(path) and not _BLOB.fullmatch(path):
         folder, name = os.path.split(os.path.join(os.path.dirname(path), os.readlink(path)))
         path = os.path.join(os.path.realpath(folder), name)
@@ -233,9 +233,9 @@ def _noted_commit(name: str, output_dir: str) -> str | None:
 
 
 @contextlib.contextmanager
-def _guarding_downloads() -> Iterator[None]:
-    """Refuses what huggingface_hub takes: an ETag that is a path and would name a file of the cache, files of another
-    commit, lists without an end, and answers that fill the memory when they are decompressed."""
+def _guarding_downloads() -> Generator[None]:
+    """Raises for what huggingface_hub takes: an ETag that is a path to a file of the cache, files of another commit,
+    lists without an end, and answers that fill the memory when they are decompressed."""
     from huggingface_hub import get_session
 
     pages = itertools.count(1)
@@ -244,7 +244,7 @@ def _guarding_downloads() -> Iterator[None]:
         if request.url.path.startswith("/api/"):
             request.headers["Accept-Encoding"] = "identity"
 
-    def refuse(answer) -> None:
+    def check_answer(answer) -> None:
         headers, path = answer.headers, answer.url.path
         if "next" in answer.links and next(pages) > _MOST_PAGES:
             raise OSError("its list of files has no end")
@@ -260,16 +260,16 @@ def _guarding_downloads() -> Iterator[None]:
 
     hooks = get_session().event_hooks
     hooks["request"].append(ask)
-    hooks["response"].append(refuse)
+    hooks["response"].append(check_answer)
     try:
         yield
     finally:
         hooks["request"].remove(ask)
-        hooks["response"].remove(refuse)
+        hooks["response"].remove(check_answer)
 
 
 @contextlib.contextmanager
-def _requesting(start: str, meant: str) -> Iterator[None]:
+def _requesting(start: str, meant: str) -> Generator[None]:
     """For requests to the hub. Errors begin with `start`, a name and its flag; `meant` is what the name may mean."""
     from huggingface_hub import constants
 
@@ -299,6 +299,13 @@ def _requesting(start: str, meant: str) -> Iterator[None]:
 
 def _first_line(error: BaseException) -> str:
     return (f"{type(error).__name__}: {error}".splitlines() or [""])[0].rstrip(". :")
+
+
+def _download(repo: dict, files: list[str], is_silent: bool) -> str:
+    from huggingface_hub import snapshot_download
+
+    # pyrefly: ignore[no-matching-overload]  # it takes any bar that behaves like its own
+    return snapshot_download(**repo, allow_patterns=files, tqdm_class=_Silent if is_silent else None)
 
 
 class _Silent(tqdm):

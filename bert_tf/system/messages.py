@@ -7,8 +7,9 @@ import re
 import sys
 import tempfile
 import threading
-from collections.abc import Collection, Hashable, Iterable, Iterator
+from collections.abc import Collection, Generator, Hashable, Iterable, Iterator, Sized
 from logging import getLogger
+from typing import Any
 
 from absl import logging
 from tqdm import tqdm
@@ -25,7 +26,7 @@ def abbreviated_list(names: list[str], separator: str = ", ") -> str:
 
 
 def escape_control_characters(text: str) -> str:
-    """A text of unknown origin for a terminal: characters that could steer it as in JSON, \\u001b for an escape."""
+    """Characters that could steer a terminal as in JSON: \\u001b for an escape."""
     return _UNPRINTABLE.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
@@ -41,7 +42,7 @@ _logged_topics: set[Hashable] = set()
 
 def is_first(*topic: Hashable) -> bool:
     """Whether a message on a topic is the first, where one is enough; False within `without_logging`."""
-    if logging.get_absl_logger().disabled or topic in _logged_topics:
+    if getLogger("absl").disabled or topic in _logged_topics:
         return False
     _logged_topics.add(topic)
     return True
@@ -53,7 +54,7 @@ def warn_once(topic: Hashable, message: str, *args) -> None:
 
 
 @contextlib.contextmanager
-def without_logging(name: str = "absl") -> Iterator[None]:
+def without_logging(name: str = "absl") -> Generator[None]:
     """Silences a logger, for a check of files that will be read, and reported, again."""
     logger = getLogger(name)
     before, logger.disabled = logger.disabled, True
@@ -64,7 +65,7 @@ def without_logging(name: str = "absl") -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def naming_flag(flag: str) -> Iterator[None]:
+def naming_flag(flag: str) -> Generator[None]:
     """Prefixes an error about a file with the flag that named the file."""
     # If TensorFlow is not imported yet, the error can't be one of its own.
     errors = getattr(sys.modules.get("tensorflow"), "errors", None)
@@ -87,16 +88,17 @@ _SECONDS_BETWEEN_UPDATES = 0.5
 _SECONDS_BETWEEN_LINES = 30.0
 
 
-def progress_bar(iterable: Iterable | None = None, **options) -> tqdm:
+def progress_bar(iterable: Iterable | None = None, **options: Any) -> tqdm:
     """A tqdm bar. In a file or a pipe, where each update is a new line, it is drawn only every half minute."""
     interval = _SECONDS_BETWEEN_UPDATES if sys.stderr.isatty() else _SECONDS_BETWEEN_LINES
-    return tqdm(iterable, **{"mininterval": interval, "maxinterval": interval, "dynamic_ncols": True, **options})
+    options = {"mininterval": interval, "maxinterval": interval, "dynamic_ncols": True, **options}
+    return tqdm(iterable, **options)
 
 
 def batches_with_progress(batches: Iterable, desc: str) -> Iterator:
     """A list's or a dataset's batches, with a progress bar if processing them takes more than two seconds."""
     cardinality = getattr(batches, "cardinality", None)
-    total = int(cardinality()) if cardinality else len(batches) if hasattr(batches, "__len__") else -1
+    total = int(cardinality()) if cardinality else len(batches) if isinstance(batches, Sized) else -1
     with progress_bar(total=total if total >= 0 else None, desc=desc, unit="batch", leave=False, delay=2) as bar:
         for number, batch in enumerate(batches):
             yield batch
@@ -113,7 +115,7 @@ def start_clock(bar: tqdm, done: int) -> None:
 
 
 @contextlib.contextmanager
-def announced(message: str, seconds: float = SLOW_SECONDS) -> Iterator[None]:
+def announced(message: str, seconds: float = SLOW_SECONDS) -> Generator[None]:
     """Logs a message as soon as the context has taken so many seconds; nothing if it ends before."""
     timer = threading.Timer(seconds, logging.info, ["%s", message])
     timer.daemon = True
@@ -149,7 +151,7 @@ def _notes_are_shown() -> bool:
 
 
 @contextlib.contextmanager
-def without_lines(*markers: bytes) -> Iterator[None]:
+def without_lines(*markers: bytes) -> Generator[None]:
     """Captures stderr, including C++'s, and at the end writes everything but the lines that contain a marker."""
     sys.stderr.flush()
     kept = os.dup(2)

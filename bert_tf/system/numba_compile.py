@@ -14,12 +14,12 @@ import hashlib
 import pathlib
 import pickle
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 
 import numba
 import numpy as np
 from numba.core import types
-from numba.core.caching import FunctionCache
+from numba.core.caching import FunctionCache, NullCache
 from numba.core.registry import CPUDispatcher
 from numba.core.serialize import dumps
 
@@ -29,7 +29,7 @@ _interpreting = contextvars.ContextVar("interpreting", default=False)
 
 
 @contextlib.contextmanager
-def interpreted(condition: bool = True) -> Iterator[None]:
+def interpreted(condition: bool = True) -> Generator[None]:
     """In this context, if the condition holds, compiled functions run as Python."""
     token = _interpreting.set(condition)
     try:
@@ -66,23 +66,24 @@ class _Loop(CPUDispatcher):
     def __call__(self, *arguments):
         return self.py_func(*arguments) if _interpreting.get() else super().__call__(*arguments)
 
-    def get_call_template(self, arguments, named):
+    def get_call_template(self, args, kws):
         # A variable that begins with 0 is first taken for the constant, and what it is passed to would be compiled for
         # the constant, too, which nothing calls: a third of the time of compilation.
-        named = {name: types.unliteral(kind) for name, kind in named.items()}
-        return super().get_call_template([types.unliteral(kind) for kind in arguments], named)
+        kws = {name: types.unliteral(kind) for name, kind in kws.items()}
+        return super().get_call_template([types.unliteral(kind) for kind in args], kws)
 
 
 class _CachedLoop(_Loop):
     is_announced = False  # whether a message has said that compilation takes long
+    _cache: NullCache | FunctionCache
 
-    def compile(self, signature):
+    def compile(self, sig):
         """Compiles for types, or takes it from the disk; it is logged, once in a process, if that takes long."""
         package, begun, path = self.py_func.__module__, time.monotonic(), self._cache.cache_path
         once = f", which is done once: later runs take them from {path}" if path else ""
         message = f"Compiling the loops of {package.rpartition('.')[0] or package} for this processor{once}."
         with contextlib.nullcontext() if _CachedLoop.is_announced else messages.announced(message):
-            entry = super().compile(signature)
+            entry = super().compile(sig)
         _CachedLoop.is_announced |= time.monotonic() - begun > messages.SLOW_SECONDS
         return entry
 
@@ -128,6 +129,8 @@ class _Cache(FunctionCache):
 
 
 class _InnerLoop(_Loop):
+    in_python: Callable
+
     def __call__(self, *arguments):
         return self.in_python(*arguments)
 

@@ -98,7 +98,7 @@ def download(name: str, cache_dir: str | None = None) -> str:
         folder.
       OSError: it could not be downloaded or written; the message has the address. cache_dir/name does not exist then.
     """
-    if name not in MODELS and storage.is_name(str(name)):
+    if name not in MODELS and isinstance(name, str) and storage.is_name(name):
         return hub.local(name, cache_dir=cache_dir, check=check_family)
     if name not in MODELS:
         raise ValueError(f"{name!r} is not the name of a released model; the names are {', '.join(MODELS)}.")
@@ -175,9 +175,12 @@ def download_file(url: str, path: str) -> None:
                 have = file.truncate(0)
             name = posixpath.basename(url)
             http_get(url, file, resume_size=have, expected_size=total or None, displayed_filename=name)
-        if published and (checksum := _md5(part)) != published:
-            etag = None  # nothing is kept
-            raise OSError(f"the download has the checksum md5={checksum}, the server publishes md5={published}")
+        if published:
+            with open(part, "rb") as file:
+                checksum = hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
+            if checksum != published:
+                etag = None  # nothing is kept
+                raise OSError(f"the download has the checksum md5={checksum}, the server publishes md5={published}")
         os.replace(part, path)
     except Exception as error:
         status = getattr(getattr(error, "response", None), "status_code", None)
@@ -189,22 +192,22 @@ def download_file(url: str, path: str) -> None:
             os.remove(part)
 
 
-def _md5(path: str) -> str:
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
-
-
 def _unpack(path: str, folder: str) -> None:
     """Unpacks a zip or tar file into a local folder; no entry leads out of it."""
-    size, is_zip = 0, zipfile.is_zipfile(path)
+    size, too_large = 0, f"{path} holds more than {_MOST_UNPACKED >> 30} GB: it is not a released model."
     try:
-        with zipfile.ZipFile(path) if is_zip else tarfile.open(path) as archive:
-            for entry in archive.infolist() if is_zip else archive:
-                size += entry.file_size if is_zip else entry.size
-                if size > _MOST_UNPACKED:
-                    raise OSError(f"{path} holds more than {_MOST_UNPACKED >> 30} GB: it is not a released model.")
-                archive.extract(entry, folder, **({} if is_zip else {"filter": "data"}))
-            while not is_zip and archive.fileobj.read(_READ_BYTES):  # to its end, where gzip has the checksum
+        if zipfile.is_zipfile(path):
+            with zipfile.ZipFile(path) as zipped:
+                if sum(entry.file_size for entry in zipped.infolist()) > _MOST_UNPACKED:
+                    raise OSError(too_large)
+                zipped.extractall(folder)
+            return
+        with tarfile.open(path) as tarred:
+            for entry in tarred:
+                if (size := size + entry.size) > _MOST_UNPACKED:
+                    raise OSError(too_large)
+                tarred.extract(entry, folder, filter="data")
+            while tarred.fileobj and tarred.fileobj.read(_READ_BYTES):  # to its end, where gzip has the checksum
                 pass
     except (tarfile.TarError, zipfile.BadZipFile, EOFError, ValueError, RuntimeError, zlib.error) as error:
         raise OSError(f"{path}: not a complete zip or tar file, or entries outside of its folder: {error}") from None

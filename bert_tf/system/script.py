@@ -13,7 +13,7 @@ import subprocess
 import sys
 import threading
 import traceback
-from collections.abc import Iterator
+from collections.abc import Generator
 
 from absl import app, flags, logging
 
@@ -25,6 +25,8 @@ _PACKAGE_FOLDER = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + 
 # Packages that TensorFlow and Keras import if they are there, for what no script uses: nearly half of the time of their
 # import. Scripts that need one themselves (plots) import it later.
 _NEEDLESS = ("cv2", "jax", "matplotlib", "pandas", "scipy", "sklearn")
+# What TensorFlow 2.20 and 2.21 write if there is no CUDA driver.
+_WITHOUT_A_DRIVER = b"failed call to cuInit", b"Could not find cuda drivers", b"before absl::InitializeLog()"
 _POOL = "TF_CPU_ALLOCATOR_USE_BFC"  # TensorFlow's own variable: it has a pool for the memory of tensors on the CPU
 _FINDS_TPUS = "googleapiclient"  # by name, in Google's cloud
 # FloatingPointError: the loss is NaN or infinite. Python itself never raises it.
@@ -41,8 +43,14 @@ def run(main) -> None:
 
     Other errors are shown with their traceback, as are all with --verbosity=1.
     """
+
+    def end_with_stdin() -> None:
+        while os.read(0, 1):
+            pass
+        os._exit(1)
+
     if os.environ.pop(ENDS_WITH_STDIN, None):
-        threading.Thread(target=_end_with_stdin, daemon=True).start()
+        threading.Thread(target=end_with_stdin, daemon=True).start()
     # Hides TensorFlow's notes on how it was built; errors are still shown.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
@@ -88,12 +96,6 @@ def ending_of(returncode: int) -> str:
     return "was killed, probably for memory" if returncode == -signal.SIGKILL else f"failed with exit code {returncode}"
 
 
-def _end_with_stdin() -> None:
-    while os.read(0, 1):
-        pass
-    os._exit(1)
-
-
 def _has_left(descriptor: int) -> bool:
     poll = select.poll()
     poll.register(descriptor, 0)
@@ -101,7 +103,7 @@ def _has_left(descriptor: int) -> bool:
 
 
 @contextlib.contextmanager
-def exit_quietly_on_broken_pipe() -> Iterator[None]:
+def exit_quietly_on_broken_pipe() -> Generator[None]:
     """Ends the script silently where the reader of its output has left, as in `--help | head`."""
     try:
         try:
@@ -114,7 +116,7 @@ def exit_quietly_on_broken_pipe() -> Iterator[None]:
 
 
 def _user_error_message(error: Exception) -> str | None:
-    """The message for an error that the user, the system or memory caused; None: the program's fault."""
+    """The message for an error that the user, the system or memory caused; none if it is the program's fault."""
     innermost = os.path.abspath(traceback.extract_tb(error.__traceback__)[-1].filename)
     ours = innermost.startswith(_PACKAGE_FOLDER) or innermost == os.path.abspath(sys.argv[0])
     errors = getattr(sys.modules.get("tensorflow"), "errors", None)  # if that is imported, errors may be its own
@@ -165,7 +167,9 @@ def start_tensorflow(num_virtual_cpus: int | None = None, trains: bool = True, o
     """
     if (backend := os.environ.get("KERAS_BACKEND") or "tensorflow") != "tensorflow":
         raise ValueError(f"KERAS_BACKEND={backend}: the scripts run on TensorFlow; unset it. Models take any backend.")
-    values, gpu = flags.FLAGS, _has_cuda_driver()
+    values, gpu = flags.FLAGS, False
+    with contextlib.suppress(OSError):
+        gpu = bool(ctypes.CDLL("libcuda.so.1"))
     deterministic = "deterministic" in values and values.deterministic
     tpu = on_tpu or ("use_tpu" in values and (values.use_tpu or values.distribution_strategy == "tpu"))
     needless = _NEEDLESS if tpu else (*_NEEDLESS, _FINDS_TPUS)
@@ -173,7 +177,7 @@ def start_tensorflow(num_virtual_cpus: int | None = None, trains: bool = True, o
         os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
     with (
         contextlib.nullcontext() if num_virtual_cpus else compiled_programs.keep_programs(deterministic),
-        contextlib.nullcontext() if gpu else without_lines(b"failed call to cuInit"),
+        contextlib.nullcontext() if gpu else without_lines(*_WITHOUT_A_DRIVER),
         _not_found(*needless),
         _made_to_stay(),
     ):
@@ -190,7 +194,7 @@ def start_tensorflow(num_virtual_cpus: int | None = None, trains: bool = True, o
 
 
 @contextlib.contextmanager
-def _made_to_stay() -> Iterator[None]:
+def _made_to_stay() -> Generator[None]:
     """Python's garbage collector ignores what is made in this context: a quarter of the time of an import, which makes
     hundreds of thousands of objects."""
     enabled = gc.isenabled()
@@ -204,20 +208,13 @@ def _made_to_stay() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _not_found(*names: str) -> Iterator[None]:
+def _not_found(*names: str) -> Generator[None]:
     """In this context, importing one of these packages fails as if it were not installed."""
     hidden = [name for name in names if name not in sys.modules]
-    sys.modules.update(dict.fromkeys(hidden))
+    for name in hidden:
+        sys.modules[name] = None  # pyrefly: ignore[unsupported-operation]  # which its type does not know
     try:
         yield
     finally:
         for name in hidden:
             del sys.modules[name]
-
-
-def _has_cuda_driver() -> bool:
-    try:
-        ctypes.CDLL("libcuda.so.1")
-    except OSError:
-        return False
-    return True

@@ -23,7 +23,7 @@ import tempfile
 import time
 import uuid
 import weakref
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Generator, Mapping, Sequence
 
 import numpy as np
 from absl import logging
@@ -99,13 +99,12 @@ def names_in(folder: str) -> list[str]:
 
 
 def paths_beginning_with(start: str) -> list[str]:
-    """The paths whose beginning is `start`: a folder and the beginning of a name in it."""
     folder, beginning = posixpath.split(start)
     return [posixpath.join(folder, name) for name in names_in(folder) if name.startswith(beginning)]
 
 
 @contextlib.contextmanager
-def literal_path(path: str) -> Iterator[str]:
+def literal_path(path: str) -> Generator[str]:
     """The path, or, where TensorFlow would read it as a pattern, that of a link to it in a private folder."""
     if _SPECIAL.isdisjoint(path):
         yield path
@@ -191,7 +190,7 @@ def sync(path: str) -> None:
 
 
 @contextlib.contextmanager
-def batch_fsync(folder: str) -> Iterator[None]:
+def batch_fsync(folder: str) -> Generator[None]:
     """Syncs all that is in a folder, which has a temporary name, at the end of the context, and nothing before."""
     before = _puts_off.set(True)
     try:
@@ -205,7 +204,7 @@ def batch_fsync(folder: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def atomic_files(paths: Sequence[str]) -> Iterator[list[str]]:
+def atomic_files(paths: Sequence[str]) -> Generator[list[str]]:
     """Yields a temporary name for each path, in its directory; at the end all are renamed, see `replace_files`.
 
     The files are created at the start, so that a folder that can't be written fails before the work.
@@ -230,9 +229,9 @@ def atomic_files(paths: Sequence[str]) -> Iterator[list[str]]:
 
 
 def replace_files(moves: Mapping[str, str], obsolete: Sequence[str] = ()) -> None:
-    """Renames complete files, or copies them to a remote folder; readers refuse the others without the last of them.
+    """Renames complete files, or copies them to a remote folder; readers raise for the others without the last of them.
 
-    Its predecessor is removed first, so a kill never leaves new files beside old ones that are read together.
+    Its predecessor is removed first, so a kill never leaves new files next to old ones that are read together.
 
     moves: temporary name -> path, in order. obsolete: old files to be removed, those first that readers need.
     """
@@ -284,7 +283,7 @@ def finish_replacing(folder: str) -> None:
 
 
 @contextlib.contextmanager
-def _locked(folder: str) -> Iterator[bool]:
+def _locked(folder: str) -> Generator[bool]:
     """Holds a folder's lock. Yields whether it is still there: not removed, or another one, when the lock is got."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
@@ -320,7 +319,7 @@ def _finish(folder: str, arriving: str) -> None:
 
 
 @contextlib.contextmanager
-def written(path: str) -> Iterator[str]:
+def written(path: str) -> Generator[str]:
     """`atomic_files` for one path."""
     with atomic_files([path]) as (temporary,):
         yield temporary
@@ -345,7 +344,7 @@ def write_text_file(path: str, text: str) -> None:
 
 
 @contextlib.contextmanager
-def temporary_folder(folder: str) -> Iterator[None]:
+def temporary_folder(folder: str) -> Generator[None]:
     """Creates an empty folder, clearing what a killed process left there; removes what is left of it at the end."""
     import tensorflow as tf
 
@@ -401,7 +400,7 @@ def load_arrays(path: str, names: Collection[str] = ()) -> dict[str, np.ndarray]
 def arrays_as_bytes(arrays: Mapping[str, np.ndarray]) -> bytes:
     """The content of a file that `load_arrays` reads."""
     content = io.BytesIO()
-    np.savez(content, **arrays)
+    np.savez(content, allow_pickle=False, **arrays)
     return content.getvalue()
 
 
@@ -417,8 +416,8 @@ class LockedError(OSError):
 
 
 @contextlib.contextmanager
-def locked(path: str, named: str) -> Iterator[None]:
-    """Holds a lock file while the run lives, so that another one is refused at once; a remote folder has none.
+def locked(path: str, named: str) -> Generator[None]:
+    """Holds a lock file while the run lives, so that another one raises at once; a remote folder has none.
 
     Its folder is made, and removed if it is left empty. named: the flag and its value.
     """
@@ -442,7 +441,7 @@ def locked(path: str, named: str) -> Iterator[None]:
         try:
             yield
         finally:
-            os.remove(path)  # while it is held: a run that has opened it by now sees that it is gone
+            os.remove(path)  # while it is held: a run that has opened it by now sees that it was removed
             lock.release()
     finally:
         if is_new and not os.listdir(folder):
@@ -450,7 +449,7 @@ def locked(path: str, named: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def file_locked(output_file: str, *others: str) -> Iterator[None]:
+def file_locked(output_file: str, *others: str) -> Generator[None]:
     """`locked` for the file of --output_file and others, after removing what a killed run left half-written of them."""
     folder, name = os.path.split(output_file)
     with locked(os.path.join(folder, f".{name}.lock"), f"--output_file={output_file}"):

@@ -108,10 +108,7 @@ def wide_ascii(sample: bytes) -> bool:
 
 
 def _is_utf_8_text(sample: bytes, wide: bool) -> bool:
-    """Whether the beginning of a file is surely UTF-8: it has a character that other encodings can't imitate.
-
-    wide: it would be UTF-16 otherwise.
-    """
+    """Whether the beginning of a file has a character of UTF-8 that others can't imitate. wide: else it is UTF-16."""
     if sample.startswith(codecs.BOM_UTF8):
         return True
     try:
@@ -122,10 +119,7 @@ def _is_utf_8_text(sample: bytes, wide: bool) -> bool:
 
 
 def _utf_16_of(sample: bytes, most_ascii: int = 50) -> str | None:
-    """The form of UTF-16 that bytes from the beginning of a file are in, or None.
-
-    most_ascii: without a byte order mark, at least one of so many bytes is 0, all of them in one of the two places.
-    """
+    """The form of UTF-16 of a file's first bytes, if any: by their mark, or if one byte of `most_ascii` is 0."""
     if sample.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         return "utf-16"
     high, low = sample[::2].count(0), sample[1::2].count(0)
@@ -138,7 +132,7 @@ def _utf_16_of(sample: bytes, most_ascii: int = 50) -> str | None:
 
 def _likely(sample: bytes) -> str | None:
     scores = {name: _score(sample, name) for name in _CANDIDATES}
-    best = max(scores, key=scores.get)
+    best = max(scores, key=scores.__getitem__)
     few = len(sample) > 5 * sum(byte >= 0x80 for byte in sample)
     if few and scores[best] < _SURE and _is_western(sample, 0.95):
         return "cp1252"
@@ -148,7 +142,7 @@ def _likely(sample: bytes) -> str | None:
 
 
 def _better(sample: bytes, name: str) -> str | None:
-    """An encoding in which a text is far more usual than in the one it is read in; None: there is none."""
+    """An encoding in which a text is far more usual than in the one it is read in, if any."""
     best = _likely(sample)
     if best not in _CANDIDATES:
         return None

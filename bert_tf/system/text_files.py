@@ -14,9 +14,9 @@ import os
 import re
 import sys
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 
-from bert_tf.system.declare import setting
+from bert_tf.system.declare import changeable_setting
 from bert_tf.system.messages import abbreviated_list, warn_once
 from bert_tf.system.storage import is_on_hub
 
@@ -25,12 +25,12 @@ LONGEST_LINE = 1 << 26  # bytes; lines are read whole
 
 _READ_BYTES = 1 << 20
 
-Progress = Callable[[int], None]
+Progress = Callable[[int], object]
 
 
 def encoding_setting(files: str):
     """The setting `encoding`. files: which text files it is for."""
-    return setting(
+    return changeable_setting(
         UTF_8,
         f"The encoding of {files}, by its name in Python: cp949 (Korean Windows, EUC-KR), cp932 (Shift-JIS), gb18030 "
         "(GBK), utf-16, ... A file among them that is UTF-8 is read as UTF-8. Vocabularies are always UTF-8.",
@@ -39,7 +39,7 @@ def encoding_setting(files: str):
 
 
 def check_encoding(encoding: str, flag: str = "--encoding") -> None:
-    """Refuses names that are not text encodings of Python."""
+    """Raises if it is not a text encoding of Python."""
     try:
         "a".encode(encoding)
     except (LookupError, ValueError) as error:
@@ -47,10 +47,7 @@ def check_encoding(encoding: str, flag: str = "--encoding") -> None:
 
 
 def read_json(path: str, kind: type = dict, encoding: str | None = None, **options):
-    """The content of a JSON file that holds an object.
-
-    kind: list if it holds a list. encoding: see `TextFile`. options: passed to `json.loads`.
-    """
+    """The content of a JSON file that holds an object, or a list; options: of `json.loads`."""
     file = TextFile(path, encoding=encoding)
     text = file.decode(0, b"".join(file.chunks()))
     values = parse_json(text.removeprefix("\ufeff"), path, **options)
@@ -61,12 +58,11 @@ def read_json(path: str, kind: type = dict, encoding: str | None = None, **optio
 
 
 def read_json_if_there(path: str) -> dict | None:
-    """`read_json`, or None if there is no such file."""
     return read_json(path) if exists(path) else None
 
 
 @contextlib.contextmanager
-def naming_file(path: str) -> Iterator[None]:
+def naming_file(path: str) -> Generator[None]:
     """Turns an error because a value in a JSON file is not as expected into a ValueError that names the file.
 
     For files of other programs, which have too many values to check each.
@@ -75,16 +71,12 @@ def naming_file(path: str) -> Iterator[None]:
         yield
     except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError) as error:
         raise ValueError(
-            f"{path}: a value in it, or in a JSON file beside it, is not of the expected kind ({error!r:.200})"
+            f"{path}: a value in it, or in a JSON file next to it, is not of the expected kind ({error!r:.200})"
         ) from error
 
 
 def parse_json(text: str, path: str, line: int | None = None, **options):
-    """The value of a JSON text.
-
-    path: of the file that it comes from. line: its line number in the file, if the text is one line of many.
-    options: passed to `json.loads`.
-    """
+    """The value of a JSON text. path, line: where it comes from, for messages. options: of `json.loads`."""
     try:
         return json.loads(text, **options)
     except json.JSONDecodeError as error:
@@ -164,7 +156,6 @@ def refuse_pointer(path: str, beginning: bytes) -> None:
 
 
 def file_sha256(path: str) -> str:
-    """The SHA-256 digest of a file, in hexadecimal; reads the whole file."""
     return hashlib.sha256(read_bytes(path)).hexdigest()
 
 
@@ -176,7 +167,6 @@ def read_text_lines(
     Only a newline, or one after carriage returns, ends a line. Lines come without it but otherwise unstripped; blank
     lines are included. A carriage return inside a line stays, as whitespace; the original drops it and joins two words.
 
-    path: a local path or any that `tf.io.gfile` opens (gs://...).
     progress: called after each read with the number of bytes. encoding, is_gzip: see `TextFile`.
     """
     file = TextFile(path, is_gzip, encoding)
@@ -223,7 +213,9 @@ class TextFile:
         from bert_tf.system import text_encodings
 
         raw = _decompressed(self.path, progress) if self.is_gzip else _plain(self.path, 0, None, progress)
-        return text_encodings.converted(self.path, self.encoding, self.errors, raw) if self.is_converted else raw
+        return (
+            text_encodings.converted(self.path, self.encoding or UTF_8, self.errors, raw) if self.is_converted else raw
+        )
 
     def decode(self, offset: int, block: bytes) -> str:
         """The text of a block of `whole_lines` that begins at `offset`, `with_newlines`.
@@ -340,7 +332,6 @@ def local_file(path: str) -> str:
 
 
 def open_binary(path: str):
-    """Opens a file to read its bytes."""
     path = local_file(path)
     files = _gfile(path)
     return files.GFile(path, "rb") if files else open(path, "rb")
@@ -353,12 +344,10 @@ def size_of(path: str) -> int:
 
 
 def exists(path: str) -> bool:
-    """Whether there is a file or directory."""
     return bool(matching_files(path)) if is_on_hub(path) else (_gfile(path) or os.path).exists(path)
 
 
 def is_folder(path: str) -> bool:
-    """Whether there is a directory."""
     return not is_on_hub(path) and (_gfile(path) or os.path).isdir(path)
 
 
@@ -375,7 +364,7 @@ _FOREIGN = {
 
 
 def foreign_kind(beginning: bytes) -> str | None:
-    """The kind of a file with this beginning, if it is a known one that is not text; else None."""
+    """The kind of a file with this beginning, if it is a known one that is not text."""
     if beginning[:1000].removeprefix(b"\xef\xbb\xbf").lstrip().lower().startswith((b"<!doctype html", b"<html")):
         return "an HTML page, perhaps of a failed download; give its text as a text file, or download the file itself"
     return next((kind for magic, kind in _FOREIGN.items() if beginning.startswith(magic)), None)

@@ -17,7 +17,8 @@ _MOST = 8  # batches that have cores of their own; each holds its activations
 _WAITING_THREADS = 32  # they wait for disks and networks
 _THREADS = "TF_NUM_INTRAOP_THREADS"  # TensorFlow's own variable: threads that compute one operation
 
-Item, Result = TypeVar("Item"), TypeVar("Result")
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 
 def available_cores() -> int:
@@ -102,7 +103,8 @@ def _start_worker(counter, verbosity: int, shared: tuple) -> None:
     global _report, _shared
 
     def end_with_parent() -> None:
-        multiprocessing.parent_process().join()  # also if that is killed
+        if parent := multiprocessing.parent_process():
+            parent.join()  # also if that is killed
         os._exit(1)
 
     def report(amount: float) -> None:

@@ -29,7 +29,7 @@ _NAMES_OF_ANY = {"PreTrainedTokenizer", "TokenizersBackend", "PythonBackend"}
 
 
 def find_vocabulary(directory: str, default: type[Tokenizer]) -> str | None:
-    """The vocabulary file of a model's directory; None if it has none. default: the tokenizer of the model's family."""
+    """The vocabulary file of a model's directory, if any. default: the tokenizer of the model's family."""
     named = _named(directory, default)
     names = _of_word_pieces(named, directory, default).vocab_files if named else ()
     for name in (*names, *default.vocab_files, TOKENIZER, files.VOCAB, files.JSON_VOCAB):
@@ -42,7 +42,7 @@ def tokenizer_class_of(vocab_file: str, default: type[Tokenizer] = FullTokenizer
     """Which tokenizer reads a vocabulary file. default: that of the model's family.
 
     A .model is SentencePiece, a vocab.json byte-level BPE; a tokenizer.json says what it is. Everything else is a list
-    of word pieces, unless tokenizer_class beside it says more.
+    of word pieces, unless tokenizer_class next to it says more.
     """
     directory, name = posixpath.split(vocab_file)
     named = _named(directory, default)
@@ -66,7 +66,7 @@ def tokenizer_class_of(vocab_file: str, default: type[Tokenizer] = FullTokenizer
 
 
 def tokenizer_of_file(vocab_file: str, casing: files.Casing, default: type[Tokenizer] = FullTokenizer) -> Tokenizer:
-    """The tokenizer of a vocabulary file, with what belongs to it beside it."""
+    """The tokenizer of a vocabulary file, with what belongs to it next to it."""
     tokenizer = tokenizer_class_of(vocab_file, default).from_file(vocab_file, casing)
     if isinstance(tokenizer, LibraryTokenizer) and issubclass(default, FullTokenizer):
         tokenizer.take_rows(read_json(vocab_file).get("post_processor"), vocab_file)
@@ -100,7 +100,7 @@ def _has_sentence_pieces(vocab_file: str) -> bool:
 
 
 def _named(directory: str, default: type[Tokenizer]) -> type[Tokenizer] | None:
-    """The class that tokenizer_class stands for; None if no file names one."""
+    """The class that tokenizer_class stands for, if a file names one."""
     name, path = files.named_class(directory)
     is_xlnet = name == "XLNetTokenizer" and not issubclass(default, FullTokenizer)
     if name and name not in _NAMES_OF_ANY and (name not in _BY_NAME or is_xlnet):

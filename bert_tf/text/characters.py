@@ -53,12 +53,10 @@ def plain_name(text: str) -> str:
 
 
 def is_whitespace(char: str) -> bool:
-    """True for space, tab, newline, carriage return and category Zs."""
     return char in (" ", "\t", "\n", "\r") or unicodedata.category(char) == "Zs"
 
 
 def is_control(char: str) -> bool:
-    """True for categories Cc and Cf, except tab, newline and carriage return, which count as whitespace."""
     return char not in ("\t", "\n", "\r") and unicodedata.category(char) in ("Cc", "Cf")
 
 
@@ -68,15 +66,13 @@ def is_punctuation(char: str) -> bool:
 
 
 def is_cjk(char: str) -> bool:
-    """True for the CJK ideographs that become separate tokens."""
     return _CJK.match(char) is not None
 
 
 def clean(char: str, drop_unassigned: bool = False, separate_cjk: bool = True) -> str | None:
     """The cleaned form of a character: None if it is dropped, a space for whitespace, spaces around a CJK one.
 
-    drop_unassigned: any category C* is dropped, as ELECTRA does.
-    separate_cjk: False leaves CJK characters parts of words (tokenize_chinese_chars: false).
+    drop_unassigned: any category C*, too, as in ELECTRA. separate_cjk: False leaves CJK characters parts of words.
     """
     if is_whitespace(char):
         return " "
@@ -104,7 +100,6 @@ def strip_accent_and_split_punctuation(char: str) -> str | None:
 
 
 def is_mark(char: str) -> bool:
-    """True for categories M*: the character belongs to the one before it."""
     return unicodedata.category(char)[0] == "M"
 
 
@@ -168,7 +163,7 @@ def split_words(text: str, split: str = "words", tokens: Iterable[tuple[int, int
 # ---- added tokens ----------------------------------------------------------------------------------------------------
 
 # Cut out of a text as a whole, by the rules of the `tokenizers` library, before the rest is tokenized. Models of
-# Hugging Face have them beside their vocabulary: entity markers such as [E1], words of a field. A token that is not
+# Hugging Face have them next to their vocabulary: entity markers such as [E1], words of a field. A token that is not
 # `normalized` is looked for in the text as it is; then the others, in what the tokenizer's normalization makes of
 # the parts between. At each place the longest token counts. The tokens with a role ([CLS], [SEP], ...) are left out:
 # written in a text they are text, since a text must not end its own row.
@@ -222,14 +217,10 @@ class Forms(dict[str, AddedToken]):
 
 
 class AddedTokens:
-    """The added tokens of a tokenizer.
+    """The added tokens of a tokenizer without those with a role, sorted by id.
 
-    tokens: those with a role are not among them.
-    normalize: text -> its normalized form. origins: text -> for each character of the normalized form, the one of the
-    text that it comes from. Default: the tokenizer has no normalization.
-
-    tokens: sorted by id. ids: theirs.
-    written, normalized: what is looked for in the text, and in normalized text -> the token.
+    normalize: text -> its normalized form. origins: text -> for each character of that, the one of the text that it
+    comes from. written, normalized: what is looked for in the text, and in normalized text -> the token.
     """
 
     def __init__(self, tokens: Iterable[AddedToken] = (), normalize: Callable = str, origins: Callable | None = None):
@@ -248,11 +239,9 @@ class AddedTokens:
 
     @property
     def span_words(self) -> bool:
-        """Whether a token has whitespace in it."""
         return any(len(token.content.split()) > 1 for token in self.tokens)
 
     def occur(self, text: str) -> bool:
-        """Whether the form of a token is anywhere in `text`."""
         is_written = self.written and self.written.pattern.search(text)
         return bool(is_written or (self.normalized and self.normalized.pattern.search(self.normalize(text))))
 
@@ -307,7 +296,7 @@ def _cut(part: Part, forms: Forms) -> list[Part]:
 
 
 def read_added_tokens(vocab_file: str, vocab: Mapping[str, int]) -> list[AddedToken]:
-    """The added tokens that the files beside a vocabulary name, those with a role among them, sorted by their ids.
+    """The added tokens that the files next to a vocabulary name, those with a role among them, sorted by their ids.
 
     As `transformers` reads them: tokenizer_config.json, or if that has no added_tokens_decoder special_tokens_map.json,
     added_tokens.json and tokenizer.json. A token in the vocabulary has its id there; the others follow it.

@@ -20,7 +20,7 @@ from bert_tf.text.characters import characters_in_use
 CODE_POINTS = 0x110000
 _PAGE = 256
 _SIGMA, _SMALL_SIGMA, _FINAL_SIGMA = 0x3A3, 0x3C3, 0x3C2
-# How `str.lower` classifies the character beside a sigma.
+# How `str.lower` classifies the character next to a sigma.
 _TRANSPARENT, _CASED, _OTHER = 0, 1, 2
 # Entry of a code point: 0 for itself, else the place in the sequences of what it becomes, and the number of characters
 _COUNT_BITS, _COUNT = 6, 63  # below it; plus one
@@ -78,11 +78,7 @@ def decode_rows(texts: tf.Tensor) -> Rows:
 
 
 class GraphNormalizer(tf.Module):
-    """A tokenizer's normalization of rows.
-
-    normalize: text -> its normalized form: character by character, but for capital sigmas and the order of combining
-    marks.
-    """
+    """A tokenizer's normalization of rows: character by character, but for capital sigmas and the order of marks."""
 
     def __init__(self, normalize: Callable[[str], str]):
         super().__init__(name="graph_normalizer")
@@ -90,7 +86,7 @@ class GraphNormalizer(tf.Module):
         self._entries, self._sequences = CodePointTable(entries), tf.constant(sequences, tf.int32)
         self._lowers = normalize("A") == "a"
         self._sorts = normalize(f"A{_TWO_MARKS}").endswith(_TWO_MARKS[0])
-        self._kinds = CodePointTable(values_of(_kind_beside_sigma))
+        self._kinds = CodePointTable(values_of(_kind_next_to_sigma))
         if self._sorts:
             self._classes = CodePointTable(values_of(_combining_class))
             self._delimiters = CodePointTable(_delimiters(normalize, entries))
@@ -172,7 +168,7 @@ def _outputs(normalize: Callable[[str], str]) -> tuple[np.ndarray, list[int]]:
     return entries, sequences
 
 
-def _kind_beside_sigma(char: str) -> int:
+def _kind_next_to_sigma(char: str) -> int:
     if f" {char}\u03a3".lower()[-1] == "\u03c2":
         return _CASED
     return _TRANSPARENT if f"A{char}\u03a3".lower()[-1] == "\u03c2" else _OTHER

@@ -10,7 +10,6 @@ pieces, P pieces.
 
 import functools
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
 
 import tensorflow as tf
 import tensorflow_text as tf_text
@@ -25,21 +24,6 @@ from bert_tf.text.wordpiece import BasicTokenizer, FullTokenizer
 _BREAK = 1  # no token continues across it: whitespace or, if also kept, a separate token
 _KEPT = 2  # it is (part of) a token
 _KNOWN = 4  # it occurs in the vocabulary
-
-
-class _Pieces(NamedTuple):
-    """Pieces of texts.
-
-    ids: int32 [P]. splits: int64 [B+1], the first of each text.
-    starts, ends: int64 [P], the first code point of all texts that each covers and the one after the last.
-    kept: int64, the code points that pieces are made of. These three are None without offsets.
-    """
-
-    ids: tf.Tensor
-    splits: tf.Tensor
-    starts: tf.Tensor | None = None
-    ends: tf.Tensor | None = None
-    kept: tf.Tensor | None = None
 
 
 class GraphWordPiece(tf.Module):
@@ -60,7 +44,7 @@ class GraphWordPiece(tf.Module):
             words = abbreviated_list(sorted(self._basic.never_split))
             raise ValueError(f"never_split ({words}) in tokenizer_config.json has no form as a graph.")
         super().__init__(name="graph_wordpiece")
-        self._split_unknown = bool(split_unknown)
+        self._split_unknown = split_unknown
         self._unk_token, self._longest_word = pieces.unk_token, pieces.max_input_chars_per_word
         with tf.device("CPU:0"):
             self._marks = CodePointTable(values_of(is_mark))
@@ -148,27 +132,29 @@ class GraphWordPiece(tf.Module):
 
     def _of_any(self, texts: tf.Tensor, with_offsets: bool) -> tuple[tf.Tensor, tf.Tensor]:
         text = decode_rows(texts)
-        pieces = self._pieces(text, with_offsets)
+        ids, splits, (starts, lasts, kept) = self._pieces(text, with_offsets)
         if not with_offsets:
-            return pieces.ids[:, None], pieces.splits
+            return ids[:, None], splits
         marks = tf.equal(self._marks(text.characters), 1)
-        owners = tf.ragged.row_splits_to_segment_ids(pieces.splits, out_type=tf.int64)
+        owners = tf.ragged.row_splits_to_segment_ids(splits, out_type=tf.int64)
 
         def over_lost_marks() -> tf.Tensor:
             count = tf.size(marks, tf.int64)
-            is_kept = tf.scatter_nd(pieces.kept[:, None], tf.ones_like(pieces.kept, tf.int32), [count]) > 0
+            is_kept = tf.scatter_nd(kept[:, None], tf.ones_like(kept, tf.int32), [count]) > 0
             stops = tf.concat([~marks | is_kept, [True]], 0)
             before = tf.cumsum(tf.cast(stops, tf.int32), exclusive=True)
-            ends = tf.gather(tf.where(stops)[:, 0], tf.gather(before, pieces.ends))
+            ends = tf.gather(tf.where(stops)[:, 0], tf.gather(before, lasts))
             within = tf.minimum(ends, tf.gather(text.splits[1:], owners))
-            return tf.where(pieces.ends > pieces.starts, within, pieces.ends)
+            return tf.where(lasts > starts, within, lasts)
 
-        ends = tf.cond(tf.reduce_any(marks), over_lost_marks, lambda: pieces.ends)
+        ends = tf.cond(tf.reduce_any(marks), over_lost_marks, lambda: lasts)
         firsts = tf.gather(text.splits, owners)
-        columns = (pieces.ids, pieces.starts - firsts, ends - firsts)
-        return tf.stack([tf.cast(column, tf.int32) for column in columns], 1), pieces.splits
+        columns = (ids, starts - firsts, ends - firsts)
+        return tf.stack([tf.cast(column, tf.int32) for column in columns], 1), splits
 
-    def _pieces(self, text: Rows, with_offsets: bool) -> _Pieces:
+    def _pieces(self, text: Rows, with_offsets: bool) -> tuple[tf.Tensor, tf.Tensor, tuple[tf.Tensor, ...]]:
+        """Pieces of texts: ids, int32 [P]; the first of each text, int64 [B+1]; and with_offsets, int64, the first code
+        point of all texts that each piece covers, [P], the one after the last, [P], and all that pieces are made of."""
         rows = self._normalizer(text)
         properties = self._properties(rows.characters)
         kept = tf.where(_has(properties, _KEPT))[:, 0]  # [K]
@@ -193,13 +179,13 @@ class GraphWordPiece(tf.Module):
         splits = tf.searchsorted(tf.gather(kept, token_starts), rows.splits, out_type=tf.int64)
         ids, id_splits = tf.gather(self._any_ids, pieces.values), tf.gather(pieces.row_splits, splits)
         if not with_offsets:
-            return _Pieces(ids, id_splits)
+            return ids, id_splits, (None,) * 3
         # Together the pieces cover all tokens.
         piece_ends = tf.cumsum(tf.cast(ends.values - firsts.values, tf.int64))
         byte_counts = 1 + tf.add_n([tf.cast(characters >= least, tf.int64) for least in (0x80, 0x800, 0x10000)])
         lasts = tf.searchsorted(tf.cumsum(byte_counts), piece_ends, out_type=tf.int64)
         origins = tf.gather(rows.origins, kept)
-        return _Pieces(ids, id_splits, *_spans_of_pieces(lasts, origins), origins)
+        return ids, id_splits, (*_spans_of_pieces(lasts, origins), origins)
 
 
 class NoGraphError(ValueError):

@@ -11,6 +11,7 @@ import posixpath
 import threading
 import unicodedata
 from collections.abc import Callable
+from typing import Any, Literal
 
 from bert_tf.text.characters import TOKENIZER_CONFIG, read_added_tokens
 from bert_tf.text.tokenizer import special_tokens_of
@@ -30,6 +31,7 @@ _DEFAULTS = {
 }
 _CHOICES = {"word_tokenizer_type": ("mecab", "basic"), "subword_tokenizer_type": ("wordpiece", "character")}
 
+_Form = Literal["NFC", "NFKC"]  # of Unicode
 Span = tuple[int, int]  # the first character of the text, and the one after the last
 
 
@@ -49,7 +51,10 @@ class JapaneseTokenizer(WordPieces):
 
     def __init__(self, vocab_file: str, **settings):
         super().__init__(vocab_file)
-        self._settings = {**_DEFAULTS, **{name: value for name, value in settings.items() if value is not None}}
+        self._settings: dict[str, Any] = {
+            **_DEFAULTS,
+            **{name: value for name, value in settings.items() if value is not None},
+        }
         for name, choices in _CHOICES.items():
             if self._settings[name] not in choices:
                 raise ValueError(f"{name} is {self._settings[name]!r}: only {' and '.join(choices)} are supported.")
@@ -62,13 +67,14 @@ class JapaneseTokenizer(WordPieces):
         self.set_added_tokens(read_added_tokens(vocab_file, self.vocab))
         self.do_lower_case = self._settings["do_lower_case"]
         self._pieces_of_word = WordCache(self._cut)
-        self._dictionary, self._form = None, None
+        self._dictionary: str | None = None
+        self._form: _Form | None = None
         if self._settings["do_word_tokenize"] and self._settings["word_tokenizer_type"] == "mecab":
             self._dictionary, self._form = _mecab_settings(**(self._settings["mecab_kwargs"] or {}))
 
     @classmethod
     def from_file(cls, vocab_file: str, casing: Casing) -> "JapaneseTokenizer":
-        """The tokenizer of a vocab.txt, with the tokenizer_config.json beside it; cased unless something says more."""
+        """The tokenizer of a vocab.txt, with the tokenizer_config.json next to it; cased unless something says more."""
         directory = posixpath.dirname(vocab_file)
         config = read_tokenizer_config(directory)
         settings = {name: config.get(name) for name in _DEFAULTS}
@@ -154,6 +160,7 @@ def load_mecab(dictionary: str = "unidic_lite") -> Callable[[str], list[str]]:
     import fugashi
 
     folder, lock = importlib.import_module(dictionary).DICDIR, threading.Lock()
+    # pyrefly: ignore[missing-attribute]  # it is in a compiled module
     tagger = fugashi.GenericTagger(f'-r "{folder}/mecabrc" -d "{folder}"')
 
     def words(text: str) -> list[str]:
@@ -163,7 +170,9 @@ def load_mecab(dictionary: str = "unidic_lite") -> Callable[[str], list[str]]:
     return words
 
 
-def _mecab_settings(mecab_dic: str | None = "unidic_lite", normalize_text: bool = True, mecab_option: str = ""):
+def _mecab_settings(
+    mecab_dic: str | None = "unidic_lite", normalize_text: bool = True, mecab_option: str = ""
+) -> tuple[str, _Form | None]:
     """The dictionary's Python package, and the normal form that a text gets first; options may name any file."""
     if mecab_dic not in _DICTIONARIES:
         raise ValueError(f"mecab_dic is {mecab_dic!r}: only {', '.join(_DICTIONARIES)} are supported.")
@@ -172,7 +181,7 @@ def _mecab_settings(mecab_dic: str | None = "unidic_lite", normalize_text: bool 
     return mecab_dic, "NFKC" if normalize_text else None
 
 
-def normalize_with_spans(form: str | None, text: str) -> tuple[str, list[Span]]:
+def normalize_with_spans(form: _Form | None, text: str) -> tuple[str, list[Span]]:
     """A text in a normal form of Unicode, and the characters of `text` that each of its characters comes from."""
     if form is None or unicodedata.is_normalized(form, text):
         return text, [(position, position + 1) for position in range(len(text))]

@@ -89,16 +89,7 @@ def learn_vocabulary(
     the most frequent first. Every character of the text is included, alone and, unless it is always a separate token
     (punctuation, CJK ideographs), with "##": no word of the text of up to 200 characters becomes [UNK].
 
-    Args:
-      files: text files, see `bert_tf.system.text_files.list_files`.
-      vocab_size: maximum number of tokens; a short text gives fewer, which is logged.
-      do_lower_case: lower-case the text, like the model's inputs later.
-      strip_accents: None follows do_lower_case; see `bert_tf.text.wordpiece.BasicTokenizer`.
-      num_unused: slots named [unused0], ... that can later be renamed to domain-specific words.
-      min_frequency: two pieces are merged only if they are adjacent at least this often.
-      max_characters: keep only this many different characters, the most frequent; words with others become [UNK].
-      max_words: see `count_words`.
-      show_progress: progress bars. encoding: of the files, see `text_files.TextFile`.
+    The arguments are the flags of create_vocab.py; a short text gives fewer tokens than vocab_size, which is logged.
     """
     tokenizer = BasicTokenizer(do_lower_case, strip_accents)
     reserved = ["[PAD]", *(f"[unused{i}]" for i in range(num_unused)), "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -172,10 +163,8 @@ def learn_byte_bpe(
 
     Case is kept, and no text has an unknown token, since each of the 256 bytes is a piece. The ids are in RoBERTa's
     order: `<s>` 0, `<pad>` 1, `</s>` 2, `<unk>` 3, the bytes, longer pieces in the order learned, the most frequent
-    first, and `<mask>` last. Whitespace at the ends of a line is left out.
-
-    vocab_size: the default is RoBERTa's. max_words: a word's space and its letters are one word, as is a run of
-    punctuation marks. The others: as for `learn_vocabulary`.
+    first, and `<mask>` last. Whitespace at the ends of a line is left out. A word's space and its letters are one word,
+    as is a run of punctuation marks.
 
     Returns the content of vocab.json and merges.txt, which `ByteBpeTokenizer` and Hugging Face's tokenizers read.
     """
@@ -220,12 +209,7 @@ def learn_sentence_piece(
 
         write_file("runs/spiece.model", learn_sentence_piece(["novel.txt"], vocab_size=8000))
 
-    Args:
-      files: each line is a sentence. vocab_size: the defaults are ALBERT's.
-      character_coverage: share of the text whose characters get pieces; those of the rest are unknown.
-      max_sentences: how many are in memory; of more, a random sample is learned from.
-      show_progress: a bar for reading; how far the training is can't be shown.
-      The others: as for `learn_vocabulary`.
+    Each line is a sentence. The bar is for reading; how far the training is can't be shown.
 
     Returns the content of a spiece.model.
     """
@@ -272,7 +256,8 @@ class _Sentences:
 
     def __init__(self, lines: Iterable[str], do_lower_case: bool):
         self.lines, self.do_lower_case = lines, do_lower_case
-        self.count, self.error, self.characters = 0, None, collections.Counter()
+        self.count, self.characters = 0, collections.Counter()
+        self.error: Exception | None = None
 
     def __iter__(self) -> Iterator[str]:
         try:
@@ -361,15 +346,11 @@ def count_words(
     max_words: int = 2_000_000,
     show_progress: bool = True,
     encoding: str = UTF_8,
-    check: Callable[[WordCounts], None] | None = None,
+    check: Callable[[WordCounts], object] | None = None,
 ) -> WordCounts:
     """Counts the words of text files; memory is bounded by max_words and the longest line.
 
-    Args:
-      files: paths, read in order. split: the words of a line.
-      max_words: how many different words are kept at a time, about 150 bytes each.
-      show_progress: a bar in bytes, with rate and remaining time. encoding: see `text_files.TextFile`.
-      check: called with what was counted so far, each time that the number of lines has doubled; may raise.
+    split: the words of a line. check: called with what was counted so far when the number of lines has doubled.
     """
     start = time.monotonic()
     words = WordCounts(max_words)
@@ -385,7 +366,7 @@ def count_words(
 
 
 def read_lines(files: Sequence[str], title: str, show_progress: bool = True, encoding: str = UTF_8) -> Iterator[str]:
-    """The lines of text files, which may be compressed, with a progress bar in bytes; see `read_text_lines`."""
+    """The lines of text files, which may be compressed, with a progress bar in bytes."""
     total = sum(map(size_of, files))
     with progress_bar(total=total, unit="B", unit_scale=True, desc=title, disable=not show_progress) as bar:
         for path in files:

@@ -18,7 +18,7 @@ import json
 import math
 import posixpath
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 
 import numpy as np
 import tokenizers
@@ -93,11 +93,8 @@ class LibraryTokenizer(Tokenizer):
             return [row.ids for row in self._library.encode_batch_fast(texts, add_special_tokens=False)]
 
     def encode_with_offsets(self, text: str, split_unknown: bool = False, dropped_marks: bool = True) -> WithOffsets:
-        """As of `Tokenizer`; split_unknown and dropped_marks make no difference.
-
-        A piece that is only the space before a word covers nothing: both numbers are the place after the space. Pieces
-        within one character all cover it.
-        """
+        """split_unknown and dropped_marks make no difference. A piece that is only the space before a word covers
+        nothing: both numbers are the place after the space. Pieces within one character all cover it."""
         encoding = self._encoding(text)
         return encoding.ids, encoding.offsets
 
@@ -110,7 +107,6 @@ class LibraryTokenizer(Tokenizer):
             return text if normalizer is None else normalizer.normalize_str(text)
 
     def files(self) -> dict[str, bytes]:
-        """As of `Tokenizer`, with a tokenizer.json if there was none."""
         if TOKENIZER in self._files:
             return dict(self._files)
         values = json.loads(self._library.to_str())
@@ -176,7 +172,7 @@ def library_of(values: Mapping, path: str, added: Iterable[AddedToken], tokenize
 
 
 @contextlib.contextmanager
-def _naming(path: str) -> Iterator[None]:
+def _naming(path: str) -> Generator[None]:
     try:
         yield
     except BaseException as error:  # the library raises nothing more specific; a panic in Rust is no Exception
@@ -227,7 +223,7 @@ class ByteBpeTokenizer(LibraryTokenizer):
     otherwise (lstrip). Other added tokens are tokens wherever they are written.
 
     vocab_file: a tokenizer.json, or a vocab.json.
-    merges_file: for a vocab.json; default: merges.txt beside it.
+    merges_file: for a vocab.json; default: merges.txt next to it.
     """
 
     cls_token, sep_token, unk_token, mask_token, pad_token = "<s>", "</s>", "<unk>", "<mask>", "<pad>"
@@ -282,7 +278,7 @@ class ByteBpeTokenizer(LibraryTokenizer):
 
     @classmethod
     def from_file(cls, vocab_file: str, casing: Casing) -> "ByteBpeTokenizer":
-        """The tokenizer of a tokenizer.json, or of a vocab.json with merges.txt beside it; it keeps case anyway."""
+        """The tokenizer of a tokenizer.json, or of a vocab.json with merges.txt next to it; it keeps case anyway."""
         with naming_file(vocab_file):
             return cls(vocab_file)
 

@@ -86,12 +86,9 @@ class SentencePieceTokenizer(_AlbertRows):
         self.set_added_tokens(read_added_tokens(model_file, self.vocab), self.preprocess, self._origins)
         self.pad_id = self.special_id(self.pad_token)
         self._special = frozenset(special_tokens_of(self))
-        # The ids of pieces that end in a digit and a comma -> what they are split into, and its ids.
+        # The ids of pieces that end in a digit and a comma -> `_parts` of them.
         split = {index: piece for piece, index in self.pieces.items() if _ends_in_digit_comma(piece)}
-        self._split_pieces = {index: self._split_comma(piece) for index, piece in split.items()}
-        self.split_ids = {
-            index: [self.pieces.get(part, self.unk_id) for part in parts] for index, parts in self._split_pieces.items()
-        }
+        self.split = {index: self._parts(piece) for index, piece in split.items()}
 
     def _read_vocabulary(self, names: list[str]) -> list[int]:
         """Sets `vocab`, `inv_vocab` and `pieces`; returns the id of each piece of the model, here its number."""
@@ -111,12 +108,8 @@ class SentencePieceTokenizer(_AlbertRows):
     def preprocess(self, text: str | bytes) -> str:
         return preprocess_text(text, self.do_lower_case)
 
-    def normalize_prepared(self, prepared: str) -> str:
-        """What the model's own rules make of a preprocessed text; its pieces are parts of this."""
-        return self._processor.normalize(prepared)
-
     def _words(self, text: str) -> list[str]:
-        return self.normalize_prepared(self.preprocess(text)).replace(WORD_START, " ").split()
+        return self._processor.normalize(self.preprocess(text)).replace(WORD_START, " ").split()
 
     def _tokenize(self, text: str) -> list[str]:
         pieces = self._processor.encode(self.preprocess(text), out_type=str)
@@ -139,9 +132,9 @@ class SentencePieceTokenizer(_AlbertRows):
     def _ids_of(self, numbers: list[int]) -> list[int]:
         """Ids of pieces by their numbers in the model, commas behind digits split off."""
         ids = [self._ids[number] for number in numbers]
-        if self.split_ids.keys().isdisjoint(ids):
+        if self.split.keys().isdisjoint(ids):
             return ids
-        return [part for index in ids for part in self.split_ids.get(index, (index,))]
+        return [part for index in ids for part, _ in self.split.get(index, ((index, 1),))]
 
     def _split_comma(self, piece: str) -> list[str]:
         return [*self._processor.encode(piece[:-1].replace(WORD_START, ""), out_type=str), ","]
@@ -151,7 +144,7 @@ class SentencePieceTokenizer(_AlbertRows):
         spans, ids, offsets, position = self._spans(prepared), [], [], 0
         for piece in self._processor.encode(prepared, out_type=str):
             index = self.pieces.get(piece, self.unk_id) if piece not in self._special else self.unk_id
-            for part, size in self.parts(index, piece):
+            for part, size in self.split.get(index, ((index, len(piece)),)):
                 covered = [span for span in spans[position : position + size] if span]
                 position += size
                 ids.append(part)
@@ -172,7 +165,7 @@ class SentencePieceTokenizer(_AlbertRows):
             while after < len(normalized) and starts[after] == start:
                 after += 1
             end = starts[after]
-            while end > start + 1 and not self.normalize_prepared(prepared[end - 1]):
+            while end > start + 1 and not self._processor.normalize(prepared[end - 1]):
                 end -= 1  # dropped by the model
             count = after - position
             # A symbol that the model takes as it is has a character for each; others stand for all.
@@ -181,18 +174,16 @@ class SentencePieceTokenizer(_AlbertRows):
             position = after
         return [None if char == WORD_START else span for char, span in zip(normalized, spans, strict=True)]
 
-    def parts(self, index: int, piece: str) -> list[tuple[int, int]]:
-        """(id, number of characters) of a piece, or of what it is split into."""
-        if index not in self.split_ids:
-            return [(index, len(piece))]
+    def _parts(self, piece: str) -> list[tuple[int, int]]:
+        """(id, number of characters) of what a piece is split into."""
         parts, left = [], len(piece) - 1
-        *numbers, comma = self.split_ids[index]
-        for number, token in enumerate(self._split_pieces[index][:-1]):
+        *tokens, comma = self._split_comma(piece)
+        for number, token in enumerate(tokens):
             begins = token.startswith(WORD_START) and not (number == 0 and piece.startswith(WORD_START))
-            size = min(len(token) - begins, left) if number < len(numbers) - 1 else left
-            parts.append((numbers[number], size))
+            size = min(len(token) - begins, left) if number < len(tokens) - 1 else left
+            parts.append((self.pieces.get(token, self.unk_id), size))
             left -= size
-        return [*parts, (comma, 1)]
+        return [*parts, (self.pieces.get(comma, self.unk_id), 1)]
 
     def _preprocess_with_origins(self, text: str) -> tuple[str, list[int]]:
         text, chars = as_text(text), []
@@ -217,16 +208,16 @@ class SentencePieceTokenizer(_AlbertRows):
 
 
 class KoBertTokenizer(SentencePieceTokenizer):
-    """SentencePiece of Korean BERTs (KoBERT): the pieces' ids are lines of a vocab.txt beside the .model.
+    """SentencePiece of Korean BERTs (KoBERT): the pieces' ids are lines of a vocab.txt next to the .model.
 
     The rules are those of KoBertTokenizer (monologg/kobert) and KoBERTTokenizer (skt/kobert-base-v1), which descend
     from Hugging Face's XLNetTokenizer: ALBERT's preprocessing, before it two quotation marks in a row become one, and a
     piece that ends in a digit and a comma is split without beginning a new word.
 
-        tokenizer = KoBertTokenizer("vocab.txt")  # with tokenizer_78b3253a26.model beside it
+        tokenizer = KoBertTokenizer("vocab.txt")  # with tokenizer_78b3253a26.model next to it
         tokenizer.tokenize("한국어 모델")  # ['▁한국', '어', '▁모델']
 
-    vocab_file: a vocab.txt with a .model beside it, or a .model whose own numbers are the ids.
+    vocab_file: a vocab.txt with a .model next to it, or a .model whose own numbers are the ids.
     do_lower_case: as when the model was trained; the published ones are cased.
     """
 
@@ -240,7 +231,7 @@ class KoBertTokenizer(SentencePieceTokenizer):
         if not vocab_file.endswith(".model"):
             self._vocab_file, model_file = vocab_file, tokenizer_files.find_model(posixpath.dirname(vocab_file))
             if model_file is None:
-                raise ValueError(f"{vocab_file} has pieces of SentencePiece ({WORD_START}), but no .model beside it.")
+                raise ValueError(f"{vocab_file} has pieces of SentencePiece ({WORD_START}), but no .model next to it.")
         super().__init__(model_file, do_lower_case)
         self.vocab_file = vocab_file
 
@@ -316,7 +307,7 @@ def _ends_in_digit_comma(piece: str) -> bool:
 
 
 class HuggingFaceSentencePiece(_AlbertRows, LibraryTokenizer):
-    """ALBERT's tokenizer by a tokenizer.json; its `files` have the spiece.model beside it, or one made of it."""
+    """ALBERT's tokenizer by a tokenizer.json; its `files` have the spiece.model next to it, or one made of it."""
 
     def __init__(self, vocab_file: str):
         directory = posixpath.dirname(vocab_file)
@@ -377,7 +368,7 @@ def model_of_tokenizer_json(values: Mapping, pad_id: int) -> bytes | None:
     numbers = {3: _UNIGRAM, 4: len(pieces), 40: model["unk_id"], 41: _NONE, 42: _NONE, 43: pad_id}
     trainer = b"".join(_number(field, number) for field, number in numbers.items())
     # What the model makes of characters, in SentencePiece's own form; empty: it leaves them.
-    maps = [rule.get("precompiled_charsmap") for rule in rules if rule.get("type") == "Precompiled"]
+    maps = [rule.get("precompiled_charsmap") or "" for rule in rules if rule.get("type") == "Precompiled"]
     characters = base64.b64decode("".join(maps), validate=True)
     return b"".join(pieces) + _text(2, trainer) + _text(3, _text(2, characters))
 

@@ -12,7 +12,7 @@ import dataclasses
 import functools
 import json
 import posixpath
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 from absl import logging
@@ -42,42 +42,41 @@ class Tokenizer(abc.ABC):
 
     A subclass splits text without added tokens: `_tokenize` gives its pieces, `_encode` their ids, `_words` its words,
     `_encode_with_offsets(text, split_unknown)` ids, for each the first character and the one after the last, and the
-    characters that are kept. It joins pieces again, says which ones continue a word, and sets these attributes:
-
-    Attributes:
-      vocab: token -> id; don't change it. inv_vocab: id -> token.
-      cls_token, sep_token, unk_token, mask_token, pad_token: the tokens with these roles; the ids are cls_id, ...
-      pad_id: the id that pads shorter rows.
-      begin_tokens, between_tokens, end_tokens: the special tokens before the first text, between both, and at the end;
-        their ids are begin_ids, between_ids, end_ids.
-      second_segment: segment id of the second text and of what follows it; everything before it has segment 0.
-      huggingface_class: the class's name in tokenizer_config.json, of models whose family has another.
-      vocab_file: what it was read from, for messages; "": unknown.
-      vocab_name: the usual name of its vocabulary file, vocab_kind: what is in it; for messages.
-      vocab_files: the names that this file may have, the first that is there counts; "*.model": see `find_model`.
-      do_lower_case: whether it lower-cases a text.
-      takes_strip_accents: whether --strip_accents means anything to it.
-      answers_by_words: whether the original found answers by words and their pieces (--answer_from).
-      word_separator: what stands between the words of a text that is given as words: "" where words are encoded alike
-        wherever they are, " " where the space before a word is part of its pieces.
-      mask_takes_spaces: whether the mask token in a text includes the whitespace before it.
-      max_length: of the rows that its model reads, if it was read with one (`read_tokenizer`).
-      transformers_differs: which other ids transformers gives by its files; "": none that are known.
-      truncation_side: where a text that is too long loses tokens, "right" or "left".
-      added_tokens: tokens that are cut out of a text before the rest is tokenized; in `vocab`, too.
-      described_tokens: these, and those with a role that files describe like them.
+    characters that are kept. It joins pieces again, says which ones continue a word, and sets these attributes. The
+    ids of the tokens with a role are cls_id, ...; those of the tokens around the texts begin_ids, between_ids, end_ids.
     """
 
+    vocab: dict[str, int]  # don't change it
+    inv_vocab: dict[int, str]
+    cls_token: str
+    sep_token: str
+    unk_token: str
+    mask_token: str
+    pad_token: str
+    pad_id: int  # pads shorter rows
+    begin_tokens: tuple[str, ...]  # special tokens before the first text
+    between_tokens: tuple[str, ...]  # between both
+    end_tokens: tuple[str, ...]
+    second_segment: int  # segment of the second text and of what follows it; everything before it has segment 0
+    huggingface_class: str  # the class's name in tokenizer_config.json, of models whose family has another
+    vocab_name: str  # the usual name of its vocabulary file, for messages
+    vocab_kind: str  # what is in it, for messages
+    vocab_files: tuple[str, ...] = ()  # the names that it may have, of which the first counts; "*.model": `find_model`
+    vocab_file = ""  # what it was read from, for messages
+    do_lower_case: bool
+    takes_strip_accents = False  # whether --strip_accents means anything to it
+    answers_by_words = False  # whether the original found answers by words and their pieces (--answer_from)
+    # Between the words of a text that is given as words: " " where the space before a word is part of its pieces.
+    word_separator = ""
+    mask_takes_spaces = False  # whether the mask token in a text includes the whitespace before it
+    max_length: int | None = None  # of the rows that its model reads, if it was read with one (`read_tokenizer`)
+    transformers_differs = ""  # which other ids transformers gives by its files
+    truncation_side = "right"  # where a text that is too long loses tokens, or "left"
+    added_tokens = AddedTokens()  # cut out of a text before the rest is tokenized; in `vocab`, too
+    described_tokens: Sequence[characters.AddedToken] = ()  # these, and those with a role that files describe like them
     graph = None  # its form as TensorFlow ops, where an export has made it already
-    vocab_file = word_separator = transformers_differs = ""
-    vocab_files: tuple[str, ...] = ()
-    max_length: int | None = None
-    truncation_side = "right"
-    takes_strip_accents = answers_by_words = mask_takes_spaces = False
-    added_tokens: AddedTokens = AddedTokens()
     as_text = staticmethod(characters.as_text)  # what a text given as str or bytes is read as
     trails = staticmethod(characters.is_mark)  # whether a character that is dropped belongs to the piece before it
-    described_tokens: Sequence[characters.AddedToken] = ()
 
     # What `from_pretrained` does with a directory: set by the package, which knows all kinds of tokenizers.
     of_directory: Callable[..., "Tokenizer"]
@@ -87,10 +86,9 @@ class Tokenizer(abc.ABC):
     @classmethod
     @abc.abstractmethod
     def from_file(cls, vocab_file: str, casing: Casing) -> "Tokenizer":
-        """The tokenizer of a vocabulary file, and of what belongs to it beside it.
+        """The tokenizer of a vocabulary file, and of what belongs to it next to it.
 
-        Args:
-          casing: of the model, by `resolve_casing`. A file that says it itself comes first; where none does, pieces do.
+        casing: of the model. A file that says it itself comes first; where none does, pieces do.
         """
 
     @property
@@ -100,6 +98,18 @@ class Tokenizer(abc.ABC):
 
     @abc.abstractmethod
     def _decode(self, ids: Sequence[int]) -> str: ...
+
+    def _tokenize(self, text: str) -> Sequence[str]:
+        raise NotImplementedError
+
+    def _encode(self, text: str) -> list[int]:
+        raise NotImplementedError
+
+    def _words(self, text: str) -> Sequence[str]:
+        raise NotImplementedError
+
+    def _encode_with_offsets(self, text: str, split_unknown: bool) -> tuple[list, list, Collection[int]]:
+        raise NotImplementedError
 
     def spell(self, token: str) -> str:
         """A piece as people read it."""
@@ -118,7 +128,7 @@ class Tokenizer(abc.ABC):
         """Raises if a vocabulary would fail later or does not mean what its author thinks."""
 
     def settings(self) -> dict:
-        """The content of tokenizer_config.json beside these files, in Hugging Face's terms."""
+        """The content of tokenizer_config.json next to these files, in Hugging Face's terms."""
         settings = {f"{role}_token": getattr(self, f"{role}_token") for role in ROLES}
         if self.truncation_side != "right":
             settings["truncation_side"] = self.truncation_side
@@ -156,7 +166,6 @@ class Tokenizer(abc.ABC):
     # --- text to pieces ----------------------------------------------------------------------------------------------
 
     def tokenize(self, text: str | bytes) -> list[str]:
-        """The pieces of `text`."""
         return self._map_between_added_tokens(text, self._tokenize, "content")
 
     def encode(self, text: str | bytes, add_special_tokens: bool = False) -> list[int]:
@@ -250,12 +259,8 @@ class Tokenizer(abc.ABC):
         return cls.of_directory(path, cls, do_lower_case, strip_accents)
 
     def save_pretrained(self, directory: str) -> None:
-        """Writes the vocabulary and tokenizer_config.json, beside a model or alone, for `read_tokenizer` and for
-        `transformers`, whose ids are the same but for what docs/from-transformers.md lists.
-
-        Raises:
-          TypeError, ValueError, OSError: see `checks.target_directory`; or it has another tokenizer's vocabulary.
-        """
+        """Writes the vocabulary and tokenizer_config.json, next to a model or alone, for `read_tokenizer` and for
+        `transformers`, whose ids are the same but for what docs/from-transformers.md lists."""
         import tensorflow as tf
 
         directory, contents = target_directory(directory), self.files()
@@ -319,17 +324,14 @@ class Tokenizer(abc.ABC):
         return len(self.vocab)
 
     def convert_tokens_to_ids(self, tokens: Iterable[str]) -> list[int]:
-        """Ids of `tokens`; see `convert_by_vocab`."""
         return convert_by_vocab(self.vocab, tokens)
 
     def convert_ids_to_tokens(self, ids: Iterable[int]) -> list[str]:
-        """Tokens of `ids`; see `convert_by_vocab`."""
         return convert_by_vocab(self.inv_vocab, ids)
 
     # --- rows --------------------------------------------------------------------------------------------------------
 
     def encode_batch(self, texts: Iterable[str | bytes]) -> list[list[int]]:
-        """`encode` of each text."""
         return [self.encode(text) for text in check_list(texts, "texts", "strings", "encode(text)")]
 
     def encode_words(self, words: Sequence[str]) -> list[list[int]]:
@@ -355,7 +357,6 @@ class Tokenizer(abc.ABC):
         return ids[1:]
 
     def num_special_tokens(self, pair: bool = False) -> int:
-        """The number of special tokens in the row of one text, or of a pair."""
         return len(self.begin_tokens) + (len(self.between_tokens) if pair else 0) + len(self.end_tokens)
 
     def kept(self, pieces: Sequence, size: int) -> Sequence:

@@ -34,9 +34,8 @@ _RELEASED_NAME = re.compile(r"(?:wwm_|bert_)?(un)?cased_L-\d+_H-\d+_A-\d+(?:-\d+
 
 @dataclasses.dataclass(frozen=True)
 class Casing:
-    """How a model's text is normalised before it is split into pieces.
+    """How a model's text is normalised before it is split. strip_accents: None to follow do_lower_case.
 
-    do_lower_case: None if unknown. strip_accents: None to follow do_lower_case.
     source: where the casing was found, for messages.
     """
 
@@ -70,7 +69,7 @@ def directory_of(path: str) -> str:
 
 
 def is_there(path: str) -> bool:
-    """Whether there is a directory, a file, or a checkpoint with this prefix."""
+    """Whether there is a folder, a file, or a checkpoint with this prefix."""
     return text_files.exists(path) or bool(paths_beginning_with(f"{path}."))
 
 
@@ -125,12 +124,10 @@ def _check_kind(values: Mapping, name: str, path: str, kind: type = bool) -> Non
 
 
 def resolve_casing(do_lower_case: bool | None, strip_accents: bool | None, *known: Casing) -> Casing:
-    """The casing to use: that of the model, which flags may repeat but not contradict.
+    """The casing to use: that of the model, which flags, if given, may repeat but not contradict.
 
-    do_lower_case, strip_accents: from the flags of these names; None if not given.
-    known: casings of the model's directories; the first known one counts.
-
-    Returns a casing whose do_lower_case is None if nothing says it: then the pieces do (`lowers_by_pieces`).
+    known: casings of the model's directories; the first known one counts. If nothing says it, the pieces do
+    (`lowers_by_pieces`).
     """
     stated = next((casing for casing in known if casing.do_lower_case is not None), None)
     if stated is None:
@@ -158,7 +155,7 @@ def lowers_by_pieces(vocab_file: str, tokens: Iterable[str]) -> bool:
 def validate_case_matches_checkpoint(do_lower_case: bool, init_checkpoint: str | None) -> None:
     match = re.match(r".*?([A-Za-z0-9_-]+)/bert_model.ckpt", init_checkpoint or "")
     needed = _RELEASED_MODELS.get(match.group(1)) if match else None
-    if needed is None or needed == bool(do_lower_case):
+    if needed is None or needed == do_lower_case:
         return
     raise ValueError(f"--init_checkpoint={init_checkpoint} was trained with --do_lower_case={needed}: give it so.")
 
@@ -199,9 +196,7 @@ def load_vocab(vocab_file: str) -> dict[str, int]:
     """Reads a vocabulary: one token per line, the id is the line number from 0 (original: load_vocab).
 
     Only a newline ends a line, and whitespace around a token is stripped. A token that looks blank gives its id to the
-    empty string; a token that appears twice keeps its first place in the order and its last id, as in the original.
-
-    A name that ends in .json is a Hugging Face tokenizer.json, from which the vocabulary is taken.
+    empty string; one that appears twice keeps its first place in the order and its last id. Also of a tokenizer.json.
     """
     return {token: index for index, token in enumerate(read_tokens(vocab_file))}
 
@@ -262,7 +257,7 @@ def kind_of_model(model: Mapping) -> str:
     return model.get("type") or unnamed
 
 
-def components_of(values: Mapping | None, name: str) -> list[dict]:
+def components_of(values: Mapping | None, name: str) -> list[Mapping]:
     """The components of a tokenizer.json's normalizer, say, with these `name`d: "normalizers"; one is its own."""
     if not values:
         return []
@@ -270,7 +265,7 @@ def components_of(values: Mapping | None, name: str) -> list[dict]:
 
 
 def word_rules(vocab_file: str) -> dict:
-    """The arguments of `FullTokenizer` beside the casing, by tokenizer_config.json, else tokenizer.json."""
+    """The arguments of `FullTokenizer` but the casing, by tokenizer_config.json, else tokenizer.json."""
     directory = posixpath.dirname(vocab_file)
     config = read_tokenizer_config(directory)
     path = vocab_file if vocab_file.endswith(".json") else posixpath.join(directory, TOKENIZER)

@@ -174,20 +174,16 @@ def check_lengths(max_length: int | None, padding: str | None, special: int, is_
 
 def batches_of(texts, pairs, is_split_into_words: bool = False) -> tuple[list, list]:
     """The texts and their pairs, if there are none None for each: strings, or lists of words."""
-    batches = []
-    for name, batch in (("texts", texts), ("pairs", pairs)):
-        if batch is None:
-            batches.append(None)
-        elif is_split_into_words:
+
+    def batch_of(batch, name: str) -> list:
+        if is_split_into_words:
             rows = check_list(batch, name, "lists of words")
             rows = [rows] if rows and isinstance(rows[0], str) else rows
-            batches.append([list_of_strings(row, f"{name}[{number}]") for number, row in enumerate(rows)])
-        else:
-            is_text = isinstance(batch, str | bytes)
-            batches.append([batch] if is_text else list_of_strings(batch, name, kind=str | bytes))
-    first, second = batches
-    if second is None:
-        return first, [None] * len(first)
+            return [list_of_strings(row, f"{name}[{number}]") for number, row in enumerate(rows)]
+        return [batch] if isinstance(batch, str | bytes) else list_of_strings(batch, name, kind=str | bytes)
+
+    first = batch_of(texts, "texts")
+    second = [None] * len(first) if pairs is None else batch_of(pairs, "pairs")
     if len(first) != len(second):
         raise ValueError(f"{len(first)} texts and {len(second)} pairs: there must be one pair per text")
     return first, second

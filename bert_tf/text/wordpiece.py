@@ -9,7 +9,7 @@ import itertools
 import os
 import posixpath
 import unicodedata
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from absl import logging
 
@@ -217,7 +217,7 @@ class WordpieceTokenizer:
         if word in self.vocab:
             return [word]
         pieces = self._longest_pieces(word, is_whole=True)
-        return [self.unk_token] if None in pieces[-1:] else pieces
+        return [self.unk_token] if "" in pieces[-1:] else pieces
 
     def cut_with_sizes(self, word: str, split_unknown: bool = False) -> list[tuple[str, int]]:
         """`cut`, with each piece's number of characters.
@@ -232,12 +232,12 @@ class WordpieceTokenizer:
                 return [(self.unk_token, len(word))]
             pieces = self._longest_pieces(word)
         return [
-            (self.unk_token, 1) if piece is None else (piece, len(piece) - (len(CONTINUATION) if number else 0))
+            (piece, len(piece) - (len(CONTINUATION) if number else 0)) if piece else (self.unk_token, 1)
             for number, piece in enumerate(pieces)
         ]
 
-    def _longest_pieces(self, word: str, is_whole: bool = False) -> list[str | None]:
-        """The longest piece at each position, None for one character that begins none; is_whole: none after that."""
+    def _longest_pieces(self, word: str, is_whole: bool = False) -> list[str]:
+        """The longest piece at each position, "" for one character that begins none; is_whole: none after that."""
         vocab, pieces, start = self.vocab, [], 0
         while start < len(word):
             prefix = CONTINUATION if start else ""
@@ -248,7 +248,7 @@ class WordpieceTokenizer:
                     start = end
                     break
             else:
-                pieces.append(None)
+                pieces.append("")
                 start = len(word) if is_whole else start + 1
         return pieces
 
@@ -256,11 +256,11 @@ class WordpieceTokenizer:
 class WordCache(dict):
     """Caches `compute(word)` for a number of words, then starts again empty, which adapts to a change of text."""
 
-    def __init__(self, compute: Callable[[str], tuple]):
+    def __init__(self, compute: Callable[[str], Sequence]):
         super().__init__()
         self.compute = compute
 
-    def __missing__(self, word: str) -> tuple:
+    def __missing__(self, word: str) -> Sequence:
         result = self.compute(word)
         if len(word) <= 64:  # longer "words" (text without spaces) rarely occur again
             if len(self) >= 1 << 18:  # about 60 MB; the words of 20 MB of novels fit
@@ -358,7 +358,7 @@ class FullTokenizer(WordPieces):
 
     @classmethod
     def from_file(cls, vocab_file: str, casing: tokenizer_files.Casing) -> "FullTokenizer":
-        """The tokenizer of a vocab.txt or tokenizer.json, with the rules of the files beside it."""
+        """The tokenizer of a vocab.txt or tokenizer.json, with the rules of the files next to it."""
         lowers = casing.do_lower_case
         if lowers is None:
             lowers = tokenizer_files.lowers_by_pieces(vocab_file, tokenizer_files.read_tokens(vocab_file))
@@ -421,6 +421,6 @@ class RobertaWordPieceTokenizer(FullTokenizer):
 
     second_segment = 0
 
-    @property
-    def pad_id(self) -> int:
-        return self.special_id(self.pad_token)
+    def __init__(self, vocab_file: str, do_lower_case: bool = True, strip_accents: bool | None = None, **rules):
+        super().__init__(vocab_file, do_lower_case, strip_accents, **rules)
+        self.pad_id = self.special_id(self.pad_token)

@@ -101,7 +101,7 @@ def runs(data):
     return data, *run_cases("run_pretraining", cases)
 
 
-@pytest.mark.slow  # in small: training/test_electra_pretraining.py
+@pytest.mark.slow  # in small: training/test_electra.py
 def test_the_originals_run_goes_on(runs):
     """Weights, moments and step are the original's; ours have the same names."""
     data, outcomes, logs = runs
@@ -120,7 +120,7 @@ def test_the_originals_run_goes_on(runs):
     assert kept["disc_weight"] == 50 and kept["max_predictions_per_seq"] == 4 and "mask_rate" not in kept
 
 
-@pytest.mark.slow  # in small: training/test_electra_pretraining.py
+@pytest.mark.slow  # in small: training/test_electra.py
 def test_a_run_leaves_two_models(runs):
     """Each directory holds its part of the last checkpoint, with the configuration that the run had."""
     data = runs[0]

@@ -64,7 +64,7 @@ def test_a_folder_that_can_not_be_written(tmp_path, monkeypatch):
     ("raise KeyboardInterrupt", 130, "work.py: interrupted"),
     ("1 / 0", 1, "ZeroDivisionError: division by zero"),
 ])  # fmt: skip
-def test_one_line_for_what_is_no_fault_of_the_program(tmp_path, statement, code, line):
+def test_errors_of_users_and_machines_are_one_line(tmp_path, statement, code, line):
     (tmp_path / "work.py").write_text(
         "import shutil\nimport numpy as np\nfrom bert_tf import training\n"
         "import bert_tf.training.distribution, bert_tf.training.loop, bert_tf.training.settings\n"
@@ -126,7 +126,7 @@ WRONG_FLAGS = [
 
 
 @pytest.mark.parametrize("name", dict.fromkeys(script for script, *_ in WRONG_FLAGS))
-def test_wrong_flags_are_refused_in_one_line(name):
+def test_wrong_flags_give_one_line(name):
     cases = [case for script, *case in WRONG_FLAGS if script == name]
     lines = refusals(name, [flags.split() for flags, _ in cases])
     for (_, message), line in zip(cases, lines, strict=True):

@@ -157,7 +157,7 @@ def test_tensorflow_knows_the_flag_of_measurements(tmp_path):
     subprocess.run([sys.executable, "-c", code], env={**os.environ, "XLA_FLAGS": flags}, check=True)
 
 
-def test_nothing_is_kept_where_others_write_or_if_it_is_switched_off(folder, at_exit, monkeypatch):
+def test_a_folder_of_others_or_no_folder_keeps_no_programs(folder, at_exit, monkeypatch):
     folder.mkdir()
     folder.chmod(0o777)
     for value in ("", str(folder)):

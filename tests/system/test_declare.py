@@ -68,7 +68,7 @@ def test_a_script_may_leave_settings_out(values):
     ({"from_": math.inf}, "--from=inf must be more than 0."),
     ({"kind": "c"}, "--kind=c must be one of a, b."),
 ])  # fmt: skip
-def test_values_out_of_bounds_are_refused(given, message):
+def test_values_out_of_bounds(given, message):
     with pytest.raises(ValueError) as error:
         declare.check_values(Own(output_dir="x", **given))
     assert str(error.value) == message

@@ -1,4 +1,4 @@
-"""Names of models on the hub, against one on the loopback interface: files, cache, errors."""
+"""Models and files of data sets on the hub, against one on the loopback interface: files, cache, errors."""
 
 import functools
 import gzip
@@ -9,16 +9,19 @@ import shutil
 
 import pytest
 from absl import logging
-from helpers.hub_server import COMMIT, HubServer
+from helpers.hub_server import COMMIT, HubServer, hub_of
 from helpers.local_server import serving
+from helpers.parquet import parquet_of
 from helpers.remote import add_file_system
 from huggingface_hub import constants, file_download
 
 import bert_tf
+from bert_tf.data.tables import read_rows
+from bert_tf.pretraining import corpus
 from bert_tf.store.directory import read_head
 from bert_tf.store.open_weights import HUGGINGFACE
 from bert_tf.store.tensor_files import open_tensors
-from bert_tf.system import hub, storage
+from bert_tf.system import checks, hub, storage, text_files
 
 NAME, NEWER = "owner/tiny-bert.1", "0b" * 20
 DESCRIPTION = {
@@ -99,7 +102,7 @@ def test_a_tokenizer_needs_no_weights(server, tmp_path):
     assert not any("safetensors" in path for _, path, _ in server.requests)
 
 
-def test_what_is_a_name(tmp_path, monkeypatch):
+def test_names_of_models(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "models").mkdir()
     for name in ("klue/bert-base", "klue/bert-base@v1", "a/b@refs/pr/1", "hf://models/bert", "hf://x"):
@@ -209,7 +212,7 @@ def half_zeros(path) -> None:
 
 @pytest.mark.parametrize("is_offline", [False, True])
 @pytest.mark.parametrize("file", ["model.safetensors", "vocab.txt", "config.json"])
-def test_a_download_whose_verification_was_killed_is_not_trusted(server, monkeypatch, file, is_offline):
+def test_a_download_is_verified_again_if_that_was_killed(server, monkeypatch, file, is_offline):
     def killed(*_):
         raise KeyboardInterrupt
 
@@ -295,7 +298,7 @@ WITHOUT_WEIGHTS, OTHER_FAMILIES = "owner/flax", ("xlm-roberta", "deberta-v2", "d
     ("hf://bert", ValueError, r"a model on the hub is hf://OWNER/NAME\[@REVISION\]; "),
     ("a--b/c", OSError, "Cannot have -- or .. in repo_id"),
 ])  # fmt: skip
-def test_every_entrance_says_in_one_line_what_is_wrong(server, tmp_path, name, kind, message):
+def test_wrong_names_give_one_line_at_every_entrance(server, tmp_path, name, kind, message):
     for other in ("owner/private", "owner/gated"):
         server.put(other, tmp_path / "repository")
     server.private, server.gated = {"owner/private"}, {"owner/gated"}
@@ -364,3 +367,84 @@ def test_the_environment_counts_and_the_library_is_imported_for_names_only(serve
         str(tmp_path / f"elsewhere/hub/models--owner--tiny-bert.1/snapshots/{COMMIT}"), "True", "False"
     ], ran.stderr  # fmt: skip
     assert server.python(code, tmp_path, "runs/model.ckpt").stdout.split() == ["runs/model.ckpt", "False", "False"]
+
+
+# --- files of data sets -----------------------------------------------------------------------------------------------
+
+SET = "hf://datasets/owner/name"
+FILES = {
+    "nli/train-00000-of-00002.parquet": parquet_of([{"text": "a"}, {"text": "b"}]),
+    "nli/train-00001-of-00002.parquet": parquet_of([{"text": "c"}]),
+    "nli/deep/train-2.parquet": parquet_of([{"text": "d"}]),
+    "ratings.txt": b"id\tdocument\n1\tgood\n",
+    "README.md": b"about",
+}
+
+
+@pytest.fixture
+def data_sets(monkeypatch, tmp_path):
+    with hub_of(monkeypatch, tmp_path, {"owner/name": FILES, "owner/empty": {".gitattributes": b""}}) as data_sets:
+        yield data_sets
+
+
+def test_a_glob_is_one_table(data_sets, caplog):
+    with caplog.at_level("INFO"):
+        checks.check_file(f"{SET}/nli/train-*.parquet", "--train_file")
+    size = sum(len(FILES[name]) for name in FILES if name.startswith("nli/train-")) / 1e6
+    told = f"Downloading owner/name@main, commit {COMMIT}: {size:.1f} MB in 2 files from {data_sets.address}"
+    assert caplog.text.count(told) == 1
+    asked = len(data_sets.requests)
+    rows = [(1, {"text": "a"}), (2, {"text": "b"}), (3, {"text": "c"})]
+    assert list(read_rows(f"{SET}/nli/train-*.parquet")) == rows
+    assert len(data_sets.requests) == asked  # the hub is asked once in a process
+    assert not any("README" in path or "deep" in path for _, path, _ in data_sets.requests)
+    data_sets.forget()
+    assert list(read_rows(f"{SET}/nli/train-*.parquet")) == rows and caplog.text.count("Downloading") == 1
+    # A damaged file is fetched again.
+    file = pathlib.Path(hub.matching(f"{SET}/nli/train-*1-of-*.parquet")[f"{SET}/nli/train-00001-of-00002.parquet"])
+    file.write_bytes(file.read_bytes()[:99])
+    data_sets.forget()
+    assert list(read_rows(f"{SET}/nli/train-*.parquet")) == rows and caplog.text.count("Downloading") == 2
+
+
+def test_files_of_text(data_sets):
+    path = f"{SET}@refs/convert/parquet/ratings.txt"
+    for same in (path, path.replace("refs/convert/parquet", "~parquet")):
+        assert list(read_rows(same)) == [(1, ["id", "document"]), (2, ["1", "good"])]
+    assert any("/revision/refs%2Fconvert%2Fparquet" in path for _, path, _ in data_sets.requests)
+    assert "".join(corpus.Corpus([f"{SET}/ratings.txt"], corpus.TextSettings()).blocks()) == "id\tdocument\n1\tgood\n"
+    assert text_files.list_files(f"{SET}/*.txt,{SET}/README.md") == [f"{SET}/ratings.txt", f"{SET}/README.md"]
+    assert checks.check_input_files(f"{SET}/*.txt", "--train_file") == [f"{SET}/ratings.txt"]
+    page = f"{SET}/ratings.txt".replace("hf://", "https://huggingface.co/").replace("name/", "name/resolve/main/")
+    checks.check_file(f"{page}?download=true", "--train_file")
+    assert list(read_rows(f"{page}?download=true")) == list(read_rows(page)) == list(read_rows(path))
+    assert text_files.size_of(f"{SET}/ratings.txt") == len(FILES["ratings.txt"])
+    with pytest.raises(ValueError, match=r"\* matches 2 files: .*README.md, .*ratings.txt; name one"):
+        list(read_rows(f"{SET}/*"))
+
+
+@pytest.mark.parametrize(("address", "message"), [
+    (f"{SET}s/a.txt", "there is no such data set on http://.* set HF_TOKEN"),
+    (f"{SET}@v1/a.txt", "there is no such data set on http://.* or not in this revision"),
+    (f"{SET}/nli/dev-*.parquet", "no file matches; there are .*, nli/train-00000-of-00002.parquet, nli/train-00001"),
+    ("hf://datasets/owner/empty/train-*.parquet", "no file matches; there are none$"),
+    ("hf://owner/name/a.txt", "an address on the hub is hf://datasets/OWNER/NAME/FILE, or"),
+    ("hf://datasets/name/a.txt", "an address on the hub is hf://datasets/OWNER/NAME/FILE, or hf://datasets/OWNER/NAM"),
+])  # fmt: skip
+def test_data_sets_that_are_not_there(data_sets, address, message):
+    for check in (checks.check_file, checks.check_input_files):
+        with pytest.raises((OSError, ValueError), match=f"--train_file: {address.replace('*', '.')}: {message}"):
+            check(address, "--train_file")
+    with pytest.raises(ValueError, match=r"--output_dir=hf:.*: data sets on the hub are read, not written"):
+        checks.check_output_dir(f"{SET}/out", "--output_dir")
+
+
+def test_without_connection_the_cache_is_read(data_sets, monkeypatch):
+    list(read_rows(f"{SET}/nli/train-*.parquet"))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    data_sets.forget()
+    data_sets.requests.clear()
+    assert len(list(read_rows(f"{SET}/nli/train-*.parquet"))) == 3 and data_sets.requests == []
+    for address in (f"{SET}/ratings.txt", "hf://datasets/owner/other/a.txt"):
+        with pytest.raises(OSError, match="is not, with all its files, in the cache .*: HF_HUB_OFFLINE is set"):
+            list(read_rows(address))

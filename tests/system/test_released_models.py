@@ -187,7 +187,7 @@ def test_without_an_etag_nothing_is_kept_for_the_next_call(server, fetch, tmp_pa
 
 
 # What the server has or does, and how the message goes on after the address.
-REFUSED = [
+FAILURES = [
     ({"md5": base64.b64encode(bytes(16)).decode()}, f"the download has the checksum .* publishes md5={'00' * 16}"),
     *(({"status": status}, f"{NAME}.zip could .* the server answered {status}") for status in (404, 503)),
     ({"status": 302}, f"{NAME}.zip could not be downloaded: .*protocol"),  # it leads to a local file
@@ -198,8 +198,8 @@ REFUSED = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("changed", "message"), REFUSED)
-def test_what_is_refused_leaves_nothing_behind(server, fetch, tmp_path, changed, message):
+@pytest.mark.parametrize(("changed", "message"), FAILURES)
+def test_failed_downloads_leave_nothing_behind(server, fetch, tmp_path, changed, message):
     before = {name: getattr(server, name) for name in changed}
     vars(server).update(changed)
     with pytest.raises(OSError, match=message):

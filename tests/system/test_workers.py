@@ -26,7 +26,7 @@ def _die(marker: str, number: int) -> int:
     return number * number
 
 
-def test_tasks_of_dead_processes_are_begun_anew(tmp_path):
+def test_tasks_of_dead_processes_are_restarted(tmp_path):
     amounts = []
     tasks = [(str(tmp_path / "died"), number) for number in range(6)]
     results = dict(workers.run_tasks(_die, tasks, 2, amounts.append))
@@ -36,7 +36,7 @@ def test_tasks_of_dead_processes_are_begun_anew(tmp_path):
 
 
 @pytest.mark.parametrize("times", [1, 9])
-def test_processes_that_die_as_they_start_are_started_anew(times, tmp_path, monkeypatch):
+def test_processes_that_die_at_the_start_are_restarted(times, tmp_path, monkeypatch):
     """The one that the others are forked from is killed while it imports the module."""
     (tmp_path / "deadly.py").write_text(f"""
 import os, signal

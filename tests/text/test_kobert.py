@@ -63,7 +63,7 @@ def plain_ids(folder, text):
 def test_ids_offsets_and_files(tmp_path, folder):
     tokenizer = pretrained.read_tokenizer(str(folder))
     assert type(tokenizer) is KoBertTokenizer and tokenizer.pad_id == 1 and tokenizer.cased
-    assert sum(len(ids) > 1 for ids in tokenizer.split_ids.values()) >= 3
+    assert sum(len(parts) > 1 for parts in tokenizer.split.values()) >= 3
     texts = [*SENTENCES, *ODD, *mixed_texts(300, seed=3)]
     for text in texts:
         ids, offsets = tokenizer.encode_with_offsets(text)
@@ -111,7 +111,7 @@ def test_kobert_rejects_other_files(folder):
         pretrained.read_tokenizer(str(folder))
     (folder / "tokenizer_config.json").unlink()
     (folder / "tokenizer_78b3253a26.model").unlink()
-    with pytest.raises(ValueError, match=r"vocab.txt has pieces of SentencePiece \(▁\), but no .model beside it"):
+    with pytest.raises(ValueError, match=r"vocab.txt has pieces of SentencePiece \(▁\), but no .model next to it"):
         pretrained.read_tokenizer(str(folder))
 
 

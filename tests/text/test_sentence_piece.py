@@ -194,7 +194,7 @@ def charsmap(content: bytes) -> dict:
     (charsmap(bytes(4) + b"x" * 1000), "more than 64 times as long"),
     (charsmap(b"\x08\0\0\0" + b"\xff" * 20), "tokenizer.json: "),  # a panic of Rust
 ])  # fmt: skip
-def test_rules_that_would_end_the_program_are_refused(tmp_path, huggingface, normalizer, message):
+def test_rules_of_tokenizer_json_that_would_end_the_program(tmp_path, huggingface, normalizer, message):
     values = json.loads((huggingface[1] / "tokenizer.json").read_text())
     directory = directory_of(tmp_path / "model", tokenizer__json={**values, "normalizer": normalizer})
     with pytest.raises(ValueError, match=f"model/tokenizer.json: .*{message}" if "tok" not in message else message):

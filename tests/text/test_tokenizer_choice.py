@@ -283,7 +283,7 @@ def test_a_bert_with_another_tokenizer_json(tmp_path, kind):
         pretrained.read_tokenizer(str(directory))
 
 
-REFUSED = {
+REJECTED = {
     "Juman++": ({**JAPANESE, "word_tokenizer_type": "jumanpp"}, "word_tokenizer_type is 'jumanpp': only mecab and"),
     "dictionary": ({**MECAB, "mecab_kwargs": {"mecab_dic": None}}, "mecab_dic is None: only unidic_lite, ipadic"),
     "options": ({**MECAB, "mecab_kwargs": {"mecab_option": "-d /x"}}, "mecab_option is '-d /x': options of MeCab are"),
@@ -293,9 +293,9 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("name", REFUSED)
-def test_refused_in_one_line(tmp_path, name):
-    tokenizer_config, message = REFUSED[name]
+@pytest.mark.parametrize("name", REJECTED)
+def test_tokenizer_configs_are_rejected_in_one_line(tmp_path, name):
+    tokenizer_config, message = REJECTED[name]
     directory = directory_of(tmp_path / "model", BERT, {}, tokenizer_config)
     with pytest.raises(ValueError, match=message) as caught:
         pretrained.read_tokenizer(directory)

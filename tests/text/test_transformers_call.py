@@ -1,4 +1,4 @@
-"""A tokenizer called as those of transformers are: the rows of its fast tokenizers, of all families."""
+"""A tokenizer's call, by its own arguments and by those of transformers: rows of all families."""
 
 import itertools
 import json
@@ -12,6 +12,8 @@ from helpers.paths import GOLDEN
 from helpers.texts import SENTENCES, mixed_texts
 
 from bert_tf import BertModel, read_tokenizer
+from bert_tf.text.tokenizer import lengths_that_fit
+from bert_tf.text.wordpiece import FullTokenizer
 
 TEXTS = [*SENTENCES, *mixed_texts(40), ""]
 PAIRS = [*mixed_texts(47, seed=1), "", "b"]
@@ -153,7 +155,7 @@ def test_tokenizers_reject_other_arguments(english, arguments, message):
         english(["how are you", "fine"], **arguments)
 
 
-def test_arguments_that_are_not_there(english):
+def test_calls_reject_unknown_arguments(english):
     message = r"^a tokenizer's call has no stride, return_overflowing_tokens: scripts and predictors cut long texts, "
     with pytest.raises(TypeError, match=message):
         english(["a"], stride=3, return_overflowing_tokens=True)
@@ -162,3 +164,60 @@ def test_arguments_that_are_not_there(english):
     assert english.model_max_length == int(1e30)
     with pytest.raises(ValueError, match=r"^\[MASK\] in a text can't be told with offsets or words: 'a \[MASK\]'"):
         english(["a [MASK]"], return_offsets_mapping=True)
+
+
+# --- the call by its own arguments ------------------------------------------------------------------------------------
+
+
+def tokens_of(tokenizer, features) -> list[list[str]]:
+    return [
+        tokenizer.convert_ids_to_tokens(row[mask == 1])
+        for row, mask in zip(features["input_ids"], features["input_mask"], strict=True)
+    ]
+
+
+def test_a_missing_special_token_is_named(tmp_path):
+    path = tmp_path / "vocab.txt"
+    path.write_text("[UNK]\n[CLS]\na\n")
+    tokenizer = FullTokenizer(str(path))
+    assert tokenizer.encode("a") == [2]  # only rows need it
+    with pytest.raises(ValueError, match=r"vocab\.txt lacks \[SEP\]"):
+        tokenizer("a")
+
+
+def test_lengths_that_fit_are_those_of_the_loop_of_the_original():
+    for first, second, room in itertools.product(range(9), range(9), range(12)):
+        a, b = ["a"] * first, ["b"] * second
+        while len(a) + len(b) > room:
+            (a if len(a) > len(b) else b).pop()
+        assert lengths_that_fit(first, second, room) == (len(a), len(b))
+
+
+def test_decode(english):
+    ids = english.encode("John Johanson's  house")
+    assert "##son" in english.convert_ids_to_tokens(ids)
+    assert english.decode(ids) == "john johanson ' s house"
+
+
+def test_what_texts_may_be(english):
+    expected = english(["the house", "the"])
+    both = ("the house", "the")
+    for texts in (both, np.array(both), [b"the house", b"the"], iter(both)):
+        given = english(texts)
+        assert all(np.array_equal(given[name], values) for name, values in expected.items())
+    single = english("the house")
+    assert single["input_ids"].tolist() == expected["input_ids"][:1].tolist()
+    assert english("the", "house")["input_ids"].shape == (1, 5)
+    assert english([])["input_ids"].shape == (0, 1)
+
+
+def test_max_length_and_padding(english):
+    long = english(["the " * 20, "the"], max_length=6)
+    assert long["input_ids"].shape == (2, 6)
+    assert tokens_of(english, long)[0] == ["[CLS]", *["the"] * 4, "[SEP]"]
+    assert english(["the"], max_length=6)["input_ids"].shape == (1, 3), "the longest row is shorter"
+    padded = english(["the"], max_length=6, padding="max_length")
+    assert padded["input_mask"].tolist() == [[1, 1, 1, 0, 0, 0]]
+    assert tokens_of(english, english("the the the", "house", max_length=6)) == [
+        ["[CLS]", "the", "the", "[SEP]", "house", "[SEP]"]
+    ]

@@ -1,16 +1,16 @@
-"""The tokenizer compared with the original's results, with and without cache; files and bad input."""
+"""BERT's and ELECTRA's tokenizers compared with the originals' results; offsets, graphs, files and bad input."""
 
 import logging as python_logging
 import unicodedata
 
 import pytest
-from helpers.op_by_op import op_by_op
+from helpers.op_by_op import assert_graph_equal, op_by_op
 from helpers.paths import GOLDEN, lines_of
 
 from bert_tf.text import characters, tokenizer_files
 from bert_tf.text import wordpiece as text_wordpiece
 from bert_tf.text.graph_wordpiece import graph_of
-from bert_tf.text.wordpiece import BasicTokenizer, FullTokenizer
+from bert_tf.text.wordpiece import BasicTokenizer, ElectraTokenizer, FullTokenizer
 
 VOCAB_FILE = str(GOLDEN / "vocab.txt")
 
@@ -97,7 +97,7 @@ def test_casing_that_contradicts_the_checkpoint():
     (tokenizer_files.SPECIAL_TOKENS[:4], r"vocab\.txt lacks \[MASK\]"),
     ([*tokenizer_files.SPECIAL_TOKENS, "a", "\r", "b", ""], r"vocab\.txt: empty lines, which shift .*: 7, 9$"),
 ])  # fmt: skip
-def test_check_vocab_refuses(tmp_path, lines, message):
+def test_check_vocab_rejects(tmp_path, lines, message):
     path = str(tmp_path / "vocab.txt")
     (tmp_path / "vocab.txt").write_text("".join(line + "\n" for line in lines), encoding="utf-8")
     with pytest.raises(ValueError, match=message):
@@ -140,3 +140,110 @@ def test_vocabularies_are_read_as_the_original_does(tmp_path):
     ):
         path.write_bytes(content.encode())
         assert list(tokenizer_files.load_vocab(str(path)).items()) == list(expected.items())
+
+
+# --- ELECTRA ----------------------------------------------------------------------------------------------------------
+
+ELECTRA = GOLDEN / "tokenization" / "electra"
+CASINGS = [(True, True), (False, False), (True, False), (False, True)]
+
+
+def electra_records(do_lower_case, strip_accents):
+    records = lines_of(ELECTRA / "tokenization.jsonl.gz")
+    return [r for r in records if (r["do_lower_case"], r["strip_accents"]) == (do_lower_case, strip_accents)]
+
+
+@pytest.mark.parametrize("casing", CASINGS)
+def test_golden_strings_of_electra(casing):
+    tokenizer, bert = ElectraTokenizer(str(ELECTRA / "vocab.txt"), *casing), FullTokenizer(str(ELECTRA / "vocab.txt"))
+    records = electra_records(*casing)
+    for record in records:
+        text, wanted = record["text"], (record["basic"], record["tokens"], record["ids"], record["ids"])
+        found = tokenizer.basic_tokenizer.tokenize(text), tokenizer.tokenize(text), tokenizer.encode(text)
+        assert (*found, tokenizer.encode_with_offsets(text)[0]) == wanted, record["index"]
+    assert len(records) == 300 and any(bert.encode(record["text"]) != record["ids"] for record in records)
+
+
+def test_electra_drops_what_is_unassigned(tmp_path):
+    """And a cased one keeps accents, whatever a file says."""
+    electra = ElectraTokenizer(str(ELECTRA / "vocab.txt"))
+    assert electra.tokenize("a\ue000\U000f0000\U00050000\ud800b") == electra.tokenize("ab")
+    (tmp_path / "vocab.txt").write_bytes((ELECTRA / "vocab.txt").read_bytes())
+    (tmp_path / "tokenizer_config.json").write_text('{"do_lower_case": false, "strip_accents": true}')
+    tokenizer = ElectraTokenizer.from_pretrained(str(tmp_path))
+    assert type(tokenizer) is ElectraTokenizer and tokenizer.cased
+    assert tokenizer.basic_tokenizer.tokenize("\u00e9") == ["\u00e9"]
+
+
+@pytest.mark.parametrize("casing", [(True, None), (False, True)])
+def test_electra_in_a_graph(casing):
+    tokenizer = ElectraTokenizer(str(ELECTRA / "vocab.txt"), *casing)
+    texts = [record["text"] for record in electra_records(True, True)]
+    texts += ["\u03a3\ue000\u0391\u03a3\U000f0000", "a\U00050000b\u0378c"]
+    texts += [" ".join(map(chr, range(c, c + 64))) for c in range(0, 0xD800, 64 if casing[0] else 448)]
+    with op_by_op():  # a tensor holds no surrogates
+        assert_graph_equal(tokenizer, [text.encode("utf-8", "ignore").decode() for text in texts], graph_of(tokenizer))
+
+
+# --- offsets: the same ids as without them, and correct in every script -----------------------------------------------
+
+PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "beyonce", "ab", "##c", "東", "京", "##で", "##す", "は", "i"]
+PIECES += [unicodedata.normalize("NFD", "한"), "##" + unicodedata.normalize("NFD", "국")]
+
+
+def pieces_of(tokenizer, text, **options):
+    """[(piece, the text it covers)]"""
+    ids, offsets = tokenizer.encode_with_offsets(text, **options)
+    tokens = tokenizer.convert_ids_to_tokens(ids)
+    return [(token, text[first:last]) for token, (first, last) in zip(tokens, offsets, strict=True)]
+
+
+def test_golden_strings_have_the_ids_of_encode_and_offsets_in_order(records):
+    tokenizers = {case: FullTokenizer(VOCAB_FILE, case) for case in (True, False)}
+    count = exact = 0
+    for record in records:
+        text, tokenizer = record["text"], tokenizers[record["do_lower_case"]]
+        ids, offsets = tokenizer.encode_with_offsets(text)
+        assert ids == tokenizer.encode(text), record["index"]
+        assert record["has_unassigned"] or ids == record["ids"], record["index"]
+        assert len(offsets) == len(ids)
+        starts = [first for first, _ in offsets]
+        assert starts == sorted(starts) and all(0 <= first < last <= len(text) for first, last in offsets)
+        if text.isascii() and text.isprintable():  # nothing is dropped: a piece equals its text
+            for token, (first, last) in zip(tokenizer.convert_ids_to_tokens(ids), offsets, strict=True):
+                written = text[first:last].lower() if record["do_lower_case"] else text[first:last]
+                assert token == "[UNK]" or token in (written, "##" + written), (record["index"], token)
+                exact += token != "[UNK]"
+        count += 1
+    assert count == 8000 and exact > 10_000
+
+
+@pytest.mark.parametrize(("text", "expected"), [
+    ("Beyoncé ab", [("beyonce", "Beyoncé"), ("ab", "ab")]),
+    ("Beyonce\u0301\tab", [("beyonce", "Beyonce\u0301"), ("ab", "ab")]),  # the accent is a separate character
+    ("aBc", [("ab", "aB"), ("##c", "c")]),
+    ("a\u200bbc", [("ab", "a\u200bb"), ("##c", "c")]),  # a character dropped inside belongs to the piece
+    ("東京は", [("東", "東"), ("京", "京"), ("は", "は")]),
+    ("한국", [("한", "한"), ("##국", "국")]),  # in Jamo in the vocabulary
+    ("\u0130", [("i", "\u0130")]),  # lower-cased to two characters, the second of which is stripped
+    ("\u00a0 ab\u3000c", [("ab", "ab"), ("[UNK]", "c")]),
+    ("\ufb00", [("[UNK]", "\ufb00")]),
+    (".\u0903ab", [("[UNK]", "."), ("[UNK]", "\u0903ab")]),  # a mark that is kept belongs to its own piece
+    ("", []),
+    (" \u200b\u0301 ", []),
+])  # fmt: skip
+def test_offsets_by_hand(small, text, expected):
+    found = pieces_of(small, text)  # a syllable in Jamo reads badly
+    assert [(unicodedata.normalize("NFC", piece), part) for piece, part in found] == expected
+
+
+def test_unknown_words_are_one_piece_or_cut_to_what_is_known(small):
+    text = "ab 東京です はでxす abxc"
+    whole = [("ab", "ab"), ("東", "東"), ("京", "京"), ("[UNK]", "です"), ("[UNK]", "はでxす"), ("[UNK]", "abxc")]
+    # で is decomposed into て and a mark that is stripped, so that the vocabulary's ##で never matches.
+    assert pieces_of(small, text) == whole
+    cut = pieces_of(small, text, split_unknown=True)
+    assert cut[:3] == whole[:3] and cut[3:] == [
+        ("[UNK]", "で"), ("##す", "す"), ("は", "は"), ("[UNK]", "で"), ("[UNK]", "x"), ("##す", "す"),
+        ("ab", "ab"), ("[UNK]", "x"), ("##c", "c"),
+    ]  # fmt: skip
