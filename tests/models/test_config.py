@@ -1,5 +1,6 @@
 """bert_config.json: defaults, the original's bytes, and what is refused."""
 
+import dataclasses
 import json
 import logging as python_logging
 import pathlib
@@ -181,3 +182,10 @@ def test_version_1_of_albert_has_dropout_and_scopes_tell_families():
     assert (config.hidden_dropout_prob, config.attention_probs_dropout_prob) == (0.1, 0.1)
     config.hidden_dropout_prob = config.attention_probs_dropout_prob = 0.0
     assert config == config_of_size("albert_base_v2")
+
+
+def test_the_prefix_of_another_family():
+    """As XLM-RoBERTa has that of RoBERTa."""
+    family = dataclasses.replace(families.roberta.FAMILY, own_prefix="other")
+    assert family.name_of("roberta/encoder/layer_1/output/dense/kernel") == "other.encoder.layer.1.output.dense.weight"
+    assert family.name_of("cls/predictions/output_bias") == "lm_head.bias"
