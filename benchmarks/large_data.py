@@ -20,8 +20,7 @@ import tensorflow as tf
 from absl import app, flags
 
 from bert_tf.data import record_files, records
-from bert_tf.data.record_files import RECORDS_PER_BLOCK
-from bert_tf.data.records import index_path, written_index
+from bert_tf.data.record_files import RECORDS_PER_BLOCK, index_path, written_index
 
 FLAGS = flags.FLAGS
 flags.DEFINE_integer("num_files", 1000, "Files.", lower_bound=1)

@@ -1,4 +1,4 @@
-"""The tables of docs/benchmarks.md and docs/results.md, written from the records of docs/measured/.
+"""The tables of docs/benchmarks.md, docs/results.md and two READMEs, written from the records of docs/measured/.
 
     python benchmarks/measured.py
     python benchmarks/measured.py --run=train_step.py,save.py --machine=A --data=FOLDER
@@ -11,7 +11,8 @@ results.jsonl, whose scripts leave their results in a folder. The third measures
 A record is a line of JSON: `table`, `row`, `figures` (column -> number or text), and as far as known `ratio` (times as
 fast), `spread` (its lowest and highest), `machine`, `processor`, `load` (of the system in the minute before), `date`,
 `versions`, `command`, `needs` (files of FOLDER) and `reads` (column -> metric of the command's results, in percent). Of
-several records of a row each column shows the last. Numbers are shown as they are written.
+several records of a row each column shows the last. Numbers are shown as they are written. A README shows the commands
+of its own tables, and between the marks `commands` those of the page in docs/.
 """
 
 import datetime
@@ -34,17 +35,21 @@ flags.DEFINE_bool("measured", False, "Append the result to docs/measured/benchma
 flags.DEFINE_string("machine", None, "The machine's letter in docs/benchmarks.md; if unset, its processor is shown.")
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
-DOCS = ROOT / "docs"
-MARKED = re.compile(r"(<!-- measured: (.+?) -->\n).*?(<!-- end -->)", re.DOTALL)
+RECORDS = ROOT / "docs" / "measured"
+MARKED = re.compile(r"(<!-- (measured|commands): (.+?) -->\n).*?(<!-- end -->)", re.DOTALL)
 RATIO = "times as fast"
 VARIABLES = re.compile("TF_NUM_|OMP_NUM_|TF_ENABLE_ONEDNN|TF_CPU_ALLOCATOR|ONEDNN_MAX")  # that a command begins with
 LOAD = os.getloadavg()[0]
-PAGES = ("benchmarks", "results")
+# What users read, and what shows the commands.
+PAGES = {
+    "benchmarks": (ROOT / "docs" / "benchmarks.md", ROOT / "benchmarks" / "README.md"),
+    "results": (ROOT / "docs" / "results.md", ROOT / "experiments" / "README.md"),
+}
 
 
 def read_records(page: str) -> list[dict]:
     """The records of a page in their order, with numbers as they are written."""
-    lines = (DOCS / "measured" / f"{page}.jsonl").read_text(encoding="utf-8").splitlines()
+    lines = (RECORDS / f"{page}.jsonl").read_text(encoding="utf-8").splitlines()
     return [json.loads(line, parse_float=str, parse_int=str) for line in lines]
 
 
@@ -78,7 +83,7 @@ def append(page: str, table: str, row: str, figures: Mapping, peers: Iterable[st
         "versions": {name: importlib.metadata.version(name) for name in ("tensorflow", "keras", *peers)},
         **kept,
     }
-    with (DOCS / "measured" / f"{page}.jsonl").open("a", encoding="utf-8") as file:
+    with (RECORDS / f"{page}.jsonl").open("a", encoding="utf-8") as file:
         file.write(json.dumps(record, ensure_ascii=False) + "\n")
 
 
@@ -148,7 +153,7 @@ def in_lines(command: str) -> str:
 
 
 def table_text(rows: Sequence[Row]) -> str:
-    """A table in Markdown; below it the machine and date if all rows share them, and the commands."""
+    """A table in Markdown; below it the machine and date if all rows share them."""
     columns = list(dict.fromkeys(name for row in rows for name in row.figures))
     lines = [[row.title, *(row.figures.get(column, "") for column in columns)] for row in rows]
     origins = [row.measured_on() for row in rows]
@@ -157,31 +162,52 @@ def table_text(rows: Sequence[Row]) -> str:
         below = []
         columns.append("machine, date")
         lines = [[*line, origin] for line, origin in zip(lines, origins, strict=True)]
-    numbers = {}
-    for number, row in enumerate(rows, start=1):
-        for command in row.commands():
-            numbers.setdefault(command, []).append(str(number))
-    named = len(numbers) > 1 or not all(row.commands() for row in rows)
-    blocks = [f"# row {', '.join(these)}\n" * named + in_lines(command) for command, these in numbers.items()]
-    below += ["\n```", *blocks, "```"] if blocks else []
     table = [f"| {' | '.join(cells)} |" for cells in (["", *columns], *lines)]
     table.insert(1, "|---" * (len(columns) + 1) + "|")
     return "".join(f"{line}\n" for line in [*(re.sub(r"(?<=\|) +(?=\|)", " ", line) for line in table), *below])
 
 
-def written_anew(page: str, text: str) -> str:
-    """The text of a page with the tables of its records between their marks.
+def commands_text(tables: Mapping[str, Sequence[Row]]) -> str:
+    """The commands of tables, each after the table and the rows that it measures."""
+    named = {}
+    for table, rows in tables.items():
+        for number, row in enumerate(rows, start=1):
+            for command in row.commands():
+                named.setdefault(command, {}).setdefault(table, []).append(str(number))
+    lines = [
+        "".join(f"# {table}, row {', '.join(numbers)}\n" for table, numbers in places.items()) + in_lines(command)
+        for command, places in named.items()
+    ]
+    return "\n".join(["```", *lines, "```\n"]) if lines else ""
+
+
+def written_anew(page: str) -> dict[pathlib.Path, str]:
+    """The texts of a page's files with the tables and commands of its records between their marks.
 
     Raises:
-      ValueError: a table has no place in the page, or a place no table.
+      ValueError: a table has no place in the files, or a place no table.
     """
     tables = {}
     for (table, _, _), row in read_rows(page).items():
         tables.setdefault(table, []).append(row)
-    marks = [table for _, table, _ in MARKED.findall(text)]
-    if sorted(marks) != sorted(tables):
-        raise ValueError(f"docs/{page}.md: {sorted({*marks} ^ {*tables})} are marked or measured, not both")
-    return MARKED.sub(lambda match: f"{match[1]}\n{table_text(tables[match[2]])}\n{match[3]}", text)
+    texts = {path: path.read_text(encoding="utf-8") for path in PAGES[page]}
+    marks = {path: MARKED.findall(text) for path, text in texts.items()}
+    shown = {path: [name for _, kind, name, _ in found if kind == "measured"] for path, found in marks.items()}
+    both = sorted(name for names in shown.values() for name in names)
+    if both != sorted(tables):
+        raise ValueError(f"{page}: {sorted({*both} ^ {*tables})} are marked or measured, not both")
+    page_file, readme = PAGES[page]
+
+    def between(path: pathlib.Path, kind: str, name: str) -> str:
+        if kind == "commands":
+            return commands_text({table: tables[table] for table in shown[page_file]})
+        commands = commands_text({name: tables[name]}) if path == readme else ""
+        return table_text(tables[name]) + "\n" * bool(commands) + commands
+
+    return {
+        path: MARKED.sub(lambda mark, path=path: f"{mark[1]}\n{between(path, mark[2], mark[3])}\n{mark[4]}", text)
+        for path, text in texts.items()
+    }
 
 
 def percent(folder: pathlib.Path, metric: str) -> str:
@@ -226,12 +252,12 @@ def main(_):
     if FLAGS.run is not None:
         measure(FLAGS.page, FLAGS.run, pathlib.Path(FLAGS.data).resolve())
     for page in PAGES:
-        path = DOCS / f"{page}.md"
-        path.write_text(written_anew(page, path.read_text(encoding="utf-8")), encoding="utf-8")
+        for path, text in written_anew(page).items():
+            path.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":
     flags.DEFINE_list("run", None, "Run the commands that contain one of these words; if empty, all.")
     flags.DEFINE_string("data", ".", "Folder with the files that commands name.")
-    flags.DEFINE_enum("page", "benchmarks", PAGES, "Whose commands.")
+    flags.DEFINE_enum("page", "benchmarks", [*PAGES], "Whose commands.")
     app.run(main)

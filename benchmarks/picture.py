@@ -11,9 +11,9 @@ from collections.abc import Mapping
 
 import matplotlib
 from matplotlib.figure import Figure
-from measured import DOCS, RATIO, Row, read_rows
+from measured import RATIO, ROOT, Row, read_rows
 
-PICTURE = DOCS / "images" / "same_numbers_faster.svg"
+PICTURE = ROOT / "docs" / "images" / "same_numbers_faster.svg"
 BLUE, GREY = "#1f77b4", "#8a8a8a"
 
 

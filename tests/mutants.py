@@ -78,10 +78,10 @@ MUTANTS = {
     ("models/objectives.py", "models/test_objectives.py"): [
         ('if in_metrics and "is_real_example" in features:', "if False:")],
     ("models/objectives.py", "pretraining/test_packing.py"): [("* ops.expand_dims(weights, 1)", "")],
-    ("models/electra.py", "training/test_electra_pretraining.py::test_the_temperature_and_where_tokens_go"): [
+    ("models/electra.py", "training/test_electra.py::test_the_temperature_and_where_tokens_go"): [
         ("ops.logical_and(weights > 0, positions > 0)", "(weights > 0)"),
         ("logits = logits / self.temperature", "pass")],
-    ("models/electra.py", "training/test_electra_pretraining.py"): [
+    ("models/electra.py", "training/test_electra.py"): [
         ("false_rate[:-1] - false_rate[1:]", "false_rate[1:] - false_rate[:-1]")],
     ("models/electra.py", "models/test_dropout.py"): [('seed, "generator", embed', "seed, embed")],
     ("models/encoder.py", "models/test_last_layer.py"): [
@@ -110,7 +110,7 @@ MUTANTS = {
         ("part * part_size) if prepare", "0) if prepare"),
         ("steps = -(-index.total_records // batch_size)", "steps = index.total_records // batch_size"),
         ("tf.where(tf.reshape(real, [batch_size]", "tf.where(tf.reshape(real | True, [batch_size]")],
-    ("data/records.py", "data/test_record_features.py"): [
+    ("data/records.py", "data/test_records.py::test_values_that_can_not_be_are_named"): [
         ("tf.int64) == tf.reduce_sum(batch", "tf.int64) >= tf.reduce_sum(batch"),
         ("tf.bitcast(numbers, tf.uint64) < feature.limit", "numbers < feature.limit")],
     ("data/parquet.py", "data/test_parquet.py"): [
@@ -119,7 +119,7 @@ MUTANTS = {
         ("if isinstance(feature, list):", "if False:"),
         ("changed |= _named_classes(schema, path)", "pass"),
         ("columns = [name for name in kinds if name not in left_out]", "columns = [*kinds]")],
-    ("data/tables.py", "data/test_tables.py data/test_json_rows.py"): [
+    ("data/tables.py", "data/test_tables.py"): [
         ('line.removeprefix("\\ufeff") if number == 0 else line', "line"),
         ('line.lstrip("\\ufeff") + "\\n"', 'line + "\\n"'),
         ("if len(cells) > width:", "if False:"),
@@ -201,14 +201,14 @@ MUTANTS = {
         ('learning_rate=5e-4, warmup_proportion=0.01, warmup="multiplies"',
          "learning_rate=5e-4, warmup_proportion=0.01"),
         ('warmup="precedes_from_zero"', 'warmup="precedes"')],
-    ("pretraining/mask_rules.py", "pretraining/test_electra_masking.py"): [
+    ("pretraining/mask_rules.py", "pretraining/test_masks.py"): [
         ("ids, drawn)\n    return features | mask_chosen(ids, chosen",
          "drawn, ids)\n    return features | mask_chosen(ids, chosen"),
         ("weights[list(special_ids)] = 0.0", "pass"),
         ("tf.math.ceil(wanted)", "tf.math.floor(wanted)"),
         ("others = tf.where(share < masking.mask_rate + masking.keep_rate, ids, drawn)",
          "others = tf.where(share < 0.9, ids, drawn)")],
-    ("pretraining/mask_rules.py", "pretraining/test_dynamic_masking.py::test_masks_are_those_of_the_plain_loop"): [
+    ("pretraining/mask_rules.py", "pretraining/test_masks.py::test_masks_are_those_of_the_plain_loop"): [
         ("int(masking.mask_rate * 2**32)", "int(0.8 * 2**32)"),
         ("int((masking.mask_rate + masking.keep_rate) * 2**32)", "int(0.9 * 2**32)")],
     ("tasks/classification/glue.py", "tasks/classification/test_metrics.py"): [

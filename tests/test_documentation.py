@@ -14,7 +14,7 @@ import pytest
 from helpers import warm
 from helpers.descendants import save_model
 from helpers.pages import PAGES, blocks
-from helpers.paths import ROOT
+from helpers.paths import GOLDEN, ROOT
 from helpers.tiny import ONE_LAYER, TINY_CONFIG, write_encoder
 
 import bert_tf
@@ -26,6 +26,16 @@ from bert_tf.store.directory import read_config
 MODELS = ("google/bert_uncased_L-4_H-256_A-4", "uncased_L-12_H-768_A-12", "sentence-transformers/all-MiniLM-L6-v2")
 
 
+def written(path, text, **options):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, **options)
+
+
+def numbered(line, count):
+    """The line with each number in place of {k}, and its remainders by 2, 4 and 6."""
+    return "".join(line.format(k=k, two=k % 2, four=k % 4, six=k % 6) for k in range(count))
+
+
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory):
     """BERT_BASE_DIR with a tiny model in the form of a released one, and small datasets."""
@@ -33,43 +43,37 @@ def environment(tmp_path_factory):
     from bert_tf.models.task_models import BertForPreTraining
     from bert_tf.training import checkpoints
 
-    model_folder = tmp_path_factory.mktemp("model")
-    (model_folder / "vocab.txt").write_bytes((ROOT / "tests" / "golden" / "vocab.txt").read_bytes())
+    home = tmp_path_factory.mktemp("home")
+    folders = {name: home / name for name in ("BERT_BASE", "GLUE", "SQUAD", "NER", "SWAG")}
+    written(folders["BERT_BASE"] / "vocab.txt", (GOLDEN / "vocab.txt").read_text())
     config = {**TINY_CONFIG, "vocab_size": 30522, "max_position_embeddings": 512}
-    (model_folder / "bert_config.json").write_text(json.dumps(config))
+    written(folders["BERT_BASE"] / "bert_config.json", json.dumps(config))
     model = BertForPreTraining(BertConfig.from_dict(config))
     model.build()
-    checkpoints.write_bundle(str(model_folder / "bert_model.ckpt"), initialize.model_variables(model))
-    glue = tmp_path_factory.mktemp("glue") / "MRPC"
-    glue.mkdir()
+    checkpoints.write_bundle(str(folders["BERT_BASE"] / "bert_model.ckpt"), initialize.model_variables(model))
     for name, first, count in (("train", "Quality", 70), ("dev", "Quality", 20), ("test", "index", 70)):
-        rows = [f"{number % 2}\t1\t2\tSentence {number}.\tAnother.\r\n" for number in range(count)]
-        lines = f"{first}\t#1 ID\t#2 ID\t#1 String\t#2 String\r\n" + "".join(rows)
-        (glue / f"{name}.tsv").write_text(lines, encoding="utf-8-sig", newline="")
-    (glue.parent / "STS-B").mkdir()
+        rows = f"{first}\t#1 ID\t#2 ID\t#1 String\t#2 String\r\n"
+        rows += numbered("{two}\t1\t2\tSentence {k}.\tAnother.\r\n", count)
+        written(folders["GLUE"] / "MRPC" / f"{name}.tsv", rows, encoding="utf-8-sig", newline="")
     for name in ("train", "dev"):
-        rows = [f"{k}\tSentence {k}.\tAnother {k}.\t{k % 6}\n" for k in range(64)]
-        (glue.parent / "STS-B" / f"{name}.tsv").write_text("index\tsentence1\tsentence2\tscore\n" + "".join(rows))
-    squad = tmp_path_factory.mktemp("squad")
+        rows = "index\tsentence1\tsentence2\tscore\n" + numbered("{k}\tSentence {k}.\tAnother {k}.\t{six}\n", 64)
+        written(folders["GLUE"] / "STS-B" / f"{name}.tsv", rows)
     answers = [{"text": "Ada Brown", "answer_start": 15}]
     asked = [{"id": f"q{number}", "question": f"Who sold house {number}?", "answers": answers} for number in range(24)]
     none = [{**question, "id": f"{question['id']}-", "answers": [], "is_impossible": True} for question in asked]
     for version, questions in (("1.1", asked), ("2.0", [{**one, "is_impossible": False} for one in asked] + none)):
         paragraph = {"context": "It was sold by Ada Brown in 1840.", "qas": questions}
+        content = json.dumps({"version": f"v{version}", "data": [{"title": "House", "paragraphs": [paragraph]}]})
         for name in ("train", "dev"):
-            content = {"version": f"v{version}", "data": [{"title": "House", "paragraphs": [paragraph]}]}
-            (squad / f"{name}-v{version}.json").write_text(json.dumps(content))
-    ner = tmp_path_factory.mktemp("ner")
+            written(folders["SQUAD"] / f"{name}-v{version}.json", content)
     for name, count in (("train", 40), ("dev", 8), ("test", 8)):
-        (ner / f"{name}.conll").write_text("Anna B-PER\nlives O\nin O\nNew B-LOC\nYork I-LOC\n\n" * count)
-    swag = tmp_path_factory.mktemp("swag")
+        written(folders["NER"] / f"{name}.conll", "Anna B-PER\nlives O\nin O\nNew B-LOC\nYork I-LOC\n\n" * count)
     header = ",video-id,fold-ind,startphrase,sent1,sent2,gold-source,ending0,ending1,ending2,ending3,label\n"
     for name, count in (("train", 24), ("val", 8)):
-        rows = [f"{k},v,{k},x,She opens a box.,She,gold,sings.,shuts it.,runs.,sleeps.,{k % 4}\n" for k in range(count)]
-        (swag / f"{name}.csv").write_text(header + "".join(rows))
-    folders = {"BERT_BASE": model_folder, "GLUE": glue.parent, "SQUAD": squad, "NER": ner, "SWAG": swag}
+        rows = numbered("{k},v,{k},x,She opens a box.,She,gold,sings.,shuts it.,runs.,sleeps.,{four}\n", count)
+        written(folders["SWAG"] / f"{name}.csv", header + rows)
     for name in ("electra", "albert", "roberta", "distilbert"):
-        folders[name.upper()] = save_model(tmp_path_factory.mktemp(name), name, bert_tf.BertModel, max_length=512)
+        folders[name.upper()] = save_model(home / name, name, bert_tf.BertModel, max_length=512)
     return os.environ | {f"{name}_DIR": str(path) for name, path in folders.items()} | {"TF_CPP_MIN_LOG_LEVEL": "2"}
 
 
@@ -96,15 +100,11 @@ def run(arguments, environment):
     return result.stdout
 
 
-def written(path, text):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text)
-
-
 def write_films(folder):
     for name, count in (("train", 40), ("dev", 8), ("new", 4)):
         rows = [f"{17 + k},Film {k}.,{('positive', 'negative')[k % 4 == 0]}\n" for k in range(count)]
-        written(folder / "films" / f"{name}.csv", "id,text,label\n" + "".join(rows))
+        for home in ("films", "reviews"):
+            written(folder / home / f"{name}.csv", "id,text,label\n" + "".join(rows))
         rows = [f"Report {k}. {'The river rose. ' * (k % 9) * 10},{('flood', 'ship')[k % 2]}\n" for k in range(count)]
         written(folder / "reports" / f"{name}.csv", "text,topic\n" + "".join(rows))
     for name in "abc":
@@ -145,12 +145,14 @@ SMALL_SEARCH = {
     "write_tf_records=False,": "write_tf_records=False, max_seq_length=24, num_train_epochs=1.0,",
     "n_trials=20": "n_trials=2",
 }  # fmt: skip
+README_CHANGES = {"reviews/": "runs/reviews/", 'bert_tf.download("uncased_L-4_H-256_A-4")': repr(MODELS[0])}
 OF_THE_DOMAIN = {
     "texts/*.txt": "runs/texts/?.txt", "=news.txt": "=runs/texts/news.txt", "=train.csv": "=runs/train.csv",
     "=dev.csv": "=runs/dev.csv", "=1000": "=4",
 }  # fmt: skip
 # page -> what its commands and programs leave in runs/; what takes the place of parts of them; what writes its files.
 RUNS = {
+    "README": ("reviews/model/best_model/README.md reviews/predictions/predictions.jsonl", README_CHANGES, write_films),
     "checkpoints": ("bert_hf/tokenizer_config.json bert/tokenizer_config.json classifier/model.safetensors", {}),
     "choice": ("swag_output/eval_results.txt", {}),
     "classification": ("films/model/predictions.jsonl mrpc_output/eval_results.txt mrpc_predictions/test_results.tsv "
@@ -180,6 +182,12 @@ RUNS = {
 }  # fmt: skip
 # Of pages: what their programs define is as it should be.
 CHECKS = {
+    "README": """
+import json
+lines = open("runs/reviews/predictions/predictions.jsonl").read().splitlines()
+assert [set(json.loads(line)["probabilities"]) for line in lines] == [{"positive", "negative"}] * 4
+assert 0 < probability < 1 and len(bert_tf.fill_mask(model, tokenizer, ["A [MASK]."])[0][0]) == 5
+""",
     "sentences": "assert vectors.shape == (3, 32)",
     "serving": """
 import numpy as np
@@ -192,7 +200,7 @@ assert np.abs(found - model(ids)).max() > 1e-6  # 8 bits
 
 
 def test_every_page_with_commands_is_run():
-    others = {"README", "README.ko", "korean", "pretraining-descendants", "from-transformers"}
+    others = {"README.ko", "korean", "pretraining-descendants", "from-transformers"}
     assert {page for page in PAGES if blocks(page, "shell") + blocks(page, "python")} == RUNS.keys() | others
 
 
@@ -207,7 +215,7 @@ def test_commands_and_programs(page, environment, tmp_path):
         assert old in "".join(texts), old
         texts = [text.replace(old, new) for text in texts]
     said = run_commands(texts[0], environment, tmp_path)
-    run(["-c", in_place(texts[1], environment, tmp_path) + CHECKS.get(page, "")], environment)
+    run(["-c", in_place(texts[1] + CHECKS.get(page, ""), environment, tmp_path)], environment)
     assert [name for name in files.split() if not (tmp_path / name).exists()] == []
     if page == "paper-recipe":
         table = said.splitlines()[-4:]
@@ -215,24 +223,10 @@ def test_commands_and_programs(page, environment, tmp_path):
 
 
 @pytest.mark.slow
-def test_readme(environment, tmp_path):
-    for name, count in (("train", 40), ("dev", 8)):
-        rows = [f'"Film {k}, a {kind} one.",{kind}\n' for k in range(count // 2) for kind in ("bad", "good")]
-        written(tmp_path / "reviews" / f"{name}.csv", "text,label\n" + "".join(rows))
-    written(tmp_path / "reviews" / "new.csv", "text\nA warm film.\nTwo hours.\n")
-    run_commands("".join(blocks("README", "shell")).replace("reviews/", "runs/reviews/"), environment, tmp_path)
-    lines = (tmp_path / "reviews" / "predictions" / "predictions.jsonl").read_text().splitlines()
-    assert [set(json.loads(line)["probabilities"]) for line in lines] == [{"bad", "good"}] * 2
-    (python,) = blocks("README", "python")
-    python = python.replace('bert_tf.download("uncased_L-4_H-256_A-4")', repr(environment["BERT_BASE_DIR"]))
-    assert [float(line.split()[1]) > 0 for line in run(["-c", python], environment).splitlines()[-5:]] == [True] * 5
-
-
-@pytest.mark.slow
 def test_korean(environment, tmp_path):
     """On files of the published layouts; a model in which no character is unknown has the place of klue/bert-base."""
     home, texts = tmp_path / "korean", ["배우들의 연기가 좋다.", "지루하고 재미없다!", "서울은 한국의 수도다."]
-    (home / "nsmc").mkdir(parents=True)
+    home.mkdir()
     letters = sorted({*"".join(texts), '"'} - {" "})
     pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *letters, *(f"##{letter}" for letter in letters)]
     sizes = {**ONE_LAYER, "vocab_size": len(pieces), "max_position_embeddings": 512}
@@ -249,21 +243,19 @@ def test_korean(environment, tmp_path):
              "sentence1": text, "sentence2": texts[0], "labels": {"label": 5.0 * (text == texts[0])}}
             for text, label, topic in labels
         ]  # fmt: skip
-        for name in ("klue-nli", "ynat", "klue-sts"):
-            content = json.dumps(rows * (count // 3), ensure_ascii=False, indent=1)
-            (home / f"{name}-v1.1_{kind}.json").write_text(content)
-        (home / f"klue-ner-v1.1_{kind}.tsv").write_text(ner * count)
-        for name in ("KorQuAD_v1.0", "klue-mrc-v1.1"):
-            (home / f"{name}_{kind}.json").write_text(json.dumps(squad))
-        rows = [f"{k}\t{texts[k % 2]}\t{1 - k % 2}\n" for k in range(count)]
-        name = {"train": "train", "dev": "test"}[kind]
-        (home / "nsmc" / f"ratings_{name}.txt").write_text("id\tdocument\tlabel\n" + "".join(rows))
+        content = json.dumps(rows * (count // 3), ensure_ascii=False, indent=1)
+        files = {f"{name}-v1.1_{kind}.json": content for name in ("klue-nli", "ynat", "klue-sts")}
+        files |= {f"{name}_{kind}.json": json.dumps(squad) for name in ("KorQuAD_v1.0", "klue-mrc-v1.1")}
+        rows = "".join(f"{k}\t{texts[k % 2]}\t{1 - k % 2}\n" for k in range(count))
+        files[f"nsmc/ratings_{kind.replace('dev', 'test')}.txt"] = "id\tdocument\tlabel\n" + rows
+        for name, text in (files | {f"klue-ner-v1.1_{kind}.tsv": ner * count}).items():
+            written(home / name, text)
     environment = {**environment, "KLUE_DIR": str(home)}
     for command in (blocks("README.ko", "shell")[0], *blocks("korean", "shell")):
         command = command.replace("klue/bert-base", f"{home}/encoder").replace("nsmc/", f"{home}/nsmc/")
-        written = run_commands(command, environment, tmp_path)
-        assert "are [UNK]" not in written
-        assert "run_ner.py" not in command or '("서울은 한")' in written
+        said = run_commands(command, environment, tmp_path)
+        assert "are [UNK]" not in said
+        assert "run_ner.py" not in command or '("서울은 한")' in said
     run(["-c", blocks("README.ko", "python")[0].replace("nsmc/", f"{home}/nsmc/")], environment)
     assert "eval_f1" in (tmp_path / "klue_ner" / "eval_results.txt").read_text()
     card = (home / "nsmc" / "model" / "best_model" / "README.md").read_text()
@@ -307,10 +299,9 @@ def test_pretraining_descendants(environment, tmp_path):
 def test_the_mean_of_several_models(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name, share in (("a", 0.9), ("b", 0.2), ("c", 0.3)):
-        (tmp_path / "runs" / name).mkdir(parents=True)
         rows = ({"yes": share, "no": 1 - share}, {"no": share, "yes": 1 - share})  # labels in any order
         lines = "".join(json.dumps({"probabilities": row}) + "\n" for row in rows)
-        (tmp_path / "runs" / name / "predictions.jsonl").write_text(lines)
+        written(tmp_path / "runs" / name / "predictions.jsonl", lines)
     names = {}
     exec(blocks("classification", "python")[1], names)
     assert names["answers"] == ["no", "yes"] and names["probabilities"].shape == (3, 2, 2)
@@ -321,7 +312,7 @@ def test_the_table_of_recipes_is_the_codes():
 
     rows = [line.strip("|").split("|") for line in PAGES["models"].splitlines() if line.startswith("| `--")]
     columns = {"bert": 1, "albert": 1, "distilbert": 1, "electra": 2, "roberta": 3}
-    checked = 0
+    assert len(rows) == 8
     for row in rows:
         flag = row[0].strip(" `-")
         for family in FAMILIES:
@@ -334,5 +325,3 @@ def test_the_table_of_recipes_is_the_codes():
                 assert written.strip() == ("on" if value else "off"), (flag, family)
             else:
                 assert float(re.match(r" *([\d.e-]+)", written)[1]) == value, (flag, family)
-            checked += 1
-    assert checked == 8 * len(FAMILIES)

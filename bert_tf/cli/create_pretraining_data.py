@@ -38,9 +38,7 @@ def main(_):
     checks.check_extra("pretraining", "create_pretraining_data.py")
     text = settings_of(corpus.TextSettings, FLAGS)
     declared = {*declared_in(RecordSettings), *declared_in(InstanceSettings)}
-    given = {name: FLAGS[name].value for name in flags_given(FLAGS) & declared}
-    records, instances = settings_of_records(**given)
-    beam_options = given.pop("beam_option", ())
+    records, instances = settings_of_records(**{name: FLAGS[name].value for name in flags_given(FLAGS) & declared})
     checks.check_not_empty(checks.check_input_files(records.input_file, "--input_file"), "--input_file")
     checks.check_file(records.vocab_file, "--vocab_file")
     for path in records.output_files:
@@ -48,7 +46,7 @@ def main(_):
     script.start_tensorflow()
     from bert_tf.pretraining import create
 
-    create.create_pretraining_data(**given, beam_options=beam_options, text=text)
+    create.create_records(records, instances, text)
     logging.info("Next:\n  %s", next_command(vars(records) | vars(instances)))
 
 

@@ -33,6 +33,6 @@ def main(_):
     # TensorFlow is imported here, so that --help and errors in flags or files appear at once.
     script.start_tensorflow(run.num_virtual_cpus, trains=run.do_train)
     from bert_tf.tasks.classification.task import ClassificationTask
-    from bert_tf.tasks.script import fine_tune
+    from bert_tf.tasks.script import run_task
 
-    fine_tune(ClassificationTask(task_settings), run)
+    run_task(ClassificationTask(task_settings), run)

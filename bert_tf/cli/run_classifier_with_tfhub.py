@@ -47,6 +47,6 @@ def main(_):
     run, task_settings = checked_settings(ClassificationSettings, FLAGS)
     script.start_tensorflow(run.num_virtual_cpus, trains=run.do_train)
     from bert_tf.tasks.classification.task import ClassificationTask
-    from bert_tf.tasks.script import fine_tune
+    from bert_tf.tasks.script import run_task
 
-    fine_tune(ClassificationTask(task_settings), run)
+    run_task(ClassificationTask(task_settings), run)

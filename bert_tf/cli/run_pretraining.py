@@ -28,4 +28,4 @@ def main(_):
     script.start_tensorflow(settings.num_virtual_cpus)
     from bert_tf.training import pretraining_run
 
-    pretraining_run.pretrain(settings)
+    pretraining_run.run(settings)

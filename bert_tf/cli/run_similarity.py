@@ -45,7 +45,7 @@ def main(_):
     # TensorFlow is imported here, so that --help and errors in flags or files appear at once.
     script.start_tensorflow(run.num_virtual_cpus, trains=run.do_train)
     from bert_tf.serving.embedder import Embedder
-    from bert_tf.tasks.script import fine_tune
+    from bert_tf.tasks.script import run_task
     from bert_tf.tasks.similarity.task import SimilarityTask
 
-    fine_tune(SimilarityTask(task_settings, Embedder), run)
+    run_task(SimilarityTask(task_settings, Embedder), run)

@@ -32,7 +32,7 @@ def main(_):
     run, task_settings = checked_settings(SquadSettings, FLAGS)
     # TensorFlow is imported here, so that --help and errors in flags or files appear at once.
     script.start_tensorflow(run.num_virtual_cpus, trains=run.do_train)
-    from bert_tf.tasks.script import fine_tune
+    from bert_tf.tasks.script import run_task
     from bert_tf.tasks.squad.task import SquadTask
 
-    fine_tune(SquadTask(task_settings), run)
+    run_task(SquadTask(task_settings), run)

@@ -34,6 +34,6 @@ def main(_):
     # TensorFlow is imported here, so that --help and errors in flags or files appear at once.
     script.start_tensorflow(run.num_virtual_cpus, trains=run.do_train)
     from bert_tf.tasks.choice.task import ChoiceTask
-    from bert_tf.tasks.script import fine_tune
+    from bert_tf.tasks.script import run_task
 
-    fine_tune(ChoiceTask(task_settings), run)
+    run_task(ChoiceTask(task_settings), run)

@@ -1,20 +1,40 @@
-"""TFRecord files byte by byte, without TensorFlow: their records, what is damaged, and what a record has to hold.
+"""TFRecord files byte by byte: writing them, the index of their records, what is damaged, what a record has to hold.
 
 A record's frame is its length (8 bytes), the length's checksum (4), the payload, and the payload's checksum (4).
+
+create_pretraining_data.py leaves an index next to each file that it writes: for `data/a.tfrecord` it is
+`data/pretraining_data.a.index.npz`. It is used if it fits the file: the size, and where the last block begins. Other
+files are read at each start, with all checksums.
 """
 
-from collections.abc import Iterator, Mapping
+import dataclasses
+import hashlib
+import json
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
+
+import google_crc32c
+import numpy as np
+from absl import logging
 
 from bert_tf.system import example_bytes
 from bert_tf.system.example_bytes import is_frame_head, masked_crc32c
-from bert_tf.system.text_files import open_binary
+from bert_tf.system.messages import abbreviated_list, progress_bar
+from bert_tf.system.storage import arrays_as_bytes, load_arrays
+from bert_tf.system.text_files import open_binary, size_of
+from bert_tf.system.workers import in_threads
 
 RECORDS_PER_BLOCK = 1024
-FRAME_BYTES = 16  # around each payload
+FRAME_HEAD, FRAME_END = 12, 4  # length and its checksum; checksum of the payload
+FRAME_BYTES = FRAME_HEAD + FRAME_END
 OTHER_ROW = "is not a text of one or two segments, then padding, by its input_mask and segment_ids"
 FEWER = "a file has fewer records than when it was indexed"
 _CHUNK_BYTES = 64 * 1024
+_INDEX_VERSION = 2
+
+Block = tuple[int, bytes]  # the number of its records, and their frames
 
 # The features of the records that a run reads: with masks, unmasked ones, and those of ELECTRA's original.
 ELECTRA = ("input_ids", "input_mask", "segment_ids")
@@ -30,12 +50,10 @@ class RecordError(ValueError):
 class Feature(NamedTuple):
     """A feature of every record.
 
-    Attributes:
-      length: the number of its values; of a padded one the most. None: not known yet.
-      dtype: "int64" or "float32".
-      is_padded: whether there may be fewer values, which are padded with 0 in a batch.
-      limit: int64 values are from 0 to limit - 1, float32 ones from 0 to limit; None: any.
-      reason: where the limit comes from, for messages.
+    length: the number of its values; of a padded one the most. None: not known yet. dtype: "int64" or "float32".
+    is_padded: whether there may be fewer values, which are padded with 0 in a batch.
+    limit: int64 values are from 0 to limit - 1, float32 ones from 0 to limit; None: any.
+    reason: where the limit comes from, for messages.
     """
 
     length: int | None
@@ -193,3 +211,169 @@ def _feature_problem(name: str, feature: Feature, stored_kind: str | None, numbe
         reason = f" ({feature.reason})" if feature.reason else ""
         return f"has {wrong[0]} in feature {name!r}, expected 0 to {last}{reason}"
     return None
+
+
+# --- the index -------------------------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class RecordIndex:
+    """Where the records are: one row for each block of at most 1024 consecutive, intact records.
+
+    files: names, in reading order. file_sizes: bytes of each file when it was indexed.
+    file_number, byte_offset, num_records: [blocks] int64; the block's file, where its first frame begins, its records.
+    """
+
+    files: tuple[str, ...]
+    file_sizes: tuple[int, ...]
+    file_number: np.ndarray
+    byte_offset: np.ndarray
+    num_records: np.ndarray
+
+    @property
+    def total_records(self) -> int:
+        return int(self.num_records.sum())
+
+    @property
+    def fingerprint(self) -> str:
+        """A digest of everything that the order of batches depends on, which directories are not."""
+        digest = hashlib.sha256()
+        digest.update(json.dumps([[*map(os.path.basename, self.files)], list(self.file_sizes)]).encode())
+        for row in self.blocks():
+            digest.update(row.astype("<i8").tobytes())
+        return digest.hexdigest()
+
+    def blocks(self, order=slice(None)) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        return self.file_number[order], self.byte_offset[order], self.num_records[order]
+
+    def first_payloads(self) -> dict[str, tuple[int, bytes]]:
+        """File name -> byte offset and payload of its first record, for files that have any."""
+
+        def read(number: int, offset: int) -> tuple[str, tuple[int, bytes]]:
+            name = self.files[number]
+            _, _, payloads = next(read_records(name, self.file_sizes[number], offset, most=1))
+            return name, (offset, payloads[0])
+
+        first = np.unique(self.file_number, return_index=True)[1]
+        return dict(in_threads(read, self.file_number[first].tolist(), self.byte_offset[first].tolist()))
+
+
+def written_index(blocks: np.ndarray) -> bytes:
+    """The content of the index next to a file. blocks: int64 [blocks, 2]: bytes, and records, of adjoining blocks."""
+    return arrays_as_bytes({"version": np.array(_INDEX_VERSION), "blocks": blocks.T})
+
+
+def companion_path(record_file: str, ending: str) -> str:
+    """The path of a file that describes a record file: `data/a.tfrecord` -> `data/pretraining_data.a<ending>`.
+
+    The usual globs for records (data/a*, data/*.tfrecord) leave it out.
+    """
+    directory, name = os.path.split(record_file)
+    name = re.sub(r"\.tf_?records?", "", name)
+    return os.path.join(directory, f"pretraining_data.{name}{ending}")
+
+
+def index_path(record_file: str) -> str:
+    return companion_path(record_file, ".index.npz")
+
+
+def _written_blocks(record_file: str, size: int) -> np.ndarray | None:
+    """The blocks that the index next to a file names, if any; that it does not fit is logged."""
+    stored = load_arrays(index_path(record_file))
+    if stored is None:
+        return None
+    is_known = {"version", "blocks"} <= stored.keys() and stored["version"].tolist() == _INDEX_VERSION
+    if is_known and stored["blocks"].shape[:-1] == (2,):
+        sizes, counts = stored["blocks"].astype(np.int64)
+        is_possible = (sizes > FRAME_BYTES) & (counts >= 1) & (counts <= RECORDS_PER_BLOCK)
+        if sizes.sum() == size and is_possible.all():
+            offsets = np.cumsum(sizes) - sizes
+            with open_binary(record_file) as file:
+                file.seek(int(offsets[-1]) if size else 0)
+                if not size or is_frame_head(file.read(12)):
+                    return np.stack([offsets, counts], axis=1)
+    logging.warning("%s does not fit %s, all of which is read", index_path(record_file), record_file)
+    return None
+
+
+def index_records(files: str | Sequence[str], features: Features | None, *, verify: bool = False) -> RecordIndex:
+    """Finds every record of `files`, and compares the first of each file with `features`.
+
+    Of files that have an index next to them, checksums are verified when their records are used.
+
+    Args:
+      files: TFRecord files, or one, whatever their names.
+      features: name -> feature that each record must have; None: not known yet, see `features_of`.
+      verify: read all records of all files now, and verify all checksums.
+    """
+    files = [os.fspath(name) for name in ([files] if isinstance(files, str | os.PathLike) else files)]
+    sizes = in_threads(size_of, files)
+    of_files = _scan_files(files, sizes, verify)
+    blocks = np.concatenate([np.insert(each, 0, number, axis=1) for number, each in enumerate(of_files)])
+    index = RecordIndex(tuple(files), tuple(sizes), *blocks.T)
+    if not index.total_records:
+        raise RecordError(f"no records in {abbreviated_list(files)}")
+    if empty := sorted(set(range(len(files))) - set(index.file_number.tolist())):
+        logging.warning("%d of %d files have no records, the first of them %s", len(empty), len(files), files[empty[0]])
+    logging.info("%d records in %d files, %.1f MB", index.total_records, len(files), sum(sizes) / 1e6)
+    if features is not None:
+        check_first_records(index.first_payloads(), features)
+    return index
+
+
+def _scan_files(files: Sequence[str], sizes: Sequence[int], verify: bool) -> list[np.ndarray]:
+    """The blocks of each file (byte offset, records), int64 [blocks, 2]."""
+    blocks_of_files = [None] * len(files) if verify else in_threads(_written_blocks, files, sizes)
+    missing = [number for number, blocks in enumerate(blocks_of_files) if blocks is None]
+    if len(missing) < len(files):
+        count = f"{len(files) - len(missing)} of {len(files)} record files"
+        logging.info(f"{count} have an index beside them; --verify_records reads them nevertheless")
+    # The bar appears after two seconds.
+    total = sum(sizes[number] for number in missing)
+    with progress_bar(total=total, desc="indexing records", unit="B", unit_scale=True, delay=2) as progress:
+
+        def scan(number: int) -> None:
+            blocks = []
+            for begin, end, payloads in read_records(files[number], sizes[number], most=RECORDS_PER_BLOCK):
+                blocks.append((begin, len(payloads)))
+                progress.update(end - begin)
+            blocks_of_files[number] = np.array(blocks, np.int64).reshape(-1, 2)
+
+        in_threads(scan, missing, threads=8)
+    return blocks_of_files
+
+
+# --- writing ---------------------------------------------------------------------------------------------------------
+
+
+def framed(buffer: np.ndarray, ends: np.ndarray) -> bytes:
+    begins = np.concatenate([[0], ends[:-1] + FRAME_END]) + FRAME_HEAD
+    lengths = (ends - begins).astype("<u8").view(np.uint8).reshape(-1, 8)
+    payloads = map(buffer.__getitem__, map(slice, begins.tolist(), ends.tolist()))
+    for starts, content in (
+        (begins - FRAME_HEAD, lengths),
+        (begins - 4, _masked_checksums(lengths)),
+        (ends, _masked_checksums(payloads)),
+    ):
+        buffer[starts[:, None] + np.arange(content.shape[1])] = content
+    return buffer[: ends[-1] + FRAME_END].tobytes()
+
+
+def _masked_checksums(contents: Iterable[np.ndarray]) -> np.ndarray:
+    """CRC-32C of each content, rotated and shifted as TFRecord wants it: uint8 [n, 4]."""
+    crc = np.fromiter(map(google_crc32c.value, contents), np.uint32)
+    crc = ((crc >> np.uint32(15)) | (crc << np.uint32(17))) + np.uint32(0xA282EAD8)  # wraps around
+    return crc.astype("<u4").view(np.uint8).reshape(-1, 4)
+
+
+def write_blocks(path: str, blocks: Iterable[Block], progress: Callable[[int], object] = lambda _: None) -> np.ndarray:
+    """Writes blocks to a file; returns bytes and records of each, int64 [n, 2]. progress: gets the records of each."""
+    import tensorflow as tf
+
+    written = []
+    with tf.io.gfile.GFile(path, "wb") as file:
+        for count, block in blocks:
+            file.write(block)
+            written.append((len(block), count))
+            progress(count)
+    return np.array(written, np.int64).reshape(-1, 2)

@@ -7,40 +7,29 @@ The order: `index_records` divides the files into blocks of up to 1024 consecuti
 blocks, joins neighbours into windows of about `shuffle_window` records, and permutes the records inside each window
 (`token_rows.permutation`).
 
-create_pretraining_data.py leaves an index beside each file that it writes: for `data/a.tfrecord` it is
-`data/pretraining_data.a.index.npz`. It is used if it fits the file: the size, and where the last block begins. Other
-files are read at each start, with all checksums.
-
 Shape legend: B batch.
 """
 
 import contextlib
-import dataclasses
 import functools
-import hashlib
 import itertools
-import json
 import os
-import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import tensorflow as tf
 from absl import logging
 
 from bert_tf.data import record_files
-from bert_tf.data.record_files import RECORDS_PER_BLOCK, Features
+from bert_tf.data.record_files import Features, RecordIndex
 from bert_tf.data.token_rows import WHOLE, Share, permutation
-from bert_tf.system.example_bytes import is_frame_head
-from bert_tf.system.messages import abbreviated_list, progress_bar
-from bert_tf.system.storage import arrays_as_bytes, load_arrays
-from bert_tf.system.workers import in_threads
+from bert_tf.system.messages import progress_bar
 
 # For users, to whom this module is `bert_tf.records`.
-Feature, pretraining_features = record_files.Feature, record_files.pretraining_features
+index_records, Feature = record_files.index_records, record_files.Feature
+pretraining_features = record_files.pretraining_features
 SHUFFLE_WINDOW = 20_000  # records; about 15 MB of serialized examples at sequence length 128
 
-_WRITTEN_VERSION = 2
 _PARSERS = max(2, min(8, os.cpu_count() or 2))
 _PREFETCHED = 8  # batches
 _plain = tf.autograph.experimental.do_not_convert  # AutoGraph would take longer than all the rest
@@ -51,136 +40,6 @@ _OTHER_TOTAL = "the segment_lengths of a record do not add up to its tokens"
 
 # (rows of a batch as they were read, number of the batch, number in it of the first of them) -> the model's inputs.
 Preparation = Callable[[dict[str, tf.Tensor], tf.Tensor, tf.Tensor], dict[str, tf.Tensor]]
-
-
-@dataclasses.dataclass(frozen=True)
-class RecordIndex:
-    """Where the records are: one row for each block of at most 1024 consecutive, intact records.
-
-    Attributes:
-      files: names, in reading order.
-      file_sizes: bytes of each file when it was indexed.
-      file_number, byte_offset, num_records: [blocks] int64; the block's file, where its first frame begins, and its
-        number of records.
-    """
-
-    files: tuple[str, ...]
-    file_sizes: tuple[int, ...]
-    file_number: np.ndarray
-    byte_offset: np.ndarray
-    num_records: np.ndarray
-
-    @property
-    def total_records(self) -> int:
-        return int(self.num_records.sum())
-
-    @property
-    def fingerprint(self) -> str:
-        """A digest of everything that the order of batches depends on, which directories are not."""
-        digest = hashlib.sha256()
-        digest.update(json.dumps([[*map(os.path.basename, self.files)], list(self.file_sizes)]).encode())
-        for row in self.blocks():
-            digest.update(row.astype("<i8").tobytes())
-        return digest.hexdigest()
-
-    def blocks(self, order=slice(None)) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        return self.file_number[order], self.byte_offset[order], self.num_records[order]
-
-    def first_payloads(self) -> dict[str, tuple[int, bytes]]:
-        """File name -> byte offset and payload of its first record, for files that have any."""
-
-        def read(number: int, offset: int) -> tuple[str, tuple[int, bytes]]:
-            name = self.files[number]
-            _, _, payloads = next(record_files.read_records(name, self.file_sizes[number], offset, most=1))
-            return name, (offset, payloads[0])
-
-        first = np.unique(self.file_number, return_index=True)[1]
-        return dict(in_threads(read, self.file_number[first].tolist(), self.byte_offset[first].tolist()))
-
-
-def written_index(blocks: np.ndarray) -> bytes:
-    """The content of the index beside a file. blocks: int64 [blocks, 2]: bytes, and records, of adjoining blocks."""
-    return arrays_as_bytes({"version": np.array(_WRITTEN_VERSION), "blocks": blocks.T})
-
-
-def companion_path(record_file: str, ending: str) -> str:
-    """The path of a file that describes a record file: `data/a.tfrecord` -> `data/pretraining_data.a<ending>`.
-
-    The usual globs for records (data/a*, data/*.tfrecord) leave it out.
-    """
-    directory, name = os.path.split(record_file)
-    name = re.sub(r"\.tf_?records?", "", name)
-    return os.path.join(directory, f"pretraining_data.{name}{ending}")
-
-
-def index_path(record_file: str) -> str:
-    return companion_path(record_file, ".index.npz")
-
-
-def _written_blocks(record_file: str, size: int) -> np.ndarray | None:
-    """The blocks that the index beside a file names, if any; that it does not fit is logged."""
-    stored = load_arrays(index_path(record_file))
-    if stored is None:
-        return None
-    is_known = {"version", "blocks"} <= stored.keys() and stored["version"].tolist() == _WRITTEN_VERSION
-    if is_known and stored["blocks"].shape[:-1] == (2,):
-        sizes, counts = stored["blocks"].astype(np.int64)
-        is_possible = (sizes > record_files.FRAME_BYTES) & (counts >= 1) & (counts <= RECORDS_PER_BLOCK)
-        if sizes.sum() == size and is_possible.all():
-            offsets = np.cumsum(sizes) - sizes
-            with tf.io.gfile.GFile(record_file, "rb") as file:
-                file.seek(int(offsets[-1]) if size else 0)
-                if not size or is_frame_head(file.read(12)):
-                    return np.stack([offsets, counts], axis=1)
-    logging.warning("%s does not fit %s, all of which is read", index_path(record_file), record_file)
-    return None
-
-
-def index_records(files: str | Sequence[str], features: Features | None, *, verify: bool = False) -> RecordIndex:
-    """Finds every record of `files`, and compares the first of each file with `features`.
-
-    Of files that have an index beside them, checksums are verified when their records are used.
-
-    Args:
-      files: TFRecord files, or one, whatever their names.
-      features: name -> feature that each record must have; None: not known yet, see `record_files.features_of`.
-      verify: read all records of all files now, and verify all checksums.
-    """
-    files = [os.fspath(name) for name in ([files] if isinstance(files, str | os.PathLike) else files)]
-    sizes = [int(stat.length) for stat in in_threads(tf.io.gfile.stat, files)]
-    of_files = _scan_files(files, sizes, verify)
-    blocks = np.concatenate([np.insert(each, 0, number, axis=1) for number, each in enumerate(of_files)])
-    index = RecordIndex(tuple(files), tuple(sizes), *blocks.T)
-    if not index.total_records:
-        raise record_files.RecordError(f"no records in {abbreviated_list(files)}")
-    if empty := sorted(set(range(len(files))) - set(index.file_number.tolist())):
-        logging.warning("%d of %d files have no records, the first of them %s", len(empty), len(files), files[empty[0]])
-    logging.info("%d records in %d files, %.1f MB", index.total_records, len(files), sum(sizes) / 1e6)
-    if features is not None:
-        record_files.check_first_records(index.first_payloads(), features)
-    return index
-
-
-def _scan_files(files: Sequence[str], sizes: Sequence[int], verify: bool) -> list[np.ndarray]:
-    """The blocks of each file (byte offset, records), int64 [blocks, 2]."""
-    blocks_of_files = [None] * len(files) if verify else in_threads(_written_blocks, files, sizes)
-    missing = [number for number, blocks in enumerate(blocks_of_files) if blocks is None]
-    if len(missing) < len(files):
-        count = f"{len(files) - len(missing)} of {len(files)} record files"
-        logging.info(f"{count} have an index beside them; --verify_records reads them nevertheless")
-    # The bar appears after two seconds.
-    total = sum(sizes[number] for number in missing)
-    with progress_bar(total=total, desc="indexing records", unit="B", unit_scale=True, delay=2) as progress:
-
-        def scan(number: int) -> None:
-            blocks = []
-            for begin, end, payloads in record_files.read_records(files[number], sizes[number], most=RECORDS_PER_BLOCK):
-                blocks.append((begin, len(payloads)))
-                progress.update(end - begin)
-            blocks_of_files[number] = np.array(blocks, np.int64).reshape(-1, 2)
-
-        in_threads(scan, missing, threads=8)
-    return blocks_of_files
 
 
 def window_reader(index: RecordIndex):
@@ -235,10 +94,7 @@ def shuffled_windows(index: RecordIndex, seed: int, shuffle_window: int, start_r
 
 
 def _unreadable_record(error: tf.errors.OpError, index: RecordIndex, features: Features) -> str | None:
-    """The record that made a batch unreadable, and its problem, found by a pass over the files.
-
-    None if `error` is not about records. Files were intact when they were indexed.
-    """
+    """The record that made a batch unreadable, if one did, and its problem, found by a pass over the files."""
     of_records = ("ParseExample", _TOO_LONG, record_files.OTHER_ROW, record_files.FEWER, _OUT_OF_RANGE, _OTHER_TOTAL)
     if not isinstance(error, tf.errors.DataLossError) and not any(mark in str(error) for mark in of_records):
         return None
@@ -261,7 +117,7 @@ def _unreadable_record(error: tf.errors.OpError, index: RecordIndex, features: F
 
 @contextlib.contextmanager
 def explained_errors(index: RecordIndex, features: Features, flag: str = ""):
-    """Turns TensorFlow's error about an unreadable batch into a RecordError that names flag, record and problem."""
+    """Turns an error about an unreadable batch into a RecordError that names flag, record and problem."""
     try:
         yield
     except tf.errors.OpError as error:
@@ -285,14 +141,11 @@ def training_batches(
 ) -> tf.data.Dataset:
     """Endless shuffled batches; the batch of step k is the same whatever step reading starts from.
 
-    Every epoch has each record once, and batches span epoch boundaries, so nothing is dropped.
+    Every epoch has each record once, and batches span epochs.
 
     Args:
-      index: from `index_records`.
-      features: of every record; int64 ones come out as int32.
-      batch_size: records per step, over all replicas.
-      seed: any integer; a different one gives a different order.
-      start_step: the first step wanted, from 0.
+      index: from `index_records`. features: of every record; int64 ones come out as int32.
+      batch_size: records per step, over all replicas. seed: any integer. start_step: the first step wanted, from 0.
       shuffle_window: records that are mixed with each other; they are in memory (serialized) at once.
       prepare: called in the graph with the rows of each part of `share`, their step, and the number of the first of
         them in the step's batch, both int64; its result takes their place.
@@ -353,12 +206,10 @@ def evaluation_batches(
 ) -> tf.data.Dataset:
     """Batches in the files' order.
 
-    Args:
-      repeat: True: start over at the end and give exactly `max_steps` batches (as in the original's evaluation: small
-        datasets count several times). False: each record at most once, and the last batch is padded with zeros.
-      max_steps: maximum number of batches; None: all.
-      prepare: called in the graph with each padded batch, its number from 0, int64, and 0, the number of its first row;
-        its result becomes the batch. The others: as for `training_batches`.
+    repeat: True: start over at the end and give exactly `max_steps` batches (as in the original's evaluation: small
+      datasets count several times). False: each record at most once, and the last batch is padded with zeros.
+    prepare: called in the graph with each padded batch, its number from 0, int64, and 0, the number of its first row;
+      its result becomes the batch.
 
     Returns {name: [B, ...]} with one more entry, "example_weights" float32 [B]: 1 for a record, 0 for padding.
     """

@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from absl import logging
 
-from bert_tf.system.declare import check_values, setting
+from bert_tf.system.declare import changeable_setting, check_values, setting
 from bert_tf.system.messages import did_you_mean, is_first
 from bert_tf.system.text_files import UTF_8, encoding_setting, matching_files, parse_json, read_text_lines
 from bert_tf.text.characters import plain_name, trimmed
@@ -55,7 +55,7 @@ class TableSettings:
     )
     encoding: str = encoding_setting("your files")
     skip_short_rows: bool = setting(False, "Leave out, and count, rows that lack columns; not in --test_file.")
-    copy_columns: Sequence[str] = setting(
+    copy_columns: Sequence[str] = changeable_setting(
         (),
         "Columns of --test_file, by name or number, that go into predictions.jsonl, such as an id and the text; all: "
         "all of them. A column named like a field of a prediction is prefixed with input_.",
@@ -85,7 +85,7 @@ class FileSettings:
         heading="Your files",
     )
     dev_file: str | None = setting(None, "Examples to evaluate on.")
-    test_file: str | None = setting(
+    test_file: str | None = changeable_setting(
         None, "Examples to predict. They need no label or score; if they have some, the predictions are scored."
     )
 
@@ -140,7 +140,6 @@ def _guess_format(rows: Rows, path: str, has_header: bool, skips: bool) -> Rows:
 
 
 def warn_of_left_out(path: str, rows: Mapping[str, Sequence[int]]) -> None:
-    """rows: the reason -> their lines."""
     for what, lines in rows.items():
         logging.warning("%s: left out rows that %s: %d, the first in line %d.", path, what, len(lines), lines[0])
 
@@ -185,7 +184,7 @@ def named_rows(path: str, names: Sequence[str], table: TableSettings) -> Iterato
 
 
 def by_name(row: list | dict, header: Sequence[str] | None) -> Mapping:
-    """The cells of a row by the names of their columns, or else by their numbers, from 0 and from the end."""
+    """The cells of a row by names of columns, or else by their numbers, from 0 and from the end."""
     if isinstance(row, dict):
         return row
     if header is not None:
@@ -194,7 +193,6 @@ def by_name(row: list | dict, header: Sequence[str] | None) -> Mapping:
 
 
 def all_examples(path: str, examples: Iterator[Example]) -> list[Example]:
-    """A list of the examples made from the rows of a file, which must have some."""
     listed = list(examples)
     if not listed:
         raise ValueError(f"{path} has no example.")
@@ -202,7 +200,6 @@ def all_examples(path: str, examples: Iterator[Example]) -> list[Example]:
 
 
 def field_of(row: list | dict, column: Column | None, path: str, line: int, flag: str = ""):
-    """A row's value in a column; None for no column. Raises ValueError with file and line if the row lacks it."""
     if column is None:
         return None
     if isinstance(row, dict):
@@ -265,7 +262,6 @@ def number_of(value) -> float:
 
 
 def text_of(value, path: str, line: int, column: Column) -> str:
-    """The value, which must be a string; otherwise ValueError with file, line and column."""
     if not isinstance(value, str):
         form = '; each row must be an object (pandas: orient="records")' if isinstance(value, list | dict) else ""
         raise ValueError(f"{path}, line {line}: expected a string, found {value!r:.80} in {column!r}{form}")
@@ -326,7 +322,6 @@ def _first_row(path: str, delimiter: str, encoding: str | None) -> list[str]:
 
 
 def has_names(path: str) -> bool:
-    """Whether each row of a file has the names of its columns, so that there are no numbers of columns."""
     return extension_of(path) in (*_JSON_LINES, "parquet")
 
 

@@ -31,8 +31,7 @@ def permutation(length: int, seed: int, epoch: int, stream: int) -> np.ndarray:
 class Share:
     """Consecutive parts of each batch, one for each replica of a worker. By default the whole batch, as one part.
 
-    parts: the equal parts of a batch: the replicas of all workers.
-    first: the number of the first part of the share. count: its parts.
+    parts: the equal parts of a batch: the replicas of all workers. first, count: those of the share.
     """
 
     parts: int = 1
@@ -60,11 +59,9 @@ WHOLE = Share()
 class TokenRows:
     """Token ids of rows [CLS] first [SEP] or [CLS] first [SEP] second [SEP].
 
-    Attributes:
-      ids: int32, all rows one after the other. offsets: int64 [n + 1]: where each begins in `ids`.
-      second_starts: int32 [n]: position of the second text in its row; the row's length if there is none.
-      labels: feature name -> array [n, ...].
-      pad_id: pads shorter rows of a batch (`Tokenizer.pad_id`).
+    ids: int32, all rows one after the other. offsets: int64 [n + 1]: where each begins in `ids`.
+    second_starts: int32 [n]: position of the second text in its row; the row's length if there is none.
+    labels: feature name -> array [n, ...].
     """
 
     ids: np.ndarray
@@ -99,7 +96,7 @@ class TokenRows:
         return TokenRows(self.ids, self.offsets, self.second_starts, {}, pad_id=self.pad_id)
 
     def shape_of(self, length: int | None) -> tuple[int | None, ...]:
-        """The dimensions after B in the shape of a batch of this padded length; None: of any."""
+        """The dimensions after B of a batch of this padded length; None: of any."""
         return (length,)
 
     def padded_lengths(self, max_seq_length: int, static_padding: bool = False, programs: int | None = None) -> list:
@@ -144,7 +141,6 @@ def check_room(tokenizer: Tokenizer, length: int) -> None:
 
 
 def flatten(rows: Sequence[Sequence[int]]) -> tuple[np.ndarray, np.ndarray]:
-    """`ids` and `offsets` of `TokenRows`."""
     offsets = np.cumsum([0, *map(len, rows)], dtype=np.int64)
     return np.fromiter((index for row in rows for index in row), np.int32, int(offsets[-1])), offsets
 
@@ -175,17 +171,16 @@ def padded_lengths(max_seq_length: int, whole_step: bool = False) -> list[int]:
 
 
 def padded_length(longest: int, allowed: Sequence[int]) -> int:
-    """The first of the lengths allowed, in ascending order, that holds the longest row of a batch."""
     return next(length for length in allowed if length >= longest)
 
 
 def training_rows(
     lengths: np.ndarray, batch_size: int, seed: int, start_step: int, window_batches: int = 50
 ) -> Iterator[np.ndarray]:
-    """Rows of each batch from a step on: a function of (lengths, batch size, seed, step) and nothing else.
+    """Rows of each batch from a step on: a function of (lengths, batch size, seed, step).
 
-    Epochs follow each other without a gap, each with its own permutation. Within a window of `window_batches` batches,
-    examples of similar length are batched together and the batches are then shuffled; 1: no sorting by length.
+    Epochs follow each other without a gap. Within a window of `window_batches` batches, examples of similar length are
+    batched together and the batches are then shuffled; 1: no sorting by length.
     """
     count = len(lengths)
     size = window_batches * batch_size
@@ -220,10 +215,8 @@ def training_batches(
 ):
     """An endless tf.data.Dataset of a share's parts of each batch from a step on, {name: [B / share.parts, ...]}.
 
-    Args:
-      static_padding: pad every batch to max_seq_length, and don't batch similar lengths together.
-      programs: see `TokenRows.padded_lengths`.
-      share: the rows of each batch that are wanted. They are as long as the whole batch.
+    static_padding: pad every batch to max_seq_length, and don't batch similar lengths together.
+    programs: see `TokenRows.padded_lengths`. share: its rows are as long as the whole batch.
     """
     allowed = rows.padded_lengths(max_seq_length, static_padding, programs)
     if programs:
@@ -361,14 +354,12 @@ class GroupedRows(TokenRows):
 
     @property
     def lengths(self) -> np.ndarray:
-        """Tokens of the longest row of each example [n]."""
         return self.rows.lengths.reshape(-1, self.rows_per_example).max(1)
 
     def shape_of(self, length: int | None) -> tuple[int | None, ...]:
         return (self.rows_per_example, length)
 
     def batch(self, rows: Sequence[int], length: int) -> dict[str, np.ndarray]:
-        """As of `TokenRows`, [B, N, length]."""
         examples = np.asarray(rows)
         every = (examples[:, None] * self.rows_per_example + np.arange(self.rows_per_example)).reshape(-1)
         arrays = self.rows.batch(every, length)
@@ -380,11 +371,9 @@ class GroupedRows(TokenRows):
 class WindowRows(TokenRows):
     """Examples of one or more windows of a text; length, `lengths`, `labels` and `batch` are of examples.
 
-    All windows of an example but the last are full: its tokens tell how many there are, and by that number examples are
-    sorted, padded and batched.
+    All windows of an example but the last are full; by its tokens examples are sorted, padded and batched.
 
     first_rows: int64 [n + 1]: with which window each example begins, and the number of all windows.
-    window_length: tokens of a full window.
     """
 
     first_rows: np.ndarray = dataclasses.field(kw_only=True)
@@ -399,7 +388,6 @@ class WindowRows(TokenRows):
 
     @property
     def lengths(self) -> np.ndarray:
-        """Tokens of each example in all its windows [n]."""
         return np.diff(self.offsets[self.first_rows]).astype(np.int32)
 
     @property

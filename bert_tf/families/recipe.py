@@ -4,7 +4,9 @@ import dataclasses
 import itertools
 from collections.abc import Mapping
 
-from bert_tf.system.declare import ORIGINAL, declared_in, setting
+from absl import logging
+
+from bert_tf.system.declare import ORIGINAL, Settings, declared_in, setting
 
 # Variables whose path contains one of these are not decayed: layer norms and every bias.
 EXCLUDE_FROM_WEIGHT_DECAY = ("LayerNorm", "layer_norm", "bias")
@@ -29,6 +31,7 @@ class OptimizerSettings:
         unset=True,
         above=0,
         most=1,
+        on_card=True,
     )
     warmup_proportion: float | None = setting(
         0.1,
@@ -98,6 +101,20 @@ class Recipe(OptimizerSettings):
         for name, declared in declared_in(OptimizerSettings).items():
             if getattr(self, name) is None:
                 object.__setattr__(self, name, declared.default)  # the class is frozen
+
+
+def with_recipe(settings: Settings, recipe: Recipe, whose: str | None, **further: float | None) -> Settings:
+    """The settings, with a recipe where they say nothing, which is logged where the recipe is not BERT's.
+
+    whose: the beginning of the line in the log; None: nothing is logged. further: values that follow from the recipe.
+    """
+    names, usual = [name for name in declared_in(OptimizerSettings) if hasattr(settings, name)], Recipe()
+    values = {**{name: getattr(recipe, name) for name in names}, **further}
+    filled = {name: value for name, value in values.items() if getattr(settings, name) is None}
+    differ = [f"--{name}={value}" for name, value in filled.items() if value != getattr(usual, name, None)]
+    if whose and recipe != usual and differ:
+        logging.info("%s by its authors, unless you say otherwise: %s.", whose, " ".join(differ))
+    return dataclasses.replace(settings, **filled)
 
 
 def number_of_steps(num_examples: int, batch_size: int, num_train_epochs: float) -> int:

@@ -3,7 +3,6 @@
 What describes a model is read without TensorFlow and Keras, so that a mistake in it is said before their import.
 """
 
-import contextlib
 import dataclasses
 import inspect
 from collections.abc import Mapping, Sequence
@@ -11,13 +10,13 @@ from typing import TYPE_CHECKING
 
 from absl import logging
 
-from bert_tf.families.config import BertConfig, check_vocab_size
-from bert_tf.families.families import family_of, family_of_variables
-from bert_tf.store import card, head_config, open_weights
+from bert_tf.families.config import BertConfig
+from bert_tf.store import card, head_config
 from bert_tf.store import directory as model_directory
-from bert_tf.store.directory import ModelFiles, needed_config, read_model, with_files
+from bert_tf.store.directory import ModelFiles
+from bert_tf.store.open import OpenedModel, open_model
 from bert_tf.store.variable_names import HIDDEN_LAYER
-from bert_tf.system.checks import list_of_names, path_of, target_directory
+from bert_tf.system.checks import list_of_names, target_directory
 from bert_tf.text import tokenizer_files
 from bert_tf.text.tokenizer import Tokenizer
 
@@ -36,17 +35,7 @@ def read_tokenizer(path: str) -> Tokenizer:
     Raises:
       FileNotFoundError, ValueError: there is no model, or no vocabulary that fits it.
     """
-    path = path_of(path, model_directory.read_head, with_weights=False)
-    files, names = model_directory.read_model_files(path), {}
-    if not files.config:
-        with contextlib.suppress(FileNotFoundError):
-            names = open_weights.open_weights(path).shapes
-    family = family_of(files.config) if files.config else family_of_variables(names)
-    tokenizer = family.tokenizer_class.from_pretrained(path)
-    if files.config:
-        check_vocab_size(files.config, tokenizer.vocab_size, files.vocab_file, files.config_file)
-        tokenizer.max_length = min(files.max_seq_length or files.config.max_length, files.config.max_length)
-    return tokenizer
+    return open_model(path, with_weights=False).make_tokenizer()
 
 
 def read_config(bert_config_file: str | None, init_checkpoint: str | None) -> BertConfig:
@@ -55,14 +44,14 @@ def read_config(bert_config_file: str | None, init_checkpoint: str | None) -> Be
         return model_directory.read_config(bert_config_file)
     if not init_checkpoint:
         raise ValueError("Give --bert_config_file, or --init_checkpoint with a configuration beside it.")
-    files = read_model(init_checkpoint)[1]
-    logging.info("Configuration from %s.", files.config_file or init_checkpoint)
-    return needed_config(files)
+    opened = open_model(init_checkpoint)
+    logging.info("Configuration from %s.", opened.config_file or init_checkpoint)
+    return opened.needed_config()
 
 
 def from_pretrained(
     model_class: type,
-    path: str,
+    path: str | OpenedModel,
     *,
     config: BertConfig | None = None,
     labels: Sequence[str] | None = None,
@@ -72,25 +61,21 @@ def from_pretrained(
     trained: bool = False,
     **arguments,
 ) -> "keras.Model":
-    """A model of a class with the weights at `path`; see `heads.Pretrained.from_pretrained`.
+    """A model of a class with the weights at `path`, or of an opened model; see `heads.Pretrained.from_pretrained`.
 
     id2label, label2id: labels, as transformers has them.
     trained: for those who answer with the model: what the weights lack is an error, and not a warning.
     """
     from bert_tf.models import initialize
 
-    path = path_of(path, model_directory.read_head)
-    weights = open_weights.open_weights(path)
-    if model_class.part in family_of_variables(weights.shapes).parts:
-        weights = open_weights.choose_part(weights, model_class.part)
-    weights, files = with_files(weights)
-    config = config or needed_config(files)
+    opened = path if isinstance(path, OpenedModel) else open_model(path, part=model_class.part)
+    config, path = config or opened.needed_config(), opened.path
     taken = inspect.signature(model_class.__init__).parameters
     labels = _labels(id2label, label2id) if labels is None else labels
     if labels is not None:
         labels = list_of_names(labels, "labels")
         arguments = {"num_labels": len(labels), **arguments, "labels": labels}
-    weights, head = head_config.fitted(weights, files.head, path, model_class, new_head, arguments)
+    weights, head = head_config.fitted(opened.weights, opened.head, path, model_class, new_head, arguments)
     outputs = arguments.get("num_labels") or weights.shapes.get(head_config.OUTPUT_LAYER, (None,))[0]
     if HIDDEN_LAYER[0] in weights.shapes and not (config.classifier_act or head.hidden_act):
         head = dataclasses.replace(head, hidden_act="gelu_erf")
@@ -99,16 +84,18 @@ def from_pretrained(
         logging.warning(message, path, len(known), outputs)
         known = None
     stored = {**head.to_dict(), "num_labels": outputs or len(known or ()), "labels": known}
+    sentences = opened.sentences
     if "pooling" in taken:
         from bert_tf.store.sentence_settings import read_settings  # few models have them
 
-        files.sentences = read_settings(files.directory)
-        stored["pooling"] = files.sentences.pooling
+        sentences = sentences or read_settings(opened.directory)
+        stored["pooling"] = sentences.pooling
     stored = {name: value for name, value in stored.items() if value and name in taken}
     model = model_class(config, **{**stored, **arguments})
     initialize.initialize_model(model, weights, depth=4, complete=trained, untrained=head.untrained)
-    beginning = card.beginning_of(path, weights, with_checksum=False)
-    setattr(model, _FILES_ATTRIBUTE, dataclasses.replace(files, head=head, card=card.CardFacts(beginning)))
+    facts = card.CardFacts(opened.beginning(with_checksum=False))
+    files = dataclasses.replace(opened, weights=None, head=head, sentences=sentences, card=facts)
+    setattr(model, _FILES_ATTRIBUTE, files)
     return model
 
 

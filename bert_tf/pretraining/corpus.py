@@ -39,7 +39,6 @@ class TextSettings:
     """What the files hold.
 
     joins_files: a document at the end of a plain text file continues in the next one; no flag.
-    encoding: a file that is not UTF-8 is read from its start, as a compressed one is.
     """
 
     input_format: str = setting(
@@ -71,7 +70,7 @@ class TextSettings:
 
 
 class Reading:
-    """The state of one pass over a range: settings, counts, the sentence splitter."""
+    """The state of one pass over a range."""
 
     def __init__(self, settings: TextSettings, counts: Counter, progress: Progress | None):
         self.settings, self.counts, self.progress = settings, counts, progress
@@ -169,11 +168,10 @@ class Corpus:
         and in order. Only the range itself is read, except for a little at its ends.
 
         A piece ends with a newline, or, within a line of plain text of more than 2 MB, with a space. Of JSON lines,
-        blank lines within documents and documents without text are left out.
+        blank lines and documents without text are left out.
 
         begin, end: from 0 to total_bytes (None); the bytes of the files end to end, as they are on the disk.
         counts: counters to increase: `lines_with_bad_utf8`, `replaced_characters`, `documents_without_text`.
-        progress: called with the number of bytes that each read took from the disk.
         """
         end = self.total_bytes if end is None else end
         reading = Reading(self.settings, Counter() if counts is None else counts, progress)
@@ -264,10 +262,7 @@ _BEFORE_DOCUMENT = re.compile(r"\n[^\S\n]*\n\s*(?=\S)")
 
 
 def _document_start(sources: Sequence[_Source], position: int) -> int:
-    """Where the first document that begins at or after `position` does: at a line with text, after a blank one.
-
-    The whole text begins with its first byte, so that no blank line of it is lost.
-    """
+    """Where the first document that begins at or after `position` does: at a line with text, after a blank one."""
     first, end = sources[0].begin, sources[-1].end
     if position <= first or position >= end:
         return min(max(position, first), end)

@@ -66,25 +66,31 @@ def create_pretraining_data(
     """Text files in, TFRecord files out, with a summary of them in `summary_path(first output file)`.
 
     The arguments are the flags of create_pretraining_data.py, `settings` those of `RecordSettings` and
-    `InstanceSettings`. None for do_lower_case and strip_accents means that the files beside the vocabulary say it, or
-    else that text for word pieces is lower-cased and stripped.
-
-    A failed run leaves finished shards, from which the same flags and input resume.
+    `InstanceSettings`. A failed run leaves finished shards, from which the same flags and input resume.
 
     Returns the summary, as written: flags, input_files, vocab_sha256, vocab_size; counts of documents, sentences,
     tokens, instances, rows (records), masked_positions, random_next; shares of unknown tokens in the text and of
     padding in the records; output_files with the instances of each.
     """
-    files = {"input_file": input_file, "output_file": output_file, "vocab_file": vocab_file}
-    records, instances = settings_of_records(**files, **settings)
+    records, instances = settings_of_records(
+        input_file=input_file, output_file=output_file, vocab_file=vocab_file, do_lower_case=do_lower_case,
+        strip_accents=strip_accents, beam_option=tuple(beam_options), **settings,
+    )  # fmt: skip
+    return create_records(records, instances, text or TextSettings(), show_progress)
+
+
+def create_records(
+    records: RecordSettings, instances: InstanceSettings, text: TextSettings, show_progress: bool = True
+) -> dict:
+    """`create_pretraining_data` of settings that were checked, see `settings_of_records`."""
     # ELECTRA's original ends its rows with the file.
-    text = dataclasses.replace(text or TextSettings(), joins_files=instances.rows != "electra")
-    tokenizer = tokenizer_of(records, instances, do_lower_case, strip_accents)
+    text = dataclasses.replace(text, joins_files=instances.rows != "electra")
+    tokenizer = tokenizer_of(records, instances)
     vocabulary = {"vocab_sha256": vocabulary_sha256(records.vocab_file), "vocab_size": tokenizer.vocab_size}
     job, flags = _job_of(records, instances, text, tokenizer, vocabulary["vocab_sha256"])
     _check_files(job)
     with _exclusive(job) as job:
-        summaries, is_new = _make_missing(job, flags, beam_options, show_progress)
+        summaries, is_new = _make_missing(job, flags, show_progress)
         merged, path = _merged_summary(job, flags, summaries) | vocabulary, summary_path(job.output_files[0])
         if read_summary(path) != merged:
             storage.write_text_file(path, json.dumps(merged, indent=2, ensure_ascii=False) + "\n")
@@ -165,7 +171,7 @@ def _remove_if_there(path: str) -> None:
         tf.io.gfile.remove(path)
 
 
-def _make_missing(job: ShardJob, flags: dict, options: Sequence[str], show_progress: bool) -> tuple[list[dict], bool]:
+def _make_missing(job: ShardJob, flags: dict, show_progress: bool) -> tuple[list[dict], bool]:
     """Makes the shards that no earlier run has made; the summaries of all, and whether any was made."""
     final_summary, records = summary_path(job.output_files[0]), job.records
     earlier = read_summary(final_summary) or {}
@@ -191,7 +197,7 @@ def _make_missing(job: ShardJob, flags: dict, options: Sequence[str], show_progr
     if not missing:
         logging.info("Everything is done already; nothing is written. Delete %s to make it again.", final_summary)
     elif records.beam_runner:
-        summaries |= _make_shards_by_beam(job, missing, records.beam_runner, options)
+        summaries |= _make_shards_by_beam(job, missing, records.beam_runner, records.beam_option)
     elif job.num_shards == 1:
         if corpus.total_bytes > 200_000_000 and num_workers > 1:
             logging.info("One shard is drawn on one core: --num_shards=%d would use all of them.", 4 * num_workers)

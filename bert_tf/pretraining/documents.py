@@ -69,10 +69,9 @@ def _has_broken_lines(lines: Sequence[str]) -> bool:
 
 
 def all_documents(files: Sequence[str], show_progress: bool = True, encoding: str = UTF_8) -> Iterator[Document]:
-    """The documents of all text in files of any format that create_pretraining_data.py reads, also compressed.
+    """The documents of all text in files of any format that create_pretraining_data.py reads.
 
-    A JSON line is a document; of plain text see `documents_of_lines`. A file of plain text, or a line, is in memory at
-    a time. encoding: of the files, see `text_files.TextFile`.
+    A JSON line is a document; of plain text see `documents_of_lines`. A file of plain text is in memory at a time.
     """
     corpora = [Corpus([path], TextSettings(encoding=encoding)) for path in files]
     total = sum(corpus.total_bytes for corpus in corpora)

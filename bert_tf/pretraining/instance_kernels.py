@@ -1,10 +1,8 @@
 """The loops of create_pretraining_data.py that go over every token, compiled by Numba, and their random numbers.
 
-They work on flat arrays: a document is a range of sentences, a sentence a range of tokens, an instance two ranges of
-tokens and a few masked positions. `tests/helpers/plain_pretraining.py` has the same in plain Python.
-
-Every draw comes from CPython's Mersenne Twister, in the original's order. Numba has the same generators as `random` and
-NumPy's older one, and `drawing_from` hands their states over.
+A document is a range of sentences, a sentence a range of tokens, an instance two ranges of tokens and a few masked
+positions. `tests/helpers/plain_pretraining.py` has the same in plain Python. Every draw comes from CPython's Mersenne
+Twister, in the original's order; `drawing_from` hands the state over to Numba's.
 
 Shape legend: S max_seq_length, P max_predictions_per_seq.
 """
@@ -36,7 +34,7 @@ _generators = contextvars.ContextVar("generators")  # where functions run as Pyt
 
 @contextlib.contextmanager
 def drawing_from(rng: random.Random, numpy_rng: np.random.RandomState | None = None) -> Iterator[None]:
-    """In this context this thread's functions draw from these generators, and leave them where they are then."""
+    """In this context functions draw from these generators, and leave them where they are then."""
     numpy_rng = numpy_rng or np.random.RandomState(0)
     token = _generators.set((rng, numpy_rng))
     python, numpy = _helperlib.rnd_get_py_state_ptr(), _helperlib.rnd_get_np_state_ptr()
@@ -125,13 +123,10 @@ def plan_instances(
       document_ends: int64, where each document ends in sentences. order: int64, the documents in shuffled order.
       cursor: int64 [4], where to continue; at first zeros, with AT_TARGET -1.
       settings: int64 (S, dupe_factor, P, whether whole words are masked, whether instances are pairs, whether the
-        order of pairs is the question, ids of [CLS], [SEP], [MASK]); P 0: no masks. What is not a pair is
-        `[CLS] A [SEP]`.
+        order of pairs is the question, ids of [CLS], [SEP], [MASK]); P 0: no masks.
       probabilities: (short_seq_prob, masked_lm_prob, mask_rate, keep_share: of the positions that don't become [MASK],
-        those that stay). ngram_shares: see `_mask`.
-      all_ids: int32, what random replacements are drawn from. is_continuation: bool by id, whether it continues a word.
-      spans: int64 [n, 6], filled in. positions, replacements: int32 [n, P], filled in: masked positions, increasing,
-        and the ids after masking.
+        those that stay). ngram_shares: see `_mask`. all_ids: int32, what random replacements are drawn from.
+      spans, positions, replacements: filled in, see `instances.Instances`.
 
     Returns the number of instances made; less than n only at the end.
     """
@@ -256,11 +251,10 @@ def _mask(
     tokens, continuations, is_continuation, span, settings, probabilities, ngram_shares, all_ids, row,
     continues, scratch, positions, replacements,
 ):  # fmt: skip
-    """Chooses positions of one instance and the tokens to put there; returns their number. See `plan_instances`.
+    """Chooses positions of one instance and the tokens to put there, see `plan_instances`; returns their number.
 
     ngram_shares: float64 [N], the share of n-grams of up to 1, 2, ... N words, the last 1; or empty: single words.
-    row, continues: int32 [S], for the instance and, of whole words, whether each of its tokens continues one.
-    scratch: int64 [_SCRATCH_ROWS, S + 1]. positions, replacements: int32 [P], filled in, by increasing position.
+    row, continues [S], scratch [_SCRATCH_ROWS, S + 1]: for any use.
     """
     _, _, max_predictions, whole_words, _, _, cls_id, sep_id, mask_id = settings
     _, masked_lm_prob, mask_rate, keep_share = probabilities

@@ -29,12 +29,9 @@ _INSTANCES_PER_CALL = 1 << 15
 class TrainingInstance:
     """One pair of sentence runs (original: TrainingInstance, which holds tokens where this holds ids).
 
-    Attributes:
-      token_ids: [CLS] A [SEP] B [SEP], or [CLS] A [SEP] under --nsp=false, after masking, at most S.
-      second_start: where B begins, so the number of tokens whose segment id is 0.
-      is_random_next: the label: B does not follow A in the text.
-      masked_lm_positions: increasing positions in token_ids, at most P.
-      masked_lm_ids: the ids at these positions before masking.
+    token_ids: [CLS] A [SEP] B [SEP], or [CLS] A [SEP] under --nsp=false, after masking, at most S.
+    second_start: where B begins, so the number of tokens whose segment id is 0.
+    masked_lm_positions: increasing. masked_lm_ids: the ids there before masking.
     """
 
     token_ids: list[int]
@@ -47,11 +44,9 @@ class TrainingInstance:
 class Instances(Sequence[TrainingInstance]):
     """The instances of a text, in their final order; read from disk on demand.
 
-    Attributes:
-      store: the text. settings, tokenizer: what they were made with.
-      spans: int64 [n, 6], see `instance_kernels`. positions, replacements: int32 [n, P]. All in the order of making.
-      order: int64 [n], the final order.
-      left_out: how many more there would be if none were too short, or too much of it unknown.
+    spans: int64 [n, 6], see `instance_kernels`. positions, replacements: int32 [n, P]. All in the order of making.
+    order: int64 [n], the final order.
+    left_out: how many more there would be if none were too short, or too much of it unknown.
     """
 
     def __init__(self, store, settings, tokenizer, spans, positions, replacements, order, left_out=0):
@@ -94,11 +89,9 @@ def create_instances(
 
     The other kinds are described in `row_kinds`. ELECTRA's stay in the order of the text; all others are shuffled.
 
-    Args:
-      store: the text; with separators for the kinds in WITH_SEPARATORS.
-      tokenizer: of the text. Random replacements are drawn from all of its ids, special and unused ones included.
-      rng, numpy_rng: all randomness; left where the original would leave it. numpy_rng is needed with settings.ngram.
-      directory: local; instances are kept in files there. bar: makes the progress bar.
+    tokenizer: random replacements are drawn from all of its ids, special and unused ones included.
+    rng, numpy_rng: all randomness; left where the original would leave it. numpy_rng is needed with settings.ngram.
+    directory: local; instances are kept in files there.
     """
     total, unit = len(store.sentence_ends), "lines"
     width = settings.max_predictions_per_seq if settings.rows == "pairs" else 0
@@ -151,10 +144,7 @@ def _plan_of_pairs(store: TokenStore, settings: InstanceSettings, tokenizer: Tok
 
 
 def ngram_shares(settings: InstanceSettings) -> np.ndarray:
-    """float64 [ngram]: the shares of n-grams of up to 1, 2, ... words, as the original computes them.
-
-    Empty without n-grams.
-    """
+    """float64 [ngram]: the shares of n-grams of up to 1, 2, ... words, as the original computes them."""
     if not settings.ngram:
         return np.empty(0)
     shares = 1.0 / np.arange(1, settings.ngram + 1)
@@ -166,10 +156,7 @@ def ngram_shares(settings: InstanceSettings) -> np.ndarray:
 
 
 def _write_planned(plan: Plan, width: int, directory: str, progress: Callable[[int], None]) -> list[np.ndarray]:
-    """Spans, positions and replacements of all instances of a plan, see `Instances`, mapped from files.
-
-    width: P. directory: local. progress: called with what was done since the last call.
-    """
+    """Spans, positions and replacements of all instances of a plan, see `Instances`, mapped from files. width: P."""
     columns = {"spans": (np.int64, 6), "positions": (np.int32, width), "replacements": (np.int32, width)}
     chunk = [np.empty((_INSTANCES_PER_CALL, width), kind) for kind, width in columns.values()]
     paths = [os.path.join(directory, name) for name in columns]

@@ -66,12 +66,11 @@ def bert(rows: Rows, seed: int, step, masking: Masking, first_row=0) -> Features
     counts = shared.at_most(counts, predictions)
     positions = shared.choose(continues, candidate, pair, starts, counts, order_bits, masking, _take_words)
     kept = shared.predictions_at(ids, positions)["masked_lm_ids"]
-    drawn = tf.gather(tf.constant(masking.all_ids), shared.scale_bits(token_bits, len(masking.all_ids)))
     # In int64, since all of it (a rate of 1) is 2^32.
     action = shared.unsigned(action_bits)
     is_hidden = action < int(masking.mask_rate * 2**32)
     is_kept = action < int((masking.mask_rate + masking.keep_rate) * 2**32)
-    tokens = tf.where(is_hidden, masking.mask_id, tf.where(is_kept, kept, drawn))
+    tokens = tf.where(is_hidden, masking.mask_id, tf.where(is_kept, kept, masking.drawn(token_bits)))
     return shared.replaced(features, positions, tokens)
 
 
@@ -80,11 +79,9 @@ def _take_words(candidate, size, following, pair, starts, counts) -> tf.Tensor:
 
     A word that does not fit now will not fit later, so each round looks only at the words that may still fit, and takes
     the longest run of them that fits together: two or three rounds suffice.
-
-    candidate, size, following, pair: [B, S], tokens in the order of their words. starts, counts: [B, M + 1].
+    Arguments: see `masking.choose`.
     """
-    pairs = counts.shape[1]
-    members = tf.one_hot(pair, pairs, dtype=tf.float32)  # [B, S, M + 1]
+    members = tf.one_hot(pair, counts.shape[1], dtype=tf.float32)  # [B, S, M + 1]
 
     def one_round(left, taken, _):
         room = tf.gather(left, pair, batch_dims=1)
@@ -118,11 +115,6 @@ class RobertaDraws:
     change: tf.Tensor
     keep: tf.Tensor
     tokens: tf.Tensor
-
-
-def roberta_predictions(masked_lm_prob: float, max_seq_length: int, whole_words: bool) -> int:
-    """P, the most predictions of a row, if no flag sets it; for whole words half as many again, rarely reached."""
-    return int(masked_lm_prob * max_seq_length * (1.5 if whole_words else 1)) + 1
 
 
 @_plain
@@ -179,23 +171,15 @@ def roberta_draws(rows: Rows, seed: int, step, masking: Masking, first_row=0) ->
     bits = shared.random_bits([batch, sequences + 4 * length], seed, step, first_row)
     rounding, order, change, keep, tokens = tf.split(bits, [sequences, *[length] * 4], axis=1)
     rounding, change, keep = (shared.uniform(values, tf.float64) for values in (rounding, change, keep))
-    tokens = tf.gather(tf.constant(masking.all_ids), shared.scale_bits(tokens, len(masking.all_ids)))
-    return RobertaDraws(rounding, order, change, keep, tokens)
-
-
-def electra_predictions(masked_lm_prob: float, max_seq_length: int) -> int:
-    """P, the most predictions of a row, if no flag sets it (the original's configure_pretraining.py)."""
-    return int((masked_lm_prob + 0.005) * max_seq_length)
+    return RobertaDraws(rounding, order, change, keep, masking.drawn(tokens))
 
 
 @_plain
 def electra(rows: Rows, seed: int, step, masking: Masking, first_row=0) -> Features:
-    """Masks a batch, or consecutive rows of one, by ELECTRA's rule; arguments are as for `bert`.
+    """Masks a batch, or consecutive rows of one, by ELECTRA's rule, as `bert`; also `original_ids`.
 
     Positions are drawn with replacement. A row of several sequences counts as one; the rates of masking are not used.
-
-    Returns the encoder's inputs, those of `mask_electra`, and `sampling_seeds` [B, 2] int32, from which the generator's
-    tokens are drawn.
+    The generator's tokens are drawn from `sampling_seeds` [B, 2] int32.
     """
     features = {name: value for name, value in shared.arrange_rows(rows)[0].items() if name not in _OF_PAIRS}
     predictions = masking.max_predictions_per_seq
@@ -217,17 +201,10 @@ def electra_candidates(features: Rows, masking: Masking) -> tf.Tensor:
 
 
 def mask_electra(features: Rows, positions: tf.Tensor, share: tf.Tensor, masking: Masking) -> Features:
-    """Masks a batch at positions that were drawn.
+    """Masks a batch at positions that were drawn, [B, P]; below ELECTRA_MASK_RATE, a share makes a token [MASK].
 
     A row of n tokens gets masked_lm_prob * n predictions, rounded half to even, from 1 to P: the first of its
     positions. One that is drawn twice counts twice, and is masked if either draw says so.
-
-    features: int32 `input_ids`, `input_mask` [B, S].
-    positions: int32 [B, P], of tokens that may be predicted. share: float32 [B, P], in [0, 1): below ELECTRA_MASK_RATE
-    the token becomes [MASK].
-
-    Returns `input_ids` [B, S], masked; `original_ids` [B, S]; `masked_lm_positions`, `masked_lm_ids` [B, P] int32 and
-    `masked_lm_weights` [B, P] float32, padded with 0.
     """
     ids = features["input_ids"]
     length, predictions = ids.shape[1], positions.shape[1]
@@ -265,18 +242,15 @@ def smoothed(rows: Rows, seed: int, step, masking: Masking, weights: np.ndarray)
     number = tf.cast(tf.math.ceil(wanted), tf.int32)
     chosen = draw_weighted(weights_of_ids, number, shared.uniform(order_bits) + 2.0**-25, masking)
     share = shared.uniform(kind_bits)
-    drawn = tf.gather(tf.constant(masking.all_ids), shared.scale_bits(token_bits, len(masking.all_ids)))
+    drawn = masking.drawn(token_bits)
     others = tf.where(share < masking.mask_rate + masking.keep_rate, ids, drawn)
     return features | mask_chosen(ids, chosen, tf.where(share < masking.mask_rate, masking.mask_id, others), masking)
 
 
 def draw_weighted(weights: tf.Tensor, number, share: tf.Tensor, masking: Masking) -> tf.Tensor:
-    """Chooses tokens of a batch by their weights, without replacement (Efraimidis & Spirakis 2006).
+    """Chooses tokens of a batch by their weights, without replacement (Efraimidis & Spirakis 2006): bool [B, S].
 
-    weights: float32 [B, S], 0 for tokens that are never chosen. number: of tokens to choose, if there are as many.
-    share: float32 [B, S], uniform between 0 and 1.
-
-    Returns bool [B, S], at most P in a row.
+    At most P in a row, and never those of weight 0. number: of tokens to choose, if there are as many. share: uniform.
     """
     key = tf.where(weights > 0, -tf.math.log(share) / weights, np.inf)
     rank = tf.reshape(tf.argsort(tf.argsort(tf.reshape(key, [-1]), stable=True)), tf.shape(key))
@@ -286,13 +260,7 @@ def draw_weighted(weights: tf.Tensor, number, share: tf.Tensor, masking: Masking
 
 
 def mask_chosen(ids: tf.Tensor, chosen: tf.Tensor, tokens: tf.Tensor, masking: Masking) -> Features:
-    """Replaces chosen tokens.
-
-    ids: int32 [B, S]. chosen: bool [B, S], at most P in a row. tokens: int32 [B, S], read where tokens are chosen.
-
-    Returns `input_ids` [B, S]; `masked_lm_positions`, `masked_lm_ids` [B, P] int32 and `masked_lm_weights` [B, P]
-    float32, padded with 0.
-    """
+    """`input_ids` [B, S] with the tokens that were chosen, at most P in a row, and the features of predictions."""
     length, limit = ids.shape[1], masking.max_predictions_per_seq
     indices = tf.where(chosen, tf.range(length), length)
     positions = tf.sort(tf.pad(indices, [[0, 0], [0, max(0, limit - length)]], constant_values=length), axis=1)
@@ -304,13 +272,12 @@ def left_to_right(rows: Rows) -> Features:
     """Labels of a batch for the left-to-right language model of the paper's ablations ("LTR & No NSP", section 5.1).
 
     Every token but [CLS] is predicted, the [SEP]s too, from the output one place before it, but not over the border of
-    two sequences; no token is masked. The model has `"attention": "causal"` in its bert_config.json; as [CLS] sees
-    nothing but itself, the pooler reads the last token ([SEP]). The labels have the form of masked LM, with the
-    positions of all tokens. rows: as for `bert`, or the seven features of masked records, whose tokens are put back.
+    two sequences; no token is masked. Attention is causal; as [CLS] sees nothing but itself, the pooler reads the last
+    token ([SEP]), whose positions are `pooled_positions`. The labels have the form of masked LM, with the positions of
+    all tokens. rows: as for `bert`, or the seven features of masked records, whose tokens are put back.
 
     Returns the features of `bert` with `masked_lm_positions`, `masked_lm_ids` and `masked_lm_weights` [B, S - 1]:
-    places 0 to S - 2, the tokens after them, and 1 where there is one in the same sequence (the ids are 0 where there
-    is none). `pooled_positions` are those of the last token of each sequence.
+    places 0 to S - 2, the tokens after them, and 1 where there is one in the same sequence.
     """
     if "segment_lengths" in rows:
         features, pair, starts = shared.arrange_rows(rows)

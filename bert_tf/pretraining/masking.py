@@ -22,17 +22,7 @@ from bert_tf.text.tokenizer import Tokenizer, special_tokens_of
 
 @dataclasses.dataclass(frozen=True)
 class Masking:
-    """What is masked, and how.
-
-    Attributes:
-      tokenizer: of the records.
-      max_predictions_per_seq: P.
-      masked_lm_prob: share of a pair's tokens to predict.
-      do_whole_word_mask: mask all pieces of a word or none.
-      mask_rate, random_rate, keep_rate: shares of the chosen tokens that become [MASK], become any token, stay.
-      mask_smoothing: exponent of the tokens' counts by which they are chosen, see `mask_rules.smoothed`; 0: all alike.
-      mask_rule: "bert", "roberta" or "electra": how many tokens are predicted, and which may be.
-    """
+    """What is masked, and how; the settings of run_pretraining.py, whose tokenizer is that of the records."""
 
     tokenizer: Tokenizer
     max_predictions_per_seq: int
@@ -61,6 +51,10 @@ class Masking:
         never = {getattr(self.tokenizer, name) for name in names}
         return np.array([index for token, index in self.tokenizer.vocab.items() if token not in never], np.int32)
 
+    def drawn(self, bits: tf.Tensor) -> tf.Tensor:
+        """Tokens to replace others with, by uniform int32."""
+        return tf.gather(tf.constant(self.all_ids), scale_bits(bits, len(self.all_ids)))
+
     @functools.cached_property
     def continuations(self) -> np.ndarray:
         """bool [largest id + 1], True for the tokens that continue a word."""
@@ -79,10 +73,7 @@ class Masking:
         return hashlib.sha256(content).hexdigest()
 
     def problem(self, rows: Mapping[str, tf.Tensor]) -> str | None:
-        """How the ids of a batch contradict the vocabulary, as the rest of a sentence; None if they don't.
-
-        rows: as for `mask_rules.bert`, any number of them.
-        """
+        """How the ids of rows contradict the vocabulary, if they do, as the rest of a sentence."""
         ids, lengths = np.asarray(rows["input_ids"]), np.asarray(rows["segment_lengths"])
         if ids.max() >= len(self.continuations):
             return f"has token id {ids.max()}, the vocabulary none above {len(self.continuations) - 1}"
@@ -138,14 +129,11 @@ def continuations_of(rows: Mapping[str, tf.Tensor], masking: "Masking") -> tf.Te
 
 @tf.autograph.experimental.do_not_convert
 def arrange_rows(rows: Mapping[str, tf.Tensor], pad_id: int = 0) -> tuple[dict[str, tf.Tensor], tf.Tensor, tf.Tensor]:
-    """Where things are in a batch of unmasked rows.
+    """Of a batch of unmasked rows, as for `mask_rules.bert`:
 
-    rows: as for `mask_rules.bert`. pad_id: the id of padding.
-
-    Returns:
-      features: what `mask_rules.bert` returns, without the masks; of `input_ids` only padding may change.
-      pair: [B, S], number of the pair that a token belongs to, M for padding.
-      starts: [B, M + 1], where the pairs begin, and last the padding.
+    features: what that returns, without the masks; of `input_ids` only padding may change.
+    pair: [B, S], number of the pair that a token belongs to, M for padding.
+    starts: [B, M + 1], where the pairs begin, and last the padding.
     """
     ids, lengths = rows["input_ids"], rows["segment_lengths"]
     batch, length = ids.shape

@@ -1,4 +1,4 @@
-"""The vocabulary of a model to be pre-trained, of any family, found by the summary beside its records.
+"""The vocabulary of a model to be pre-trained, of any family, found by the summary next to its records.
 
 No TensorFlow is imported here for local files.
 """
@@ -13,8 +13,8 @@ from absl import logging
 from bert_tf.families.config import BertConfig, check_vocab_size
 from bert_tf.families.families import ALBERT, family_of
 from bert_tf.pretraining.record_settings import InstanceSettings, RecordSettings
-from bert_tf.store import open_weights
-from bert_tf.store.directory import ModelFiles, read_model_files, vocabulary_mismatch
+from bert_tf.store.directory import ModelFiles, vocabulary_mismatch
+from bert_tf.store.open import OpenedModel
 from bert_tf.system.messages import naming_flag
 from bert_tf.system.storage import names_in
 from bert_tf.system.text_files import exists, file_sha256, read_json
@@ -27,7 +27,7 @@ from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.text.tokenizer_files import Casing, directory_of, find_model, is_there, read_casing, resolve_casing
 from bert_tf.text.wordpiece import ElectraTokenizer, FullTokenizer
 
-Files = Mapping[str, Sequence[str]]  # flag -> the files of records that it names
+Summaries = Mapping[str, Mapping[str, dict]]  # flag -> `summaries_of` the records that it names
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,17 +45,19 @@ class _Source:
 
 
 def choose_vocabulary(
-    vocab_file: str | None, init_checkpoint: str | None, records: Files, config: BertConfig, from_teacher: bool = False
+    vocab_file: str | None,
+    start: OpenedModel | None,
+    summaries: Summaries,
+    config: BertConfig,
+    from_teacher: bool = False,
 ) -> ModelFiles | None:
-    """Vocabulary and casing of a model to be pre-trained: vocab_file, else init_checkpoint's, else that of the records.
+    """Vocabulary and casing of a model to be pre-trained, if any: of vocab_file, `start` or the records.
 
-    init_checkpoint: where the model starts, or its teacher. config: of the model.
-    from_teacher: init_checkpoint is what --teacher names, which must have the vocabulary of the records.
-
-    Returns None if nothing says which vocabulary it is, which is logged.
+    start: the model that it starts from, or its teacher.
+    from_teacher: `start` is what --teacher names, which must have the vocabulary of the records.
     """
-    made_with, tokenizer_class = _source_of(records), family_of(config).tokenizer_class
-    known = _find(vocab_file, init_checkpoint, made_with, tokenizer_class, from_teacher)
+    made_with, tokenizer_class = _source_of(summaries), family_of(config).tokenizer_class
+    known = _find(vocab_file, start, made_with, tokenizer_class, from_teacher)
     if known is None:
         return None
     largest = max(tokenizer_of_model(known.vocab_file, config, known.casing).inv_vocab)
@@ -64,17 +66,14 @@ def choose_vocabulary(
     return dataclasses.replace(known, config=config)
 
 
-def check_size(vocab_file: str | None, record_files: Files, config: BertConfig, config_name: str, is_new: bool) -> bool:
-    """Whether the size of the vocabulary is known, by the summaries beside the records, else by vocab_file.
-
-    config_name, is_new: see `check_vocab_size`.
-    """
-    summaries = [summary for files in record_files.values() for summary in summaries_of(files).values()]
-    sizes = {record["flags"]["vocab_file"]: record["vocab_size"] for record in summaries if "vocab_size" in record}
+def check_size(vocab_file: str | None, summaries: Summaries, config: BertConfig, name: str, is_new: bool) -> bool:
+    """Whether the size of the vocabulary is known, by the summaries next to the records, else by vocab_file."""
+    all_summaries = (summary for of_flag in summaries.values() for summary in of_flag.values())
+    sizes = {one["flags"]["vocab_file"]: one["vocab_size"] for one in all_summaries if "vocab_size" in one}
     if vocab_file and not sizes:
         sizes[vocab_file] = tokenizer_of_model(vocab_file, config).vocab_size
     for file, size in sizes.items():
-        check_vocab_size(config, size, file, config_name, is_new=is_new)
+        check_vocab_size(config, size, file, name, is_new=is_new)
     return bool(sizes)
 
 
@@ -91,27 +90,24 @@ def tokenizer_of_model(vocab_file: str, config: BertConfig, casing: Casing = Cas
     return kind.from_file(vocab_file, casing)
 
 
-def _find(vocab_file, init_checkpoint, made_with: _Source | None, kind, from_teacher: bool) -> ModelFiles | None:
+def _find(vocab_file, start, made_with: _Source | None, kind, from_teacher: bool) -> ModelFiles | None:
     if vocab_file:
-        beside = read_model_files(init_checkpoint) if init_checkpoint and not from_teacher else ModelFiles("")
-        if problem := vocabulary_mismatch(vocab_file, beside):  # as where the encoder is to learn another language
+        # As where the encoder is to learn another language.
+        if start and not from_teacher and (problem := vocabulary_mismatch(vocab_file, start)):
             logging.warning("--vocab_file: %s. Its tokens begin with the embeddings of others.", problem)
         if made_with and vocabulary_sha256(vocab_file) != made_with.vocab_sha256:
             raise ValueError(f"--vocab_file={vocab_file} {made_with.is_other}.")
         casing = made_with.casing if made_with else read_casing(directory_of(vocab_file))
         return ModelFiles("", vocab_file=vocab_file, casing=casing)
-    if init_checkpoint:
-        weights = open_weights.open_weights(init_checkpoint)
-        files = read_model_files(weights.path, weights.hints)
-        if files.vocab_file:
-            if made_with and files.casing.do_lower_case is None:
-                files.casing = made_with.casing
-            same = not made_with or vocabulary_sha256(files.vocab_file) == made_with.vocab_sha256
-            if not same and not _same_tokens(files.vocab_file, made_with, kind):
-                if from_teacher:
-                    raise ValueError(f"--teacher: {files.vocab_file} {made_with.is_other}; give this as --vocab_file.")
-                logging.warning(f"--init_checkpoint: {files.vocab_file} {made_with.is_other}. Do their tokens differ?")
-            return files
+    if start and start.vocab_file:
+        if made_with and start.casing.do_lower_case is None:
+            start.casing = made_with.casing
+        same = not made_with or vocabulary_sha256(start.vocab_file) == made_with.vocab_sha256
+        if not same and not _same_tokens(start.vocab_file, made_with, kind):
+            if from_teacher:
+                raise ValueError(f"--teacher: {start.vocab_file} {made_with.is_other}; give this as --vocab_file.")
+            logging.warning(f"--init_checkpoint: {start.vocab_file} {made_with.is_other}. Do their tokens differ?")
+        return start
     known = "nothing names that"
     if made_with:
         beside = posixpath.join(posixpath.dirname(made_with.summary), posixpath.basename(made_with.vocab_file))
@@ -123,17 +119,17 @@ def _find(vocab_file, init_checkpoint, made_with: _Source | None, kind, from_tea
     return None
 
 
-def _source_of(record_files: Files) -> _Source | None:
+def _source_of(summaries: Summaries) -> _Source | None:
     """The vocabulary that all records were made with, if a summary says it."""
     sources = []
-    for path, summary in (pair for files in record_files.values() for pair in summaries_of(files).items()):
+    for path, summary in (pair for of_flag in summaries.values() for pair in of_flag.items()):
         if "vocab_sha256" in summary:
             flags = summary["flags"]
             casing = Casing(flags["do_lower_case"], flags["strip_accents"], path)
             sources.append(_Source(path, flags["vocab_file"], summary["vocab_sha256"], casing))
     for source in sources[1:]:
         if source.vocab_sha256 != sources[0].vocab_sha256:
-            raise ValueError(f"{' and '.join(record_files)}: {source.vocab_file} {sources[0].is_other}.")
+            raise ValueError(f"{' and '.join(summaries)}: {source.vocab_file} {sources[0].is_other}.")
     return sources[0] if sources else None
 
 
@@ -150,37 +146,32 @@ def _same_tokens(vocab_file: str, made_with: _Source, tokenizer_class: type[Toke
 
 
 def summaries_of(record_files: Sequence[str]) -> dict[str, dict]:
-    """The summaries beside records, by their paths, in the order of the files."""
+    """The summaries next to records, by their paths, in the order of the files."""
     summaries: dict[str, dict] = {}
     for directory in dict.fromkeys(map(posixpath.dirname, record_files)):
         here = {posixpath.basename(path) for path in record_files if posixpath.dirname(path) == directory}
         for name in names_in(directory):
-            path = posixpath.join(directory, name)
-            if not name.startswith("pretraining_data.") or not name.endswith(".json"):
-                continue
-            summary = read_json(path)
-            # By their names alone: records may have been moved together with their summary.
-            made = set(map(posixpath.basename, summary.get("output_files", ())))
-            if made & here:
-                summaries[path] = summary
+            if name.startswith("pretraining_data.") and name.endswith(".json"):
+                summary = read_json(path := posixpath.join(directory, name))
+                # By their names alone: records may have been moved together with their summary.
+                if here & set(map(posixpath.basename, summary.get("output_files", ()))):
+                    summaries[path] = summary
     return summaries
 
 
 def read_tokenizer(
     vocab_file: str, do_lower_case: bool | None, strip_accents: bool | None = None, electra: bool = False
 ) -> Tokenizer:
-    """The tokenizer of a vocabulary file, checked. electra: take word pieces for ELECTRA's, whatever is beside them."""
+    """The tokenizer of a vocabulary file, checked. electra: take word pieces for ELECTRA's, whatever is next to it."""
     default = ElectraTokenizer if electra else FullTokenizer
     tokenizer = tokenizer_of_file(vocab_file, Casing(do_lower_case, strip_accents), default)
     tokenizer.check_vocabulary()
     return tokenizer
 
 
-def tokenizer_of(
-    records: RecordSettings, settings: InstanceSettings, do_lower_case: bool | None, strip_accents: bool | None
-) -> Tokenizer:
-    """The tokenizer of the settings' vocabulary; what is None the files beside it say, or else the original."""
-    vocab_file = records.vocab_file
+def tokenizer_of(records: RecordSettings, settings: InstanceSettings) -> Tokenizer:
+    """The tokenizer of the settings' vocabulary; casing that is None the files next to it say, or else the original."""
+    vocab_file, do_lower_case, strip_accents = records.vocab_file, records.do_lower_case, records.strip_accents
     casing = resolve_casing(do_lower_case, strip_accents, read_casing(directory_of(vocab_file)))
     with naming_flag("--vocab_file"):
         tokenizer = read_tokenizer(vocab_file, casing.do_lower_case, casing.strip_accents, settings.rows == "electra")

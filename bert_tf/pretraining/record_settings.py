@@ -23,7 +23,7 @@ ROWS = ("pairs", "full_sentences", "doc_sentences", "lines", "electra")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RecordSettings:
-    """Which files, and how instances become records. None for do_lower_case: as the files beside the vocabulary say."""
+    """Which files, and how instances become records. do_lower_case None: as the files next to vocab_file say."""
 
     input_file: str = setting(
         REQUIRED,
@@ -125,9 +125,6 @@ class InstanceSettings:
 
     max_predictions_per_seq is 0 where the masks are left to the training. Rows that are not pairs (`row_kinds`) have no
     next sentence, and are unmasked.
-
-    Raises:
-      ValueError: no instance can be made with these settings, or one contradicts another; names the flag.
     """
 
     max_seq_length: int = setting(

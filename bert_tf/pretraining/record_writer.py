@@ -1,7 +1,6 @@
-"""Pre-training instances to TFRecord files, thousands at a time.
+"""Pre-training instances to the frames of TFRecord files, thousands at a time.
 
-Three kinds of records, all `tf.train.Example` (the bytes are described in `system.example_bytes`, the frame around them
-is TFRecord's: length, its checksum, payload, its checksum):
+Three kinds of records, all `tf.train.Example` (the bytes are described in `system.example_bytes`):
 
 * masked (original: write_instance_to_example_files): input_ids, input_mask, segment_ids [S], masked_lm_positions,
   masked_lm_ids [P], next_sentence_labels [1] (1: random) as int64 and masked_lm_weights [P] as float, padded with 0,
@@ -16,22 +15,17 @@ Under --nsp=false the first two hold single sequences: no `B [SEP]`, segment ids
 Shape legend: S max_seq_length, P max_predictions_per_seq, M pairs per row, n records, F features, W values of a record.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 
-import google_crc32c
 import numpy as np
-import tensorflow as tf
 
-from bert_tf.data.record_files import MASKED, RECORDS_PER_BLOCK
+from bert_tf.data.record_files import FRAME_END, FRAME_HEAD, MASKED, RECORDS_PER_BLOCK, Block, framed
 from bert_tf.pretraining.instance_kernels import A_LENGTH, B_BEGIN, B_LENGTH, LABEL, NO_B, NUM_MASKED, gather
 from bert_tf.pretraining.instances import Instances
 from bert_tf.system.numba_compile import compiled, inner
 
-_FRAME_HEAD, _FRAME_END = 12, 4  # length and its checksum; checksum of the payload
 _ROWS_AT_ONCE = 64  # whose values stay in the cache of a core
 _WEIGHTS = "masked_lm_weights"  # the one feature of floats
-
-Block = tuple[int, bytes]  # the number of its records, and their frames
 
 
 @compiled
@@ -151,13 +145,10 @@ def _put_ones(buffer, at, values):
 
 @compiled
 def _encode(values, begins, counts, names, name_ends, floats, begin, buffer, ends):
-    """Writes an Example for each record, one after the other, with room for its frame.
+    """Writes an Example for each record, one after the other, with room for its frame, and where each ends.
 
-    Args:
-      values: int32 [n, W]. begins: int64 [F], where each feature begins in a row; counts: int64 [n, F], its values.
-      names, name_ends: uint8, and int64 [F], where each name ends. floats: the number of the feature of floats, or F.
-      begin: where the first frame begins in the buffer.
-      buffer: uint8, filled in. ends: int64 [n], filled in: where each Example ends.
+    begins: [F], where each feature begins in a row; counts: [n, F], its values. name_ends: [F], where each name ends.
+    floats: the number of the feature of floats, or F. begin: where the first frame begins in the buffer.
     """
     sizes = np.empty(len(begins), np.int64)
     for number in range(len(values)):
@@ -167,7 +158,7 @@ def _encode(values, begins, counts, names, name_ends, floats, begin, buffer, end
             part = values[number, begins[feature] : begins[feature] + count]
             sizes[feature] = 4 * count if feature == floats else _packed_size(part)
             total += _sizes(name_ends[feature] - name_begin, sizes[feature])[3]
-        at = begin + _FRAME_HEAD
+        at = begin + FRAME_HEAD
         buffer[at] = 0x0A
         at = _put_varint(buffer, at + 1, total)
         for feature in range(len(begins)):
@@ -189,27 +180,7 @@ def _encode(values, begins, counts, names, name_ends, floats, begin, buffer, end
             part = values[number, begins[feature] : begins[feature] + count]
             at = _put_ones(buffer, at, part) if feature == floats else _put_integers(buffer, at, part, sizes[feature])
         ends[number] = at
-        begin = at + _FRAME_END
-
-
-def _framed(buffer: np.ndarray, ends: np.ndarray) -> bytes:
-    begins = np.concatenate([[0], ends[:-1] + _FRAME_END]) + _FRAME_HEAD
-    lengths = (ends - begins).astype("<u8").view(np.uint8).reshape(-1, 8)
-    payloads = map(buffer.__getitem__, map(slice, begins.tolist(), ends.tolist()))
-    for starts, content in (
-        (begins - _FRAME_HEAD, lengths),
-        (begins - 4, _masked_checksums(lengths)),
-        (ends, _masked_checksums(payloads)),
-    ):
-        buffer[starts[:, None] + np.arange(content.shape[1])] = content
-    return buffer[: ends[-1] + _FRAME_END].tobytes()
-
-
-def _masked_checksums(contents: Iterable[np.ndarray]) -> np.ndarray:
-    """CRC-32C of each content, rotated and shifted as TFRecord wants it: uint8 [n, 4]."""
-    crc = np.fromiter(map(google_crc32c.value, contents), np.uint32)
-    crc = ((crc >> np.uint32(15)) | (crc << np.uint32(17))) + np.uint32(0xA282EAD8)  # wraps around
-    return crc.astype("<u4").view(np.uint8).reshape(-1, 4)
+        begin = at + FRAME_END
 
 
 def blocks_of(instances: Instances, members: np.ndarray, row_ends: np.ndarray, max_pairs: int) -> Iterator[Block]:
@@ -252,16 +223,5 @@ def blocks_of(instances: Instances, members: np.ndarray, row_ends: np.ndarray, m
                 )  # fmt: skip
             block_ends = ends[first - block : rows.stop - block]
             _encode(values[:count], begins[:-1], counts[:count], names, name_ends, floats, end, buffer, block_ends)
-            end = int(block_ends[-1]) + _FRAME_END
-        yield block_end - block, _framed(buffer, ends[: block_end - block])
-
-
-def write_blocks(path: str, blocks: Iterable[Block], progress: Callable[[int], object] = lambda _: None) -> np.ndarray:
-    """Writes blocks to a file; returns bytes and records of each, int64 [n, 2]. progress: gets the records of each."""
-    written = []
-    with tf.io.gfile.GFile(path, "wb") as file:
-        for count, block in blocks:
-            file.write(block)
-            written.append((len(block), count))
-            progress(count)
-    return np.array(written, np.int64).reshape(-1, 2)
+            end = int(block_ends[-1]) + FRAME_END
+        yield block_end - block, framed(buffer, ends[: block_end - block])

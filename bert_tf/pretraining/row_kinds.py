@@ -35,8 +35,7 @@ _SINGLE_SHARE, _SHORT_SHARE, _SHORTEST = 0.1, 0.05, 5
 class Plan(NamedTuple):
     """How instances are planned, some at a time.
 
-    fill: fills in spans [n, 6] (see `instance_kernels`) and, of masked instances, positions and replacements [n, P];
-    returns how many of the n; fewer only at the end.
+    fill: fills in spans [n, 6] and, of masked instances, positions and replacements [n, P]; returns how many of the n.
     done: the work done so far, in any unit. left_out: how many instances were not made.
     """
 
@@ -113,12 +112,8 @@ def _put_span(span, a_begin, a_length, b_begin, b_length):
 def plan_electra(tokens, sentence_ends, document_ends, max_seq_length, cursor, used, spans, rows):
     """Makes more rows until `spans` or `rows` is full or the text ends (original: build_pretraining_dataset.py).
 
-    Args:
-      tokens, sentence_ends, document_ends: see `instance_kernels.plan_instances`.
-      cursor: int64 [5], where to continue; at first zeros, with TARGET max_seq_length.
-      used: tokens in the rows of earlier calls.
-      spans: int64 [n, 6], filled in. They point into all rows end to end, since a row takes sentences out of their
-        order. rows: like tokens, [m], filled in.
+    cursor: int64 [5], where to continue; at first zeros, with TARGET max_seq_length. used: tokens in earlier rows.
+    spans: filled in. They point into all rows end to end, since a row takes sentences out of their order.
 
     Returns (number of rows, tokens filled in).
     """
@@ -188,12 +183,10 @@ def plan_sentences(sentence_ends, document_ends, max_seq_length, within_document
 
     A sentence that is too long for a row stands alone, and is cut into several.
 
-    Args:
-      sentence_ends, document_ends: of a store with separators (`token_store.tokenize`).
-      within_documents: end a row with its document, and leave the document's separator out.
-      cursor: int64 [3], where to continue: the next sentence, its document, and the tokens of the next row's sentences
-        that are in rows already; at first zeros.
-      spans: int64 [n, 6], filled in. A is what a row holds between its special tokens; it is never empty.
+    sentence_ends, document_ends: of a store with separators (`token_store.tokenize`).
+    within_documents: end a row with its document, and leave the document's separator out.
+    cursor: int64 [3], where to continue: the next sentence, its document, and the tokens of the next row's sentences
+      that are in rows already; at first zeros.
 
     Returns the number of rows; less than n only at the end.
     """
@@ -226,9 +219,7 @@ def plan_lines(tokens, sentence_ends, unknown_id, max_seq_length, cursor, spans)
     What is too long for a row, special tokens included, is cut every max_seq_length - 2 tokens, before each part gets
     the special tokens it lacks. Rows of at most 11 tokens, and those that are half unknown, are left out.
 
-    tokens, sentence_ends: see `instance_kernels.plan_instances`.
     cursor: int64 [3], where to continue: the next line, the part of it, and how many rows were left out; at first 0.
-    spans: int64 [n, 6], filled in.
 
     Returns the number of rows; less than n only at the end.
     """

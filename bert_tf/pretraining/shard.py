@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import tensorflow as tf
 
-from bert_tf.data.records import companion_path, index_path, written_index
+from bert_tf.data.record_files import companion_path, index_path, write_blocks, written_index
 from bert_tf.pretraining import record_writer
 from bert_tf.pretraining.corpus import Corpus, TextSettings
 from bert_tf.pretraining.instance_kernels import A_LENGTH, B_BEGIN, B_LENGTH, LABEL, NO_B, NUM_MASKED
@@ -45,12 +45,10 @@ _TOKENS_AT_ONCE = 1 << 20
 class ShardJob:
     """Everything needed to make any of the shards.
 
-    Attributes:
-      input_files: the text, see `corpus.Corpus`; text: how to read it.
-      output_files: names of the files, which `outputs` completes where there are several shards.
-      records, instances: the settings, with the tokenizer's do_lower_case and strip_accents; of unmasked records
-        instances.max_predictions_per_seq is 0.
-      fingerprint: of everything the output depends on.
+    output_files: names of the files, which `outputs` completes where there are several shards.
+    records, instances: the settings, with the tokenizer's do_lower_case and strip_accents; of unmasked records
+      instances.max_predictions_per_seq is 0.
+    fingerprint: of everything the output depends on.
     """
 
     input_files: tuple[str, ...]
@@ -89,7 +87,7 @@ class ShardJob:
         return read_tokenizer(records.vocab_file, records.do_lower_case, records.strip_accents, electra)
 
     def store_arguments(self, tokenizer: Tokenizer) -> dict:
-        """The arguments of `token_store.tokenize` besides the text."""
+        """The arguments of `token_store.tokenize` other than the text."""
         arguments = {"separator": tokenizer.sep_id} if self.instances.rows in WITH_SEPARATORS else {}
         if self.records.segmenter or self.records.word_boundaries:
             return {**arguments, "boundaries": WordBoundaries(tokenizer, self.records.segmenter)}
@@ -103,7 +101,7 @@ class ShardJob:
 
 
 def summary_path(output_file: str) -> str:
-    """Where the summary of a record file is: `data/a.tfrecord` -> `data/pretraining_data.a.json`."""
+    """`data/a.tfrecord` -> `data/pretraining_data.a.json`."""
     return companion_path(output_file, ".json")
 
 
@@ -164,7 +162,7 @@ def read_summary(path: str) -> dict | None:
 
 
 def finished_summary(job: ShardJob, shard: int, known: dict | None = None) -> dict | None:
-    """The summary of a shard that an earlier run of the same job finished, if any: `known`, or beside its records."""
+    """The summary of a shard that an earlier run of the same job finished, if any: `known`, or next to its records."""
     summary = known or read_summary(summary_path(job.outputs(shard)[0])) or {}
     try:
         if summary.get("fingerprint") != job.fingerprint or {*summary["output_files"]} != {*job.outputs(shard)}:
@@ -248,7 +246,7 @@ def _write(job: ShardJob, instances: Instances, rng: random.Random, paths: list[
     with bar(total=total, desc="writing", unit="records", unit_scale=True) as progress:
         for path, (members, row_ends) in zip(paths, layouts, strict=True):
             blocks = record_writer.blocks_of(instances, members, row_ends, job.pairs_per_row)
-            written.append(record_writer.write_blocks(path, blocks, progress.update))
+            written.append(write_blocks(path, blocks, progress.update))
     return [len(members) for members, _ in layouts], written
 
 

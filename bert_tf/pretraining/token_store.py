@@ -5,10 +5,9 @@
     document_ends  int64  where each document ends in sentences
     continuations  uint8  only with word boundaries: whether each token continues a word (`text.word_boundaries`)
 
-Text is tokenized a megabyte at a time, and each word is looked up; only a new one is encoded. Word pieces: a word
-between spaces is cleaned, cut and encoded by compiled code (`word_kernels`), by the rules of `FullTokenizer`, which
-gives the same ids. Byte-level BPE: a word with the space before it is encoded by the tokenizer, whose pieces never
-reach beyond it. Of other tokenizers each line is encoded as a whole.
+Each word is looked up; only a new one is encoded. Word pieces: a word between spaces is cleaned, cut and encoded by
+compiled code (`word_kernels`), by the rules of `FullTokenizer`. Byte-level BPE: a word with the space before it is
+encoded by the tokenizer, whose pieces never reach beyond it. Of other tokenizers each line is encoded as a whole.
 """
 
 import contextlib
@@ -41,8 +40,8 @@ _AFTER_SPACE, _HELD_SPACE = "\ufdd0", "\ufdd1"
 _MARKED = re.compile(f"[{_AFTER_SPACE}{_HELD_SPACE}]")
 _ODD_SPACE = re.compile(r"[^\S\n ]|  ")
 
-# Numbers of the words and newlines of a part of a text, pieces, starts, whether word n is more than whitespace: the ids
-# of word n are pieces[starts[n]:starts[n + 1]], and number 0 is a newline.
+# Numbers of the words and newlines (0) of a part of a text, pieces, starts, whether word n is more than whitespace: the
+# ids of word n are pieces[starts[n]:starts[n + 1]].
 Encoded = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 # Yields this for one part of the text after the other; the beginning of a line or word may be kept until its end comes.
 LookUp = Callable[[str], Iterator[Encoded]]
@@ -99,7 +98,7 @@ def tokenize(
     Args:
       pieces: of the text: one sentence per line, a blank line between documents; cut anywhere after a newline, or after
         a space.
-      directory: local, made if missing; what is in it is overwritten.
+      directory: local; what is in it is overwritten.
       boundaries: say which pieces continue a word; None: the pieces themselves do. Word pieces only.
       mark_words: store which pieces continue a word by their characters. SentencePiece only, where that is more than
         the ids say: an unknown piece may continue a word, too.
@@ -109,8 +108,6 @@ def tokenize(
     is_marked = boundaries is not None or mark_words
     # Half the size is half the memory, or half the reading where memory is short.
     kind = np.uint16 if max(tokenizer.vocab.values()) < 1 << 16 else np.int32
-    # Tokens and sentences so far, the tokens at the last sentence's end, the sentences at the last document's end, and
-    # whether the open line has anything to see.
     carry = np.zeros(5, np.int64)
     words = itertools.chain.from_iterable(map(look_up, itertools.chain(pieces, ["\n\n"])))  # ends the last document
     with _opened(directory, is_marked) as files:
@@ -228,7 +225,7 @@ class _Lines:
 
 
 class _Words:
-    """Numbers for words. When it is full it is emptied, and so adapts to a change of text.
+    """Numbers for words; emptied when full.
 
     A subclass has `_encode(ends)`: ids, int32, where those of each word arena[ends[k]:ends[k + 1]] end, and whether it
     is more than spaces, [n].

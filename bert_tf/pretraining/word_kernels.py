@@ -9,7 +9,7 @@ import numpy as np
 
 from bert_tf.system.numba_compile import compiled, inner
 
-# What an ASCII character becomes beside a character that stays: see `cut_words`.
+# What an ASCII character becomes besides a letter that stays: see `cut_words`.
 DROPPED, SPACE, ALONE, LETTER = range(4)
 
 
@@ -27,12 +27,9 @@ def _child_slot(keys, node, byte):
 def build_trie(data, ends, ids, continues, keys, children, token_at):
     """Puts the tokens of a vocabulary into a trie, from root 0 or, of those that continue a word, from root 1.
 
-    Args:
-      data: uint8, the tokens' bytes (without "##"). ends: int64 [V], where each ends. ids: int32 [V].
-      continues: bool [V].
-      keys, children: int64 and int32, zeros; a hash table of (node, byte) -> node. Its length is a power of two, and
-        more than the bytes of all tokens.
-      token_at: int32, filled with -1; the token that ends at each node.
+    data: uint8, the tokens' bytes (without "##"). ends: int64 [V], where each ends.
+    keys, children: int64 and int32, zeros; a hash table of (node, byte) -> node, whose length is a power of two.
+    token_at: int32, filled with -1; the token that ends at each node.
     """
     nodes, begin = 2, 0
     for number in range(len(ends)):
@@ -79,16 +76,12 @@ def _cut_token(text, begin, end, trie, unknown_id, max_characters, pieces, count
 
 @compiled
 def cut_words(arena, ends, is_ascii, kinds, letters, split_text, trie, unknown_id, max_characters, pieces, starts):
-    """Ids of the pieces of words.
+    """Fills in the ids of the pieces of words, and where those of each end; returns how many there are.
 
-    Args:
-      arena, ends: uint8, and int64 [n + 1]: word k is arena[ends[k]:ends[k + 1]]. is_ascii: bool [n].
-      kinds, letters: uint8 [128]: what an ASCII character becomes: nothing, a space, a separate token, or a letter.
-      split_text: uint8, basic tokens of the words that are not ASCII, with spaces between; a newline ends each word.
-      trie: see `build_trie`. unknown_id: for what is in no piece, or longer than max_characters.
-      pieces: int32, filled in. starts: int64 [n], filled in: where each word's pieces end.
-
-    Returns how many pieces there are.
+    arena, ends: word k is arena[ends[k]:ends[k + 1]].
+    kinds, letters: uint8 [128]: what an ASCII character becomes: nothing, a space, a separate token, or a letter.
+    split_text: uint8, basic tokens of the words that are not ASCII, with spaces between; a newline ends each word.
+    trie: see `build_trie`. unknown_id: for what is in no piece, or longer than max_characters.
     """
     longest = 1
     for k in range(len(is_ascii)):
@@ -130,12 +123,9 @@ def cut_words(arena, ends, is_ascii, kinds, letters, split_text, trie, unknown_i
 def find_words(data, at, slots, arena, arena_ends, count, numbers):
     """Numbers for the words of UTF-8 text, which are separated by spaces and newlines; a newline itself is number 0.
 
-    Args:
-      data: uint8, the text. at: where to continue in it; the beginning of a word, a space or a newline.
-      slots: int32, a hash table of numbers, 0 where free; its length is a power of two.
-      arena, arena_ends: uint8 and int64; the bytes of word n end at arena_ends[n] and begin where word n - 1 ends.
-      count: numbers given so far. New words get the next ones.
-      numbers: int32, filled in.
+    data: uint8, the text. at: where to continue in it. slots: a hash table of numbers, 0 where free.
+    arena, arena_ends: the bytes of word n end at arena_ends[n] and begin where word n - 1 ends.
+    count: numbers given so far. numbers: filled in.
 
     Returns (where it ended in data, numbers filled in, new count). It ends early if there is no room for another word.
     """
@@ -189,14 +179,10 @@ def find_words(data, at, slots, arena, arena_ends, count, numbers):
 def cut_sentences(words, pieces, starts, visible, separator, carry, tokens, sentence_ends, document_ends):
     """Numbers of words to tokens, sentences and documents.
 
-    Args:
-      words: int64, 0 for a newline. pieces, starts: ids of word n are pieces[starts[n]:starts[n + 1]]. visible: whether
-        word n is more than whitespace.
-      separator: the id that ends each sentence and, as a sentence of its own, each document; -1: none does.
-      carry: int64 [5], see `token_store.tokenize`; updated.
-      tokens, sentence_ends, document_ends: filled in.
-
-    Returns how many of each were filled in.
+    words, pieces, starts, visible: see `token_store.Encoded`. separator: see `token_store.tokenize`.
+    carry: int64 [5], updated: tokens and sentences so far, the tokens at the last sentence's end, the sentences at the
+      last document's end, and whether the open line has anything to see.
+    tokens, sentence_ends, document_ends: filled in; returns how many of each.
     """
     num_tokens = num_sentences = num_documents = 0
     total_tokens, total_sentences, sentence_begin, document_begin, line_visible = carry

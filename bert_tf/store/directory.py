@@ -187,14 +187,18 @@ def _is_huggingface(path: str, values: dict) -> bool:
     return name == HUGGINGFACE_CONFIG or ("model_type" in values and name not in _CONFIG_CLASSES)
 
 
-def tokenizer_of(files: ModelFiles) -> Tokenizer:
-    """The tokenizer that a model's files describe, among which there is a vocabulary; BERT's without a configuration.
+def tokenizer_of(files: ModelFiles, default: type[Tokenizer] | None = None, *, is_checked: bool = True) -> Tokenizer:
+    """The tokenizer that a model's files describe, among which there is a vocabulary.
 
     If no file says whether it is cased, `files` gets what the vocabulary says.
+
+    default: the tokenizer of the model's family; None: by the configuration, or BERT's.
+    is_checked: a vocabulary that would fail later is an error.
     """
-    default = (family_of(files.config) if files.config else BERT).tokenizer_class
+    default = default or (family_of(files.config) if files.config else BERT).tokenizer_class
     tokenizer = tokenizer_of_file(files.vocab_file, files.casing, default)
-    tokenizer.check_vocabulary()
+    if is_checked:
+        tokenizer.check_vocabulary()
     if files.casing.do_lower_case is None and tokenizer.takes_strip_accents:
         files.casing = dataclasses.replace(files.casing, do_lower_case=not tokenizer.cased, source=files.vocab_file)
     if files.config:

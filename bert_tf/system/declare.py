@@ -52,6 +52,10 @@ class Declared:
     model_check: it is the path of a model, or several, or names on the hub, which local folders replace; this is the
       `check` of `hub.local`.
     model_file: of a file that a model has, too, so that its name may stand for it: folder -> path of the file.
+    may_change_on_resume: True: a resumed run is the same with another value. None: its remaining steps differ, which
+      is a warning. False: the run can't go on with another value.
+    on_card: True: the card of a trained model shows the value, also the default. None: it does so if the value is not
+      the default, and may not change on resume. False: never; the card says it otherwise.
     """
 
     default: object
@@ -67,6 +71,8 @@ class Declared:
     shown: bool = True
     model_check: Callable[[str], object] | None = None
     model_file: Callable[[str], str] | None = None
+    may_change_on_resume: bool | None = None
+    on_card: bool | None = None
 
     @property
     def bounds(self) -> str:
@@ -80,7 +86,7 @@ class Declared:
         return dataclasses.field(default=None if self.unset else self.default, metadata={_KEY: self})
 
     def check_value(self, name: str, value) -> None:
-        """Refuses a value that is out of bounds, not finite, none of the choices, or that `check` refuses."""
+        """Raises if a value is out of bounds, not finite, none of the choices, or does not pass `check`."""
         if self.choices and value not in self.choices:
             raise ValueError(f"--{name}={value} must be one of {', '.join(filter(None, self.choices))}.")
         # Unset bounds are infinite, and not included, so that neither infinity nor NaN is within.
@@ -102,6 +108,9 @@ def _paths_in(value: str | list[str] | None) -> list[str]:
 
 def setting(default, help: str, **declared):
     return Declared(default=default, help=help, **declared).field()
+
+
+changeable_setting = functools.partial(setting, may_change_on_resume=True)
 
 
 def inherited_setting(kind: type, name: str, **changes):
@@ -138,7 +147,7 @@ def non_default_settings(settings, names: Collection[str]) -> list[str]:
 
 
 def check_values(settings) -> None:
-    """Refuses values that their declarations don't allow. None is a setting that is not given."""
+    """Raises if a declaration does not allow a value. None is a setting that is not given."""
     for name, declared in declared_in(type(settings)).items():
         value = getattr(settings, name)
         if value is not None:

@@ -26,7 +26,6 @@ FLAGS = {
     "predictions_csv": "pandas.read_json(path, lines=True).to_csv(...) makes a table of predictions.jsonl",
     "rest": "serve_client.py speaks REST alone, to the server's --rest_api_port (8501)",
 }
-SETTINGS = FLAGS.keys()  # that run.json of earlier versions has
 # Values of flags.
 _LITE_RT = "docs/serving.md has the lines of Python that make a file for LiteRT"
 VALUES = dict.fromkeys(("--format=tflite", "--format=tflite_int8"), _LITE_RT)

@@ -16,7 +16,7 @@ import sys
 import zlib
 from collections.abc import Callable, Generator, Iterable, Iterator
 
-from bert_tf.system.declare import setting
+from bert_tf.system.declare import changeable_setting
 from bert_tf.system.messages import abbreviated_list, warn_once
 from bert_tf.system.storage import is_on_hub
 
@@ -30,7 +30,7 @@ Progress = Callable[[int], object]
 
 def encoding_setting(files: str):
     """The setting `encoding`. files: which text files it is for."""
-    return setting(
+    return changeable_setting(
         UTF_8,
         f"The encoding of {files}, by its name in Python: cp949 (Korean Windows, EUC-KR), cp932 (Shift-JIS), gb18030 "
         "(GBK), utf-16, ... A file among them that is UTF-8 is read as UTF-8. Vocabularies are always UTF-8.",

@@ -17,11 +17,6 @@ from bert_tf.tasks.table import TASKS
 from bert_tf.training import fine_tuning, run_directory
 from bert_tf.training.settings import FineTuningSettings
 
-# The names of a run's result files begin like this.
-_RESULT_FILES = (
-    "eval_re", "test_re", "predictions", "nbest_predictions", "null_odds", "classification_report", "confusion_matrix",
-    "question_answering.json", "token_classification.json", "loss.png",
-)  # fmt: skip
 _SHOWN = 80  # characters of a text
 # Characters of a language's script -> examples for a card, which shows none of the data's: a question, then texts.
 _SAMPLES = {
@@ -35,9 +30,7 @@ _SAMPLES = {
 class Trial:
     """A combination of settings that was trained.
 
-    Attributes:
-      values: of the settings that are searched; empty without a search.
-      results: seed -> metrics on the main dev set.
+    values: of the settings that are searched, if any. results: seed -> metrics on the main dev set.
     """
 
     values: Values
@@ -56,7 +49,7 @@ class Trial:
         return summary
 
     def best_seed(self, main_metric: str) -> int:
-        """The seed with the largest value of a metric; the first of equals, and of one seed this, without any."""
+        """The seed with the largest value of a metric; the first of equals. One seed needs no metric."""
         if len(self.results) == 1:
             return next(iter(self.results))
         return max(self.results, key=lambda seed: self.results[seed][main_metric])
@@ -68,16 +61,11 @@ def best_of(tried: Sequence[Trial], main_metric: str) -> Trial:
 
 
 def write_seeds(output_dir: str, tried: Trial, main_metric: str) -> str:
-    """Writes seeds.json and copies the best seed's results and best model to output_dir; returns the table as text.
-
-    The files of all seeds are in output_dir/seed-<seed>.
-    """
+    """Writes seeds.json and copies the results and model of the best output_dir/seed-<seed>; returns the table."""
     best, summary = tried.best_seed(main_metric), tried.summary
     seeds = {str(seed): dict(values) for seed, values in tried.results.items()}
-    content = {"best_seed": best, "seeds": seeds, "summary": summary}
-    text = json.dumps(content, indent=2, sort_keys=True) + "\n"
-    write_text_file(posixpath.join(output_dir, run_directory.SEEDS), text)
-    copy_best(posixpath.join(output_dir, f"seed-{best}"), output_dir)
+    text = json.dumps({"best_seed": best, "seeds": seeds, "summary": summary}, indent=2, sort_keys=True)
+    _write(output_dir, {run_directory.SEEDS: text}, f"seed-{best}")
     summary = shown_results(summary)
     width = max(map(len, summary))
     lines = [f"{'metric'.ljust(width)}  {'mean':>8}  {'min':>8}  {'max':>8}  {'std':>8}"]
@@ -88,14 +76,7 @@ def write_seeds(output_dir: str, tried: Trial, main_metric: str) -> str:
 
 
 def write_search(output_dir: str, tried: Sequence[Trial], main_metric: str) -> str:
-    """Writes search.json and search.md, and copies the best combination's results and best model.
-
-    Args:
-      output_dir: has the runs of each combination in the folder `folder_of`.
-
-    Returns:
-      The table of search.md.
-    """
+    """Writes search.json and search.md, and copies the results and model of the best combination; returns the table."""
     best = best_of(tried, main_metric)
     combinations = [
         {
@@ -107,18 +88,18 @@ def write_search(output_dir: str, tried: Sequence[Trial], main_metric: str) -> s
         for trial in tried
     ]
     content = {"metric": main_metric, "best": dict(best.values), "combinations": combinations}
-    text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
-    write_text_file(posixpath.join(output_dir, run_directory.SEARCH), text)
-    table = table_text(tried, main_metric) + "\n"
-    write_text_file(posixpath.join(output_dir, "search.md"), table)
-    copy_best(posixpath.join(output_dir, folder_of(best.values)), output_dir)
-    return table
+    text, table = json.dumps(content, indent=2, ensure_ascii=False), table_text(tried, main_metric)
+    _write(output_dir, {run_directory.SEARCH: text, "search.md": table}, folder_of(best.values))
+    return f"{table}\n"
 
 
-def copy_best(run_dir: str, output_dir: str) -> None:
-    """Copies the results and the best model of one of several runs to the directory of them all."""
+def _write(output_dir: str, texts: Mapping[str, str], best: str) -> None:
+    """Writes what is known of several runs, and copies the results and the best model of the one in the folder best."""
+    for name, text in texts.items():
+        write_text_file(posixpath.join(output_dir, name), f"{text}\n")
+    run_dir = posixpath.join(output_dir, best)
     for name in tf.io.gfile.listdir(run_dir):
-        if name.startswith(_RESULT_FILES):
+        if run_directory.RESULTS.fullmatch(name):
             tf.io.gfile.copy(posixpath.join(run_dir, name), posixpath.join(output_dir, name), overwrite=True)
     source, target = (posixpath.join(folder, fine_tuning.BEST_MODEL) for folder in (run_dir, output_dir))
     if tf.io.gfile.exists(source):
@@ -158,9 +139,7 @@ def table_text(tried: Sequence[Trial], main_metric: str) -> str:
 def log_summary(task, run: FineTuningSettings, results: Mapping[str, float], seed: int, last: int) -> None:
     """Logs the results, where the model is, and the line of Python that uses it.
 
-    Args:
-      task: a `task.FineTuningTask`. results: of the run with this seed. last: the last step, where the results don't
-        say which one they are of.
+    task: a `task.FineTuningTask`. results: of the run with this seed. last: the step where the results say none.
     """
     path, metric, step = run.output_dir, task.main_metric, results.get("global_step", last)
     of_step = f" of step {step}" if step else ""
@@ -196,8 +175,7 @@ def samples(task) -> list[str]:
 def usage(task, path: str, texts: Iterable[str] = ()) -> tuple[str, str]:
     """The name of `bert_tf` that answers with the task's models, and the line that does so with that at a path.
 
-    Args:
-      texts: take the place of the examples in the line, which are English.
+    texts: take the place of the English examples in the line.
     """
     shown = (text if len(text) <= _SHOWN else text[:_SHOWN] + "..." for text in texts)
     quoted = (json.dumps(string, ensure_ascii=False) for string in (path, *shown))
@@ -212,10 +190,9 @@ def write_predictions(
 ) -> list[str]:
     """Writes predictions<name>.jsonl, one object an example, and test_results<name>.tsv; returns their paths.
 
-    Args:
-      examples: with a `guid`, and in `source` columns of the row or None. A column that is called as a part of a
-        prediction gets `input_` before its name.
-      described: the prediction of each example. numbers: its line in the second file, as the original writes it.
+    examples: with a `guid`, and in `source` columns of the row or None. A column with the name of a value of the
+      prediction gets `input_` before its name.
+    described: the prediction of each example. numbers: its line in the second file, as the original writes it.
     """
     lines = []
     for example, prediction in zip(examples, described, strict=True):

@@ -64,6 +64,12 @@ def fine_tune(task: FineTuningTask, run: FineTuningSettings) -> dict[str, float]
       FileNotFoundError, OSError, ValueError: a setting, a file or the model does not fit; names the flag.
       NonFiniteLossError, SystemExit: see `loop.train`.
     """
+    run.check(task.settings)
+    return run_task(task, with_models(run, begun=run.output_dir))
+
+
+def run_task(task: FineTuningTask, run: FineTuningSettings) -> dict[str, float]:
+    """`fine_tune` with settings that were checked, and name no model on the hub."""
     combinations = run.combinations
     run, runs, files, tokenizer, newest = _prepare(task, run)
     tried, table, several = [], "", run.num_seeds * len(runs) > 1
@@ -104,22 +110,20 @@ def fine_tune(task: FineTuningTask, run: FineTuningSettings) -> dict[str, float]
 def _prepare(
     task: FineTuningTask, run: FineTuningSettings
 ) -> tuple[FineTuningSettings, list[FineTuningSettings], ModelFiles, Tokenizer, str | None]:
-    """What the run is: its settings, those of each combination, what goes with the model; the checkpoint in output_dir.
-
-    Settings and output_dir are checked before anything else is read.
-    """
-    run.check(task.settings)
+    """The run's settings, those of each combination, its model's files and tokenizer, the checkpoint in output_dir."""
     newest = run_directory.check_earlier_run(run.output_dir, dataclasses.asdict(task.settings), trains=run.do_train)
     if run.search and newest:
         raise ValueError(f"--output_dir={run.output_dir} already holds a run: choose another one for --search.")
-    run = with_models(run, begun=run.output_dir)
     combinations = run.combinations
     run = dataclasses.replace(run, **combinations[0])
     if run.layers:
         run = dataclasses.replace(run, init_checkpoint=run.teacher)
     run = task.resolve(run, newest)
     files, tokenizer = task.describe(run, newest)
-    run = fine_tuning.with_recipe(run, files.config)
+    whose = f"As {files.config.title} was fine-tuned" if run.do_train else None
+    run = recipe.with_recipe(run, files.config.recipe, whose)
+    if run.lora_rank is not None and run.lora_alpha is None:  # as in microsoft/LoRA, examples/NLU
+        run = dataclasses.replace(run, lora_alpha=2.0 * run.lora_rank)
     runs = [dataclasses.replace(run, **values) for values in combinations]
     return run, runs, files, tokenizer, newest
 
@@ -127,7 +131,7 @@ def _prepare(
 def _load(
     task: FineTuningTask, run: FineTuningSettings, files: ModelFiles, tokenizer: Tokenizer, newest: str | None
 ) -> None:
-    """Loads the task's data, and matches the labels of the model and its teacher with it."""
+    """Loads the task's data, and matches the labels of the model and its teacher with them."""
     task.load(run, files, tokenizer, newest)
     task.files.description = saving.description_of(task.files) if run.do_train else None
     head, others = task.files.head, task.other_labels
@@ -150,7 +154,7 @@ def _folder_of(run: FineTuningSettings, values: recipe.Values) -> str:
 def _runs_of_seeds(
     task: FineTuningTask, values: recipe.Values, run: FineTuningSettings, strategy: tf.distribute.Strategy, steps: int
 ) -> dict[int, "_Run"]:
-    """The runs of a combination of settings by their seeds; each is checked against what is in its folder."""
+    """Seed -> run of a combination of settings, which is checked against what is in its folder."""
     runs, folder = {}, _folder_of(run, values)
     for seed in range(run.seed, run.seed + run.num_seeds):
         output_dir = posixpath.join(folder, f"seed-{seed}") if run.num_seeds > 1 else folder
@@ -161,8 +165,7 @@ def _runs_of_seeds(
 
 
 def _preload_evaluation_modules() -> None:
-    """Imports what scores and draws, which takes a second."""
-    with contextlib.suppress(ImportError):  # matplotlib is optional
+    with contextlib.suppress(ImportError):  # it takes a second; matplotlib is optional
         import matplotlib.figure  # noqa: F401
         import sklearn.metrics  # noqa: F401
 
@@ -174,7 +177,7 @@ class _Run(loop.Run):
         self, task: FineTuningTask, run: FineTuningSettings, strategy: tf.distribute.Strategy, num_train_steps: int
     ):
         super().__init__(run, strategy, num_train_steps)
-        self.task, self.teacher, self.files, self.recorded = task, task.teacher, task.files, {}
+        self.task, self.teacher, self.files = task, task.teacher, task.files
         self.was_finished = False
         self.eval_batch_size = run.eval_batch_size or run.predict_batch_size
         self.eval_every_steps = 0
@@ -183,18 +186,18 @@ class _Run(loop.Run):
             self.eval_every_steps = run.eval_every_steps or max(len(task.train_rows) // run.train_batch_size, 1)
 
     def check_output_dir(self) -> None:
-        """Checks that the run fits what is in its directory, and notes whether it is finished there."""
+        """Raises if the run does not fit what is in its directory; notes whether it is finished there."""
         task, run = self.task, self.settings
         task.begin(run)
         if run.do_train:
             checkpoints.check_newest(self.output_dir)
         run_directory.check_output_dir(self.output_dir, task.files.config, task.files.head, trains=run.do_train)
         if run.do_train:
-            self.recorded = self.recorded_settings()
-            run_directory.check_fixed(self.output_dir, self.recorded)
-            self.trains = not run_directory.is_finished(self.output_dir, self.recorded, self.num_train_steps)
-            settings = run_directory.read_settings(self.output_dir)  # before the first worker writes there
-            self.was_finished = not self.trains and settings.get(run_directory.FINISHED) is not None
+            settings = [run, task.settings]
+            self.manifest = run_directory.Manifest(self.output_dir, self.recorded_settings(), settings)
+            self.manifest.check_fixed()
+            self.trains = not self.manifest.is_finished(self.num_train_steps)
+            self.was_finished = not self.trains and self.manifest.earlier.get(run_directory.FINISHED) is not None
 
     def common_facts(self) -> dict[str, object]:
         task = self.task
@@ -207,7 +210,7 @@ class _Run(loop.Run):
         return super().common_facts() | distribution.facts_of(task.settings, **configs) | facts
 
     def recorded_settings(self) -> dict:
-        """What run.json keeps: all settings, and what the training data was."""
+        """All settings, and what the training data was."""
         task = self.task
         data = f"{task.num_training_examples()} examples, checksum {task.train_rows.checksum}"
         settings = {**dataclasses.asdict(task.settings), **dataclasses.asdict(self.settings)}
@@ -218,15 +221,14 @@ class _Run(loop.Run):
         return {**settings, run_directory.TRAINING_DATA: data}
 
     def card_facts(self) -> CardFacts:
-        """What is known of the run for the cards of its models."""
-        task, run, recorded = self.task, self.settings, self.recorded
+        task, run, data = self.task, self.settings, self.manifest.noted[run_directory.TRAINING_DATA]
         others = {"seeds": run.num_seeds, "combinations of settings": len(run.combinations)}
         notes = (f"It is one of {number} {kind} that were tried." for kind, number in others.items() if number > 1)
-        facts = {"data": recorded[run_directory.TRAINING_DATA], "notes": tuple(notes), "is_served": bool(task.answers)}
+        facts = {"notes": tuple(notes), "is_served": bool(task.answers)}
         if task.answers:
             usage = outcome.usage(task, card.PLACE, outcome.samples(task))
             facts["usage"] = "from bert_tf import {}\n\n{}".format(*usage)
-        return run_directory.card_facts(self.output_dir, recorded, [run, task.settings], **facts)
+        return self.manifest.card_facts(data, run.init_checkpoint, **facts)
 
     # --- restore
 
@@ -249,7 +251,7 @@ class _Run(loop.Run):
         return self.num_train_steps, warmup_steps, recipe
 
     def restore(self, model: keras.Model, optimizer: keras.optimizers.Optimizer | None) -> int:
-        """See `loop.restore`; also what of the model does not learn, or at another rate."""
+        """`checkpoints.restore`; also what of the model does not learn, or at another rate."""
         task, run, start = self.task, self.settings, self.settings.init_checkpoint
         newest = checkpoints.latest_checkpoint(self.output_dir)
         if self.trains and run.classifier_dropout is not None:
@@ -263,12 +265,12 @@ class _Run(loop.Run):
                 fine_tuning.check_base(model, start)
             fine_tuning.log_lora(model, run.learning_rate, task.files.config.recipe.learning_rate)
         adjust = starting_model.unchanged if run.do_train and newest else task.adjust
-        return loop.restore(model, optimizer, self.output_dir, start, run.init_with_optimizer, adjust=adjust)
+        return checkpoints.restore(model, optimizer, self.output_dir, start, run.init_with_optimizer, adjust=adjust)
 
     # --- train
 
     def create_trainer(self, optimizer: keras.optimizers.Optimizer) -> tuple[Trainer, dict]:
-        """The trainer, with --teacher of both models, and further arguments of `loop.train`."""
+        """The trainer, with --teacher of both models; further arguments of `loop.train`."""
         task, run, model = self.task, self.settings, self.model
         trained, objective = model, with_class_weights(model.objective, task.class_weights)
         lengths = task.train_rows.row_lengths
@@ -318,19 +320,19 @@ class _Run(loop.Run):
     def claim(self, step: int) -> None:
         """Writes what goes with the training into output_dir, before the first step from `step` on."""
         if step >= self.num_train_steps:
-            run_directory.warn_of_changes(self.output_dir, self.recorded)
+            self.manifest.warn_of_changes()
         elif self.chief:
             task, beginning = self.task, self.files.card.beginning
-            settings = {**self.recorded, run_directory.BEGINNING: beginning, run_directory.FINISHED: None}
             # First, since it marks the directory as that of a run; see `run_directory.check_earlier_run`.
-            run_directory.record_settings(self.output_dir, settings, resumed=step > 0)
+            notes = {run_directory.BEGINNING: beginning, run_directory.FINISHED: None}
+            self.manifest.record(resumed=step > 0, **notes)
             run_directory.lock_and_record_output_dir(
                 self.output_dir, task.files.config, task.files.head, task.files.description
             )
             task.write_beside_training(self.output_dir)
 
     def write_records(self, trains: bool) -> None:
-        """Writes the original's record files of the sets that are read."""
+        """Writes the sets as the original's record files."""
         task, run = self.task, self.settings
         records = {"train": task.train_rows} if trains else {}
         for name, sets in ((task.dev_records, task.dev_sets), (task.test_records, task.test_sets)):
@@ -364,8 +366,7 @@ class _Run(loop.Run):
     def end_training(self, step: int) -> None:
         """Evaluates the last step, if that is yet to be done, and leaves what a finished run has in its directory.
 
-        Unless the run keeps its optimizer state, only the weights of its last step are kept, with adapters of LoRA
-        added to them. These also get a file of their own.
+        Unless the run keeps its optimizer state, only the last weights are kept, with LoRA's adapters added to them.
         """
         if self.was_finished:
             return
@@ -397,10 +398,7 @@ class _Run(loop.Run):
         return results
 
     def is_due(self, step: int) -> bool:
-        """Whether a step is to be evaluated: the last one, and each at the end of an epoch or of --eval_every_steps.
-
-        Epochs are seldom whole numbers of steps: the last one may end a few steps before the run, which counts as one.
-        """
+        """Whether a step ends an epoch, --eval_every_steps or the run; an epoch a few steps before that is its end."""
         run, every, left = self.settings, self.eval_every_steps, self.num_train_steps - step
         if not every or left <= 0:
             return every > 0

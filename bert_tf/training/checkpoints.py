@@ -14,12 +14,16 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
+import keras
+import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from bert_tf.store import bundle
+from bert_tf.models import initialize
+from bert_tf.store import bundle, variable_names
 from bert_tf.store.bundle import latest_checkpoint, saved_steps, write_bundle
 from bert_tf.store.open_weights import open_weights
+from bert_tf.store.tensor_files import Weights
 from bert_tf.system.messages import announced
 from bert_tf.system.storage import names_in, sync, temporary_folder, write_text_file
 
@@ -40,9 +44,8 @@ def use_newest(output_dir: str, use: Callable[[str], Used], may_be_older: bool =
 
     The damaged ones are then renamed, so that no later start takes them for checkpoints.
 
-    use: called with a prefix; raises DamagedError. may_be_older: False: only the newest will do.
-
-    Returns what `use` returned; None if there is no checkpoint.
+    use: called with a prefix; raises DamagedError. Its result is returned, if there is a checkpoint.
+    may_be_older: False: only the newest will do.
     """
     newest = latest_checkpoint(output_dir)
     if newest is None:
@@ -67,7 +70,7 @@ def use_newest(output_dir: str, use: Callable[[str], Used], may_be_older: bool =
 
 
 def check_newest(output_dir: str) -> str | None:
-    """The newest checkpoint whose index, which is read before the rest, is whole; see `use_newest`."""
+    """The newest checkpoint whose index, which is read before the rest, is whole."""
     use_newest(output_dir, bundle.CheckpointReader)
     return latest_checkpoint(output_dir)
 
@@ -213,3 +216,71 @@ def _remove(prefix: str) -> None:
 
 def _exists(output_dir: str, name: str) -> bool:
     return tf.io.gfile.exists(posixpath.join(output_dir, name + bundle.INDEX_SUFFIX))
+
+
+# --- what a run starts from -------------------------------------------------------------------------------------------
+
+
+def restore(
+    model,
+    optimizer,
+    output_dir: str,
+    init_checkpoint: str | Weights | None,
+    with_optimizer: bool = False,
+    *,
+    adjust: Callable[[Weights], Weights] = lambda weights: weights,
+    unread: tuple[str, ...] = (),
+) -> int:
+    """Restores what a run starts from, logs it in one line, and returns the step.
+
+    A checkpoint in output_dir wins over init_checkpoint, a path or open weights: the same command resumes.
+
+    optimizer: None: the model is not trained. with_optimizer: moments and global_step are init_checkpoint's, too.
+    adjust: makes of the weights those that the model takes. unread: see `initialize.check_complete`.
+    """
+    model_only = initialize.model_variables(model)
+    everything = initialize.training_variables(model, optimizer) if optimizer else model_only
+
+    def resume(newest: str) -> tuple[str, int]:
+        merge = optimizer is None or not variable_names.has_adapters(model)
+        weights = initialize.weights_for(model, newest, merge=merge)
+        _restore_all(everything, adjust(weights))
+        return newest, read_global_step(newest)
+
+    resumed = use_newest(output_dir, resume, may_be_older=optimizer is not None)
+    if resumed:
+        newest, step = resumed
+        ignored = f" (so --init_checkpoint={init_checkpoint} is not used)" if isinstance(init_checkpoint, str) else ""
+        logging.info("Resuming at step %d from %s%s.", step, newest, ignored)
+        return step
+    if init_checkpoint:
+        is_open = isinstance(init_checkpoint, Weights)
+        weights = adjust(init_checkpoint if is_open else initialize.weights_for(model, init_checkpoint))
+        result = _restore_all(everything, weights) if with_optimizer else initialize.initialize(model_only, weights)
+        if optimizer is None:
+            initialize.check_complete(result, model, unread)
+        initialize.log_initialization(result, model)
+        return int(weights["global_step"]) if with_optimizer else 0
+    logging.info("No checkpoint in %s and no --init_checkpoint: starting from random weights.", output_dir)
+    return 0
+
+
+def _restore_all(variables: dict[str, keras.Variable], weights: Weights) -> initialize.Initialization:
+    """Restores variables and Adam moments, of which only those of variables without a gradient may be missing.
+
+    The original has no moments for them (the pooler, in run_squad.py); here they are zero, as they would have stayed.
+    """
+    moments = ("adam_m", "adam_v")
+    trained = [name.removesuffix("/adam_m") for name in variables if name.endswith("/adam_m")]
+    without = [name for name in trained if not any(f"{name}/{moment}" in weights.shapes for moment in moments)]
+    if len(without) == len(trained):
+        without = []  # no optimizer state at all, which is an error
+    absent = {f"{name}/{moment}" for name in without for moment in moments}
+    result = initialize.initialize(
+        {name: variable for name, variable in variables.items() if name not in absent}, weights, must_have_all=True
+    )
+    if without:
+        for name in absent:
+            variables[name].assign(np.zeros(variables[name].shape, np.float32))
+        logging.info("%s has no Adam moments of %s: they start at zero.", weights.path, ", ".join(sorted(without)))
+    return result

@@ -115,7 +115,7 @@ def is_one_cpu(strategy: tf.distribute.Strategy) -> bool:
 
 
 def check_batch_sizes(strategy: tf.distribute.Strategy, *runs) -> None:
-    """Refuses batches of settings that the replicas, in training with their micro-batches, don't divide evenly."""
+    """Raises if the replicas, in training with their micro-batches, don't divide a batch evenly."""
     for run in runs:
         trains, evaluates, predicts = (getattr(run, name, False) for name in ("do_train", "do_eval", "do_predict"))
         evaluates |= trains and run.eval_every_steps > 0
@@ -230,7 +230,7 @@ def mean(strategy: tf.distribute.Strategy, values) -> np.ndarray:
 
 
 def gather(strategy: tf.distribute.Strategy, value) -> list:
-    """What each worker has given, anything that JSON can hold; that of the one that writes the files comes first."""
+    """What each worker has given, anything that JSON can hold; the first is of the one that writes the files."""
     if not are_several(strategy):
         return [value]
     content = np.frombuffer(json.dumps(value).encode(), np.uint8)

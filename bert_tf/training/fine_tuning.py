@@ -1,5 +1,4 @@
-"""The parts of a fine-tuning run: the best model, kept next to the newest checkpoints, and early stopping; the recipe's
-settings; adapters.
+"""The parts of a fine-tuning run: the best model, kept next to the newest checkpoints, and early stopping; adapters.
 
 `starting_model` has the weights it begins with. The run is in `tasks.script`, the training loop in `loop.train`.
 """
@@ -15,12 +14,10 @@ import tensorflow as tf
 from absl import logging
 
 from bert_tf.families.config import BertConfig
-from bert_tf.families.recipe import OptimizerSettings
 from bert_tf.models import encoder, initialize, lora_file
 from bert_tf.store import lora, open_weights, saving, variable_names
 from bert_tf.store.directory import ModelFiles
 from bert_tf.store.tensor_files import Weights
-from bert_tf.system.declare import declared_in
 from bert_tf.system.messages import abbreviated_list, announced
 from bert_tf.system.storage import write_text_file
 from bert_tf.system.text_files import parse_json, read_json_if_there, read_text_lines
@@ -33,7 +30,7 @@ _RESULTS = "eval_results.json"  # in the best model's directory
 
 
 def read_best_results(output_dir: str) -> dict | None:
-    """The results of the best model in a run's directory, with `step`; None if there is none."""
+    """The results of the best model in a run's directory, with `step`, if any."""
     return read_json_if_there(posixpath.join(output_dir, BEST_MODEL, _RESULTS))
 
 
@@ -113,32 +110,11 @@ class BestModel:
         return sum(step > self.best["step"] for step in self.evaluations) >= self._patience
 
 
-# --- settings ---------------------------------------------------------------------------------------------------------
-
-
-def with_recipe(run: FineTuningSettings, config: BertConfig) -> FineTuningSettings:
-    """The settings with the recipe of the model's family where they say nothing, which is logged.
-
-    With a lora_rank also lora_alpha, twice that, as in the scripts of Hu et al. (microsoft/LoRA, examples/NLU).
-    """
-    filled = {
-        name: getattr(config.recipe, name) for name in declared_in(OptimizerSettings) if getattr(run, name) is None
-    }
-    flags = [f"--{name}={value}" for name, value in filled.items() if value != getattr(BertConfig.recipe, name)]
-    if run.do_train and flags:
-        logging.info(
-            "As %s was fine-tuned by its authors, unless you say otherwise: %s.", config.title, " ".join(flags)
-        )
-    if run.lora_rank is not None and run.lora_alpha is None:
-        filled["lora_alpha"] = 2.0 * run.lora_rank
-    return dataclasses.replace(run, **filled)
-
-
 # --- adapters ---------------------------------------------------------------------------------------------------------
 
 
 def check_base(model: keras.Model, start: str | Weights | None) -> None:
-    """Refuses weights that lack a part of the encoder, which would stay random where only adapters are trained."""
+    """Raises if weights lack a part of the encoder, which would stay random where only adapters are trained."""
     if not start:
         raise ValueError("--lora_rank adapts a trained encoder: give --init_checkpoint.")
     weights = start if isinstance(start, Weights) else initialize.weights_for(model, start)
@@ -148,18 +124,13 @@ def check_base(model: keras.Model, start: str | Weights | None) -> None:
 
 
 def log_lora(model: keras.Model, learning_rate: float, usual_rate: float) -> None:
-    """Logs how little LoRA trains, and warns of a learning rate that is no more than the recipe's."""
+    """Logs how little LoRA trains, and warns of a learning rate that is no more than the usual one."""
     rank, alpha = model.bert.lora.rank, model.bert.lora.alpha
     trained = sum(int(np.prod(variable.shape)) for variable in model.trainable_variables)
     total = sum(int(np.prod(variable.shape)) for variable in initialize.model_variables(model).values())
-    logging.info(
-        "LoRA of rank %d, alpha %g: %s parameters are trained, %.2f %% of the model's %s.",
-        rank,
-        alpha,
-        f"{trained:,}",
-        100 * trained / total,
-        f"{total:,}",
-    )
+    share = 100 * trained / total
+    message = "LoRA of rank %d, alpha %g: %s parameters are trained, %.2f %% of the model's %s."
+    logging.info(message, rank, alpha, f"{trained:,}", share, f"{total:,}")
     if learning_rate <= usual_rate:
         logging.warning(
             "--learning_rate=%g is one for whole models; adapters need about ten times as much to learn in the "
@@ -171,10 +142,7 @@ def log_lora(model: keras.Model, learning_rate: float, usual_rate: float) -> Non
 def cost_of_example(
     run: FineTuningSettings, config: BertConfig, lengths: np.ndarray, tokens_read: int | None
 ) -> tuple[float, float]:
-    """The tokens of a training example, and its model FLOPs, forward and backward.
-
-    lengths: tokens of each training example. tokens_read: see `encoder.layer_flops`.
-    """
+    """The mean tokens of training examples of these lengths, and the model FLOPs of one, forward and backward."""
     mean_length = run.max_seq_length if run.padding["static_padding"] else float(lengths.mean())
     # Backward is twice as much as forward, and needless where nothing is trained.
     forward = encoder.encoder_flops_per_example(config, mean_length, tokens_read)
@@ -184,14 +152,8 @@ def cost_of_example(
     return mean_length, 3.0 * forward - needless
 
 
-# --- the run's directory --------------------------------------------------------------------------------------------
-
-
 def use_best_model(model: keras.Model, keeper: BestModel, adjust: Adjustment) -> int:
-    """Loads the best model; returns its step.
-
-    adjust: makes of its weights those that the model takes.
-    """
+    """Loads the best model, with its weights adjusted; returns its step."""
     initialize.load_complete(model, adjust(open_weights.open_ours(keeper.paths[1])))
     if variable_names.has_adapters(model):
         lora.clear_adapters(model)  # its kernels have them

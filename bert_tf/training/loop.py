@@ -22,15 +22,12 @@ import zlib
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 import keras
-import numpy as np
 import tensorflow as tf
 from absl import logging
 from tqdm import tqdm
 
 from bert_tf.models import initialize, layers
-from bert_tf.store import variable_names
 from bert_tf.store.card import shown_results
-from bert_tf.store.tensor_files import Weights
 from bert_tf.system import messages
 from bert_tf.system.storage import write_file
 from bert_tf.training import checkpoints, distribution
@@ -87,12 +84,9 @@ def set_seed(seed: int, deterministic: bool) -> None:
 class Run:
     """A run, resumed or new. Those of pre-training and of fine-tuning say what each step of `execute` does.
 
-    Args:
-      settings: its own. num_train_steps: the step at which it ends.
-
-    Attributes:
-      chief: whether this process writes files. trains: False for a finished run, too.
-      reading: the context in which the training reads. evaluated: step -> what its evaluation gave, for use at the end.
+    num_train_steps: the step at which it ends. chief: whether this process writes files.
+    trains: False for a finished run, too. reading: the context in which the training reads.
+    evaluated: step -> what its evaluation gave, for use at the end.
     """
 
     def __init__(self, settings, strategy: tf.distribute.Strategy, num_train_steps: int):
@@ -127,7 +121,7 @@ class Run:
         return distribution.facts_of(self.settings) | runs
 
     def restored_facts(self, optimizer: keras.optimizers.Optimizer | None, step: int) -> dict[str, object]:
-        """`common_facts` of the weights and moments that the run goes on with."""
+        """`common_facts` of the weights and moments."""
         model = self.model
         variables = initialize.training_variables(model, optimizer) if optimizer else initialize.all_variables(model)
         values, checksum = initialize.variables_as_weights("", variables), 0
@@ -295,89 +289,13 @@ def _stop_signals():
         signal.raise_signal(received[0])
 
 
-# --- what a run starts from -------------------------------------------------------------------------------------------
-
-
-def restore(
-    model,
-    optimizer,
-    output_dir: str,
-    init_checkpoint: str | Weights | None,
-    with_optimizer: bool = False,
-    *,
-    adjust: Callable[[Weights], Weights] = lambda weights: weights,
-    unread: tuple[str, ...] = (),
-) -> int:
-    """Restores what a run starts from, logs it in one line, and returns the step.
-
-    A checkpoint in output_dir wins over init_checkpoint: the same command started again resumes.
-
-    optimizer: None to restore the model only (evaluation without training).
-    init_checkpoint: a path, or open weights.
-    with_optimizer: take Adam moments and global_step from init_checkpoint as well, to continue a run in a new
-      output_dir.
-    adjust: makes of the weights those that the model takes.
-    unread: of a model that is not trained, see `initialize.check_complete`.
-    """
-    model_only = initialize.model_variables(model)
-    everything = initialize.training_variables(model, optimizer) if optimizer else model_only
-
-    def resume(newest: str) -> tuple[str, int]:
-        merge = optimizer is None or not variable_names.has_adapters(model)
-        weights = initialize.weights_for(model, newest, merge=merge)
-        _restore_all(everything, adjust(weights))
-        return newest, checkpoints.read_global_step(newest)
-
-    resumed = checkpoints.use_newest(output_dir, resume, may_be_older=optimizer is not None)
-    if resumed:
-        newest, step = resumed
-        ignored = f" (so --init_checkpoint={init_checkpoint} is not used)" if isinstance(init_checkpoint, str) else ""
-        logging.info("Resuming at step %d from %s%s.", step, newest, ignored)
-        return step
-    if init_checkpoint:
-        is_open = isinstance(init_checkpoint, Weights)
-        weights = adjust(init_checkpoint if is_open else initialize.weights_for(model, init_checkpoint))
-        result = _restore_all(everything, weights) if with_optimizer else initialize.initialize(model_only, weights)
-        if optimizer is None:
-            initialize.check_complete(result, model, unread)
-        initialize.log_initialization(result, model)
-        return int(weights["global_step"]) if with_optimizer else 0
-    logging.info("No checkpoint in %s and no --init_checkpoint: starting from random weights.", output_dir)
-    return 0
-
-
-def _restore_all(variables: dict[str, keras.Variable], weights: Weights) -> initialize.Initialization:
-    """Restores variables and Adam moments, of which only those of variables without a gradient may be missing.
-
-    The original has no moments for them (the pooler, in run_squad.py); here they are zero, as they would have stayed.
-    """
-    moments = ("adam_m", "adam_v")
-    trained = [name.removesuffix("/adam_m") for name in variables if name.endswith("/adam_m")]
-    without = [name for name in trained if not any(f"{name}/{moment}" in weights.shapes for moment in moments)]
-    if len(without) == len(trained):
-        without = []  # no optimizer state at all, which is an error
-    absent = {f"{name}/{moment}" for name in without for moment in moments}
-    result = initialize.initialize(
-        {name: variable for name, variable in variables.items() if name not in absent}, weights, must_have_all=True
-    )
-    if without:
-        for name in absent:
-            variables[name].assign(np.zeros(variables[name].shape, np.float32))
-        logging.info("%s has no Adam moments of %s: they start at zero.", weights.path, ", ".join(sorted(without)))
-    return result
-
-
 # --- log -------------------------------------------------------------------------------------------------------------
 
 
 class TrainingLog:
     """Progress bar, TensorBoard and train_log.jsonl (one JSON object per line).
 
-    Args:
-      output_dir: where the files go. last_step: where the run ends. cost_of_example: for the speed; see `train`.
-
-    Attributes:
-      period: steps between two points.
+    last_step: where the run ends. cost_of_example: see `train`. period: steps between two points.
     """
 
     def __init__(self, trainer: Trainer, output_dir: str, last_step: int, cost_of_example: tuple[float, float]):
@@ -462,7 +380,7 @@ class TrainingLog:
 
 
 def open_events(folder: str) -> tf.io.TFRecordWriter:
-    """A new file of a folder for the events that TensorBoard draws."""
+    """A new file for the events that TensorBoard draws."""
     tf.io.gfile.makedirs(folder)
     name = f"events.out.tfevents.{time.time():.6f}.{platform.node()}.{os.getpid()}"
     writer = tf.io.TFRecordWriter(posixpath.join(folder, name))

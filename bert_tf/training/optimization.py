@@ -206,14 +206,7 @@ class _DecayingOptimizer(keras.optimizers.Optimizer):
         return ops.cast(self.iterations, "float32") + 1.0
 
     def update_step(self, gradient, variable, learning_rate, gradient_factor=1.0, apply_update=True, step_number=None):
-        """Updates one variable and its moments.
-
-        gradient: has the variable's shape (dense or IndexedSlices).
-        gradient_factor: scalar by which the gradient is multiplied.
-        apply_update: boolean scalar; where False, variable and moments keep their values, whatever the gradient
-          holds (NaN included).
-        step_number: that of `step_number()`, which a caller with many variables reads only once.
-        """
+        """`update_steps` of one variable."""
         self.update_steps([gradient], [variable], learning_rate, gradient_factor, apply_update, step_number)
 
     def update_steps(
@@ -225,10 +218,14 @@ class _DecayingOptimizer(keras.optimizers.Optimizer):
         apply_update=True,
         step_number=None,
     ) -> None:
-        """`update_step` of many variables: all vectors that are updated alike are one tensor.
+        """Updates variables and their moments: all vectors that are updated alike are one tensor.
 
         In one program so are those of one shape, which makes it a sixth shorter; a GPU writes and reads what is updated
         once more. What that costs was not measured.
+
+        gradients: of the variables' shapes, dense or IndexedSlices; gradient_factor multiplies them.
+        apply_update: boolean scalar; where False, variables and moments keep their values, even if a gradient is NaN.
+        step_number: that of `step_number()`, where it is read already.
         """
         groups: dict[object, list] = {}
         for gradient, variable in zip(gradients, variables, strict=True):
@@ -272,16 +269,8 @@ class _DecayingOptimizer(keras.optimizers.Optimizer):
     def get_config(self) -> dict:
         config = super().get_config()
         config.pop("weight_decay", None)
-        names = (
-            "weight_decay_rate",
-            "beta_1",
-            "beta_2",
-            "epsilon",
-            "bias_correction",
-            "layerwise_lr_decay",
-            "epsilon_after_correction",
-        )
-        values = {name: getattr(self, name) for name in names}
+        names = "weight_decay_rate beta_1 beta_2 epsilon bias_correction layerwise_lr_decay epsilon_after_correction"
+        values = {name: getattr(self, name) for name in names.split()}
         return {**config, **values, "exclude_from_weight_decay": list(self.excluded_patterns)}
 
 
@@ -374,21 +363,14 @@ def create_optimizer(
     schedule = WarmupLinearDecay(learning_rate, num_train_steps, num_warmup_steps, recipe.warmup, recipe.lr_decay_power)
     num_warmup_steps = num_warmup_steps or 0
     if 0 < num_warmup_steps < min(1, num_train_steps / 100):
-        logging.warning(
-            "num_warmup_steps=%g is a number of steps, not a share: for that write %g * %d.",
-            num_warmup_steps,
-            num_warmup_steps,
-            num_train_steps,
-        )
+        message = "num_warmup_steps=%g is a number of steps, not a share: for that write %g * %d."
+        logging.warning(message, num_warmup_steps, num_warmup_steps, num_train_steps)
     if num_warmup_steps >= num_train_steps:  # by default 10,000, as in the original, whatever the run's length
         reached = min(num_train_steps / num_warmup_steps, 1.0) * learning_rate
         logging.warning(
             "The warm-up of %d steps is not shorter than the run of %d: the learning rate rises to %g at its very end "
             "(of %g) and never falls. A tenth of the steps is usual (num_warmup_steps, warmup_proportion).",
-            num_warmup_steps,
-            num_train_steps,
-            reached,
-            learning_rate,
+            *(num_warmup_steps, num_train_steps, reached, learning_rate),
         )
     optimizers = {"adamw": AdamWeightDecay, "lamb": Lamb}
     if name not in optimizers:

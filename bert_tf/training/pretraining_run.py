@@ -13,9 +13,14 @@ from absl import logging
 from bert_tf.data import records
 from bert_tf.families.config import BertConfig
 from bert_tf.families.families import AlbertConfig, DistilBertConfig, config_of_size
-from bert_tf.models import distillation, pretrained
+from bert_tf.families.recipe import with_recipe
+from bert_tf.models import distillation
 from bert_tf.pretraining import model_vocabulary
+from bert_tf.store.directory import read_config
+from bert_tf.store.open import OpenedModel, open_model
 from bert_tf.system.declare import value_of, with_models
+from bert_tf.system.messages import naming_flag
+from bert_tf.text.tokenizer_files import is_there
 from bert_tf.training import checkpoints, distribution, loop, run_directory
 from bert_tf.training.pretraining_settings import PretrainingSettings, student_family
 from bert_tf.training.pretraining_tasks import LeftToRightTask, PretrainingTask
@@ -35,23 +40,26 @@ def pretrain(settings: PretrainingSettings) -> dict[str, float]:
       ValueError, OSError: settings, records, vocabulary or weights are invalid or don't match; names the flag.
       loop.NonFiniteLossError, SystemExit: see `loop.train`.
     """
-    settings = with_models(settings, PretrainingSettings.check, settings.output_dir)
+    return run(with_models(settings, PretrainingSettings.check, settings.output_dir))
+
+
+def run(settings: PretrainingSettings) -> dict[str, float]:
+    """`pretrain` of settings that were checked, and name no model on the hub."""
     folder = settings.output_dir
     run_directory.check_script(folder, vars(settings))
-    if settings.do_train:
-        checkpoints.check_newest(folder)
+    newest = checkpoints.check_newest(folder) if settings.do_train else checkpoints.latest_checkpoint(folder)
     if settings.student_layers:
         settings = dataclasses.replace(settings, init_checkpoint=settings.teacher)
-    config, config_name = _configure(settings)
+    if not (settings.do_train or settings.init_checkpoint or newest):
+        raise ValueError(f"Nothing to evaluate: no checkpoint in --output_dir={folder}, and no --init_checkpoint.")
+    opened, config, config_name = _open(settings, newest)
     settings = _with_recipe(settings, config)
     run_directory.check_output_dir(folder, config)
-    if not (settings.do_train or settings.init_checkpoint or checkpoints.latest_checkpoint(folder)):
-        raise ValueError(f"Nothing to evaluate: no checkpoint in --output_dir={folder}, and no --init_checkpoint.")
     with distribution.set_up_run(settings) as strategy:
         loop.set_seed(settings.seed, settings.deterministic)
-        task = _kind_of_task(settings)(settings, config, config_name, strategy)
+        task = _kind_of_task(settings)(settings, config, config_name, strategy, opened)
         if settings.do_train:
-            run_directory.check_fixed(folder, task.recorded)
+            run_directory.Manifest(folder, task.recorded, [settings]).check_fixed()
         _check_records(task)
         return task.execute()
 
@@ -60,15 +68,28 @@ def _kind_of_task(settings: PretrainingSettings) -> type[PretrainingTask]:
     return DistillationTask if settings.teacher else TASKS[settings.objective]
 
 
-def _configure(settings: PretrainingSettings) -> tuple[BertConfig, str]:
-    """The model's configuration, and its name in messages."""
+def _open(settings: PretrainingSettings, newest: str | None) -> tuple[OpenedModel | None, BertConfig, str]:
+    """The model that the run begins with, or else its teacher; the configuration, and its name in messages.
+
+    newest: checkpoint in output_dir, if any: what the run began with may then be gone.
+    """
+    path, opened = settings.init_checkpoint or settings.teacher, None
+    has_config = bool(settings.bert_size or settings.bert_config_file)
+    if path and not (newest and has_config and not is_there(path)):
+        is_teacher = path == settings.teacher
+        with naming_flag("--teacher" if is_teacher else "--init_checkpoint"):
+            opened = open_model(path, is_checked=is_teacher or not has_config)
     if settings.bert_size:
         config, name = config_of_size(settings.bert_size), f"--bert_size={settings.bert_size}"
         if settings.vocab_file:
             config.vocab_size = model_vocabulary.tokenizer_of_model(settings.vocab_file, config).vocab_size
+    elif settings.bert_config_file:
+        config, name = read_config(settings.bert_config_file), settings.bert_config_file
+    elif settings.init_checkpoint:
+        config, name = opened.needed_config(), f"the configuration beside {settings.init_checkpoint}"
+        logging.info("Configuration from %s.", opened.config_file or settings.init_checkpoint)
     else:
-        config = pretrained.read_config(settings.bert_config_file, settings.init_checkpoint)
-        name = settings.bert_config_file or f"the configuration beside {settings.init_checkpoint}"
+        raise ValueError("Give --bert_config_file, or --init_checkpoint with a configuration beside it.")
     if settings.student_layers:
         family, config = student_family(settings, config), distillation.shallower(config, settings.layers)
         if family == "distilbert" and config.model_type != DistilBertConfig.model_type:
@@ -76,38 +97,31 @@ def _configure(settings: PretrainingSettings) -> tuple[BertConfig, str]:
     _kind_of_task(settings).configure(settings, config, name)
     if settings.nsp and not config.has_pooler:
         raise ValueError(f"--nsp needs a model with a pooler, but {name} is that of {config.title}: leave it out.")
-    return config, name
+    return opened, config, name
 
 
 def _with_recipe(settings: PretrainingSettings, config: BertConfig) -> PretrainingSettings:
-    """The settings, with how the family's authors pre-trained it where they say nothing, which is logged.
-
-    With a teacher they are those of DistilBERT.
-    """
+    """The settings, where they say nothing with those of the family's authors, or with a teacher of DistilBERT's."""
     kind = _kind_of_task(settings)
     recipe, warmup = kind.recipe(config), value_of(settings, "num_warmup_steps")
-    if differs := recipe != BertConfig.pretraining_recipe:
+    if recipe != BertConfig.pretraining_recipe:
         warmup = math.ceil(recipe.warmup_proportion * settings.num_train_steps)
     predictions = kind.default_predictions(settings, config)
     of_family = {"nsp": config.has_pooler and not settings.teacher, "max_predictions_per_seq": predictions}
-    of_authors = {"num_warmup_steps": warmup, "learning_rate": recipe.learning_rate, "optimizer": recipe.optimizer}
-    filled = {name: value for name, value in {**of_family, **of_authors}.items() if getattr(settings, name) is None}
-    chosen = [f"--{name}={filled[name]}" for name in of_authors if name in filled and differs]
-    if settings.do_train and chosen:
-        whose = DistilBertConfig.title if settings.teacher else config.title
-        logging.info("As %s was pre-trained by its authors, unless you say otherwise: %s.", whose, " ".join(chosen))
-    return dataclasses.replace(settings, **filled)
+    filled = {name: value for name, value in of_family.items() if getattr(settings, name) is None}
+    whose = f"As {DistilBertConfig.title if settings.teacher else config.title} was pre-trained"
+    settings = dataclasses.replace(settings, **filled)
+    return with_recipe(settings, recipe, whose if settings.do_train else None, num_warmup_steps=warmup)
 
 
 def _check_records(task: PretrainingTask) -> None:
-    """Checks the vocabulary, and the first records, against the model; warns of pairs that another family learns from.
+    """Checks the vocabulary, and the first records, against the model.
 
-    Labels of such pairs look the same; the summary beside the records tells them apart.
+    Warns of pairs that another family learns from, whose labels look the same, by the summary next to the records.
     """
     settings, masking = task.settings, task.masking
-    files = {f"--{flag}": opened.index.files for flag, opened in task.data.items()}
     is_new = not (settings.init_checkpoint or settings.teacher)
-    knows_size = model_vocabulary.check_size(settings.vocab_file, files, task.config, task.config_name, is_new)
+    knows_size = model_vocabulary.check_size(settings.vocab_file, task.summaries, task.config, task.config_name, is_new)
     if masking and masking.all_ids.max() >= task.config.vocab_size:  # records name another file; a GPU notices nothing
         raise ValueError(f"--vocab_file={settings.vocab_file} has more tokens than {task.config_name}.")
     count = 1 if knows_size else _BATCHES_WITHOUT_VOCABULARY
@@ -122,7 +136,7 @@ def _check_records(task: PretrainingTask) -> None:
             raise ValueError(f"--{flag} holds single sequences, without a second segment: give --nsp=false.")
         if masking and opened.pairs and (problem := masking.problem(batch)):
             raise ValueError(f"--{flag} {problem}: the records were made with another vocabulary (--vocab_file).")
-        for path, summary in model_vocabulary.summaries_of(index.files).items() if settings.nsp else ():
+        for path, summary in opened.summaries.items() if settings.nsp else ():
             made = summary.get("flags", {}).get("next_sentence", "random")
             if made != usual:
                 logging.warning(

@@ -12,6 +12,7 @@ from bert_tf.system import checks
 from bert_tf.system.declare import (
     ORIGINAL,
     REQUIRED,
+    changeable_setting,
     check_values,
     inherited_setting,
     non_default_settings,
@@ -19,14 +20,14 @@ from bert_tf.system.declare import (
     setting_group,
 )
 from bert_tf.system.storage import is_name
-from bert_tf.training.settings import DeviceSettings, TrainingSettings
+from bert_tf.training.settings import TrainingSettings
 from bert_tf.training.teacher import LanguageTeacherSettings
 
 MASKS, ELECTRA = "Masks of unmasked records", "With --objective=electra"  # headings of --help
 
 
 @dataclasses.dataclass(frozen=True)
-class PretrainingSettings(LanguageTeacherSettings, TrainingSettings, DeviceSettings):
+class PretrainingSettings(LanguageTeacherSettings, TrainingSettings):
     """What is trained, on which data, for how long; the flags of run_pretraining.py.
 
     nsp, mask_rule: None: as in the model's family. learning_rate: None: that of the family's recipe.
@@ -35,7 +36,7 @@ class PretrainingSettings(LanguageTeacherSettings, TrainingSettings, DeviceSetti
     input_file: str = setting(
         REQUIRED, "TFRecord files of create_pretraining_data.py: files or globs, separated by commas.", heading=ORIGINAL
     )
-    output_dir: str = setting(
+    output_dir: str = changeable_setting(
         REQUIRED,
         "Directory for checkpoints, logs and eval_results.txt. A run in it is resumed.",
         check=checks.check_output_dir,
@@ -45,17 +46,21 @@ class PretrainingSettings(LanguageTeacherSettings, TrainingSettings, DeviceSetti
         "The model's configuration, whose name says the family: bert_config.json, albert_config.json and so on. If "
         "unset, the one beside --init_checkpoint.",
         check=checks.check_file,
+        on_card=False,
     )
     init_checkpoint: str | None = setting(
         None,
         "Weights to start from: a checkpoint, a Hugging Face directory or name, or a SavedModel of TensorFlow Hub. "
         "Ignored once output_dir has a checkpoint.",
         model_check=read_head,
+        on_card=False,
     )
-    do_train: bool = setting(False, "Train until --num_train_steps.")
-    do_eval: bool = setting(False, "Evaluate at the end, and write eval_results.txt.")
+    do_train: bool = changeable_setting(False, "Train until --num_train_steps.")
+    do_eval: bool = changeable_setting(False, "Evaluate at the end, and write eval_results.txt.")
     max_seq_length: int = setting(
-        128, "Tokens per sequence. Must match the data; for unmasked records, at least the data's."
+        128,
+        "Tokens per sequence. Must match the data; for unmasked records, at least the data's.",
+        on_card=True,
     )
     max_predictions_per_seq: int | None = setting(
         20,
@@ -65,14 +70,16 @@ class PretrainingSettings(LanguageTeacherSettings, TrainingSettings, DeviceSetti
         unset=True,
         least=1,
     )
-    eval_batch_size: int = setting(8, "Examples per batch in evaluation, over all devices.", least=1)
+    eval_batch_size: int = changeable_setting(8, "Examples per batch in evaluation, over all devices.", least=1)
     learning_rate: float | None = inherited_setting(
         OptimizerSettings,
         "learning_rate",
         help="Peak learning rate. BERT: 1e-4 from random weights (the paper), 2e-5 from released ones. If unset, 5e-5 "
         "for BERT; for other families their authors', which is logged and meant for their large batches.",
     )
-    num_train_steps: int = setting(100000, "Total steps, over which the learning rate decays to 0.", least=1)
+    num_train_steps: int = setting(
+        100000, "Total steps, over which the learning rate decays to 0.", least=1, on_card=True
+    )
     num_warmup_steps: int | None = setting(
         10000,
         "Steps over which the learning rate rises from 0 (not a share). If unset, 10000 for BERT, and for other "
@@ -80,8 +87,8 @@ class PretrainingSettings(LanguageTeacherSettings, TrainingSettings, DeviceSetti
         unset=True,
         least=0,
     )
-    max_eval_steps: int = setting(100, "Maximum batches per evaluation.", least=1)
-    eval_input_file: str | None = setting(
+    max_eval_steps: int = changeable_setting(100, "Maximum batches per evaluation.", least=1)
+    eval_input_file: str | None = changeable_setting(
         None,
         "Held-out records: the first --max_eval_steps batches, each record once. If unset, --input_file is repeated to "
         "exactly --max_eval_steps batches, as in the original.",
@@ -94,13 +101,14 @@ class PretrainingSettings(LanguageTeacherSettings, TrainingSettings, DeviceSetti
         check=checks.check_file,
         model_check=read_head,
         model_file=vocabulary_in,
+        on_card=False,
     )
     lr_decay_power: float = setting(
         1.0,
         "The learning rate decays as the share of steps left to this power; 1: linearly. Warm-up is always linear.",
         above=0,
     )
-    stop_at_step: int | None = setting(
+    stop_at_step: int | None = changeable_setting(
         None,
         "End at this step, with the learning rate of a run of --num_train_steps; a later command on the same "
         "output_dir goes on, e.g. with records of 512 tokens.",
@@ -171,7 +179,7 @@ class PretrainingSettings(LanguageTeacherSettings, TrainingSettings, DeviceSetti
         above=0,
         most=1,
     )
-    generator_config_file: str | None = setting(
+    generator_config_file: str | None = changeable_setting(
         None,
         "The generator's configuration (electra_config.json), instead of --generator_size.",
         check=checks.check_file,
@@ -190,12 +198,9 @@ class PretrainingSettings(LanguageTeacherSettings, TrainingSettings, DeviceSetti
         return [*(["input_file"] if needed else []), *(["eval_input_file"] if self.eval_input_file else [])]
 
     def check(self) -> None:
-        """Refuses settings that contradict each other, and files and folders that are not there; reads none of them.
-
-        A model may still be a name on the hub.
-        """
+        """Raises if settings contradict each other, or files and folders are not there; a model may be a hub name."""
         check_values(self)
-        self.check_devices(self.dtype, self.use_xla)
+        self.check_devices(self.use_xla)
         if not self.do_train and not self.do_eval:
             raise ValueError("Nothing to do: give --do_train, --do_eval or both.")
         stop, steps = self.stop_at_step or 0, self.num_train_steps
@@ -236,5 +241,4 @@ _APART = {
 
 
 def student_family(settings: PretrainingSettings, teacher: BertConfig) -> str:
-    """--student_family, or what it is if not given."""
     return settings.student_family or ("distilbert" if teacher.model_type == BertConfig.model_type else "same")

@@ -29,6 +29,7 @@ from bert_tf.pretraining.masking import Masking
 from bert_tf.store import card, saving
 from bert_tf.store.card import CardFacts
 from bert_tf.store.directory import ModelFiles, read_model_files
+from bert_tf.store.open import OpenedModel
 from bert_tf.store.tensor_files import Weights
 from bert_tf.store.variable_names import pooler
 from bert_tf.system.declare import non_default_settings
@@ -36,14 +37,14 @@ from bert_tf.system.messages import naming_flag
 from bert_tf.system.text_files import list_files, warn_of_missing_shards
 from bert_tf.text import find_vocabulary
 from bert_tf.training import checkpoints, distribution, run_directory
-from bert_tf.training.loop import Run, restore
+from bert_tf.training.loop import Run
 from bert_tf.training.pretraining_settings import ELECTRA_FLAGS, MASK_FLAGS, PretrainingSettings
 from bert_tf.training.step import Trainer, make_evaluate_function
 from bert_tf.training.teacher import DISTILLATION_FLAGS
 
-# Rows, the number of their batch, and the number in it of the first of them -> features.
 _MASK_RULES = {"bert": mask_rules.bert, "roberta": mask_rules.roberta, "electra": mask_rules.electra}
 _RECORDS_COMPARED = 16  # at most, by workers: the first ones of blocks
+# Rows, the number of their batch, and the number in it of the first of them -> features.
 Labeller = Callable[[Mapping[str, tf.Tensor], tf.Tensor, tf.Tensor], dict[str, tf.Tensor]]
 
 
@@ -51,14 +52,15 @@ Labeller = Callable[[Mapping[str, tf.Tensor], tf.Tensor, tf.Tensor], dict[str, t
 class OpenedRecords:
     """Pre-training records.
 
-    flag: the flag that named them, without dashes. index, features: see `records`.
-    pairs: unmasked pairs per row; None for masked records.
+    flag: that named them, without dashes. pairs: unmasked pairs per row; None for masked records.
+    summaries: those next to the records, by their paths.
     """
 
     flag: str
     index: records.RecordIndex
     features: dict
     pairs: int | None
+    summaries: dict[str, dict]
 
 
 def token_counts(opened: OpenedRecords, vocab_size: int) -> np.ndarray:
@@ -72,10 +74,7 @@ def token_counts(opened: OpenedRecords, vocab_size: int) -> np.ndarray:
 
 
 def open_all_records(settings: PretrainingSettings, config: BertConfig, config_name: str) -> dict[str, OpenedRecords]:
-    """The records that are needed, by the names of their flags.
-
-    config: of the model, which limits their ids. config_name: the configuration in messages.
-    """
+    """The records that are needed, by the names of their flags. config: of the model, which limits their ids."""
 
     limits = {"vocab_size": config.vocab_size, "segments": max(2, config.type_vocab_size), "model_name": config_name}
     lengths = settings.max_seq_length, settings.max_predictions_per_seq
@@ -87,7 +86,7 @@ def open_all_records(settings: PretrainingSettings, config: BertConfig, config_n
         with naming_flag(f"--{flag}"):
             index = records.index_records(files, None, verify=settings.verify_records)
             features = features_of(index.first_payloads(), *lengths, **limits, no_masked=no_masked)
-        return OpenedRecords(flag, index, *features)
+        return OpenedRecords(flag, index, *features, model_vocabulary.summaries_of(index.files))
 
     return {flag: open_records(flag, getattr(settings, flag)) for flag in settings.records_read}
 
@@ -95,19 +94,20 @@ def open_all_records(settings: PretrainingSettings, config: BertConfig, config_n
 class PretrainingTask(Run):
     """A run of masked LM; in families with a pooler also of the order of two segments, unless --nsp=false.
 
-    config: of the model. name: the configuration in messages.
-
-    data: the run's records, by the names of their flags.
-    masking: how unmasked records are masked; None if there are none, or nothing is masked.
+    name: the configuration in messages. opened: the model that it starts from, or its teacher.
+    data: the run's records, by the names of their flags. masking: how unmasked records are masked, if any.
     token_weights: of `mask_rules.smoothed`; None: all tokens are masked alike.
     own_masks: attributes of the masks that the settings have no say in.
     """
 
     own_masks: Mapping[str, object] = {}
 
-    def __init__(self, settings: PretrainingSettings, config: BertConfig, name: str, strategy: tf.distribute.Strategy):
+    def __init__(
+        self, settings: PretrainingSettings, config: BertConfig, name: str, strategy: tf.distribute.Strategy,
+        opened: OpenedModel | None = None,
+    ):  # fmt: skip
         super().__init__(settings, strategy, settings.stop_at_step or settings.num_train_steps)
-        self.config, self.config_name = config, name
+        self.config, self.config_name, self.opened = config, name, opened
         self.data = open_all_records(settings, config, name)
         read = {opened.index.fingerprint for opened in self.data.values()}
         if len(read) == 1 and settings.do_train and (settings.do_eval or settings.eval_every_steps):
@@ -123,11 +123,11 @@ class PretrainingTask(Run):
         self.prepare()
 
     def prepare(self) -> None:
-        """Opens what only this kind of task reads; called once, at the end of __init__."""
+        """Opens what only this kind of task reads."""
 
     @staticmethod
     def configure(settings: PretrainingSettings, config: BertConfig, config_name: str) -> None:
-        """Refuses a configuration that can't be trained like this."""
+        """Raises if a configuration can't be trained like this."""
         if config.is_causal:
             raise ValueError(
                 f"--objective={settings.objective} needs attention to both sides, but attention is {config.attention} "
@@ -145,14 +145,17 @@ class PretrainingTask(Run):
     def family(self) -> Family:
         return family_of(self.config)
 
+    @property
+    def summaries(self) -> model_vocabulary.Summaries:
+        return {f"--{flag}": opened.summaries for flag, opened in self.data.items()}
+
     @functools.cached_property
     def vocabulary(self) -> ModelFiles | None:
-        """Vocabulary and casing of the model; see `model_vocabulary.choose_vocabulary`, which logs and raises."""
-        settings, files = self.settings, {f"--{flag}": opened.index.files for flag, opened in self.data.items()}
+        """Vocabulary and casing of the model."""
+        settings = self.settings
         # A student of layers starts from its teacher; one of a configuration has its teacher's vocabulary, too.
         taught = bool(settings.teacher) and (bool(settings.student_layers) or not settings.init_checkpoint)
-        model = settings.init_checkpoint or settings.teacher
-        return model_vocabulary.choose_vocabulary(settings.vocab_file, model, files, self.config, from_teacher=taught)
+        return model_vocabulary.choose_vocabulary(settings.vocab_file, self.opened, self.summaries, self.config, taught)
 
     @property
     def objective(self):
@@ -164,23 +167,22 @@ class PretrainingTask(Run):
 
     @property
     def evaluation_objective(self):
-        """The objective in evaluation, which may have further metrics."""
         return self.objective
 
     def create_model(self) -> keras.Model:
-        """The model with random weights, not built; to be called in the strategy's scope."""
         return self.model_class(self.config, dtype=self.settings.dtype_policy)
 
     @property
     def model_class(self) -> type[keras.Model]:
         return task_models.BertForPreTraining if self.config.has_pooler else task_models.BertForMaskedLM
 
-    def start(self) -> str | Weights | None:
-        """The weights that the model starts from without a run to resume; see `loop.restore`."""
-        return self.settings.init_checkpoint
+    def start(self, model: keras.Model) -> str | Weights | None:
+        """The weights that the model starts from without a run to resume; with one, their name."""
+        path, resumes = self.settings.init_checkpoint, checkpoints.latest_checkpoint(self.output_dir)
+        return path if resumes or not path else model.weights_in(self.opened.weights)
 
     def around(self, model: keras.Model):
-        """What is trained and evaluated: the model, or a model around it; to be called in the strategy's scope."""
+        """What is trained and evaluated: the model, or a model around it."""
         return model
 
     @staticmethod
@@ -189,7 +191,8 @@ class PretrainingTask(Run):
         if settings.mask_smoothing:  # rows differ in how many they get
             return min(math.ceil(2 * share * length), length)
         if mask_rule_of(settings, config) == "roberta":
-            return mask_rules.roberta_predictions(share, length, settings.do_whole_word_mask)
+            # Whole words: half as many again, rarely reached.
+            return int(share * length * (1.5 if settings.do_whole_word_mask else 1)) + 1
         return 20
 
     @property
@@ -219,12 +222,10 @@ class PretrainingTask(Run):
     # --- the order of work, see `Run.execute` -------------------------------------------------------------------------
 
     def schedule(self) -> tuple[int, int, Recipe]:
-        """The steps, those of the warm-up and the recipe; see `optimization.create_optimizer`."""
         recipe = dataclasses.replace(self.recipe(self.config), lr_decay_power=self.settings.lr_decay_power)
         return self.settings.num_train_steps, self.settings.num_warmup_steps, recipe
 
     def restore(self, model: keras.Model, optimizer: keras.optimizers.Optimizer | None) -> int:
-        """See `loop.restore`; also makes what is around the model."""
         settings, config = self.settings, self.config
         with self.strategy.scope():
             if config.draws_normal_weights:
@@ -235,10 +236,11 @@ class PretrainingTask(Run):
         # its generator; a warning says that it is random.
         unread = ("generator/", "generator_predictions/")
         unread += () if settings.nsp else ("cls/seq_relationship/", pooler(config.model_type) + "/")
-        return restore(model, optimizer, self.output_dir, self.start(), settings.init_with_optimizer, unread=unread)
+        start, with_optimizer = self.start(model), settings.init_with_optimizer
+        return checkpoints.restore(model, optimizer, self.output_dir, start, with_optimizer, unread=unread)
 
     def create_trainer(self, optimizer: keras.optimizers.Optimizer) -> tuple[Trainer, dict]:
-        """The trainer, and further arguments of `loop.train`; errors in its batches name the record."""
+        """The trainer, and further arguments of `loop.train`."""
         settings, opened = self.settings, self.data["input_file"]
         self.reading = records.explained_errors(opened.index, opened.features, opened.flag)
         cost = settings.max_seq_length, self.flops_per_example
@@ -247,14 +249,14 @@ class PretrainingTask(Run):
         return trainer, {"eval_every_steps": settings.eval_every_steps, "cost_of_example": cost}
 
     def begin(self, step: int, trainer: Trainer | None) -> None:
-        """Claims output_dir for the training, if steps are left, and saves the checkpoint of a new run there."""
+        """Records the run in output_dir, if steps are left, and saves the checkpoint of a new one there."""
         settings, folder = self.settings, self.output_dir
         writes, goes_on = self.chief and self.trains, step < self.num_train_steps
+        self.manifest = run_directory.Manifest(folder, self.recorded_settings(), [settings])
         # A run that was killed after its last step has yet to write cards; the weights it began with may be gone.
         self.facts = self.card_facts() if writes and (goes_on or card.read_generated_card(folder) is None) else None
         if writes and goes_on:
-            recorded = self.recorded_settings() | {run_directory.BEGINNING: self.facts.beginning}
-            run_directory.record_settings(folder, recorded, resumed=step > 0)
+            self.manifest.record(resumed=step > 0, **{run_directory.BEGINNING: self.facts.beginning})
             newest = checkpoints.latest_checkpoint(folder)
             # A run that goes on keeps its vocabulary, which was complete before its first checkpoint.
             is_there = newest and find_vocabulary(folder, self.family.tokenizer_class)
@@ -319,14 +321,12 @@ class PretrainingTask(Run):
         return lambda rows, step, first_row: rule(rows, seed, step, self.masking, first_row)
 
     def create_masking(self) -> Masking | None:
-        """How unmasked records are masked; None if there are none."""
         settings = self.settings
         if not any(opened.pairs for opened in self.data.values()):
             for name in non_default_settings(settings, MASK_FLAGS):
                 raise ValueError(f"--{name} is for unmasked records; these were already masked when they were made.")
             return None
-        model = settings.init_checkpoint or settings.teacher
-        vocab_file = settings.vocab_file or (model and read_model_files(model).vocab_file)
+        vocab_file = settings.vocab_file or (self.opened and self.opened.vocab_file)
         if not vocab_file:
             raise ValueError("The records are unmasked, to be masked during training: give --vocab_file.")
         values = {name: getattr(settings, name) for name in ("max_predictions_per_seq", *MASK_FLAGS)}
@@ -368,12 +368,10 @@ class PretrainingTask(Run):
         return {name: value for name, value in recorded.items() if name not in self.unused_settings}
 
     def card_facts(self) -> CardFacts:
-        """What is known of the run for the card of its model."""
         index, is_served = self.data["input_file"].index, self.vocabulary is not None
         usage = textwrap.dedent(self.usage(card.PLACE, is_served))
-        facts = {"data": f"{index.total_records:,} records, fingerprint {index.fingerprint}", "usage": usage}
-        recorded = self.recorded_settings()
-        return run_directory.card_facts(self.output_dir, recorded, [self.settings], is_served=is_served, **facts)
+        data = f"{index.total_records:,} records, fingerprint {index.fingerprint}"
+        return self.manifest.card_facts(data, self.settings.init_checkpoint, is_served=is_served, usage=usage)
 
     def usage(self, folder: str, has_vocabulary: bool) -> str:
         if has_vocabulary:
@@ -381,10 +379,10 @@ class PretrainingTask(Run):
         return f'  from bert_tf import BertForPreTraining\n  BertForPreTraining.from_pretrained("{folder}")'
 
     def write_parts(self, facts: CardFacts) -> None:
-        """Writes what a user takes from a finished run beside the run's own checkpoint. facts: for its cards."""
+        """Writes what a user takes from a finished run besides its checkpoint."""
 
     def advice(self, folder: str) -> str:
-        """Lines that use the trained model, which has a vocabulary beside it."""
+        """Lines that use the trained model, which has a vocabulary next to it."""
         model = self.model_class.__name__
         mask = self.family.tokenizer_class.mask_token
         return (
@@ -408,8 +406,7 @@ def _content_of(index: records.RecordIndex) -> str:
 
 
 def mask_rule_of(settings: PretrainingSettings, config: BertConfig) -> str:
-    """The rule by which unmasked records are masked: "bert" or "roberta"; of smoothed masks, which have their own, the
-    first."""
+    """The rule by which unmasked records are masked; smoothed masks, which have their own, count as "bert"."""
     return settings.mask_rule or ("bert" if settings.mask_smoothing else config.mask_rule)
 
 

@@ -18,6 +18,7 @@ from bert_tf.pretraining import mask_rules, model_vocabulary
 from bert_tf.store import card, open_weights, saving, variable_names
 from bert_tf.store import directory as model_directory
 from bert_tf.store.card import CardFacts
+from bert_tf.store.open import open_model
 from bert_tf.store.tensor_files import Weights
 from bert_tf.system.declare import value_of
 from bert_tf.system.messages import naming_flag
@@ -30,10 +31,7 @@ _OUTPUT_LAYER = "cls/predictions/output_bias"  # of a masked LM
 
 
 class ElectraTask(PretrainingTask):
-    """Replaced token detection; see `ElectraPretrainer`. The configuration is the discriminator's.
-
-    generator_config: the generator's.
-    """
+    """Replaced token detection; see `ElectraPretrainer`. The configuration is the discriminator's."""
 
     own_masks: Mapping[str, object] = {
         "mask_rule": "electra", "mask_rate": mask_rules.ELECTRA_MASK_RATE, "random_rate": 0.0,
@@ -50,17 +48,16 @@ class ElectraTask(PretrainingTask):
 
     @staticmethod
     def default_predictions(settings: PretrainingSettings, config: BertConfig) -> int:
-        return mask_rules.electra_predictions(settings.masked_lm_prob, settings.max_seq_length)
+        return int((settings.masked_lm_prob + 0.005) * settings.max_seq_length)  # as configure_pretraining.py of theirs
 
     def prepare(self) -> None:
-        """Reads or makes the generator's configuration."""
         settings, untied = self.settings, self.settings.untied_generator_embeddings
         start = checkpoints.latest_checkpoint(settings.output_dir) or settings.init_checkpoint
         if path := settings.generator_config_file:
             with naming_flag("--generator_config_file"):
                 generator_config = model_directory.read_config(path)
         elif settings.generator_size is None and start and "generator" in open_weights.open_weights(start).parts:
-            generator_config = model_directory.read_model(start, part="generator")[1].config
+            generator_config = open_model(start, part="generator").config
         else:
             generator_config = self.config.generator(value_of(settings, "generator_size"))
             if untied:
@@ -101,7 +98,7 @@ class ElectraTask(PretrainingTask):
     # --- the run's directory -----------------------------------------------------------------------------------------
 
     def lock_and_record_output_dir(self, description: Mapping[str, bytes]) -> None:
-        """Also keeps the generator's configuration, from where its weights are read."""
+        """Also keeps the generator's configuration."""
         super().lock_and_record_output_dir(description)
         run_directory.lock_and_record_output_dir(
             posixpath.join(self.settings.output_dir, "generator"), self.generator_config
@@ -129,17 +126,16 @@ class ElectraTask(PretrainingTask):
 
 
 class DistillationTask(PretrainingTask):
-    """Distillation; see `distillation.LanguageDistillation`. The configuration is the student's.
-
-    teacher: opened and checked.
-    """
+    """Distillation; see `distillation.LanguageDistillation`. The configuration is the student's."""
 
     model_class = BertForMaskedLM
 
     def prepare(self) -> None:
         files, settings = self.vocabulary, self.settings
         tokenizer = files and model_vocabulary.tokenizer_of_model(files.vocab_file, self.config, files.casing)
-        self.teacher = open_teacher(settings.teacher, tokenizer, settings.max_seq_length, _OUTPUT_LAYER)
+        is_open = self.opened and settings.init_checkpoint in (None, settings.teacher)
+        teacher = self.opened if is_open else settings.teacher
+        self.teacher = open_teacher(teacher, tokenizer, settings.max_seq_length, _OUTPUT_LAYER)
         if self.teacher.files.config.is_causal:
             raise ValueError("--teacher has causal attention: it does not score masked tokens.")
 
@@ -154,10 +150,10 @@ class DistillationTask(PretrainingTask):
         alphas = (settings.alpha_ce, settings.alpha_mlm, settings.alpha_cos, settings.alpha_mse)
         return LanguageDistillation(*alphas, settings.temperature, settings.restrict_ce_to_mask)
 
-    def start(self) -> str | Weights | None:
+    def start(self, model: keras.Model) -> str | Weights | None:
         layers, transform = self.settings.layers, self.settings.vocab_transform
         if not layers:
-            return super().start()
+            return super().start(model)
         return chosen_layers(self.teacher.weights, layers, self.config, transform=transform)
 
     def around(self, model: keras.Model) -> TaughtLanguageModel:

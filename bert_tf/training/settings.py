@@ -17,6 +17,7 @@ from bert_tf.system.declare import (
     ORIGINAL,
     REQUIRED,
     Flags,
+    changeable_setting,
     check_values,
     inherited_setting,
     non_default_settings,
@@ -25,7 +26,6 @@ from bert_tf.system.declare import (
 )
 from bert_tf.system.messages import naming_flag
 from bert_tf.system.storage import is_remote
-from bert_tf.text.tokenizer_files import directory_of
 from bert_tf.training.teacher import DISTILLATION, TeacherSettings
 
 DTYPE_POLICIES = {"float32": "float32", "bfloat16": "mixed_bfloat16", "float16": "mixed_float16"}
@@ -46,9 +46,13 @@ class ModelSettings:
         heading=ORIGINAL,
         check=check_weights,
         model_check=read_head,
+        on_card=False,
     )
     bert_config_file: str | None = setting(
-        None, "The model's configuration. If unset, the one beside --init_checkpoint.", check=check_file
+        None,
+        "The model's configuration. If unset, the one beside --init_checkpoint.",
+        check=check_file,
+        on_card=False,
     )
     vocab_file: str | None = setting(
         None,
@@ -57,6 +61,7 @@ class ModelSettings:
         check=check_file,
         model_check=read_head,
         model_file=vocabulary_in,
+        on_card=False,
     )
     do_lower_case: bool | None = setting(
         True,
@@ -67,6 +72,7 @@ class ModelSettings:
         128,
         "Maximum tokens of an example, including [CLS] and [SEP]; longer ones are cut, or read as several windows.",
         least=3,
+        on_card=True,
     )
     strip_accents: bool | None = setting(
         None,
@@ -77,44 +83,32 @@ class ModelSettings:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DeviceSettings:
-    """Where to compute; see `distribution.set_up_devices`."""
+    """Where to compute, see `distribution.set_up_devices`, and in which arithmetic."""
 
-    distribution_strategy: str = setting(
+    distribution_strategy: str = changeable_setting(
         "one_device",
         "one_device: the first GPU, or the CPU. mirrored: all GPUs of this host. multi_worker_mirrored: several hosts, "
         "described in TF_CONFIG. tpu: see --tpu_name. Batch sizes count all devices together.",
         heading="Devices",
         choices=("one_device", "mirrored", "multi_worker_mirrored", "tpu"),
     )
-    num_virtual_cpus: int | None = setting(
+    num_virtual_cpus: int | None = changeable_setting(
         None, "Split the CPU into this many devices, to try mirrored without GPUs.", least=1, most=MOST_VIRTUAL_CPUS
     )
-    use_tpu: bool = setting(False, "The original's name for --distribution_strategy=tpu.", heading=ORIGINAL)
-    tpu_name: str | None = setting(None, "Name of the Cloud TPU, or its address grpc://host:8470; local on a TPU VM.")
-    tpu_zone: str | None = setting(None, "Zone of the Cloud TPU, e.g. us-central1-b. If unset, this machine's.")
-    gcp_project: str | None = setting(None, "Google Cloud project of the TPU. If unset, this machine's.")
-    master: str | None = setting(None, "Address of the TensorFlow master; --tpu_name is the usual way to give it.")
-    num_tpu_cores: int = setting(
+    use_tpu: bool = changeable_setting(False, "The original's name for --distribution_strategy=tpu.", heading=ORIGINAL)
+    tpu_name: str | None = changeable_setting(
+        None, "Name of the Cloud TPU, or its address grpc://host:8470; local on a TPU VM."
+    )
+    tpu_zone: str | None = changeable_setting(
+        None, "Zone of the Cloud TPU, e.g. us-central1-b. If unset, this machine's."
+    )
+    gcp_project: str | None = changeable_setting(None, "Google Cloud project of the TPU. If unset, this machine's.")
+    master: str | None = changeable_setting(
+        None, "Address of the TensorFlow master; --tpu_name is the usual way to give it."
+    )
+    num_tpu_cores: int = changeable_setting(
         8, "Cores of the TPU. TensorFlow 2 detects them automatically; a difference is logged.", least=1
     )
-
-    @property
-    def strategy(self) -> str:
-        """The name of the strategy: distribution_strategy, or tpu with the original's use_tpu."""
-        return "tpu" if self.use_tpu else self.distribution_strategy
-
-    def check_devices(self, dtype: str, use_xla: bool | None = None) -> None:
-        """Refuses flags that make no sense on the devices, and a TF_CONFIG that does not describe them."""
-        if self.strategy == "tpu" and dtype == "float16":
-            raise ValueError("--dtype=float16: a TPU computes in bfloat16 or float32; give --dtype=bfloat16.")
-        if self.strategy == "tpu" and use_xla:
-            raise ValueError("--use_xla: a TPU always compiles the whole step with XLA; leave it out.")
-        check_tf_config(self.strategy)
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class ComputationSettings:
-    """How to compute with a model."""
 
     dtype: str = setting(
         "float32",
@@ -126,23 +120,36 @@ class ComputationSettings:
 
     @property
     def dtype_policy(self) -> str:
-        """Keras's name for `dtype`."""
         return DTYPE_POLICIES[self.dtype]
+
+    @property
+    def strategy(self) -> str:
+        return "tpu" if self.use_tpu else self.distribution_strategy
+
+    def check_devices(self, use_xla: bool | None = None) -> None:
+        """Raises if flags make no sense on the devices, or TF_CONFIG does not describe them."""
+        if self.strategy == "tpu" and self.dtype == "float16":
+            raise ValueError("--dtype=float16: a TPU computes in bfloat16 or float32; give --dtype=bfloat16.")
+        if self.strategy == "tpu" and use_xla:
+            raise ValueError("--use_xla: a TPU always compiles the whole step with XLA; leave it out.")
+        check_tf_config(self.strategy)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class TrainingSettings(ComputationSettings):
+class TrainingSettings(DeviceSettings):
     """How to compute a step, what to log, and which checkpoints to keep. optimizer: None: that of the recipe."""
 
-    train_batch_size: int = setting(32, "Examples per step, over all devices.", heading=ORIGINAL, least=1)
-    save_checkpoints_steps: int = setting(1000, "Steps between two checkpoints.", least=1)
-    iterations_per_loop: int = setting(1000, "Most steps per call of the graph; fewer if they take over 5 s.", least=1)
-    use_xla: bool | None = setting(
+    train_batch_size: int = setting(32, "Examples per step, over all devices.", heading=ORIGINAL, least=1, on_card=True)
+    save_checkpoints_steps: int = changeable_setting(1000, "Steps between two checkpoints.", least=1)
+    iterations_per_loop: int = changeable_setting(
+        1000, "Most steps per call of the graph; fewer if they take over 5 s.", least=1
+    )
+    use_xla: bool | None = changeable_setting(
         None,
         "Compile the whole step with XLA, once for each shape. If unset, on GPUs; slower on CPUs; not for TPUs.",
         heading="Computation",
     )
-    recompute: bool = setting(
+    recompute: bool = changeable_setting(
         False,
         "Keep only the input of each layer, which the backward pass computes again: the same step in much less memory, "
         "for a third more operations.",
@@ -162,15 +169,18 @@ class TrainingSettings(ComputationSettings):
         "Seed of initial weights, data order and dropout; change it to vary a run.",
         heading="Run, checkpoints and log",
         least=0,
+        on_card=True,
     )
     skip_nonfinite_steps: bool = setting(
         False, "Skip and count steps with a NaN or infinite loss, instead of stopping."
     )
-    keep_checkpoint_max: int = setting(5, "Checkpoints kept in output_dir, with optimizer state; 0 keeps all.", least=0)
-    log_every_steps: int = setting(
+    keep_checkpoint_max: int = changeable_setting(
+        5, "Checkpoints kept in output_dir, with optimizer state; 0 keeps all.", least=0
+    )
+    log_every_steps: int = changeable_setting(
         100, "Steps between two log lines, or a tenth of the run if that is less; curves have fifty points.", least=1
     )
-    eval_every_steps: int = setting(
+    eval_every_steps: int = changeable_setting(
         0,
         "Steps between two evaluations during training; 0: none in pre-training, one per epoch in fine-tuning.",
         least=0,
@@ -181,7 +191,6 @@ class TrainingSettings(ComputationSettings):
 
     @property
     def checkpoints_while_training(self) -> int:
-        """How many checkpoints are kept while the run goes on; 0: all of them."""
         return self.keep_checkpoint_max
 
 
@@ -196,7 +205,7 @@ _APART = {
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class FineTuningSettings(OptimizerSettings, TeacherSettings, TrainingSettings, DeviceSettings, ModelSettings):
+class FineTuningSettings(OptimizerSettings, TeacherSettings, TrainingSettings, ModelSettings):
     """A fine-tuning run of any task: model, actions, schedule. None means "not given".
 
     keep_checkpoint_max: None: the run keeps its newest checkpoint until it ends, and then only the weights of its
@@ -204,21 +213,23 @@ class FineTuningSettings(OptimizerSettings, TeacherSettings, TrainingSettings, D
     eval_batch_size: None: predict_batch_size.
     """
 
-    output_dir: str = setting(
+    output_dir: str = changeable_setting(
         REQUIRED,
         "Directory for checkpoints and results. A run in it is resumed.",
         heading=ORIGINAL,
         check=check_output_dir,
     )
-    do_train: bool = setting(False, "Train on the training set.")
-    do_eval: bool = setting(
+    do_train: bool = changeable_setting(False, "Train on the training set.")
+    do_eval: bool = changeable_setting(
         False,
         "Evaluate on the dev set while training (--eval_every_steps), which keeps the best model, and at the end.",
     )
-    do_predict: bool = setting(False, "Predict the test set.")
-    eval_batch_size: int | None = setting(None, "Examples per batch in evaluation, over all devices.", least=1)
-    predict_batch_size: int = setting(8, "Examples per batch in prediction, over all devices.", least=1)
-    num_train_epochs: float = setting(3.0, "Passes over the training set; may be a fraction.", least=0)
+    do_predict: bool = changeable_setting(False, "Predict the test set.")
+    eval_batch_size: int | None = changeable_setting(
+        None, "Examples per batch in evaluation, over all devices.", least=1
+    )
+    predict_batch_size: int = changeable_setting(8, "Examples per batch in prediction, over all devices.", least=1)
+    num_train_epochs: float = setting(3.0, "Passes over the training set; may be a fraction.", least=0, on_card=True)
     distillation_weight: float | None = setting(
         0.5,  # as in run_squad_w_distillation.py
         "With --teacher: the share of the loss against the teacher's outputs; the rest is that against the labels. If "
@@ -251,18 +262,22 @@ class FineTuningSettings(OptimizerSettings, TeacherSettings, TrainingSettings, D
         "LoRA: leave the encoder as it is, and train the head and two matrices of this rank beside each projection: "
         "far less memory. 8 is usual, with a --learning_rate of about 4e-4. If unset, the encoder is trained.",
         least=1,
+        may_change_on_resume=False,
     )
     lora_alpha: float | None = setting(
-        None, "With --lora_rank: their product is multiplied by alpha / rank. If unset, twice the rank.", above=0
+        None,
+        "With --lora_rank: their product is multiplied by alpha / rank. If unset, twice the rank.",
+        above=0,
+        may_change_on_resume=False,
     )
-    num_seeds: int = setting(
+    num_seeds: int = changeable_setting(
         1,
         "Train this many times with seeds --seed, --seed + 1, ..., report mean, min and max, and keep the best.",
         heading="Chosen by the results on the dev set",
         least=1,
         most=1_000,
     )
-    search: str | None = setting(
+    search: str | None = changeable_setting(
         None,
         "Train with every combination of these settings and keep the best on the dev set; the paper's grid: "
         f"'learning_rate=2e-5,3e-5,5e-5;train_batch_size=16,32'. You can search over {', '.join(SEARCHED)}.",
@@ -270,7 +285,7 @@ class FineTuningSettings(OptimizerSettings, TeacherSettings, TrainingSettings, D
     early_stopping_patience: int = setting(
         0, "Stop after this many evaluations without improvement; 0: never.", least=0
     )
-    use_best_model: bool = setting(
+    use_best_model: bool = changeable_setting(
         False, "At the end, evaluate and predict with best_model/, not with the last step as the original does."
     )
     keep_checkpoint_max: int | None = inherited_setting(
@@ -281,7 +296,9 @@ class FineTuningSettings(OptimizerSettings, TeacherSettings, TrainingSettings, D
         help="Checkpoints kept in output_dir, with optimizer state; 0 keeps all. If unset, the newest until the run "
         "ends, and then only its weights. Set this flag to be able to continue training later.",
     )
-    write_tf_records: bool = setting(True, "Write train.tf_record and so on to output_dir, as the original does.")
+    write_tf_records: bool = changeable_setting(
+        True, "Write train.tf_record and so on to output_dir, as the original does."
+    )
     static_padding: bool = setting(
         False,
         "Pad every batch to --max_seq_length, as the original does, not to its longest example. Always on for a TPU.",
@@ -309,18 +326,16 @@ class FineTuningSettings(OptimizerSettings, TeacherSettings, TrainingSettings, D
         return {"max_seq_length": self.max_seq_length, "static_padding": static}
 
     def check(self, task_settings) -> None:
-        """Refuses settings that contradict each other, and files and folders that are not there; reads no model.
-
-        A model may still be a name on the hub. task_settings: those of the run's task.
-        """
+        """Raises if settings contradict each other, or files or folders are not there; reads no model, which may be a
+        name on the hub. task_settings: those of the run's task."""
         self.check_flags()
         for name in () if self.do_train else {"class_weights", "mine_hard_negatives"} & {*vars(task_settings)}:
             if getattr(task_settings, name):
                 raise ValueError(f"--{name} is for training: give --do_train, or leave it out.")
         if self.init_checkpoint and (self.do_train or not is_remote(self.output_dir)):
-            folder = os.path.realpath(self.output_dir)
+            folder, start = os.path.realpath(self.output_dir), os.path.realpath(self.init_checkpoint)
             is_run = os.path.exists(f"{folder}/run.json") or os.path.exists(f"{folder}/checkpoint")
-            if not is_run and folder == os.path.realpath(directory_of(self.init_checkpoint)):
+            if not is_run and folder == (start if os.path.isdir(start) else os.path.dirname(start)):
                 raise ValueError(
                     f"--output_dir={self.output_dir} is the folder of --init_checkpoint: choose another one."
                 )
@@ -329,7 +344,7 @@ class FineTuningSettings(OptimizerSettings, TeacherSettings, TrainingSettings, D
     def check_flags(self) -> None:
         """`check` without the task."""
         check_values(self)
-        self.check_devices(self.dtype, self.use_xla)
+        self.check_devices(self.use_xla)
         if not (self.do_train or self.do_eval or self.do_predict):
             raise ValueError("Nothing to do: give one or more of --do_train, --do_eval, --do_predict.")
         for name in () if self.do_train else non_default_settings(self, _FOR_TRAINING):
@@ -350,13 +365,13 @@ class FineTuningSettings(OptimizerSettings, TeacherSettings, TrainingSettings, D
                 dataclasses.replace(self, search=None, **values).check_flags()
 
     def check_dev_set(self, there: bool, advice: str) -> None:
-        """Refuses flags that choose by results on a dev set if there is none."""
+        """Raises if flags choose by results on a dev set and there is none."""
         chosen = ("search", "num_seeds", "early_stopping_patience", "use_best_model")
         for name in () if there else non_default_settings(self, chosen):
             raise ValueError(f"--{name} chooses by the results on a dev set{advice}.")
 
     def check_files(self, check: Callable[[str, str], object] | None = None, **files: str | None) -> None:
-        """Refuses an action without its file. files: flag -> path, in the order of train, eval, predict."""
+        """Raises if an action has no file. files: flag -> path, in the order of train, eval, predict."""
         for action, (name, file) in zip(("do_train", "do_eval", "do_predict"), files.items(), strict=True):
             if getattr(self, action) and not file:
                 raise ValueError(f"--{action} needs --{name}.")
@@ -364,7 +379,7 @@ class FineTuningSettings(OptimizerSettings, TeacherSettings, TrainingSettings, D
                 check(file, f"--{name}")
 
     def check_tables(self, files: FileSettings) -> None:
-        """Refuses an action whose file is not given, not there, or empty."""
+        """Raises if the file of an action is not given, not there, or empty."""
         self.check_files(check_file, **{name: getattr(files, name) for name in ("train_file", "dev_file", "test_file")})
 
 

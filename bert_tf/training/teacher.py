@@ -13,8 +13,9 @@ from bert_tf.store import directory as model_directory
 from bert_tf.store import head_config
 from bert_tf.store.directory import ModelFiles, check_weights, read_head
 from bert_tf.store.head_config import HeadConfig
+from bert_tf.store.open import OpenedModel, open_model
 from bert_tf.store.tensor_files import Weights
-from bert_tf.system.declare import non_default_settings, setting, setting_group, value_of
+from bert_tf.system.declare import changeable_setting, non_default_settings, setting, setting_group, value_of
 from bert_tf.system.messages import naming_flag
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.training.run_directory import TEACHER_CHECKSUM
@@ -26,13 +27,14 @@ DISTILLATION = "Distillation"  # the heading of all that needs a teacher
 class TeacherSettings:
     """How a model learns from a teacher; see `models.distillation`. None means "not given"."""
 
-    teacher: str | None = setting(
+    teacher: str | None = changeable_setting(
         None,
         "Distillation: the directory of a trained model, usually a larger one with the same vocabulary, from whose "
         "outputs this one also learns.",
         heading=DISTILLATION,
         check=check_weights,
         model_check=read_head,
+        on_card=True,
     )
     student_layers: list[str] | None = setting(
         None,
@@ -55,7 +57,7 @@ class TeacherSettings:
         return value_of(self, "distillation_temperature")
 
     def check_teacher(self) -> None:
-        """Refuses what makes no sense, or needs a teacher."""
+        """Raises if settings make no sense, or need a teacher."""
         for name in () if self.teacher else non_default_settings(self, setting_group(type(self), DISTILLATION)):
             raise ValueError(f"--{name} is for distillation: give --teacher.")
         for name in ("init_checkpoint", "bert_config_file", "bert_size", "init_with_optimizer"):
@@ -124,16 +126,21 @@ class Teacher:
 
 
 def open_teacher(
-    path: str, tokenizer: Tokenizer | None, max_seq_length: int, output_layer: str, architecture: str | None = None
+    path: str | OpenedModel,
+    tokenizer: Tokenizer | None,
+    max_seq_length: int,
+    output_layer: str,
+    architecture: str | None = None,
 ) -> Teacher:
     """Opens a teacher, which must have learned the task, and read the student's rows as the student does.
 
-    tokenizer: the student's; None if it is not known. output_layer: a variable that a model of the task has.
+    path: or the opened model. tokenizer: the student's; None if it is not known.
+    output_layer: a variable that a model of the task has.
     architecture: the class of such a model; None if the output layer shows it.
     """
     with naming_flag("--teacher"):
-        weights, files = model_directory.read_model(path)
-        config = model_directory.needed_config(files)
+        files = path if isinstance(path, OpenedModel) else open_model(path)
+        path, weights, config = files.path, files.weights, files.needed_config()
         if output_layer not in weights:
             raise ValueError(f"{path} has no output layer for this task ({output_layer}).")
         if architecture and files.head.architecture not in (None, architecture):

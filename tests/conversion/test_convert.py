@@ -19,8 +19,9 @@ from helpers.tiny import TINY_CONFIG
 
 from bert_tf import BertConfig, BertForMaskedLM, BertForPreTraining, BertModel, FullTokenizer, create_optimizer
 from bert_tf.conversion import convert
-from bert_tf.models import initialize, pretrained
+from bert_tf.models import initialize
 from bert_tf.store import bundle, open_weights, saving
+from bert_tf.store.open import open_model
 from bert_tf.store.tensor_files import is_model_variable
 from bert_tf.system import storage
 
@@ -125,7 +126,7 @@ def test_words_are_added_as_run_domain_does(source, tmp_path):
     report = convert.convert(
         str(source), str(tmp_path / "larger"), "bert_tf", add_tokens=str(tmp_path / "words.txt"), with_optimizer=True
     )
-    assert pretrained.read_model(str(tmp_path / "larger"))[1].config.vocab_size == 102
+    assert open_model(str(tmp_path / "larger")).config.vocab_size == 102
     assert FullTokenizer.from_pretrained(str(tmp_path / "larger")).encode("abc Kub") == [100, 101]
     old, new = tensors_of(source), tensors_of(tmp_path / "larger")
     for name, rows in expected_rows(source, {"abc": ["a", "##b", "##c"], "kub": ["k", "##u", "##b"]}).items():
@@ -140,7 +141,7 @@ def test_the_lines_of_the_page_add_words_and_positions(source, tmp_path, monkeyp
     shutil.copytree(source, tmp_path / "uncased_L-12_H-768_A-12")
     (program,) = blocks("vocabulary", "python")
     exec(program.replace('"kubernetes"', '"abc"'), {})
-    config = pretrained.read_model("my_bert")[1].config
+    config = open_model("my_bert").config
     assert (config.vocab_size, config.max_position_embeddings) == (101, 64)
     new = tensors_of("my_bert")
     for name, rows in expected_rows(source, {"abc": ["a", "##b", "##c"]}).items():

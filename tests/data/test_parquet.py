@@ -1,4 +1,4 @@
-"""Rows of Parquet files: values, names of classes, what is refused, and how the tasks read them."""
+"""Rows of Parquet files: values, names of classes, limits, and how the tasks read them."""
 
 import datetime
 import decimal
@@ -52,7 +52,7 @@ def test_numbers_of_classes_have_the_names_in_the_file(path, caplog):
         list(read_rows(str(path)))
 
 
-def test_rows_without_bound_are_refused(path, monkeypatch):
+def test_rows_without_bound_raise(path, monkeypatch):
     monkeypatch.setattr(parquet, "_MOST", 1000)
     path.write_bytes(parquet_of([{"text": "a"}] * 1000))
     assert len(list(read_rows(str(path)))) == 1000

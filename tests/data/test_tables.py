@@ -1,8 +1,10 @@
-"""Rows of .csv files whose fields are not separated by commas."""
+"""Rows of files: .csv with other delimiters than commas, JSON as a line each or one array."""
+
+import json
 
 import pytest
 
-from bert_tf.data.tables import TableSettings, read_rows
+from bert_tf.data.tables import TableSettings, field_of, read_rows
 
 NAMES = ("text", "label")
 
@@ -154,3 +156,50 @@ def test_a_quoted_cell_after_a_byte_order_mark_inside_a_joined_file(tmp_path, ca
 def test_without_settings_every_character_counts(tmp_path):
     (tmp_path / "a.tsv").write_text("\ufeffa \t\u00a0b\n \t \n", encoding="utf-8")
     assert list(read_rows(str(tmp_path / "a.tsv"))) == [(1, ["a ", "\u00a0b"]), (2, [" ", " "])]
+
+
+ROWS = [
+    {"guid": "a", "text": "[{"},
+    {"guid": "b", "text": "}, {"},
+    {"guid": "c", "labels": {"label": 4.9, "of": {"x": 1}}},
+]
+INNER = [{}, {}, {"labels.label": 4.9, "labels.of.x": 1}]
+
+
+@pytest.mark.parametrize(("text", "lines"), [
+    ("".join(json.dumps(row) + "\n" for row in ROWS), [1, 2, 3]),
+    ("\ufeff\n" + "\n\n".join(map(json.dumps, ROWS)), [2, 4, 6]),
+    (json.dumps(ROWS), [1, 1, 1]),
+    ("\n \n" + json.dumps(ROWS, indent=4) + "\n", [4, 8, 12]),
+    ("[" + ",\n".join(map(json.dumps, ROWS)) + "\n]", [1, 2, 3]),
+    ("[\n" + "\n, ".join(map(json.dumps, ROWS)) + "]", [2, 3, 4]),
+    ("\n" + "\n".join(json.dumps(row, indent=1) for row in ROWS), [2, 6, 10]),
+])  # fmt: skip
+def test_json_rows_and_their_lines(tmp_path, text, lines):
+    expected = [(line, row | inner) for line, row, inner in zip(lines, ROWS, INNER, strict=True)]
+    assert rows_of(tmp_path, text, name="a.json") == expected
+
+
+@pytest.mark.parametrize(("text", "message"), [
+    ('\n[\n{"a": 1},\n{"a": 2\n]', r"a\.json, line 5, column 1: not JSON"),
+    ('[{"a": 1} {"a": 2}]', r"a\.json, line 1, column 11: not JSON"),
+    ('[{"a": 1},\n[2]]', r"a\.json, line 2: expected a JSON object, found list"),
+    ('{"a": 1}\n{', r"a\.json, line 2, column 2: not JSON"),
+    ('{\n"a": 1\n}\n{"a": }\n', r"a\.json, line 4: not JSON: Expecting value: line 4 column 7"),
+])  # fmt: skip
+def test_json_mistakes_are_named(tmp_path, text, message):
+    with pytest.raises(ValueError, match=message):
+        rows_of(tmp_path, text, name="a.json")
+
+
+@pytest.mark.parametrize("indent", [None, 1])
+def test_json_lists_of_rows_in_an_object(tmp_path, indent):
+    [(line, row)] = rows_of(tmp_path, json.dumps({"train": ROWS, "test": ROWS}, indent=indent), name="a.json")
+    with pytest.raises(
+        ValueError, match="a.json, line 1: no 'text'; .*; if 'train' has the rows, the file must be that"
+    ):
+        field_of(row, "text", "a.json", line)
+
+
+def test_a_json_file_without_rows(tmp_path):
+    assert rows_of(tmp_path, "", name="a.json") == rows_of(tmp_path, "[]", name="a.json") == []

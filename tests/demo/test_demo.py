@@ -14,60 +14,59 @@ from demo import folder as demo_folder
 from demo import report, sample_text
 from demo.families import FAMILIES
 
-PNG_HEADER = b"\x89PNG\r\n\x1a\n"
 OFTEN = ("electra", "distilbert")  # of the descendants
 
 
-def run(output_dir, *arguments, cwd=ROOT):
+def run(output_dir, *arguments):
+    """What a demo prints, and its results."""
     command = [sys.executable, "-m", "demo", f"--output_dir={output_dir}", *arguments]
     environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2", "PYTHONPATH": str(ROOT)}
-    return warm.run(command, cwd=cwd, env=environment, capture_output=True, text=True)
+    result = warm.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert (output_dir / "loss_curve.png").read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
+    results = json.loads((output_dir / "results.json").read_text())
+    assert len(results["fill_mask"]) > len(report.FIXED_SENTENCES)
+    return result.stdout, results
+
+
+def learned(results):
+    """By how much the loss on held-out text is below that of guesses by word frequencies."""
+    return results["baselines"]["masked_lm_loss"] - results["heldout"]["masked_lm_loss"]
 
 
 @pytest.mark.slow
 def test_demo(tmp_path):
     """From docstrings to filled masks; run again, it resumes or starts over, depending on the folder's state."""
     output = tmp_path / "output"
-    result = run(output, "--quick")
-    assert result.returncode == 0, result.stdout + result.stderr
+    printed, results = run(output, "--quick")
     for name in ("vocab.txt", "train.txt", "heldout.txt", "train.tfrecord", "model/eval_results.txt"):
         assert (output / name).stat().st_size > 0, name
-    assert (output / "loss_curve.png").read_bytes().startswith(PNG_HEADER)
     for script in ("create_vocab.py", "create_pretraining_data.py", "run_pretraining.py"):
-        assert f"{script} \\\n    --input_file=" in result.stdout
-    results = json.loads((output / "results.json").read_text())
-    # It learned: it beats word frequencies on documents that are not in the training text.
-    assert results["heldout"]["masked_lm_loss"] < results["baselines"]["masked_lm_loss"] - 0.05
+        assert f"{script} \\\n    --input_file=" in printed
+    assert learned(results) > 0.05
     training = set((output / "train.txt").read_text().splitlines()) - {""}
     assert not training & set((output / "heldout.txt").read_text().splitlines())
-    assert len(results["fill_mask"]) > len(report.FIXED_SENTENCES)
     for row in results["fill_mask"]:
         assert len(row["guesses"]) == 3 and row["text"].count("[MASK]") == 1
-    assert json.loads((output / "demo.json").read_text())["finished"]
+    state = json.loads((output / "demo.json").read_text())
+    assert state["finished"]
 
     # Interrupted after the records: existing files are kept.
-    state = json.loads((output / "demo.json").read_text())
     (output / "demo.json").write_text(json.dumps({**state, "finished": False}))
     before = (output / "train.tfrecord").stat().st_mtime_ns
-    again = run(output, "--quick")
-    assert again.returncode == 0, again.stdout + again.stderr
-    assert "Resuming the interrupted demo" in again.stdout
+    printed, again = run(output, "--quick")
+    assert "Resuming the interrupted demo" in printed
     assert (output / "train.tfrecord").stat().st_mtime_ns == before
-    assert json.loads((output / "results.json").read_text())["heldout"] == results["heldout"]
+    assert again["heldout"] == results["heldout"]
 
 
 @pytest.mark.parametrize(
     "family", [*slow(*OFTEN), *exhaustive(*(name for name in FAMILIES if name not in ("bert", *OFTEN)))]
 )
 def test_demo_of_a_descendant(tmp_path, family):
-    result = run(tmp_path, "--quick", f"--family={family}")
-    assert result.returncode == 0, result.stdout + result.stderr
-    assert (tmp_path / "loss_curve.png").read_bytes().startswith(PNG_HEADER)
-    results = json.loads((tmp_path / "results.json").read_text())
-    heldout, guessing = results["heldout"]["masked_lm_loss"], results["baselines"]["masked_lm_loss"]
+    _, results = run(tmp_path, "--quick", f"--family={family}")
     # In so few steps an ALBERT and a student of a hardly trained teacher don't get beyond frequencies.
-    assert heldout < guessing + (-0.1 if family in ("electra", "roberta") else 0.1)
-    assert len(results["fill_mask"]) > len(report.FIXED_SENTENCES)
+    assert learned(results) > (0.1 if family in ("electra", "roberta") else -0.1)
     if family == "electra":
         assert 0 < results["heldout"]["disc_recall"] < 1 and len(results["replaced"]) > 3
     if family == "distilbert":
@@ -76,54 +75,44 @@ def test_demo_of_a_descendant(tmp_path, family):
 
 @pytest.mark.parametrize("family", exhaustive(*FAMILIES))
 def test_the_whole_demo_learns_more_than_frequencies(tmp_path, family):
-    result = run(tmp_path / "output", f"--family={family}")
-    assert result.returncode == 0, result.stdout + result.stderr
-    results = json.loads((tmp_path / "output" / "results.json").read_text())
-    assert results["heldout"]["masked_lm_loss"] < results["baselines"]["masked_lm_loss"] - 0.3
+    assert learned(run(tmp_path / "output", f"--family={family}")[1]) > 0.3
 
 
 @pytest.mark.slow
 def test_demo_with_text_of_another_script(tmp_path):
     """Korean keeps its syllables: the scripts are told not to strip accents."""
     syllables = "가나다라마바사아자차카타파하거너더러머버서어저처커터퍼허"
-    sentences = [
-        " ".join(syllables[(i * k + k) % 28] + syllables[(i + 3 * k) % 28] for k in range(1, 8)) + "."
-        for i in range(1500)
-    ]
-    (tmp_path / "ko.txt").write_text("\n".join(sentences))
-    result = run(tmp_path / "output", "--quick", f"--text={tmp_path}/*.txt")
-    assert result.returncode == 0, result.stdout + result.stderr
-    assert result.stdout.count("--strip_accents=False") == 3
+    words = ([syllables[(i * k + k) % 28] + syllables[(i + 3 * k) % 28] for k in range(1, 8)] for i in range(1500))
+    (tmp_path / "ko.txt").write_text("\n".join(" ".join(sentence) + "." for sentence in words))
+    printed, _ = run(tmp_path / "output", "--quick", f"--text={tmp_path}/*.txt")
+    assert printed.count("--strip_accents=False") == 3
     assert "가" in (tmp_path / "output" / "vocab.txt").read_text().splitlines()
 
 
 def test_claim_output_dir(tmp_path, capsys):
     """A demo goes on or is replaced; a folder of anything else is left as it is."""
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "letter").write_text("precious")
+    mine, output = tmp_path / "mine", tmp_path / "output"
+    mine.mkdir()
+    (mine / "letter").write_text("precious")
     for state in (None, "{}", "[]", '{"settings": {}, "finished": true}', "[" * 50_000, "torn"):
         if state:
-            (tmp_path / "mine" / "demo.json").write_text(state)
+            (mine / "demo.json").write_text(state)
         with pytest.raises(demo_folder.DemoError, match=r"mine has files that are not a demo's \(\w"):
-            demo_folder.lock_and_record_output_dir(str(tmp_path / "mine"), {})
-        assert sorted(os.listdir(tmp_path / "mine")) == [*["demo.json"] * bool(state), "letter"]
-    folder = str(tmp_path / "output")
-    demo_folder.lock_and_record_output_dir(folder, {"a": 1})
+            demo_folder.lock_and_record_output_dir(str(mine), {})
+        assert sorted(os.listdir(mine)) == [*["demo.json"] * bool(state), "letter"]
+    demo_folder.lock_and_record_output_dir(str(output), {"a": 1})
     for settings, finished, said in (
         ({"a": 1}, False, "Resuming"),
         ({"a": 2}, False, "other text or sizes: starting over"),
         ({"a": 2}, True, "a finished demo: starting over"),
     ):
-        (tmp_path / "output" / "vocab.txt").write_text("x")
-        (tmp_path / "output" / "model").mkdir()
+        (output / "vocab.txt").write_text("x")
+        (output / "model").mkdir(exist_ok=True)
         if finished:
-            demo_folder.write_state(folder, settings, finished=True)
-        demo_folder.lock_and_record_output_dir(folder, settings)
-        resumed = said == "Resuming"
-        assert sorted(os.listdir(folder)) == ["demo.json", *["model", "vocab.txt"] * resumed]
+            demo_folder.write_state(str(output), settings, finished=True)
+        demo_folder.lock_and_record_output_dir(str(output), settings)
+        assert sorted(os.listdir(output)) == ["demo.json", *["model", "vocab.txt"] * (said == "Resuming")]
         assert said in capsys.readouterr().out
-        if resumed:
-            (tmp_path / "output" / "model").rmdir()
 
 
 @pytest.mark.parametrize(
@@ -176,10 +165,9 @@ def test_module_sentences(tmp_path):
         "A module that reads files of a.Reader kind. It has two sentences in here. This is the second one of them. "
         "Example of the use in code: Return the first of the items. This is the method of a class."
     )
-    path.write_text('"""broken""" (')
-    assert sample_text._module_sentences(str(path)) == []
-    path.write_bytes(b'"""\xff\xfe"""')
-    assert sample_text._module_sentences(str(path)) == []
+    for broken in (b'"""broken""" (', b'"""\xff\xfe"""'):
+        path.write_bytes(broken)
+        assert sample_text._module_sentences(str(path)) == []
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""Records and record files: written, read, and digests as in tests/golden/pretraining."""
+"""Records and record files: created, written, read, and digests as in tests/golden/pretraining."""
 
 import hashlib
 import os
@@ -55,6 +55,19 @@ def read_records(path, names=FEATURES) -> list[dict]:
 def digest_records(records) -> str:
     lines = ("|".join(" ".join(map(str, record[name])) for name in FEATURES) + "\n" for record in records)
     return hashlib.sha256("".join(lines).encode()).hexdigest()
+
+
+def create(folder, text=None, pieces=None, name="out", **flags) -> dict:
+    """Creates the records `name` of text.txt by vocab.txt in a folder, both written if given; returns the summary."""
+    from bert_tf.pretraining.create import create_pretraining_data  # it takes long to import
+
+    folder.mkdir(exist_ok=True)
+    for file, content in (("text.txt", text), ("vocab.txt", pieces and "\n".join(pieces) + "\n")):
+        if content is not None:
+            (folder / file).write_text(content, encoding="utf-8")
+    files = {"input_file": folder / "text.txt", "output_file": folder / name, "vocab_file": folder / "vocab.txt"}
+    flags = {**files, "num_workers": 1, "show_progress": False} | flags
+    return create_pretraining_data(**{key: str(value) if key in files else value for key, value in flags.items()})
 
 
 def contents(folder) -> dict[str, bytes]:

@@ -18,8 +18,9 @@ from scipy.special import log_softmax
 
 from bert_tf.conversion import convert
 from bert_tf.families.families import ALBERT, AlbertConfig, family_of
-from bert_tf.models import pretrained, task_models
+from bert_tf.models import task_models
 from bert_tf.store import open_weights
+from bert_tf.store.open import open_model
 
 pytestmark = pytest.mark.numbers
 
@@ -147,5 +148,5 @@ def test_a_configuration_of_another_version(released, tmp_path, caplog, config_f
     other = tmp_path / (config_folder or folder)
     other.mkdir(parents=True, exist_ok=True)
     config.save(str(other / "albert_config.json"))
-    pretrained.read_model(str(weights), f"{other}/albert_config.json" if config_folder else None)
+    open_model(str(weights), config_file=f"{other}/albert_config.json" if config_folder else None)
     assert (f"is not of version 2 of ALBERT, of which {weights}" in caplog.text) == is_warned

@@ -119,7 +119,7 @@ def test_every_reader_takes_the_casing_of_the_pieces_where_no_file_says_it(
         pretrained.read_tokenizer(directory),
         FullTokenizer.from_pretrained(directory),
         model_directory.tokenizer_of(model_directory.read_model_files(directory)),  # Predictor
-        model_vocabulary.tokenizer_of(*settings_of_records(**flags), None, None),
+        model_vocabulary.tokenizer_of(*settings_of_records(**flags)),
         model_vocabulary.tokenizer_of_model(vocab_file, config),
     ]
     (tmp_path / "written").mkdir()

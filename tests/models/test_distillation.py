@@ -24,7 +24,7 @@ from bert_tf.models.distillation import (
     shallower,
     vocabulary_divergence,
 )
-from bert_tf.models.pretrained import read_model
+from bert_tf.store.open import open_model
 from bert_tf.store.open_weights import open_weights
 
 LAYERS = [0, 2, 4, 7, 9, 11]
@@ -37,9 +37,9 @@ def oracle(shared):
 
 @pytest.mark.parametrize("transform", [False, True])
 def test_the_students_beginning(oracle, golden, transform):
-    weights, files = read_model(str(oracle / "teacher"))
-    config = as_distilbert(shallower(files.config, LAYERS))
-    weights = chosen_layers(weights, LAYERS, config, transform=transform)
+    teacher = open_model(str(oracle / "teacher"))
+    config = as_distilbert(shallower(teacher.config, LAYERS))
+    weights = chosen_layers(teacher.weights, LAYERS, config, transform=transform)
     there = open_weights(str(oracle / "student_init"))
     assert set(weights.shapes) == {name for name in there.shapes if transform or "/transform/" not in name}
     for name in weights:
@@ -50,7 +50,7 @@ def test_the_students_beginning(oracle, golden, transform):
     model.build()
     result = initialize.initialize(initialize.model_variables(model), weights)
     assert [name for name in result.missing if "/transform/" not in name] == [] and bool(result.missing) != transform
-    assert read_model(str(oracle / "student_init"))[1].config == config
+    assert open_model(str(oracle / "student_init")).config == config
 
 
 def test_rows_that_pad_a_batch_count_nowhere():

@@ -14,9 +14,10 @@ from helpers.outputs import TOLERANCE, assert_close
 
 from bert_tf import BertForMaskedLM, ElectraDiscriminator, fill_mask
 from bert_tf.families.families import ElectraConfig
-from bert_tf.models import pretrained, task_models
+from bert_tf.models import task_models
 from bert_tf.store import bundle, open_weights
 from bert_tf.store import directory as model_directory
+from bert_tf.store.open import open_model
 from bert_tf.text.wordpiece import ElectraTokenizer
 
 pytestmark = pytest.mark.numbers
@@ -91,16 +92,16 @@ def released(golden, tmp_path):
 
 def test_sizes_without_a_configuration(released, caplog):
     for part, width, inner in (("discriminator", 32, 128), ("generator", 16, 64)):
-        config = pretrained.read_model(str(released), part=part)[1].config
+        config = open_model(str(released), part=part).config
         assert config == ElectraConfig(260, width, 2, 1, inner, embedding_size=24, max_position_embeddings=40)
     assert "sizes are those of the weights, with 1 attention heads" in caplog.text
     assert model_directory.describe(open_weights.open_weights(str(released)), **NO_FLAGS).config.hidden_size == 32
     # A configuration beside the checkpoint is the discriminator's.
     beside = ElectraConfig(260, 32, 2, 2, 128, embedding_size=24, hidden_dropout_prob=0.0, max_position_embeddings=40)
     beside.save(str(released / "electra_config.json"))
-    config = pretrained.read_model(str(released), part="generator")[1].config
+    config = open_model(str(released), part="generator").config
     assert (config.hidden_size, config.num_attention_heads, config.hidden_dropout_prob) == (16, 1, 0.0)
-    assert pretrained.read_model(str(released))[1].config.num_attention_heads == 2
+    assert open_model(str(released)).config.num_attention_heads == 2
 
 
 @pytest.mark.parametrize("part", PARTS)

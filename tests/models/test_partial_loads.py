@@ -21,7 +21,7 @@ from bert_tf.serving.export import create_served_model
 from bert_tf.store import bundle, open_weights
 from bert_tf.store.tensor_files import open_safetensors, write_safetensors
 from bert_tf.tasks.table import task_in
-from bert_tf.training import loop
+from bert_tf.training import checkpoints
 from bert_tf.training.settings import FineTuningSettings
 from bert_tf.training.starting_model import describe_model
 
@@ -165,20 +165,20 @@ def test_a_run_takes_no_layers_that_are_not_there_and_no_head_that_was_saved_unt
 
 
 def test_a_run_that_only_evaluates_refuses_random_weights(tmp_path, encoder, caplog):
-    """Of `loop.restore`, which all training scripts call: with an optimizer they train what is new, and log it."""
+    """`checkpoints.restore`, which all training scripts call; with an optimizer they train what is new, and log it."""
     caplog.set_level(logging.INFO, logger="absl")
     model = task_models.BertForPreTraining(BertConfig.from_dict(ONE_LAYER))
     model.build()
     with pytest.raises(ValueError, match=r"lacks 7 of the model's variables.*cls/predictions"):
-        loop.restore(model, None, str(tmp_path / "out"), encoder)
+        checkpoints.restore(model, None, str(tmp_path / "out"), encoder)
     masked = save(tmp_path / "masked", task_models.BertForMaskedLM)
     with pytest.raises(ValueError, match=r"lacks 2 of the model's variables.*cls/seq_relationship"):
-        loop.restore(model, None, str(tmp_path / "out"), masked)
-    assert loop.restore(model, None, str(tmp_path / "out"), masked, unread=("cls/seq_relationship/",)) == 0
+        checkpoints.restore(model, None, str(tmp_path / "out"), masked)
+    assert checkpoints.restore(model, None, str(tmp_path / "out"), masked, unread=("cls/seq_relationship/",)) == 0
     optimizer = bert_tf.AdamWeightDecay(1e-3)
     optimizer.build(model.trainable_variables)
     caplog.clear()
-    assert not said(lambda: loop.restore(model, optimizer, str(tmp_path / "out"), encoder))
+    assert not said(lambda: checkpoints.restore(model, optimizer, str(tmp_path / "out"), encoder))
     [line] = [one for one in caplog.records if "keep their random initial values" in one.getMessage()]
     assert line.levelno == logging.INFO
 

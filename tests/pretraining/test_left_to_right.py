@@ -7,7 +7,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from helpers.masking import CLS, SEP, rows_of, tokenizer_of
+from helpers.masking import CLS, SEP, masking, rows_of
 from helpers.tiny import TINY_CONFIG
 
 from bert_tf import BertConfig, BertModel
@@ -15,7 +15,6 @@ from bert_tf.models import kernels, task_models
 from bert_tf.models.dropout import dropout_scope
 from bert_tf.pretraining import mask_rules
 from bert_tf.pretraining.mask_rules import left_to_right as predict_next_tokens
-from bert_tf.pretraining.masking import Masking
 from bert_tf.store import directory as model_directory
 from bert_tf.store import open_weights
 from bert_tf.training.pretraining_settings import PretrainingSettings
@@ -110,10 +109,8 @@ def test_labels_are_the_next_tokens_of_the_same_sequence():
 
 
 def test_masked_records_get_their_tokens_back():
-    vocab = {"[PAD]": 0, "[UNK]": 1, "[CLS]": CLS, "[SEP]": SEP, "[MASK]": 4} | {f"w{k}": k for k in range(5, 100)}
-    masking = Masking(tokenizer_of(vocab), max_predictions_per_seq=6, masked_lm_prob=0.5)
     rows = rows_of([[([CLS, 7, 8, SEP], [9, 20, 21, SEP])], [([CLS, 11, SEP], [12, 13, SEP])]], 16, 1)
-    masked = mask_rules.bert(rows, 1, tf.constant(0, tf.int64), masking)
+    masked = mask_rules.bert(rows, 1, tf.constant(0, tf.int64), masking(max_predictions_per_seq=6, masked_lm_prob=0.5))
     assert (masked["input_ids"].numpy() != rows["input_ids"].numpy()).any()
     restored, plain = predict_next_tokens(masked), predict_next_tokens(rows)
     for name in plain:

@@ -4,75 +4,53 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from helpers.masking import tokenizer_of
+from helpers.masking import CLS, SEP, VOCAB, mask, rows_of
 from helpers.outputs import in_training
 from helpers.training_steps import build as build_for_training
 from helpers.training_steps import mirrored, one_device
 
 from bert_tf import BertConfig, BertForPreTraining, PretrainingObjective
 from bert_tf.models import kernels
-from bert_tf.pretraining import mask_rules
-from bert_tf.pretraining.masking import Masking
 from bert_tf.training import step as train_step
 
-VOCAB_SIZE, PAIRS, LENGTH, PREDICTIONS = 120, 4, 32, 8
-CONFIG = {
-    "vocab_size": VOCAB_SIZE, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2,
-    "intermediate_size": 64, "max_position_embeddings": 32, "type_vocab_size": 2, "hidden_dropout_prob": 0.0,
-    "attention_probs_dropout_prob": 0.0,
-}  # fmt: skip
+PAIRS, LENGTH, PREDICTIONS = 4, 32, 8
+NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+CONFIG = BertConfig(len(VOCAB), 32, 2, 2, 64, max_position_embeddings=32, type_vocab_size=2, **NO_DROPOUT)
 # Tokens of `[CLS] A [SEP]` and of `B [SEP]`.
 ROWS = [[(3, 4), (5, 2), (9, 9)], [(20, 12)], [(3, 2), (4, 3), (3, 3), (6, 8)], [(8, 7), (2, 2)]]
 
 
-TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{number}" for number in range(VOCAB_SIZE - 5))]
-TOKENIZER = tokenizer_of({token: number for number, token in enumerate(TOKENS)})
-MASKING = Masking(TOKENIZER, max_predictions_per_seq=PREDICTIONS)
+def packed_batch() -> dict[str, np.ndarray]:
+    ids = iter(np.random.default_rng(0).integers(5, len(VOCAB), 100).tolist())
+
+    def some(count) -> list[int]:
+        return [next(ids) for _ in range(count)]
+
+    pairs = [[([CLS, *some(first - 2), SEP], [*some(second - 1), SEP]) for first, second in row] for row in ROWS]
+    return mask(rows_of(pairs, LENGTH, PAIRS), max_predictions_per_seq=PREDICTIONS)
 
 
-def packed_batch(rows=ROWS, step=0) -> dict[str, np.ndarray]:
-    generator = np.random.default_rng(step)
-    ids = np.zeros((len(rows), LENGTH), "int32")
-    lengths = np.zeros((len(rows), 2 * PAIRS), "int32")
-    labels = np.zeros((len(rows), PAIRS), "int32")
-    for number, pairs in enumerate(rows):
-        at = 0
+def unpacked(batch) -> dict[str, np.ndarray]:
+    """The same pairs and masks, one pair per row."""
+    found = []
+    for number, pairs in enumerate(ROWS):
+        begin, positions = 0, batch["masked_lm_positions"][number]
         for place, (first, second) in enumerate(pairs):
-            ids[number, at : at + first + second] = generator.integers(5, VOCAB_SIZE, first + second)
-            ids[number, [at, at + first - 1, at + first + second - 1]] = 2, 3, 3
-            lengths[number, 2 * place : 2 * place + 2] = first, second
-            labels[number, place] = generator.integers(0, 2)
-            at += first + second
-    unmasked = {"input_ids": ids, "segment_lengths": lengths, "next_sentence_labels": labels}
-    unmasked = {name: tf.constant(value) for name, value in unmasked.items()}
-    return {name: value.numpy() for name, value in mask_rules.bert(unmasked, 1, step, MASKING).items()}
-
-
-def unpacked(batch, rows=ROWS):
-    """The same pairs and masks, one pair per row, and where they were: (row, begin, length, predictions)."""
-    found, places = [], []
-    for number, pairs in enumerate(rows):
-        begin = 0
-        for place, (first, second) in enumerate(pairs):
-            size = first + second
-            positions = batch["masked_lm_positions"][number]
-            here = (batch["masked_lm_weights"][number] > 0) & (positions >= begin) & (positions < begin + size)
-            count = here.sum()
+            end = begin + first + second
+            here = (batch["masked_lm_weights"][number] > 0) & (positions >= begin) & (positions < end)
             row = {
-                "input_ids": batch["input_ids"][number, begin : begin + size],
-                "input_mask": np.ones(size, "int32"),
+                "input_ids": batch["input_ids"][number, begin:end],
+                "input_mask": np.ones(end - begin, "int32"),
                 "segment_ids": np.repeat([0, 1], [first, second]).astype("int32"),
                 "masked_lm_positions": positions[here] - begin,
                 "masked_lm_ids": batch["masked_lm_ids"][number][here],
-                "masked_lm_weights": np.ones(count, "float32"),
+                "masked_lm_weights": np.ones(here.sum(), "float32"),
             }
-            wide = {name: LENGTH if "masked" not in name else PREDICTIONS for name in row}
-            row = {name: np.pad(value, (0, wide[name] - len(value))) for name, value in row.items()}
-            row["next_sentence_labels"] = batch["next_sentence_labels"][number, place : place + 1]
-            found.append(row)
-            places.append((number, place, begin, size, np.flatnonzero(here)))
-            begin += size
-    return {name: np.stack([row[name] for row in found]) for name in found[0]}, places
+            sizes = {name: PREDICTIONS if "masked" in name else LENGTH for name in row}
+            row = {name: np.pad(value, (0, sizes[name] - len(value))) for name, value in row.items()}
+            found.append(row | {"next_sentence_labels": batch["next_sentence_labels"][number, place : place + 1]})
+            begin = end
+    return {name: np.stack([row[name] for row in found]) for name in found[0]}
 
 
 def enlarge(model):
@@ -82,9 +60,9 @@ def enlarge(model):
     return model
 
 
-def build(dtype=None):
+def build():
     keras.utils.set_random_seed(3)
-    model = BertForPreTraining(BertConfig.from_dict(CONFIG), dtype=dtype)
+    model = BertForPreTraining(CONFIG)
     model.build()
     return enlarge(model)
 
@@ -103,7 +81,7 @@ def test_loss_and_gradients_are_those_of_the_unpacked_pairs(fused, request):
     kernels.set_fused(fused)
     request.addfinalizer(lambda: kernels.set_fused(True))
     loss, sums, gradients = loss_and_gradients(model, batch)
-    alone = loss_and_gradients(model, unpacked(batch)[0])
+    alone = loss_and_gradients(model, unpacked(batch))
     assert float(sums["examples"]) == 10
     np.testing.assert_allclose(loss, alone[0], rtol=1e-6)
     for name in PretrainingObjective.sum_names:

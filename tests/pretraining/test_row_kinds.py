@@ -7,11 +7,10 @@ import random
 import numpy as np
 import pytest
 from helpers.paths import GOLDEN, lines_of
-from helpers.record_files import read_records
+from helpers.record_files import create, read_records
 
 from bert_tf.pretraining import row_kinds
 from bert_tf.pretraining.corpus import Corpus, TextSettings
-from bert_tf.pretraining.create import create_pretraining_data
 from bert_tf.pretraining.instance_kernels import A_BEGIN, A_LENGTH
 from bert_tf.pretraining.instances import InstanceSettings, create_instances, ngram_shares
 from bert_tf.pretraining.model_vocabulary import read_tokenizer
@@ -24,9 +23,8 @@ ELECTRA = ["input_ids", "input_mask", "segment_ids"]
 BYTE_BPE = str(GOLDEN / "tokenization" / "roberta" / "vocab.json")
 
 
-def make(folder, input_file, vocab_file, rows, name="out", **flags):
-    flags = {"max_seq_length": 32, "num_workers": 1, "show_progress": False} | flags
-    return create_pretraining_data(str(input_file), str(folder / name), str(vocab_file), rows=rows, **flags)
+def make(folder, text, vocab_file, rows, name="out", **flags):
+    return create(folder, text, None, name, vocab_file=vocab_file, rows=rows, **{"max_seq_length": 32} | flags)
 
 
 @pytest.mark.parametrize("number", [1, 2, 3, 4])
@@ -35,9 +33,10 @@ def test_rows_of_electra_are_the_originals(number, tmp_path, monkeypatch):
     described, *expected = lines_of(FOLDER / "electra" / f"setting_{number}.jsonl.gz")
     summary = make(
         tmp_path,
-        FOLDER / "electra" / "corpus_*.txt",
+        None,
         GOLDEN / "electra" / "vocab.txt",
         "electra",
+        input_file=FOLDER / "electra" / "corpus_*.txt",
         max_seq_length=described["max_seq_length"],
         random_seed=described["seed"],
         do_lower_case=described["do_lower_case"],
@@ -77,8 +76,7 @@ TEXT = "Hello world.\nHow are you?\n\nAnother one\n \u200b\n\n\nThe last."
 
 @pytest.mark.parametrize("rows", ["full_sentences", "doc_sentences"])
 def test_sentences_end_with_their_tokens(rows, tmp_path):
-    (tmp_path / "text.txt").write_text(TEXT, encoding="utf-8")
-    summary = make(tmp_path, tmp_path / "text.txt", BYTE_BPE, rows, max_seq_length=128)
+    summary = make(tmp_path, TEXT, BYTE_BPE, rows, max_seq_length=128)
     tokenizer = ByteBpeTokenizer(BYTE_BPE)
     begin, end = [tokenizer.cls_id], [tokenizer.sep_id]
     documents = [[tokenizer.encode(line.strip()) for line in text.split("\n")] for text in TEXT.split("\n\n") if text]
@@ -111,17 +109,16 @@ def test_lines_are_cut_and_left_out_as_in_the_original():
 
 def test_lines_of_a_text(tmp_path):
     line = "one two three four five six seven eight nine ten"
-    (tmp_path / "text.txt").write_text(f"{line}\n{line} eleven\n\nshort\n{line}")
-    summary = make(tmp_path, tmp_path / "text.txt", GOLDEN / "vocab.txt", "lines")
+    text, vocab_file = f"{line}\n{line} eleven\n\nshort\n{line}", GOLDEN / "vocab.txt"
+    summary = make(tmp_path, text, vocab_file, "lines")
     records = read_records(tmp_path / "out", UNMASKED)
     assert sorted(len(record["input_ids"]) for record in records) == [12, 12, 13]
     assert summary["rows_left_out"] == 1
-    packed = make(tmp_path, tmp_path / "text.txt", GOLDEN / "vocab.txt", "lines", "packed", pack_sequences=True)
+    packed = make(tmp_path, text, vocab_file, "lines", "packed", pack_sequences=True)
     assert packed["rows"] == 2 and packed["instances"] == 3
-    (tmp_path / "text.txt").write_text("short\n")
     for shards in (1, 2):
         with pytest.raises(ValueError, match="no text to make records of in .*text.txt: every line is too short"):
-            make(tmp_path, tmp_path / "text.txt", GOLDEN / "vocab.txt", "lines", "none", num_shards=shards)
+            make(tmp_path, "short\n", vocab_file, "lines", "none", num_shards=shards)
     assert not list(tmp_path.glob("none*"))
 
 
@@ -172,7 +169,7 @@ def test_records_are_the_originals(tmp_path):
     assert described["numpy_seed"] == described["flags"]["random_seed"] == 12345
     settings = {"max_seq_length": 64, "max_predictions_per_seq": 10, "dupe_factor": 2, "ngram": 3}
     settings |= {"next_sentence": "order", "do_whole_word_mask": True}
-    summary = make(tmp_path, ALBERT / "corpus_*.txt", MODEL, "pairs", **settings)
+    summary = make(tmp_path, None, MODEL, "pairs", input_file=ALBERT / "corpus_*.txt", **settings)
     names = [name for name in expected[0] if not name.startswith("_") and name != "token_boundary"]
     records = read_records(tmp_path / "out", names)
     assert records == [{name: record[name] for name in names} for record in expected]

@@ -6,14 +6,14 @@ import shutil
 import numpy as np
 import pytest
 from helpers.paths import GOLDEN, lines_of
-from helpers.record_files import read_records
+from helpers.record_files import create, read_records
 
 from bert_tf import BertConfig, FullTokenizer
 from bert_tf.families.families import family_named
 from bert_tf.pretraining import model_vocabulary, shard, token_store
-from bert_tf.pretraining.create import create_pretraining_data
 from bert_tf.pretraining.model_vocabulary import read_tokenizer, vocabulary_sha256
 from bert_tf.store import saving
+from bert_tf.store.open import open_model
 from bert_tf.text.sentence_piece import SentencePieceTokenizer
 
 TOKENIZERS = GOLDEN / "tokenization"
@@ -32,10 +32,8 @@ def folder(tmp_path):
 
 
 def make(folder, vocab_file, name="out", **flags):
-    arguments = {"masking": "dynamic", "nsp": False, "max_seq_length": 128, "short_seq_prob": 0.0, "num_workers": 1}
-    return create_pretraining_data(
-        str(folder / "text.txt"), str(folder / name), str(vocab_file), show_progress=False, **arguments | flags
-    )
+    flags = {"masking": "dynamic", "nsp": False, "max_seq_length": 128, "short_seq_prob": 0.0} | flags
+    return create(folder, name=name, vocab_file=vocab_file, **flags)
 
 
 @pytest.mark.parametrize("family", VOCABULARIES)
@@ -74,7 +72,7 @@ def test_a_run_finds_the_vocabulary_with_all_its_files(family, folder):
     vocab_file = folder / "vocabulary" / source.name
     summary = make(folder, vocab_file)
     config = family_named(family).config_class(summary["vocab_size"])
-    records = {"--input_file": [str(folder / "out")]}
+    records = {"--input_file": model_vocabulary.summaries_of([str(folder / "out")])}
     found = model_vocabulary.choose_vocabulary(None, None, records, config)
     assert found.vocab_file == str(vocab_file)
     (folder / "model").mkdir()
@@ -104,11 +102,8 @@ def test_the_vocabulary_of_a_kobert_is_that_with_its_model(folder):
     # The pieces that a model finds depend on their scores, which only it has.
     (folder / "spiece.model").write_bytes(model + b"\x0a\x04\x0a\x02zq")
     assert read_tokenizer(str(folder / "vocab.txt"), None).vocab_size == summary["vocab_size"]
-    config = BertConfig(summary["vocab_size"])
     with pytest.raises(ValueError, match=r"vocab.txt is not the vocabulary that the records were made with"):
-        model_vocabulary.choose_vocabulary(
-            str(folder / "vocab.txt"), None, {"--input_file": [str(folder / "out")]}, config
-        )
+        find_vocabulary(str(folder / "vocab.txt"), None, {"--input_file": [str(folder / "out")]}, summary["vocab_size"])
 
 
 @pytest.mark.slow  # in small: test_plain.py
@@ -156,24 +151,23 @@ def test_words_of_byte_bpe_are_looked_up(prefix, tmp_path, monkeypatch):
     assert isinstance(token_store.words_of(tokenizer, None, False).__self__, token_store.ByteBpeWords)
 
 
-PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "house", "stands", "on", "a", "hill", "."]
+PIECES = "[PAD] [UNK] [CLS] [SEP] [MASK] the house stands on a hill .".split()  # noqa: SIM905
 
 
-def find_vocabulary(vocab_file, init_checkpoint, record_files, vocab_size=100):
-    return model_vocabulary.choose_vocabulary(vocab_file, init_checkpoint, record_files, BertConfig(vocab_size))
+def find_vocabulary(vocab_file, path, record_files, vocab_size=100, **arguments):
+    start, config = path and open_model(path), BertConfig(vocab_size)
+    summaries = {flag: model_vocabulary.summaries_of(files) for flag, files in record_files.items()}
+    return model_vocabulary.choose_vocabulary(vocab_file, start, summaries, config, **arguments)
 
 
 def make_records(folder, name="train", pieces=PIECES, **flags):
-    """Creates records of a small text, with their vocabulary beside them; returns the path of the records."""
+    """Creates records of a small text, with their vocabulary next to them; returns the path of the records."""
     folder.mkdir(exist_ok=True)
-    (folder / f"{name}.txt").write_text("The house stands.\nOn a hill.\n\nA hill.\nThe house.\n")
     (folder / f"{name}_vocab.txt").write_text("\n".join(pieces) + "\n")
-    records = str(folder / f"{name}.tfrecord")
-    create_pretraining_data(
-        str(folder / f"{name}.txt"), records, str(folder / f"{name}_vocab.txt"), max_seq_length=16,
-        max_predictions_per_seq=3, show_progress=False, **flags,
-    )  # fmt: skip
-    return records
+    text, vocab_file = "The house stands.\nOn a hill.\n\nA hill.\nThe house.\n", folder / f"{name}_vocab.txt"
+    flags |= {"vocab_file": vocab_file, "max_seq_length": 16, "max_predictions_per_seq": 3}
+    create(folder, text, name=f"{name}.tfrecord", **flags)
+    return str(folder / f"{name}.tfrecord")
 
 
 def test_the_records_say_which_it_is(tmp_path):
@@ -239,6 +233,84 @@ def test_weights_to_start_from_bring_theirs(tmp_path, caplog):
     find_vocabulary(None, str(tmp_path / "model"), {"--input_file": [other]})
     assert "model/vocab.txt is not the vocabulary that the records were made with" in caplog.text
     with pytest.raises(ValueError, match="--teacher: .*model/vocab.txt is not the vocabulary that the records were"):
-        model_vocabulary.choose_vocabulary(
-            None, str(tmp_path / "model"), {"--input_file": [other]}, config, from_teacher=True
-        )
+        find_vocabulary(None, str(tmp_path / "model"), {"--input_file": [other]}, from_teacher=True)
+
+
+VOCAB_FILE = str(GOLDEN / "vocab.txt")
+
+
+def sentences_of(lines: list[str], tokenizer: FullTokenizer, directory, lines_at_once: int = 7) -> list[list[int]]:
+    pieces = ("\n".join([*lines[k : k + lines_at_once], ""]) for k in range(0, len(lines), lines_at_once))
+    store = token_store.tokenize(pieces, tokenizer, str(directory))
+    return [part.tolist() for part in np.split(store.tokens, store.sentence_ends[:-1])]
+
+
+@pytest.fixture(scope="module")
+def texts():
+    """The golden strings, one per line, with the original's ids by casing; None where Unicode has changed since."""
+    found = {True: [], False: []}
+    for record in lines_of(GOLDEN / "tokenization" / "tokenization.jsonl.gz"):
+        if "\n" not in record["text"]:
+            ids = None if record["has_unassigned"] else record["ids"]
+            found[record["do_lower_case"]].append((record["text"], ids))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("do_lower_case", "strip_accents"), [(True, None), (False, None), (True, False), (False, True)]
+)
+def test_golden_strings(texts, tmp_path, do_lower_case, strip_accents):
+    tokenizer = FullTokenizer(VOCAB_FILE, do_lower_case, strip_accents)
+    lines = [text for text, _ in texts[do_lower_case]]
+    expected = [ids for ids in tokenizer.encode_batch(lines) if ids]
+    assert sentences_of(lines, tokenizer, tmp_path) == expected
+    if strip_accents is None:
+        golden = [ids for _, ids in texts[do_lower_case] if ids]
+        assert len(golden) > 3000
+        known = [text for text, ids in texts[do_lower_case] if ids]
+        assert sentences_of(known, tokenizer, tmp_path) == golden
+
+
+def test_every_ascii_character_in_every_place(tmp_path, english):
+    characters = [chr(code) for code in range(128) if chr(code) not in "\n"]
+    forms = ("@", "Ab@cD", "@word", "word@ 좋다@é", "@@ x@")
+    lines = [form.replace("@", character) for character in characters for form in forms]
+    lines += [character * count for character in "aéψ가" for count in (200, 201)]  # the longest word, and one too long
+    expected = [ids for ids in english.encode_batch(lines) if ids]
+    assert sentences_of(lines, english, tmp_path) == expected
+    assert len(expected) < len(lines)  # nothing is left of control characters
+
+
+def test_a_full_table_starts_afresh(tmp_path, english, monkeypatch):
+    monkeypatch.setattr(token_store, "_HASH_SLOTS", 64)
+    lines = [f"w{k} x{k % 3} ü{k % 50}" for k in range(400)]
+    assert sentences_of(lines, english, tmp_path) == english.encode_batch(lines)
+
+
+def test_a_vocabulary_without_unknown(tmp_path):
+    (tmp_path / "vocab.txt").write_text("a\nb\n##b\n")
+    tokenizer = FullTokenizer(str(tmp_path / "vocab.txt"))
+    assert sentences_of(["a ab b"], tokenizer, tmp_path / "store") == [[0, 0, 2, 1]]
+    # A line of an ideographic space is blank, and so ends a document.
+    store = token_store.tokenize(["a\nb\n\u3000\na\n"], tokenizer, str(tmp_path / "store"))
+    assert store.document_ends.tolist() == [2, 3]
+    with pytest.raises(KeyError, match="UNK"):
+        sentences_of(["a c"], tokenizer, tmp_path / "store")
+
+
+def test_added_tokens(tmp_path):
+    """Lines with them, in any case, and lines without have the ids of the tokenizer."""
+    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b", "##b", "new", "york"]
+    pieces += ["[", "]", "e", "##1", "한", "##국"]
+    (tmp_path / "vocab.txt").write_text("".join(piece + "\n" for piece in pieces), encoding="utf-8")
+    flags = {"special": False, "single_word": False, "lstrip": False, "rstrip": False}
+    decoder = {
+        len(pieces): {**flags, "content": "[E1]", "normalized": False},
+        len(pieces) + 1: {**flags, "content": "New York", "normalized": True},
+    }
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"added_tokens_decoder": decoder}))
+    tokenizer = FullTokenizer(str(tmp_path / "vocab.txt"), True, False)
+    lines = ["a ab", "[E1]한국[E1]b", "[e1] a", "ab NEW YORKab", "new  york", "b", "[E1]"]
+    found = sentences_of(lines, tokenizer, tmp_path / "store", lines_at_once=3)
+    assert found == tokenizer.encode_batch(lines)
+    assert found[1] == [16, 14, 15, 16, 6] and found[3] == [5, 7, 17, 5, 7]

@@ -1,17 +1,23 @@
 """Runs of run_classifier.py, as of all fine-tuning scripts: what they leave, started again, LoRA, refusals."""
 
 import json
+import re
+import shutil
 
 import numpy as np
 import pytest
+from helpers.mains import run_mains
 from helpers.scenarios import fine_tuning_flags
 from helpers.script_cases import results_of, run_cases, selected_cases, weights_of
 from helpers.slow import slow
 
 from bert_tf import Predictor
 from bert_tf.store import open_weights
+from bert_tf.system.declare import declared_in
+from bert_tf.tasks.classification.settings import ClassificationSettings
 from bert_tf.tasks.table import TASKS
 from bert_tf.training import run_directory
+from bert_tf.training.settings import FineTuningSettings
 
 STEPS, RANK = 12, 4  # 32 examples, 8 per step, 3 epochs
 DONE = {"whole", "again", "predicted", "adapters", "unfinished", "adapters longer", "best"}
@@ -167,3 +173,21 @@ def test_adapters_leave_ordinary_models(ran):
     # Before, the run was evaluated with its adapters.
     evaluations = [json.loads(line) for line in (run / "evaluations.jsonl").read_text().splitlines()]
     assert evaluations[0]["step"] == 4 and f"eval_loss {evaluations[0]['eval_loss']:.6g}" in logs["unfinished"]
+
+
+def test_folders_of_an_earlier_version_go_on(golden, tmp_path):
+    """Of commit c2844e91: a run that was killed after step 4 of 8, and the same one undisturbed, which is finished."""
+    folder = shutil.copytree(golden / "run_folder", tmp_path / "folder")
+    noted = json.loads((folder / "finished" / "run.json").read_text())
+    settings = {*declared_in(ClassificationSettings), *declared_in(FineTuningSettings)}
+    flags = {name: value for name, value in noted.items() if name in settings and value not in (None, [], "")}
+    cases = {name: ("run_classifier", {**flags, "output_dir": name}) for name in ("out", "finished")}
+    ended, log = run_mains(cases, cwd=folder)
+    assert [outcome for outcome, _ in ended.values()] == ["done", "done"], log
+    killed, finished = log.split("CASE finished")
+    assert "Resuming at step 4" in killed and "the run in finished finished at step 8" in finished
+    assert not re.search("Not as in the earlier run of this directory: (?!version of)", log)
+    assert json.loads((folder / "out" / "run.json").read_text())["finished_step"] == 8
+    expected = weights_of(golden / "run_folder" / "finished" / "model.ckpt-8")
+    for name, value in weights_of(folder / "out" / "model.ckpt-8").items():
+        np.testing.assert_allclose(value, expected[name], rtol=0, atol=1e-6, err_msg=name)

@@ -16,9 +16,9 @@ from helpers.script_cases import run_cases
 
 from bert_tf import BertConfig, BertForMaskedLM, ElectraDiscriminator
 from bert_tf.families.families import ElectraConfig
-from bert_tf.models import pretrained
 from bert_tf.pretraining.create import create_pretraining_data
 from bert_tf.store import bundle
+from bert_tf.store.open import open_model
 
 ELECTRA = GOLDEN / "electra"
 START = str(ELECTRA / "training" / "model.ckpt-8")
@@ -101,7 +101,7 @@ def runs(data):
     return data, *run_cases("run_pretraining", cases)
 
 
-@pytest.mark.slow  # in small: training/test_electra_pretraining.py
+@pytest.mark.slow  # in small: training/test_electra.py
 def test_the_originals_run_goes_on(runs):
     """Weights, moments and step are the original's; ours have the same names."""
     data, outcomes, logs = runs
@@ -120,7 +120,7 @@ def test_the_originals_run_goes_on(runs):
     assert kept["disc_weight"] == 50 and kept["max_predictions_per_seq"] == 4 and "mask_rate" not in kept
 
 
-@pytest.mark.slow  # in small: training/test_electra_pretraining.py
+@pytest.mark.slow  # in small: training/test_electra.py
 def test_a_run_leaves_two_models(runs):
     """Each directory holds its part of the last checkpoint, with the configuration that the run had."""
     data = runs[0]
@@ -140,7 +140,7 @@ def test_a_run_leaves_two_models(runs):
             checkpoint.get_tensor(scope + "encoder/layer_1/output/dense/kernel"),
         )
         # The checkpoint itself has both.
-        assert pretrained.read_model(str(data / "run"), part=part)[1].config == config
+        assert open_model(str(data / "run"), part=part).config == config
 
 
 @pytest.mark.slow

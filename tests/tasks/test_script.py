@@ -237,8 +237,8 @@ def calls(monkeypatch):
 
 def test_few_functions_are_between_main_and_the_model(calls, folder, tmp_path):
     with pytest.raises(InterruptedError):
-        script.fine_tune(*counting_run(folder, tmp_path / "run", 1))
-    assert calls == ["fine_tune", "execute", "train", "_steps", "body", "replica_step", "_gradients"]
+        script.run_task(*counting_run(folder, tmp_path / "run", 1))
+    assert calls == ["run_task", "execute", "train", "_steps", "body", "replica_step", "_gradients"]
 
 
 def test_few_functions_are_between_main_and_the_model_in_pretraining(calls, tmp_path):

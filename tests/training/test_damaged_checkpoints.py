@@ -45,11 +45,11 @@ def read_all(prefix: str) -> dict:
 
 def test_a_finished_run_goes_on_from_before_its_damaged_end(tmp_path):
     out = str(tmp_path)
-    run_directory.record_settings(out, {}, resumed=False)
+    run_directory.Manifest(out, {}, []).record(resumed=False)
     run_directory.mark_as_finished(out, 20)
     for step in (15, 20):
         checkpoints.save(out, step, {"w/adam_m": np.ones(1, np.float32), "global_step": np.int64(step)})
-        assert run_directory.is_finished(out, {}, 20) == (step == 20)
+        assert run_directory.Manifest(out, {}, []).is_finished(20) == (step == 20)
 
 
 @pytest.mark.parametrize("suffix", ["index", "data-00000-of-00001"])

@@ -13,7 +13,7 @@ from bert_tf import BertConfig, BertForPreTraining, BertForQuestionAnswering, Pr
 from bert_tf.models import initialize, kernels
 from bert_tf.models.inputs import select
 from bert_tf.store.open_weights import open_weights
-from bert_tf.training import checkpoints, loop
+from bert_tf.training import checkpoints
 from bert_tf.training.optimization import AdamWeightDecay, Lamb, create_optimizer
 
 pytestmark = pytest.mark.numbers
@@ -138,7 +138,7 @@ def test_a_run_resumes_from_the_originals_squad_checkpoint(golden, tmp_path, cap
     variables = initialize.training_variables(model, optimizer)
     variables["bert/pooler/dense/kernel/adam_m"].assign(np.ones(variables["bert/pooler/dense/kernel/adam_m"].shape))
     with caplog.at_level("INFO"):
-        assert loop.restore(model, optimizer, str(tmp_path), None) == 8
+        assert checkpoints.restore(model, optimizer, str(tmp_path), None) == 8
     missing = "has no Adam moments of bert/pooler/dense/bias, bert/pooler/dense/kernel: they start at zero."
     assert missing in caplog.text and "Resuming at step 8" in caplog.text
     saved = dict(variables)
@@ -148,15 +148,17 @@ def test_a_run_resumes_from_the_originals_squad_checkpoint(golden, tmp_path, cap
     new = str(tmp_path / "new")
     for variable in variables.values():
         variable.assign(np.zeros(variable.shape))
-    assert loop.restore(model, optimizer, new, str(folder / "squad.ckpt-8"), with_optimizer=True) == 8
+    assert checkpoints.restore(model, optimizer, new, str(folder / "squad.ckpt-8"), with_optimizer=True) == 8
     assert_equals_checkpoint(saved, folder / "squad.ckpt-8")  # its moments and step, too
     with pytest.raises(ValueError, match="squad.ckpt lacks"):
-        loop.restore(model, optimizer, new, str(golden / "model" / "config1" / "squad.ckpt"), with_optimizer=True)
+        checkpoints.restore(
+            model, optimizer, new, str(golden / "model" / "config1" / "squad.ckpt"), with_optimizer=True
+        )
     lost = "bert/pooler/dense/kernel/adam_v"  # with its adam_m still there, the checkpoint is damaged
     half = {name: variable.numpy() for name, variable in variables.items() if name != lost}
     checkpoints.save(str(tmp_path / "half"), 8, half)
     with pytest.raises(ValueError, match=f"lacks 1 of the run's .*{lost}"):
-        loop.restore(model, optimizer, str(tmp_path / "half"), None)
+        checkpoints.restore(model, optimizer, str(tmp_path / "half"), None)
 
 
 def test_decay_is_excluded_by_name():

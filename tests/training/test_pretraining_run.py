@@ -1,41 +1,38 @@
 """A pre-training run from Python: settings in, a complete model directory out."""
 
+import dataclasses
 import json
 import pathlib
 import shutil
 
 import pytest
 import tensorflow as tf
+from helpers.record_files import create
 
 from bert_tf import BertConfig, BertForPreTraining, fill_mask, read_tokenizer
 from bert_tf.conversion import convert
 from bert_tf.families.families import ElectraConfig
 from bert_tf.pretraining import model_vocabulary
-from bert_tf.pretraining.create import create_pretraining_data
 from bert_tf.training import run_directory
 from bert_tf.training.pretraining_run import pretrain
 from bert_tf.training.pretraining_settings import PretrainingSettings
 from bert_tf.training.pretraining_tasks import PretrainingTask
+from bert_tf.training.settings import FineTuningSettings
 
-PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "house", "stands", "on", "a", "hill", "."]
+PIECES = "[PAD] [UNK] [CLS] [SEP] [MASK] the house stands on a hill .".split()  # noqa: SIM905
 
 
 @pytest.fixture(scope="module")
 def records(tmp_path_factory) -> str:
     """Records of a small text; the vocabulary is elsewhere."""
     folder = tmp_path_factory.mktemp("records")
-    (folder / "text.txt").write_text("The house stands.\nOn a hill.\n\nA hill.\nThe house.\n" * 10)
-    (folder / "vocab.txt").write_text("\n".join(PIECES) + "\n")
     (folder / "bert_config.json").write_text(
         json.dumps({"vocab_size": len(PIECES), "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2,
                     "intermediate_size": 8, "max_position_embeddings": 16, "type_vocab_size": 2})
     )  # fmt: skip
-    path = str(folder / "a.tfrecord")
-    create_pretraining_data(
-        str(folder / "text.txt"), path, str(folder / "vocab.txt"), max_seq_length=16, max_predictions_per_seq=3,
-        show_progress=False,
-    )  # fmt: skip
-    return path
+    text = "The house stands.\nOn a hill.\n\nA hill.\nThe house.\n" * 10
+    create(folder, text, PIECES, "a.tfrecord", max_seq_length=16, max_predictions_per_seq=3)
+    return str(folder / "a.tfrecord")
 
 
 def test_another_vocab_size_stops_at_the_start(records, tmp_path):
@@ -113,20 +110,25 @@ TAUGHT, ADAPTED = {"teacher": "a", run_directory.TEACHER_CHECKSUM: "1"}, {"lora_
 ])  # fmt: skip
 def test_what_a_resumed_run_must_have_had_from_its_start(tmp_path, monkeypatch, earlier, now, message):
     (tmp_path / "run.json").write_text(json.dumps(earlier))
-    run_directory.check_fixed(str(tmp_path), now)  # without a checkpoint there is nothing to resume
+    settings = [FineTuningSettings(output_dir=str(tmp_path))]
+    run_directory.Manifest(str(tmp_path), now, settings).check_fixed()  # without a checkpoint there is none to resume
     monkeypatch.setattr(run_directory, "latest_checkpoint", lambda folder: "model.ckpt-1")
+    manifest = run_directory.Manifest(str(tmp_path), now, settings)
     if message is None:
-        return run_directory.check_fixed(str(tmp_path), now)
+        return manifest.check_fixed()
     with pytest.raises(ValueError, match=message):
-        run_directory.check_fixed(str(tmp_path), now)
+        manifest.check_fixed()
 
 
-def test_a_changed_setting_is_reported(tmp_path, caplog):
-    settings = {"clip_norm": 1.0, "seed": 1, run_directory.FINISHED: 3}
-    run_directory.record_settings(str(tmp_path), settings, resumed=False)
-    run_directory.warn_of_changes(str(tmp_path), settings)
+def test_a_changed_setting_is_reported_but_for_one_that_may_change(tmp_path, caplog):
+    def manifest(**values) -> run_directory.Manifest:
+        run = FineTuningSettings(output_dir=str(tmp_path), **values)
+        return run_directory.Manifest(str(tmp_path), dataclasses.asdict(run), [run])
+
+    manifest(clip_norm=1.0).record(resumed=False, **{run_directory.FINISHED: 3})
+    manifest(clip_norm=1.0, log_every_steps=7).warn_of_changes()
     assert not caplog.records
-    run_directory.warn_of_changes(str(tmp_path), settings | {"clip_norm": 0.5})
+    manifest(clip_norm=0.5).warn_of_changes()
     assert "clip_norm 1.0 -> 0.5" in caplog.text
 
 

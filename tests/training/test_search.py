@@ -7,7 +7,6 @@ import pytest
 from sklearn.utils.class_weight import compute_class_weight
 
 from bert_tf.families.recipe import SEARCHED, folder_of, grid_points
-from bert_tf.tasks import outcome
 from bert_tf.tasks.classification.label_checks import class_weights
 from bert_tf.tasks.outcome import Trial, best_of, table_text, write_search
 from bert_tf.training import run_directory
@@ -77,7 +76,7 @@ def test_nothing_behind_a_link_is_removed(tmp_path):
     source = out / folder_of(TRIED[0].values)
     (source / "best_model").mkdir(parents=True)
     (source / "best_model" / "vocab.txt").write_text("new")
-    outcome.copy_best(str(source), str(out))
+    write_search(str(out), TRIED[:1], "eval_f1")
     assert (out / "best_model" / "vocab.txt").read_text() == "new" and not (out / "best_model").is_symlink()
     assert sorted(path.read_text() for path in (tmp_path / "victim").iterdir()) == ["precious"] * 2
 

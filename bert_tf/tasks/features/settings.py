@@ -16,14 +16,14 @@ from bert_tf.system.storage import is_remote, names_in
 from bert_tf.system.text_files import encoding_setting, warn_of_tables
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.text.tokenizer_files import directory_of
-from bert_tf.training.settings import ComputationSettings, DeviceSettings, ModelSettings
+from bert_tf.training.settings import DeviceSettings, ModelSettings
 from bert_tf.training.starting_model import make_tokenizer
 
 _FORMAT_BY_ENDING = {".json": "json", ".jsonl": "json", ".npz": "npz", ".tfrecord": "tfrecord"}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class FeatureSettings(ComputationSettings, DeviceSettings, ModelSettings):
+class FeatureSettings(DeviceSettings, ModelSettings):
     """Features of which text, by which model.
 
     layers: None: the last four, as in the original, or of vectors of lines the last one.
@@ -74,7 +74,7 @@ class FeatureSettings(ComputationSettings, DeviceSettings, ModelSettings):
         choices=("none", "first", "mean", "max", "sentence"),
     )
     dtype: str = inherited_setting(
-        ComputationSettings,
+        DeviceSettings,
         "dtype",
         heading="Computation",
         help="Arithmetic of the matrix products. bfloat16 is faster if the processor supports it, with about 2 "
@@ -93,7 +93,7 @@ class FeatureSettings(ComputationSettings, DeviceSettings, ModelSettings):
                 "--distribution_strategy=multi_worker_mirrored: this script writes one file on one machine; cut the "
                 "input into several files and run it on each."
             )
-        self.check_devices(self.dtype)
+        self.check_devices()
         read = [self.input_file, *filter(None, (self.vocab_file, self.bert_config_file))]
         folder = directory_of(self.init_checkpoint)
         read += [] if is_remote(folder) else [posixpath.join(folder, name) for name in names_in(folder)]

@@ -3,7 +3,7 @@
 import dataclasses
 
 from bert_tf.system.checks import check_input_files
-from bert_tf.system.declare import setting
+from bert_tf.system.declare import changeable_setting, setting
 from bert_tf.system.text_files import encoding_setting
 from bert_tf.tasks.classification.label_checks import class_weights_setting
 from bert_tf.tasks.ner.data import Layout
@@ -18,8 +18,10 @@ class NerSettings:
         None, "Words and tags to train on; files separated by commas, or a glob.", heading="Your files"
     )
     dev_file: str | None = setting(None, "Words and tags to evaluate on (or several files).")
-    test_file: str | None = setting(None, "One file to tag; tags, if it has any, are scored.")
-    test_has_tags: bool = setting(True, "Whether --test_file has a tag column. A file with a single column has none.")
+    test_file: str | None = changeable_setting(None, "One file to tag; tags, if it has any, are scored.")
+    test_has_tags: bool = changeable_setting(
+        True, "Whether --test_file has a tag column. A file with a single column has none."
+    )
     encoding: str = encoding_setting("your files")
     column_separator: str = setting(
         "auto",
@@ -53,7 +55,7 @@ class NerSettings:
         "large --max_seq_length. If unset, as the model was trained, or else false.",
         unset=True,
     )
-    metric: str = setting(
+    metric: str = changeable_setting(
         "entities",
         "How tags are scored. entities: precision, recall and F1 of whole entities, as conlleval. klue: also the "
         "scores of KLUE-NER, for files with a character a line: mean F1 over types of entities, which chooses the best "

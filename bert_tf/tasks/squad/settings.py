@@ -3,7 +3,7 @@
 import dataclasses
 
 from bert_tf.system.checks import check_extra, check_input_files, check_output_dir
-from bert_tf.system.declare import ORIGINAL, setting
+from bert_tf.system.declare import ORIGINAL, changeable_setting, setting
 from bert_tf.system.text_files import encoding_setting
 from bert_tf.training.settings import FineTuningSettings
 
@@ -15,13 +15,15 @@ class SquadSettings:
     train_file: str | None = setting(
         None, "SQuAD JSON to train on; files separated by commas, or a glob.", heading=ORIGINAL
     )
-    predict_file: str | None = setting(None, "SQuAD JSON to answer, e.g. dev-v1.1.json (or several); needs no answers.")
+    predict_file: str | None = changeable_setting(
+        None, "SQuAD JSON to answer, e.g. dev-v1.1.json (or several); needs no answers."
+    )
     doc_stride: int = setting(
         128, "Tokens from the start of one window of a long context to the start of the next.", least=1
     )
     max_query_length: int = setting(64, "Maximum tokens of a question.", least=1)
-    n_best_size: int = setting(20, "Candidates kept per window, and written per question.", least=1)
-    max_answer_length: int = setting(30, "Maximum tokens of an answer.", least=1)
+    n_best_size: int = changeable_setting(20, "Candidates kept per window, and written per question.", least=1)
+    max_answer_length: int = changeable_setting(30, "Maximum tokens of an answer.", least=1)
     version_2_with_negative: bool = setting(False, "Questions may have no answer (SQuAD 2.0).")
     null_score_diff_threshold: float | None = setting(
         0.0,
@@ -29,7 +31,7 @@ class SquadSettings:
         "the model's question_answering.json, or else 0.",
         unset=True,
     )
-    verbose_logging: bool = setting(
+    verbose_logging: bool = changeable_setting(
         False, "Log questions left out, the first windows, and answers that could not be aligned."
     )
     dev_file: str | None = setting(
@@ -47,7 +49,7 @@ class SquadSettings:
         choices=("words", "offsets"),
         unset=True,
     )
-    metric: str = setting(
+    metric: str = changeable_setting(
         "squad",
         "How answers are scored. squad: exact match and F1 of words, as the official scripts. korquad: exact match and "
         "F1 of characters, as KorQuAD 1.0's. klue: exact match and ROUGE-W of characters, as KLUE-MRC's.",
@@ -56,7 +58,7 @@ class SquadSettings:
     steps_from_windows: bool = setting(
         False, "Count an epoch in windows (training uses all of them), not in questions."
     )
-    feature_cache_dir: str | None = setting(
+    feature_cache_dir: str | None = changeable_setting(
         None,
         "Directory that caches token windows for the next run, under a hash of their content. 'none' disables it. If "
         "unset, output_dir/windows.",

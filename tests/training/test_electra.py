@@ -1,7 +1,9 @@
-"""ELECTRA's pre-training: outputs, gradients and eight steps are the original's.
+"""ELECTRA's pre-training and fine-tuning: outputs, gradients and all steps are the original's, without dropout.
 
-Oracles: tests/golden/electra/uneven and training (and others in the data folder), computed by the original without
-dropout, from given draws.
+Oracles of pre-training: tests/golden/electra/uneven and training (and others in the data folder), from given draws.
+Of fine-tuning: tests/golden/electra/finetuning for MNLI; of questions, STS-B and chunking (outputs only) in the data
+folder; on one batch: the loss is the sum over the batch, the norm counts a word's rows unmerged, layer-wise decay is
+0.8. The last row is padding.
 """
 
 import json
@@ -14,10 +16,11 @@ from helpers.paths import GOLDEN
 from helpers.slow import slow
 from helpers.training_steps import trainer_of
 
+from bert_tf import BertForQuestionAnswering, BertForSequenceClassification, BertForTokenClassification
 from bert_tf.families.families import ElectraConfig
 from bert_tf.models import encoder, initialize, kernels
 from bert_tf.models.electra import ElectraPretrainer, ReplacedTokenEvaluation, replace_tokens
-from bert_tf.store import bundle
+from bert_tf.store import bundle, variable_names
 from bert_tf.training.optimization import create_optimizer
 
 pytestmark = pytest.mark.numbers
@@ -76,22 +79,46 @@ def test_outputs_are_the_originals(golden, name, suffix, arguments, request):
     assert {name: float(value) for name, value in metrics.items()} == pytest.approx(there, abs=2e-5)
 
 
+OUTPUT_LAYER = {"output_weights": "task_specific/mnli/dense/kernel", "output_bias": "task_specific/mnli/dense/bias"}
+
+
+def in_original(name: str, value) -> tuple[str, np.ndarray]:
+    """A variable's or moment's name and value in the original's files."""
+    value = tf.convert_to_tensor(value).numpy()
+    base, *moment = name.split("/adam_")
+    value = value.T if base == "output_weights" else value
+    base = OUTPUT_LAYER.get(base) or variable_names.names_there([base], ElectraConfig(9))[base]
+    return "/adam_".join([base, *moment]), value
+
+
+def assert_gradients(model, features, file, there=lambda name, value: (name, value), *, mean: bool):
+    expected, variables = dict(np.load(file)), initialize.model_variables(model)
+    with tf.GradientTape() as tape:
+        sums = model.objective.sums(model(features, training=True), features)
+        loss = model.objective.loss(sums, model.objective.totals(features)) if mean else sums["loss_sum"]
+    gradients = tape.gradient(loss, [variable.value for variable in variables.values()])
+    for variable, gradient in zip(variables, gradients, strict=True):
+        name, value = there(variable, gradient)
+        np.testing.assert_allclose(value, expected.pop(name.replace("/", ".")), atol=2e-5, err_msg=name)
+    assert not expected
+    return sums
+
+
+def assert_variables(variables, path, there=lambda name, value: (name, value)):
+    reader = bundle.CheckpointReader(str(path))
+    for variable, value in variables.items():
+        name, value = there(variable, value.value)
+        tolerance = 1e-4 if "key/bias" in name else 2e-5
+        np.testing.assert_allclose(value, reader.get_tensor(name), atol=tolerance, err_msg=name)
+
+
 FOLDER = GOLDEN / "electra" / "training"
 BATCHES = features_of(*[dict(np.load(FOLDER / "batches.npz"))] * 2)
 
 
 def test_gradients_of_the_first_step(golden):
-    model = pretrainer(golden / "electra" / "uneven")
     features = {name: value[0] for name, value in BATCHES.items()}
-    variables = initialize.model_variables(model)
-    with tf.GradientTape() as tape:
-        sums = model.objective.sums(model(features, training=True), features)
-        loss = model.objective.loss(sums, model.objective.totals(features))
-    gradients = tape.gradient(loss, [variable.value for variable in variables.values()])
-    expected = dict(np.load(FOLDER / "grads_step0.npz"))
-    for name, gradient in zip(variables, gradients, strict=True):
-        np.testing.assert_allclose(gradient, expected.pop(name.replace("/", ".")), atol=2e-5, err_msg=name)
-    assert not expected
+    assert_gradients(pretrainer(golden / "electra" / "uneven"), features, FOLDER / "grads_step0.npz", mean=True)
 
 
 @pytest.mark.slow  # in small: test_gradients_of_the_first_step
@@ -112,12 +139,10 @@ def test_eight_steps(golden, parts):
         mlm_loss = result["masked_lm_loss"] / result["masked_lm_weight"]
         np.testing.assert_allclose(mlm_loss, step["mlm_loss"], atol=2e-5)
         np.testing.assert_allclose(result["discriminator_loss"] / result["tokens"], step["disc_loss"], atol=2e-5)
-    reader = bundle.CheckpointReader(str(FOLDER / "model.ckpt-8"))
     variables = initialize.training_variables(model, optimizer)
+    assert_variables(variables, FOLDER / "model.ckpt-8")
+    reader = bundle.CheckpointReader(str(FOLDER / "model.ckpt-8"))
     assert set(variables) == set(reader.get_variable_to_shape_map())
-    for name, variable in variables.items():
-        tolerance = 1e-4 if "key/bias" in name else 2e-5
-        np.testing.assert_allclose(variable.numpy(), reader.get_tensor(name), atol=tolerance, err_msg=name)
 
 
 @pytest.mark.parametrize("fused", [True, False])
@@ -169,3 +194,99 @@ def test_model_flops_are_those_of_the_products():
     assert encoder.electra_flops_per_example(config, generator, length, predictions) == pytest.approx(3 * total)
     with pytest.raises(ValueError, match="generator_size=0.01: hidden_size must be an integer"):
         config.generator(0.01)
+
+
+FINETUNING = GOLDEN / "electra" / "finetuning"
+HPARAMS = json.loads((GOLDEN / "electra" / "uneven" / "hparams.json").read_text())
+CONFIG = ElectraConfig(**HPARAMS["discriminator_config"] | {"embedding_size": 24, "hidden_act": "gelu_erf"})
+
+
+@pytest.fixture
+def further(shared):
+    return shared / "golden" / "electra" / "finetuning"
+
+
+def model_and_batch() -> tuple:
+    model = BertForSequenceClassification.from_pretrained(
+        str(FINETUNING / "mnli.ckpt"), config=CONFIG, dropout_rate=0.0
+    )
+    inputs = dict(np.load(FINETUNING / "mnli_inputs.npz"))
+    real = inputs["task_id"] == 0
+    batch = {name: inputs[name][real] for name in ("input_ids", "input_mask", "segment_ids")}
+    return model, {**batch, "label_ids": inputs["mnli_label_ids"][real]}
+
+
+def test_outputs_and_gradients_of_fine_tuning():
+    model, batch = model_and_batch()
+    expected = dict(np.load(FINETUNING / "mnli_outputs.npz"))
+    np.testing.assert_allclose(model(batch, training=True), expected["training_logits"][:-1], atol=2e-5, rtol=0)
+    sums = assert_gradients(model, batch, FINETUNING / "mnli_grads_step0.npz", in_original, mean=False)
+    np.testing.assert_allclose(sums["loss_sum"], expected["training_total_loss"], atol=2e-5)
+
+
+@pytest.mark.slow  # in small: the test above, and test_recipes.py for schedule, layers and sums
+def test_all_steps_of_fine_tuning():
+    expected, (model, batch) = json.loads((FINETUNING / "mnli_steps.json").read_text()), model_and_batch()
+    recipe = model.config.recipe
+    assert (recipe.layerwise_lr_decay, recipe.sum_loss) == (expected["layerwise_lr_decay"], True)
+    steps, total = expected["steps"], expected["num_train_steps"]
+    warmup = total * expected["warmup_proportion"]
+    optimizer = create_optimizer("adamw", expected["learning_rate"], total, warmup, recipe)
+    optimizer.build(model.trainable_variables)
+    train = trainer_of(model, optimizer, batch_size=5, sum_loss=recipe.sum_loss).steps
+    data = iter(tf.data.Dataset.from_tensors({name: value.astype("int32") for name, value in batch.items()}).repeat())
+    for step in steps:
+        result = train(data, tf.constant(1))
+        np.testing.assert_allclose(5 * result["loss"], step["loss"], atol=2e-5)
+        np.testing.assert_allclose(result["gradient_norm"], step["global_norm"], rtol=1e-5)
+    variables = initialize.training_variables(model, optimizer)
+    assert int(variables.pop("global_step")) == len(steps)
+    assert_variables(variables, FINETUNING / f"mnli.ckpt-{len(steps)}", in_original)
+
+
+def read_oracles(folder, task) -> tuple[dict, dict, dict]:
+    """Model inputs, the task's own inputs, and outputs; without the row of padding."""
+    files = (dict(np.load(folder / f"{task}_{name}.npz")) for name in ("inputs", "outputs"))
+    inputs, outputs = ({name: value[:-1] if value.ndim else value for name, value in file.items()} for file in files)
+    return {name: inputs[name] for name in ("input_ids", "input_mask", "segment_ids")}, inputs, outputs
+
+
+def test_regression(further):
+    """The original divides the scores by 5 before it computes these targets; here they are those of the file."""
+    batch, inputs, expected = read_oracles(further, "sts")
+    model = BertForSequenceClassification.from_pretrained(str(further / "sts.ckpt"), config=CONFIG, num_labels=1)
+    predictions = model(batch)
+    assert_close(predictions[:, 0], expected["predictions"])
+    sums = model.objective.sums(predictions, {**batch, "label_ids": inputs["sts_targets"]})
+    np.testing.assert_allclose(sums["loss_sum"], expected["total_loss"], atol=2e-5)
+
+
+def test_tags(further):
+    """The original gathers the words' first tokens; here the labels of all others are negative."""
+    batch, inputs, expected = read_oracles(further, "chunk")
+    model = BertForTokenClassification.from_pretrained(str(further / "chunk.ckpt"), config=CONFIG, num_labels=5)
+    rows, words = np.nonzero(inputs["chunk_labels_mask"])
+    positions = inputs["chunk_labeled_positions"][rows, words]
+    labels = np.full(batch["input_ids"].shape, -1)
+    labels[rows, positions] = inputs["chunk_labels"][rows, words]
+    logits = model(batch)
+    assert_close(np.asarray(logits)[rows, positions], expected["logits"][rows, words])
+    sums = model.objective.sums(logits, {**batch, "label_ids": labels})
+    np.testing.assert_allclose(sums["loss_sum"], expected["total_loss"], atol=2e-5)
+
+
+def test_independent_head(further):
+    """The original without joint prediction and answerability scores starts and ends as BERT's head does."""
+    inputs, _, expected = read_oracles(further, "squadv1_plain")
+    model = BertForQuestionAnswering.from_pretrained(str(further / "squadv1_plain.ckpt"), config=CONFIG)
+    reader = bundle.CheckpointReader(str(further / "squadv1_plain.ckpt"))
+    variables = initialize.model_variables(model)
+    for last, axis in (("kernel", 1), ("bias", 0)):
+        parts = [reader.get_tensor(f"task_specific/squadv1/{layer}/{last}") for layer in ("dense", "dense_1")]
+        name = "cls/squad/output_" + ("weights" if axis else "bias")
+        variables[name].assign(np.concatenate(parts, axis).T)
+    outputs = model(inputs)
+    for name in ("start_logits", "end_logits"):
+        in_answers = expected[name] > -500  # the original adds -1000 elsewhere
+        assert in_answers.any(1).all()
+        np.testing.assert_allclose(np.asarray(outputs[name])[in_answers], expected[name][in_answers], atol=2e-5)
