@@ -2,7 +2,7 @@
 
 import contextlib
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 
 from absl import logging
 
@@ -39,7 +39,7 @@ def rows(path: str) -> Iterator[dict]:
 
 
 @contextlib.contextmanager
-def _opened(path: str) -> Iterator:
+def _opened(path: str) -> Generator:
     """The file for pyarrow, whose errors become a ValueError that names it."""
     check_extra("parquet", path)
     import pyarrow
@@ -85,6 +85,8 @@ def _namer(feature, all_names: list[str]) -> Callable | None:
         return lambda value: None if value in (None, -1) else names[value]
     if "_type" not in feature and "feature" not in feature:  # an object
         inner = {name: namer for name, of_item in feature.items() if (namer := _namer(of_item, all_names))}
-        return inner and (lambda value: value and value | {name: namer(value[name]) for name, namer in inner.items()})
+        if not inner:
+            return None
+        return lambda value: value and value | {name: namer(value[name]) for name, namer in inner.items()}
     of_item = _namer(feature["feature"], all_names) if isinstance(feature.get("feature"), dict) else None
     return of_item and (lambda values: values and list(map(of_item, values)))

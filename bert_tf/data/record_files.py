@@ -331,15 +331,15 @@ def _scan_files(files: Sequence[str], sizes: Sequence[int], verify: bool) -> lis
     total = sum(sizes[number] for number in missing)
     with progress_bar(total=total, desc="indexing records", unit="B", unit_scale=True, delay=2) as progress:
 
-        def scan(number: int) -> None:
+        def scan(number: int) -> np.ndarray:
             blocks = []
             for begin, end, payloads in read_records(files[number], sizes[number], most=RECORDS_PER_BLOCK):
                 blocks.append((begin, len(payloads)))
                 progress.update(end - begin)
-            blocks_of_files[number] = np.array(blocks, np.int64).reshape(-1, 2)
+            return np.array(blocks, np.int64).reshape(-1, 2)
 
-        in_threads(scan, missing, threads=8)
-    return blocks_of_files
+        scanned = dict(zip(missing, in_threads(scan, missing, threads=8), strict=True))
+    return [scanned[number] if blocks is None else blocks for number, blocks in enumerate(blocks_of_files)]
 
 
 # --- writing ---------------------------------------------------------------------------------------------------------

@@ -185,7 +185,7 @@ def parts_of_batches(dataset: tf.data.Dataset, share: Share) -> tf.data.Dataset:
     return dataset.map(_plain(cut)).unbatch()
 
 
-def _rows_of_windows(windows: Iterator[tuple], batch_size: int, rows: range) -> Iterator[tuple]:
+def _rows_of_windows(windows: Iterator[tuple], batch_size: int, rows: slice) -> Iterator[tuple]:
     row = 0  # of the window's first record, in its batch
     for *blocks, order in windows:
         in_batch = (row + np.arange(len(order))) % batch_size

@@ -141,7 +141,7 @@ def warn_of_left_out(path: str, rows: Mapping[str, Sequence[int]]) -> None:
         logging.warning("%s: left out rows that %s: %d, the first in line %d.", path, what, len(lines), lines[0])
 
 
-def copied_columns(row: Mapping, table: TableSettings | None, path: str, line: int, by_number: bool) -> dict | None:
+def copied_columns(row: dict, table: TableSettings | None, path: str, line: int, by_number: bool) -> dict | None:
     """The --copy_columns of a row, if any. by_number: its columns are named "0", "1", ... and also "-1", "-2", ..."""
     names = list(map(plain_name, table.copy_columns)) if table else []
     if names == ["all"]:
@@ -180,7 +180,7 @@ def named_rows(path: str, names: Sequence[str], table: TableSettings) -> Iterato
         yield line, cells, copied_columns(cells, table, path, line, by_number)
 
 
-def by_name(row: list | dict, header: Sequence[str] | None) -> Mapping:
+def by_name(row: list | dict, header: Sequence[str] | None) -> dict:
     """The cells of a row by names of columns, or else by their numbers, from 0 and from the end."""
     if isinstance(row, dict):
         return row
@@ -207,7 +207,7 @@ def field_of(row: list | dict, column: Column | None, path: str, line: int, flag
                 advice = f"; if {of_objects[0]!r} has the rows, the file must be that list alone"
             raise ValueError(f"{path}, line {line}: no {column!r}{flag}; found {quoted(has)}{advice}")
         return row[column]
-    if not -len(row) <= column < len(row):
+    if isinstance(column, str) or not -len(row) <= column < len(row):
         raise ValueError(f"{path}, line {line}: {len(row)} columns, but column {column} (from 0) is needed")
     return row[column]
 
@@ -323,7 +323,7 @@ def _rows_of_lines(text: str, line: int, path: str) -> Iterator[tuple[int, dict]
     if text[at] == "[":
         parse_json(text, path)
         at, end = at + 1, end - 1
-    while (at := _BETWEEN.match(text, at).end()) < end:
+    while (at := next(_BETWEEN.finditer(text, at)).end()) < end:
         line, counted = line + text.count("\n", counted, at), at
         try:
             value, at = decoder.raw_decode(text, at)

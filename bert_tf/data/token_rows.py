@@ -9,6 +9,7 @@ S sequence length.
 
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import google_crc32c
 import numpy as np
@@ -114,9 +115,9 @@ class TokenRows:
         lengths = self.lengths
         longest = padded_length(int(lengths.max()), allowed)
         padding = {short: np.where(lengths <= short, short, longest).sum() for short in allowed if short <= longest}
-        return sorted({min(padding, key=padding.get), longest}) if programs > 1 else [longest]
+        return sorted({min(padding, key=padding.__getitem__), longest}) if programs > 1 else [longest]
 
-    def batch(self, rows: Sequence[int], length: int) -> dict[str, np.ndarray]:
+    def batch(self, rows: Sequence[int] | np.ndarray, length: int) -> dict[str, np.ndarray]:
         """Padded arrays of some rows: input_ids, input_mask, segment_ids int32 [B, length], and the labels."""
         rows = np.asarray(rows)
         positions = np.arange(length)[None, :]
@@ -271,7 +272,7 @@ def evaluation_batches(rows: TokenRows, *, batch_size: int, max_seq_length: int,
     return dataset.apply(tf.data.experimental.assert_cardinality(count)).prefetch(_PREFETCHED)
 
 
-def rows_and_outputs(rows: TokenRows, batch_size: int, outputs: Iterable) -> Iterator[tuple[np.ndarray, object]]:
+def rows_and_outputs(rows: TokenRows, batch_size: int, outputs: Iterable) -> Iterator[tuple[np.ndarray, Any]]:
     """Yields (row numbers, outputs) of each batch of `evaluation_batches`, without the copies that padded the last."""
     for chosen, output in zip(evaluation_rows(rows.lengths, batch_size), outputs, strict=True):
         if isinstance(output, dict):
@@ -282,9 +283,9 @@ def rows_and_outputs(rows: TokenRows, batch_size: int, outputs: Iterable) -> Ite
 
 def in_order(rows: TokenRows, batch_size: int, outputs: Iterable[np.ndarray]) -> np.ndarray:
     """The model's outputs [n, ...] for all rows in order, from its outputs for `evaluation_batches`."""
-    values = None
+    values = np.empty(0, np.float32)
     for chosen, output in rows_and_outputs(rows, batch_size, outputs):
-        if values is None:
+        if not len(values):
             values = np.empty((len(rows), *output.shape[1:]), np.float32)
         values[chosen] = output
     return values
@@ -372,7 +373,7 @@ class GroupedRows(TokenRows):
     def shape_of(self, length: int | None) -> tuple[int | None, ...]:
         return (self.rows_per_example, length)
 
-    def batch(self, rows: Sequence[int], length: int) -> dict[str, np.ndarray]:
+    def batch(self, rows: Sequence[int] | np.ndarray, length: int) -> dict[str, np.ndarray]:
         examples = np.asarray(rows)
         every = (examples[:, None] * self.rows_per_example + np.arange(self.rows_per_example)).reshape(-1)
         arrays = self.rows.batch(every, length)
@@ -415,8 +416,9 @@ class WindowRows(TokenRows):
 
     def shape_of(self, length: int | None) -> tuple[int | None, ...]:
         """(W, S): one window that is as long as needed, or several full ones."""
-        if length is None:
-            return None, None
+        return (None, None) if length is None else self._shape(length)
+
+    def _shape(self, length: int) -> tuple[int, int]:
         return -(-length // self.window_length), min(length, self.window_length)
 
     def padded_lengths(self, max_seq_length: int, static_padding: bool = False, programs: int | None = None) -> list:
@@ -429,10 +431,10 @@ class WindowRows(TokenRows):
         allowed = padded_lengths(self.window_length, whole_step=programs is not None) + several
         return self.fewest(allowed, programs) if programs else allowed
 
-    def batch(self, rows: Sequence[int], length: int) -> dict[str, np.ndarray]:
+    def batch(self, rows: Sequence[int] | np.ndarray, length: int) -> dict[str, np.ndarray]:
         """As of `TokenRows`, [B, W, S]; windows that an example does not have are padding with a mask of zeros."""
         examples = np.asarray(rows)
-        most, width = self.shape_of(length)
+        most, width = self._shape(length)
         numbers = self.first_rows[examples][:, None] + np.arange(most)  # [B, W]
         real = numbers < self.first_rows[examples + 1][:, None]
         arrays = self.rows.batch(np.where(real, numbers, 0).reshape(-1), width)

@@ -27,6 +27,9 @@ from absl import flags
 from bert_tf.system import storage
 from bert_tf.system.messages import naming_flag
 
+if typing.TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
 flags.disclaim_key_flags()
 
 REQUIRED = dataclasses.MISSING  # the default of a setting that must be given
@@ -35,7 +38,7 @@ _FURTHER = "Further"
 _KEY = "declared"  # in the metadata of a field, and the attribute of a flag
 
 Flags = flags.FlagValues
-Settings = TypeVar("Settings")
+Settings = TypeVar("Settings", bound="DataclassInstance")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -107,16 +110,16 @@ def _paths_in(value: str | list[str] | None) -> list[str]:
     return [value] if isinstance(value, str) else value or []
 
 
-def setting(default, help: str, **declared):
+def setting(default, help: str, **declared) -> typing.Any:
     return Declared(default=default, help=help, **declared).field()
 
 
 changeable_setting = functools.partial(setting, may_change_on_resume=True)
 
 
-def inherited_setting(kind: type, name: str, **changes):
+def inherited_setting(kind: type, name: str, **changes: typing.Any) -> typing.Any:
     """The field of a setting that another class declares, here with another default, help or heading."""
-    return dataclasses.replace(declared_in(kind)[name], **{"heading": None, **changes}).field()
+    return dataclasses.replace(declared_in(kind)[name], heading=changes.pop("heading", None), **changes).field()
 
 
 @functools.cache
@@ -258,7 +261,7 @@ def help_text(values: Flags) -> str:
     """The flags of a script in groups, the original's first; empty if none was made by `define_flags`."""
     groups: dict[str, list[str]] = {ORIGINAL: []}
     for name, declared in declared_flags(values).items():
-        groups.setdefault(declared.heading, []).append(_help_of_flag(values[name], declared))
+        groups.setdefault(declared.heading or _FURTHER, []).append(_help_of_flag(values[name], declared))
     return "".join(f"\n{heading}:\n{''.join(texts)}" for heading, texts in groups.items() if texts)
 
 

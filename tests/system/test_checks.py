@@ -133,6 +133,11 @@ def test_wrong_flags_give_one_line(name):
         assert line.startswith(message), line
 
 
+def test_type_checkers_know_the_public_names():
+    names = re.findall(r"\bas (\w+)", (ROOT / "bert_tf" / "__init__.pyi").read_text())
+    assert sorted(names) == sorted([*bert_tf.__all__, "checkpoints", "records"])
+
+
 def test_the_public_name_that_is_meant_is_said():
     with pytest.raises(AttributeError, match="no attribute 'Predicter'; did you mean Predictor?"):
         bert_tf.Predicter  # noqa: B018
