@@ -25,6 +25,7 @@ from bert_tf.serving.graph_ner import ServedTagger
 from bert_tf.serving.graph_squad import ServedQuestionAnswering
 from bert_tf.store.open import EXPORT_FILE, GRAPH_FILE, ONNX_FILES, OpenedModel, open_model
 from bert_tf.store.save import files_in
+from bert_tf.store.sentence_settings import read_settings
 from bert_tf.system import storage
 from bert_tf.system.example_bytes import field
 from bert_tf.system.storage import is_remote, names_in, write_files, write_text_file
@@ -126,7 +127,7 @@ def open_for(model_dir: str | OpenedModel, task: str | None) -> OpenedModel:
     if isinstance(model_dir, OpenedModel):
         return model_dir
     part = task_models.BertForMaskedLM.part if task == "masked_lm" else None
-    return open_model(model_dir, part=part, for_vectors=True)
+    return open_model(model_dir, part=part, for_vectors=task == "encoder")
 
 
 def create_served_model(
@@ -146,8 +147,9 @@ def create_served_model(
     opened = open_for(model_dir, task)
     table.check_task(opened, task)
     config = opened.needed_config()
-    if task == "encoder" and max_seq_length is None:
-        max_seq_length = opened.sentences.length_for(config)
+    if task == "encoder":
+        opened.sentences = opened.sentences or read_settings(opened.directory)
+        max_seq_length = max_seq_length or opened.sentences.length_for(config)
     if task != "squad":
         length = table.choose_max_seq_length(opened, max_seq_length)
     else:

@@ -36,8 +36,12 @@ PAIRS = [("One text.", "Its pair."), ("long " * 80, "b " * 10), ("long " * 60, "
 
 @pytest.fixture(scope="module")
 def classifier(tmp_path_factory):
-    labels = ["bad", "fair", "좋다"]
-    return save(tmp_path_factory.mktemp("classifier"), task_models.BertForSequenceClassification, labels=labels)
+    """As a CrossEncoder of sentence-transformers saves one: its modules do not make vectors of texts."""
+    folder, labels = tmp_path_factory.mktemp("classifier"), ["bad", "fair", "좋다"]
+    module = {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.base.modules.transformer.Transformer"}
+    path = save(folder, task_models.BertForSequenceClassification, labels=labels)
+    (folder / "modules.json").write_text(json.dumps([module]))
+    return path
 
 
 @pytest.fixture(scope="module")
