@@ -31,9 +31,8 @@ from bert_tf.tasks.similarity.task import SimilarityTask
 from bert_tf.tasks.squad.data import SquadSettings
 from bert_tf.tasks.squad.task import SquadTask
 from bert_tf.tasks.table import TASKS
-from bert_tf.training import run_directory
+from bert_tf.training import pretraining_run, run_directory
 from bert_tf.training.fine_tuning import BestModel
-from bert_tf.training.pretraining_run import pretrain
 from bert_tf.training.pretraining_settings import PretrainingSettings
 from bert_tf.training.settings import FineTuningSettings
 
@@ -250,8 +249,8 @@ def test_few_functions_are_between_main_and_the_model_in_pretraining(calls, tmp_
         max_seq_length=16, max_predictions_per_seq=3, train_batch_size=4, num_train_steps=1, num_warmup_steps=0,
     )  # fmt: skip
     with pytest.raises(InterruptedError):
-        pretrain(settings)
-    assert calls == ["pretrain", "execute", "train", "_steps", "body", "replica_step", "_gradients"]
+        pretraining_run.run(settings)
+    assert calls == ["run", "execute", "train", "_steps", "body", "replica_step", "_gradients"]
 
 
 def test_the_table_of_tasks_names_what_there_is():
