@@ -172,7 +172,7 @@ def test_requirements_are_what_is_imported():
             names += [node.module] if isinstance(node, ast.ImportFrom) else []
             for name in names:
                 top = name.split(".")[0]
-                if top in sys.stdlib_module_names or top == "bert_tf" or top in SCRIPTS:
+                if top in sys.stdlib_module_names or top in ("bert_tf", "_typeshed") or top in SCRIPTS:
                     continue
                 imported.setdefault(distribution_of(name), f"{module}:{node.lineno}")
                 if node in tree.body and distribution_of(name) in OPTIONAL:
