@@ -28,15 +28,15 @@ from bert_tf.models.task_models import BertForSequenceClassification as BertForS
 from bert_tf.models.task_models import BertForTokenClassification as BertForTokenClassification
 from bert_tf.models.task_models import BertModel as BertModel
 from bert_tf.models.task_models import BertPretrainingModel as BertPretrainingModel
-from bert_tf.serving.choice_predictor import ChoicePredictor as ChoicePredictor
 from bert_tf.serving.embedder import Embedder as Embedder
 from bert_tf.serving.fill_mask import fill_mask as fill_mask
 from bert_tf.serving.predictor import Predictor as Predictor
+from bert_tf.serving.question_answerer import ChoicePredictor as ChoicePredictor
 from bert_tf.serving.question_answerer import QuestionAnswerer as QuestionAnswerer
 from bert_tf.serving.tagger import Tagger as Tagger
 from bert_tf.serving.text_index import TextIndex as TextIndex
 from bert_tf.system.released_models import download as download
-from bert_tf.tasks.classification.dataset import as_dataset as as_dataset
+from bert_tf.tasks.classification.data import as_dataset as as_dataset
 from bert_tf.text.wordpiece import BasicTokenizer as BasicTokenizer
 from bert_tf.text.wordpiece import FullTokenizer as FullTokenizer
 from bert_tf.text.wordpiece import WordpieceTokenizer as WordpieceTokenizer

@@ -10,7 +10,7 @@ import math
 import numbers
 import re
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import ClassVar, Self
 
 from absl import logging
 
@@ -104,9 +104,9 @@ class BertConfig:
     title = TITLES[model_type]
     file_name = "bert_config.json"
     # Keys that are not written to a file at their defaults, since the original does not know them.
-    unwritten = ("layer_norm_eps", "attention")
+    unwritten: ClassVar[tuple[str, ...]] = ("layer_norm_eps", "attention")
     # Further keys that are kept without a warning, although they have no effect on a model.
-    idle_keys = (
+    idle_keys: ClassVar[tuple[str, ...]] = (
         # In the configs of the released multilingual and Chinese models, but never used.
         "directionality",
         "pooler_fc_size",
@@ -207,7 +207,7 @@ class BertConfig:
         return cls(vocab_size or cls.released_vocab_size, **cls.sizes[name])
 
     @classmethod
-    def from_dict(cls, values: Mapping, allow_unknown: bool = False, source: str = "BertConfig") -> "BertConfig":
+    def from_dict(cls, values: Mapping, allow_unknown: bool = False, source: str = "BertConfig") -> Self:
         """A config from the keys of a bert_config.json; missing ones (but vocab_size) get the constructor's defaults.
 
         Labels and the kind of head, which earlier versions wrote to this file (`KEYS_IN_CONFIG`), are left out.

@@ -167,8 +167,8 @@ class Family:
 
     def name_of(self, name: str, architecture: str | None = None) -> str:
         """Hugging Face's name, with the encoder's prefix, of a variable of a model with this one of `heads`."""
-        if name in self.heads.get(architecture, ()):
-            return self.heads[architecture][name]
+        if name in (head := self.heads.get(architecture or "", {})):
+            return head[name]
         if name in FIXED_NAMES:
             return self.renamed(FIXED_NAMES[name])
 

@@ -7,6 +7,7 @@ import itertools
 import re
 import types
 from collections.abc import Callable, Iterable, Mapping
+from typing import cast
 
 from bert_tf.families.config import BertConfig
 
@@ -109,4 +110,5 @@ def all_names(config_class: type[BertConfig], is_there: Callable[[str], bool]) -
     sizes = dict.fromkeys(BertConfig.keys(), 1)
     kinds = ("model_type", "has_pooler", "detects_replaced_tokens")
     sizes |= {"embedding_size": 2, **{kind: getattr(config_class, kind) for kind in kinds}}
-    return list(expected_shapes(types.SimpleNamespace(**sizes, block_order=range(max(blocks, 1)))))
+    config = types.SimpleNamespace(**sizes, block_order=range(max(blocks, 1)))
+    return list(expected_shapes(cast(BertConfig, config)))

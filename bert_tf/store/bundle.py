@@ -14,6 +14,7 @@ import posixpath
 import re
 import struct
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import numpy as np
 from absl import logging
@@ -87,7 +88,7 @@ class CheckpointReader:
     def get_variable_to_shape_map(self) -> dict[str, list[int]]:
         return {name: list(entry.shape) for name, entry in self._tensors.items()}
 
-    def get_tensor(self, name: str) -> np.ndarray | bytes:
+    def get_tensor(self, name: str) -> Any:
         entry = self._tensors[name]
         if entry.is_partitioned:
             import tensorflow as tf
@@ -160,10 +161,9 @@ def _of_block(content: bytes, handle: bytes) -> Iterator[tuple[bytes, bytes]]:
 def _entry(value: bytes) -> _Entry:
     parts = dict(fields(value))
     dimensions = [dict(fields(part)).get(1, 0) for number, part in fields(parts.get(2, b"")) if number == 2]
+    shard, offset, size = (parts.get(number, 0) for number in (3, 4, 5))
     checksum = int.from_bytes(parts.get(6, b""), "little")
-    return _Entry(
-        parts.get(1, 0), tuple(dimensions), *(parts.get(number, 0) for number in (3, 4, 5)), checksum, 7 in parts
-    )
+    return _Entry(parts.get(1, 0), tuple(dimensions), shard, offset, size, checksum, 7 in parts)
 
 
 # --- writing ---------------------------------------------------------------------------------------------------------
@@ -246,7 +246,9 @@ def checkpoint_state(output_dir: str) -> tuple[str | None, list[str]]:
     paths: dict[bytes, list[str]] = {}
     try:
         for line in filter(bytes.strip, read_bytes(path).splitlines()):
-            field, quoted = _STATE_LINE.fullmatch(line).groups()
+            if not (match := _STATE_LINE.fullmatch(line)):
+                raise ValueError(f"{line!r:.80} is no line of it")
+            field, quoted = match.groups()
             name = codecs.escape_decode(quoted or b"")[0].decode()
             paths.setdefault(field, []).append(_beside(output_dir, name))
         newest = paths[b"model_checkpoint_path"][-1]

@@ -68,7 +68,7 @@ def beginning_of(path: str | None, weights: Weights | None = None, with_checksum
     `step` is that of the training run that saved them, `license` has the hub's keys about the licence, `license_file`
     is the file about it, `base_model` their name on the hub.
     """
-    if path is None:
+    if path is None or weights is None:
         return {"path": None}
     directory = directory_of(weights.path)
     card = _beginning(directory, CARD)
@@ -123,13 +123,13 @@ def _beginning(directory: str, name: str) -> str:
 
 def card_of(weights: Weights, files: ModelFiles, format: str = "bert_tf") -> str:
     """The card of a model with weights of these variables, which are not read, in one of `open.FORMATS`."""
-    shapes, head, facts = weights.shapes, files.head, files.card
+    shapes, head, facts, config = weights.shapes, files.head, files.card, files.needed_config()
     if not (architecture := "ElectraDiscriminator" if REPLACED_TOKEN_HEAD in shapes else head.architecture):
         from bert_tf.store.huggingface import architecture_of
 
         architecture = architecture_of(shapes, head)
     kind = "sentences" if files.sentences else head.problem_type
-    tag, task = _TASKS.get(kind) or _TASKS.get(architecture, (None, architecture))
+    tag, task = _TASKS.get(kind or "") or _TASKS.get(architecture, (None, architecture))
     use, start = _use_of_others(format, tag), facts.beginning or {}
     license = start.get("license") or {}
     front = {
@@ -137,7 +137,7 @@ def card_of(weights: Weights, files: ModelFiles, format: str = "bert_tf") -> str
         "base_model": start.get("base_model"),
         "library_name": use["library"],
         "pipeline_tag": tag,
-        "tags": ["bert_tf", files.config.title.lower()] + ["sentence-transformers"] * bool(files.sentences),
+        "tags": ["bert_tf", config.title.lower()] + ["sentence-transformers"] * bool(files.sentences),
     }
     origin = {
         "weights at the start": _end_of(start.get("path") or ("random" if start else "not recorded")),
@@ -153,12 +153,12 @@ def card_of(weights: Weights, files: ModelFiles, format: str = "bert_tf") -> str
     parts = {
         "front": _yaml(front),
         "mark": _MARK,
-        "title": files.config.title,
+        "title": config.title,
         "task": task,
         "sizes": _block(_sizes(files, shapes)),
         "labels": _block(dict(enumerate(head.labels or ()))),
         "origin": _block(origin),
-        "training": "\n\n".join(filter(None, [*facts.notes, _block(facts.settings)])),
+        "training": "\n\n".join(text for text in (*facts.notes, _block(facts.settings)) if text),
         "results": results and _block({"after step": step and int(step), **results}),
         "usage": facts.usage or model,
         "is_served": facts.is_served and tag,
@@ -207,7 +207,7 @@ def _yaml(values: Mapping) -> str:
 
 
 def _sizes(files: ModelFiles, shapes: Mapping) -> dict[str, object]:
-    config = files.config
+    config = files.needed_config()
     return {
         "layers": len(config.block_order),
         "width": config.hidden_size,
@@ -217,7 +217,7 @@ def _sizes(files: ModelFiles, shapes: Mapping) -> dict[str, object]:
         "longest input": f"{config.max_length} tokens",
         "attention": "each token sees those before it" if config.is_causal else None,
         "vocabulary": f"{config.vocab_size:,} tokens",
-        "case": {True: "uncased", False: "cased"}.get(files.casing.do_lower_case),
+        "case": {True: "uncased", False: "cased", None: None}[files.casing.do_lower_case],
         "parameters": f"{sum(math.prod(shapes[name]) for name in filter(is_model_variable, shapes)):,}",
         "head": files.head.variant and f"it {files.head.variant}",
     }

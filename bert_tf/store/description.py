@@ -125,7 +125,7 @@ def read_model_files(
     head = read_head(directory) if head == NO_HEAD else head
     config_file = config_file or find_config(directory)
     casing = read_casing(directory)
-    if casing.do_lower_case is None and "do_lower_case" in (hints or {}):
+    if casing.do_lower_case is None and hints and "do_lower_case" in hints:
         casing = Casing(bool(hints["do_lower_case"]), None, f"{directory} (its variable do_lower_case)")
     config = read_config(config_file) if config_file else None
     vocab_file = find_vocabulary(directory, (family_of(config) if config else family).tokenizer_class)

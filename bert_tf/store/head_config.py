@@ -50,7 +50,7 @@ class HeadConfig:
     """
 
     architecture: str | None = None
-    labels: tuple[str, ...] | None = None
+    labels: Sequence[str] | None = None
     problem_type: str | None = None
     hidden_act: str | None = None
     window_pooling: str | None = None

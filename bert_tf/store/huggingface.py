@@ -125,7 +125,7 @@ def config_values(config: BertConfig, weights: Weights, head: HeadConfig) -> dic
         values["untrained"] = list(head.untrained)
     if head.pairs is not None:
         values["pairs"] = head.pairs
-    if activation := _ACTIVATIONS_OF_PAIRS.get(head.activation, head.activation):
+    if activation := _ACTIVATIONS_OF_PAIRS.get(head.activation or "", head.activation):
         values["sentence_transformers"] = {"activation_fn": activation}
     labels = head.labels
     # Their classes take the number of labels from id2label. A multiple-choice head has one output whatever it says.

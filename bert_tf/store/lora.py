@@ -75,7 +75,7 @@ def merged(weights: Weights) -> Weights:
 
         return ops.convert_to_numpy(merged_kernel(value, a, b, scale))
 
-    tables = weights.shapes, weights.origins
-    shapes, origins = ({name: of[name] for name in of if not is_adapter(base_name(name))} for of in tables)
+    shapes = {name: shape for name, shape in weights.shapes.items() if not is_adapter(base_name(name))}
+    origins = {name: weights.origins[name] for name in weights.origins if not is_adapter(base_name(name))}
     parts = {name: merged(part) for name, part in weights.parts.items()}
     return dataclasses.replace(weights, shapes=shapes, origins=origins, reader=read, parts=parts)

@@ -11,6 +11,7 @@ import contextlib
 import dataclasses
 import functools
 import posixpath
+from typing import Any
 
 from absl import logging
 
@@ -108,7 +109,7 @@ def find_weights(path: str) -> tuple[Format, str]:
         return (BERT_TF if is_ours else HUGGINGFACE), file
     from bert_tf.store import bundle  # other formats don't need it
 
-    prefix = bundle.find_bundle(path, TF1.file_name)
+    prefix = bundle.find_bundle(path, TF1.file_name or "")
     if prefix:
         return (MODEL_GARDEN if bundle.CheckpointReader(prefix).has_tensor(bundle.OBJECT_GRAPH) else TF1), prefix
     if is_folder(path):
@@ -249,7 +250,8 @@ def open_model(
         files = read_model_files(opened.path, config_file=config_file)
         if not files.config:
             files = _without_configuration(opened)
-    return dataclasses.replace(opened, **{**vars(files), "sentences": sentences})
+    described: dict[str, Any] = {**vars(files), "sentences": sentences}
+    return dataclasses.replace(opened, **described)
 
 
 def _part_of(weights: Weights, part: str) -> Weights:

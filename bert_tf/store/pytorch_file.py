@@ -60,7 +60,7 @@ def open_state_dict(local: str, path: str) -> tuple[dict[str, tuple[int, ...]], 
         (root,) = (name.removesuffix("data.pkl") for name in entries if re.fullmatch(r"[^/]+/data\.pkl", name))
         tensors = _described(_content(archive, entries[f"{root}data.pkl"], _LARGEST_PICKLE))
         order = _content(archive, entries[f"{root}byteorder"], 9) if f"{root}byteorder" in entries else b"little"
-        order = {b"little": "<", b"big": ">"}[order]
+        is_big = {b"little": False, b"big": True}[order]
         largest = sum(entry.file_size for entry in entries.values())
         for name, tensor in tensors.items():
             if not _fits(tensor, entries[f"{root}data/{tensor.storage.key}"], largest):
@@ -73,7 +73,7 @@ def open_state_dict(local: str, path: str) -> tuple[dict[str, tuple[int, ...]], 
     def read(name: str) -> np.ndarray:
         tensor, kind = tensors[name], np.dtype(_TYPES[tensors[name].storage.kind])
         content = _content(archive, entries[f"{root}data/{tensor.storage.key}"])
-        numbers = np.frombuffer(bytearray(content), kind.newbyteorder(order))
+        numbers = np.frombuffer(bytearray(content), kind.newbyteorder(">" if is_big else "<"))
         axes = zip(tensor.shape, tensor.strides, strict=True)
         steps = [step * kind.itemsize if size > 1 else 0 for size, step in axes]
         start = tensor.offset if 0 not in tensor.shape else 0
@@ -91,7 +91,7 @@ def _content(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, most: float = mat
         raise ValueError(f"an entry has {entry.file_size:,} bytes where {most:,} are the most")
     if entry.compress_type or entry.compress_size != entry.file_size:
         raise ValueError(f"the entry {entry.filename!r:.80} of the zip is compressed, which PyTorch never does")
-    entry.CRC = entry.CRC or None  # 0: PyTorch computed none
+    entry.CRC = entry.CRC or None  # pyrefly: ignore[bad-assignment]  # 0: PyTorch computed none; zipfile takes None
     return archive.read(entry)
 
 
@@ -121,7 +121,7 @@ class _Unpickler(pickle.Unpickler):
             case "torch._utils", "_rebuild_tensor_v2":
                 return lambda *arguments: _tensor(*arguments)
             case "torch._utils", "_rebuild_parameter" | "_rebuild_parameter_with_state":
-                return lambda tensor, requires_grad, *_: _tensor(*tensor, requires_grad, None)
+                return lambda tensor, requires_grad, *_: _tensor(*tensor, requires_grad=requires_grad, hooks=None)
         raise ValueError(f"it names {f'{module}.{name}'!r:.80}, which no dict of tensors needs")
 
     def persistent_load(self, pid) -> _Storage:
@@ -150,7 +150,7 @@ def _described(content: bytes) -> dict[str, _Tensor]:
             raise ValueError("it uses something again that no dict of tensors does")
         if name not in ("BINPUT", "LONG_BINPUT"):
             made_by = name
-        elif value > len(content):
+        elif value is None or value > len(content):
             raise ValueError(f"it has the number {value}, which takes too much memory")
         else:
             (numbers.add if made_by in _USED_AGAIN else numbers.discard)(value)

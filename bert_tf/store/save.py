@@ -80,7 +80,7 @@ def description_of(files: ModelFiles, vocabulary: list[str] | None = None) -> di
     if files.sentences:
         from bert_tf.store.sentence_settings import settings_files
 
-        texts = settings_files(files.sentences, files.config.hidden_size)
+        texts = settings_files(files.sentences, files.needed_config().hidden_size)
         of_vectors = {name: text.encode() for name, text in texts.items()}
     if not files.vocab_file:
         if not issubclass(default, FullTokenizer) or casing.do_lower_case is None:
@@ -93,7 +93,7 @@ def description_of(files: ModelFiles, vocabulary: list[str] | None = None) -> di
         contents, settings, kind = tokenizer.files(), tokenizer.settings(), type(tokenizer)
         if vocabulary is not None:
             contents[tokenizer_files.VOCAB] = "".join(line + "\n" for line in vocabulary).encode()
-    settings["model_max_length"] = files.max_seq_length or files.config.max_length
+    settings["model_max_length"] = files.max_seq_length or files.needed_config().max_length
     is_usual = kind.huggingface_class == default.huggingface_class
     settings["tokenizer_class"] = files.family.tokenizer_name if is_usual else kind.huggingface_class
     text = json.dumps(settings, indent=2, sort_keys=True, ensure_ascii=False)
@@ -153,7 +153,7 @@ def write_model(
             os.mkdir(temporary)
             with storage.batch_fsync(temporary):
                 file, kind = posixpath.join(temporary, name), FORMATS[format]
-                names = write_weights(file, kind, weights, files.config, files.head)
+                names = write_weights(file, kind, weights, files.needed_config(), files.head)
                 if name.startswith("model.ckpt-"):
                     write_text_file(posixpath.join(temporary, "checkpoint"), f'model_checkpoint_path: "{name}"\n')
                 write_beside(temporary, description)
@@ -175,7 +175,7 @@ def check_writable(
 
     Returns directory and name of the weights, and the files of an old model to remove.
     """
-    files.needed_config()
+    config = files.needed_config()
     _check_format(format, files)
     kind = FORMATS[format]
     if with_optimizer and not kind.holds_optimizer:
@@ -185,8 +185,8 @@ def check_writable(
     if kind is HUGGINGFACE:
         from bert_tf.store.huggingface import names_there
 
-        names_there(weights, files.config, files.head)
-    directory, name = target, kind.file_name
+        names_there(weights, config, files.head)
+    directory, name = target, kind.file_name or ""
     if kind.takes_prefix and re.search(r"\.ckpt(-[^/]*)?$", target) and not is_folder(target):
         directory, name = posixpath.dirname(target) or ".", posixpath.basename(target)
     elif kind.takes_prefix and with_optimizer:
@@ -198,14 +198,14 @@ def check_writable(
 def check_vocabulary(files: ModelFiles, vocabulary: list[str] | None = None) -> None:
     """Raises if a vocabulary of word pieces has more lines than the model has rows."""
     if (file := files.vocab_file) and issubclass(files.tokenizer_kind(), FullTokenizer):
-        lines, size = vocabulary or tokenizer_files.vocabulary_lines(file), files.config.vocab_size
+        lines, size = vocabulary or tokenizer_files.vocabulary_lines(file), files.needed_config().vocab_size
         if len(lines) > size:
             raise ValueError(f"{file} has {len(lines)} lines, but vocab_size is {size}.")
 
 
 def _check_format(format: str, files: ModelFiles) -> None:
     """Raises if a format can't hold a model; warns of what programs for it don't read."""
-    config, formats = files.config, files.family.formats
+    config, formats = files.needed_config(), files.family.formats
     if format not in formats:
         raise ValueError(f"format={format}: {config.title} has no such format; it has {', '.join(formats)}.")
     variant = "has causal attention (attention=causal)" if config.is_causal else files.head.variant

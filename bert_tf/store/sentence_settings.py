@@ -8,6 +8,7 @@ import dataclasses
 import json
 import posixpath
 from collections.abc import Mapping
+from typing import Any
 
 from bert_tf.families.config import BertConfig
 from bert_tf.store.head_config import SENTENCES_CONFIG
@@ -133,7 +134,7 @@ def settings_files(settings: SentenceSettings, hidden_size: int) -> dict[str, st
     if not settings.include_prompt:
         pooling["include_prompt"] = False
     encoder = {"max_seq_length": settings.max_seq_length, "do_lower_case": settings.lower}
-    contents = {
+    contents: dict[str, Any] = {
         _MODULES: modules,
         posixpath.join(f"1_{_POOLING}", _POOLING_SETTINGS): pooling,
         _ENCODER_SETTINGS: {key: value for key, value in encoder.items() if value is not None},

@@ -12,7 +12,8 @@ import os
 import posixpath
 import re
 import tempfile
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping
+from typing import Any
 
 import google_crc32c
 import numpy as np
@@ -205,7 +206,8 @@ def _described(shapes: Shapes, metadata: Mapping[str, str]) -> bytes:
 
 
 def _crc32c(content: bytes | np.ndarray) -> str:
-    content = np.frombuffer(memoryview(content).toreadonly(), np.uint8)  # the library takes such arrays without a copy
+    # The library takes such arrays without a copy. NumPy's arrays are buffers in Python 3.11, too.
+    content = np.frombuffer(memoryview(content).toreadonly(), np.uint8)  # pyrefly: ignore[bad-argument-type]
     return f"{google_crc32c.value(content):08x}"
 
 
@@ -234,7 +236,7 @@ def _local(path: str) -> tuple[str, tempfile.TemporaryDirectory | None]:
 
 
 @contextlib.contextmanager
-def _opened(local: str, path: str) -> Iterator:
+def _opened(local: str, path: str) -> Generator:
     # Reopened for each tensor: the file is memory-mapped, and pages that were touched count until it is closed.
     try:
         with safe_open(local, framework="np") as file:
@@ -252,7 +254,8 @@ def write_safetensors(path: str, tensors: Mapping[str, np.ndarray], metadata: Ma
     names = sorted(shapes, key=lambda name: (-kinds[name].itemsize, name))  # larger types first, for alignment
     empty, sums = "0" * 8 * (1 + len(names)), {"": _crc32c(_described(shapes, metadata))}
     # What was written to a remote file can't be changed: it has none.
-    header, end = {"__metadata__": {**metadata, _CHECKSUMS: "" if is_remote(path) else empty}}, 0
+    header: dict[str, Any] = {"__metadata__": {**metadata, _CHECKSUMS: "" if is_remote(path) else empty}}
+    end = 0
     for name in names:
         start, end = end, end + math.prod(shapes[name]) * kinds[name].itemsize
         header[name] = {"dtype": _CODES[kinds[name].name], "shape": [*shapes[name]], "data_offsets": [start, end]}

@@ -7,7 +7,7 @@ import re
 import sys
 import tempfile
 import threading
-from collections.abc import Collection, Generator, Hashable, Iterable, Iterator, Sized
+from collections.abc import Collection, Generator, Hashable, Iterable, Iterator, Sequence, Sized
 from logging import getLogger
 from typing import Any
 
@@ -19,7 +19,7 @@ _NAMES_SHOWN = 8
 _UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
-def abbreviated_list(names: list[str], separator: str = ", ") -> str:
+def abbreviated_list(names: Sequence[str], separator: str = ", ") -> str:
     """The first few names of a list, and how many more there are."""
     shown = separator.join(names[:_NAMES_SHOWN])
     return shown + (f"{separator}and {len(names) - _NAMES_SHOWN} more" if len(names) > _NAMES_SHOWN else "")

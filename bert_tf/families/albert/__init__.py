@@ -34,7 +34,7 @@ class AlbertConfig(BertConfig):
     hidden_dropout_prob: float = 0
     attention_probs_dropout_prob: float = 0
     type_vocab_size: int = 2
-    attention: ClassVar[str] = "bidirectional"
+    attention: ClassVar[str] = "bidirectional"  # pyrefly: ignore[bad-override]  # it is no field here
     embedding_size: int = 128
     num_hidden_groups: int = 1
     inner_group_num: int = 1

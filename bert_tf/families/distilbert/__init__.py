@@ -18,8 +18,8 @@ class DistilBertConfig(BertConfig):
 
     num_hidden_layers: int = 6
     hidden_act: str | None = "gelu_erf"
-    type_vocab_size: ClassVar[int] = 0
-    attention: ClassVar[str] = "bidirectional"
+    type_vocab_size: ClassVar[int] = 0  # pyrefly: ignore[bad-override]  # it is no field here
+    attention: ClassVar[str] = "bidirectional"  # pyrefly: ignore[bad-override]  # it is no field here
 
     model_type = "distilbert"
     unwritten = ()

@@ -30,9 +30,9 @@ class ElectraConfig(BertConfig):
     intermediate_size: int = 1024
     hidden_act: str | None = "gelu_erf"
     type_vocab_size: int = 2
-    attention: ClassVar[str] = "bidirectional"
+    attention: ClassVar[str] = "bidirectional"  # pyrefly: ignore[bad-override]  # it is no field here
     embedding_size: int = 128
-    masked_lm_act: str | None = None
+    masked_lm_act: str | None = None  # pyrefly: ignore[bad-override]  # it is a field here
 
     model_type = "electra"
     unwritten = ("masked_lm_act",)
@@ -48,13 +48,13 @@ class ElectraConfig(BertConfig):
     }
 
     @property
-    def recipe(self) -> Recipe:
+    def recipe(self) -> Recipe:  # pyrefly: ignore[bad-override]  # it depends on a field
         """The original's recipe, which depends on the size (configure_finetuning.py)."""
         large = dataclasses.replace(_ELECTRA_FINE_TUNING, learning_rate=5e-5, layerwise_lr_decay=0.9)
         return _ELECTRA_FINE_TUNING if self.hidden_size < 1024 else large
 
     @property
-    def pretraining_recipe(self) -> Recipe:
+    def pretraining_recipe(self) -> Recipe:  # pyrefly: ignore[bad-override]  # it depends on a field
         """The original's recipe, which depends on the size (configure_pretraining.py)."""
         small = self.hidden_size <= 256
         return _ELECTRA_PRETRAINING if small else dataclasses.replace(_ELECTRA_PRETRAINING, learning_rate=2e-4)

@@ -25,9 +25,9 @@ class RobertaConfig(BertConfig):
     max_position_embeddings: int = 514
     type_vocab_size: int = 1
     layer_norm_eps: float = 1e-5
-    attention: ClassVar[str] = "bidirectional"
+    attention: ClassVar[str] = "bidirectional"  # pyrefly: ignore[bad-override]  # it is no field here
     pad_token_id: int = 1
-    masked_lm_act: str | None = None
+    masked_lm_act: str | None = None  # pyrefly: ignore[bad-override]  # it is a field here
 
     model_type = "roberta"
     unwritten = ("masked_lm_act",)
@@ -47,7 +47,7 @@ class RobertaConfig(BertConfig):
     sizes: ClassVar = {"roberta_base": arguments_of_size(12, 768), "roberta_large": arguments_of_size(24, 1024)}
 
     @property
-    def first_position(self) -> int:
+    def first_position(self) -> int:  # pyrefly: ignore[bad-override]  # it depends on a field
         return self.pad_token_id + 1
 
 
