@@ -8,8 +8,6 @@ def __getattr__(name: str):
     """The names of the original, as in `from run_classifier import InputExample`; a run does not load them."""
     from bert_tf import run_classifier as names
 
-    if name not in names.__all__:
-        raise AttributeError(f"module 'run_classifier' has no attribute {name!r}")
     return getattr(names, name)
 
 

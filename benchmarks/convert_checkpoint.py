@@ -54,7 +54,7 @@ def write_source(directory: str) -> tuple[int, list[str]]:
     import numpy as np
 
     from bert_tf.families import family_named
-    from bert_tf.families.names import expected_shapes
+    from bert_tf.families.family import expected_shapes
     from bert_tf.store.head_config import NO_HEAD
     from bert_tf.store.open import TF1
     from bert_tf.store.save import write_weights

@@ -22,7 +22,7 @@ _NOTES = {
 
 def parameters_of(size: str, vocab_size: int) -> int:
     """The number of a model's parameters in pre-training, including heads."""
-    from bert_tf.families.names import expected_shapes
+    from bert_tf.families.family import expected_shapes
 
     return sum(math.prod(shape) for shape in expected_shapes(config_of_size(size, vocab_size)).values())
 

@@ -192,7 +192,7 @@ MUTANTS = {
         ("if phrase in words), {})", "), {})"),
         ("        **license,\n", ""),
         ("if isinstance(front.get(key), str)", "if front.get(key)")],
-    ("store/lora.py", "models/test_lora.py"): [
+    ("store/variable_names.py", "models/test_lora.py"): [
         ("/ a.shape[1]", "/ a.shape[0]"),
         ("return self.alpha / self.rank", "return self.alpha")],
     ("models/distillation.py", "models/test_distillation.py"): [

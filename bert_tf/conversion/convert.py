@@ -9,12 +9,11 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from bert_tf.families import config_of_dict, family_of_variables, is_encoder_variable
-from bert_tf.families.names import base_name, expected_shapes, is_model_variable, word_table
+from bert_tf.families.family import base_name, expected_shapes, is_model_variable, word_table
 from bert_tf.store import card, huggingface, save
-from bert_tf.store.description import CardFacts, check_other_vocabulary
+from bert_tf.store.description import CardFacts, check_other_vocabulary, read_settings
 from bert_tf.store.head_config import NO_HEAD
 from bert_tf.store.open import FORMATS, OpenedModel, open_model, open_weights
-from bert_tf.store.sentence_settings import read_settings
 from bert_tf.store.tensor_files import Weights, blocks
 from bert_tf.system.checks import check_output_files
 from bert_tf.system.messages import abbreviated_list, naming_flag, progress_bar

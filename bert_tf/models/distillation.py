@@ -26,7 +26,7 @@ from keras import ops
 
 from bert_tf.families import is_encoder_variable
 from bert_tf.families.config import BertConfig
-from bert_tf.families.names import is_model_variable
+from bert_tf.families.family import is_model_variable
 from bert_tf.models import kernels
 from bert_tf.models.inputs import select
 from bert_tf.models.layers import gather_positions

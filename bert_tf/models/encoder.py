@@ -22,7 +22,7 @@ from bert_tf.models.layers import (
     attention_bias,
     gather_positions,
 )
-from bert_tf.store.variable_names import ADAPTER_A, ADAPTER_ALPHA, ADAPTER_B
+from bert_tf.store.variable_names import ADAPTER_A, ADAPTER_ALPHA, ADAPTER_B, Lora
 
 
 class Embeddings(ConfiguredLayer):
@@ -113,20 +113,17 @@ class BertEncoder(NamedInputs, ConfigFromArguments, keras.Model):
         """Keeps the embeddings and the first `count` layers as they are in training."""
         order, frozen = self.config.block_order, count or 0
         if not 0 <= frozen <= len(order) or {*order[:frozen]} & {*order[frozen:]}:
-            raise ValueError(
-                f"freeze_layers={count}: 0 to {len(order)} layers; all or none if they share their weights."
-            )
+            raise ValueError(f"freeze_layers={count}: 0 to {len(order)} layers; all or none if they share weights.")
         self.frozen_layers = count
 
     def add_lora(self, rank: int, alpha: float, train_pooler: bool = False) -> None:
-        """Trains adapters of the layers' projections in place of the encoder's variables; see lora.py. Before `build`.
+        """Trains adapters of the layers' projections in place of the encoder's variables. Before `build`.
 
         train_pooler: also trains the pooler, for a head that reads it: in many a released model nobody has trained it,
         so that hardly anything would pass through it.
         """
-        from bert_tf.store import lora
 
-        self.lora = lora.Lora(rank, alpha, train_pooler)
+        self.lora = Lora(rank, alpha, train_pooler)
         for block in self.blocks:
             for projection in block.projections:
                 projection.lora = self.lora

@@ -10,7 +10,7 @@ import numpy as np
 from absl import logging
 
 from bert_tf.families import FAMILIES, is_encoder_variable
-from bert_tf.families.names import is_model_variable
+from bert_tf.families.family import is_model_variable
 from bert_tf.models import layers
 from bert_tf.store import variable_names
 from bert_tf.store.description import read_head
@@ -56,9 +56,8 @@ def model_weights(model: keras.Model) -> Weights:
     weights = variables_as_weights(model.name, all_variables(model))
     if not variable_names.has_adapters(model):
         return weights
-    from bert_tf.store import lora
 
-    return lora.merged(weights)
+    return variable_names.merged(weights)
 
 
 def variables_as_weights(path: str, variables: Mapping[str, keras.Variable]) -> Weights:
@@ -225,9 +224,7 @@ def _warn_of_random_weights(result: Initialization, model: keras.Model, depth: i
     if missing:
         verb = "are untrained" if _UNTRAINED in map(result.unused.get, missing) else "are not"
         message = f"{len(missing)} variables of {type(model).__name__} {verb} in {result.checkpoint} and are random: "
-        warnings.warn(
-            f"{message}{abbreviated_list(missing)}. Train the model before you use it.", PartialLoadWarning, depth
-        )
+        warnings.warn(f"{message}{abbreviated_list(missing)}. Train it before you use it.", PartialLoadWarning, depth)
     if unused:
         message = f"{len(unused)} variables of the encoder in {result.checkpoint} are not used by the model: "
         warnings.warn(f"{message}{abbreviated_list(unused)}.", PartialLoadWarning, depth)

@@ -26,7 +26,7 @@ from bert_tf.models import kernels
 from bert_tf.models.dropout import dropout_at, name_scope
 from bert_tf.models.kernels import leading_sizes
 from bert_tf.models.layer_loop import kept_product
-from bert_tf.store.variable_names import ADAPTER_A, ADAPTER_B
+from bert_tf.store.variable_names import ADAPTER_A, ADAPTER_B, merged_kernel
 
 
 def gather_positions(sequence, positions):
@@ -157,7 +157,7 @@ class LayerNorm(ConfigFromArguments, keras.layers.Layer):
 class Projection(ConfigFromArguments, keras.layers.Layer):
     """activation(x W + b) over the last axis, with W stored [in, out].
 
-    lora: what is trained beside W and b, see lora.py, or None; to be set before `build`.
+    lora: what is trained beside W and b, see store/variable_names.py, or None; to be set before `build`.
     """
 
     def __init__(self, units: int, initializer_range: float | None = 0.02, **kwargs):
@@ -191,9 +191,7 @@ class Projection(ConfigFromArguments, keras.layers.Layer):
         if self.lora is None:
             return kept_product(ops.matmul, rows, kernel)
         if not training:  # the kernel of the model that is saved
-            from bert_tf.store import lora
-
-            kernel = lora.merged_kernel(kernel, self.lora_a, self.lora_b, self.lora.scale)
+            kernel = merged_kernel(kernel, self.lora_a, self.lora_b, self.lora.scale)
             return ops.matmul(rows, ops.cast(kernel, self.compute_dtype))
 
         def adapted(rows, kernel, a, b):
@@ -382,7 +380,7 @@ def sentence_vectors(encoder, inputs: dict, pooling: str, skipped: int = 0, **ar
     """float32 [B, H]: a vector for each row.
 
     encoder: a `BertEncoder`. inputs: input_ids, input_mask and segment_ids [B, S].
-    pooling: see `sentence_settings.SentenceSettings`. skipped: the first tokens of a row that are not read, those of
+    pooling: see `description.SentenceSettings`. skipped: the first tokens of a row that are not read, those of
     a prompt. arguments: for the encoder's call.
     """
     mask = inputs["input_mask"]

@@ -13,12 +13,13 @@ import numpy as np
 import tensorflow as tf
 
 from bert_tf.families import is_encoder_variable
-from bert_tf.families.names import pooler
+from bert_tf.families.family import pooler
 from bert_tf.models import initialize
-from bert_tf.store import head_config, lora
+from bert_tf.store import head_config
 from bert_tf.store.description import read_head
 from bert_tf.store.head_config import HeadConfig
 from bert_tf.store.tensor_files import Weights, open_safetensors, with_tensors, write_safetensors
+from bert_tf.store.variable_names import ADAPTER_ALPHA, adapted_kernels, is_adapter, merged
 from bert_tf.system.checks import path_of
 from bert_tf.system.messages import abbreviated_list
 from bert_tf.system.text_files import parse_json
@@ -73,10 +74,10 @@ def load_lora(model: keras.Model, path: str) -> None:
     path = path_of(path)
     path = posixpath.join(path, FILE) if tf.io.gfile.isdir(path) else path
     shapes, metadata, read = open_safetensors(path)
-    kernels, alpha = lora.adapted_kernels(shapes), float(metadata["alpha"])
+    kernels, alpha = adapted_kernels(shapes), float(metadata["alpha"])
     variables = initialize.model_variables(model)
     heads = [{name for name in names if not is_encoder_variable(name)} for names in (shapes, variables)]
-    changed = [*kernels, *(name for name in shapes if not lora.is_adapter(name))]  # the last: the head, its pooler
+    changed = [*kernels, *(name for name in shapes if not is_adapter(name))]  # the last: the head, its pooler
     if different := sorted((heads[0] ^ heads[1]) | (set(changed) - set(variables))):
         raise ValueError(f"{path} is of another kind of model: only one of the two has {abbreviated_list(different)}.")
     if metadata["base"] != base_checksum(model):
@@ -86,9 +87,9 @@ def load_lora(model: keras.Model, path: str) -> None:
         )
     # The model's kernels and what the file adds, as a checkpoint of the training has them.
     tensors = {name: keras.ops.convert_to_numpy(variables[name].value) for name in kernels}
-    tensors[f"{kernels[0].split('/')[0]}/{lora.ALPHA}"] = np.float32(alpha)
+    tensors[f"{kernels[0].split('/')[0]}/{ADAPTER_ALPHA}"] = np.float32(alpha)
     file = Weights(path, "bert_tf", shapes, {name: name for name in shapes}, read)
-    trained, wanted = lora.merged(with_tensors(file, tensors)), model.head_config.labels
+    trained, wanted = merged(with_tensors(file, tensors)), model.head_config.labels
     # Earlier versions did not write labels into the file.
     labels = parse_json(metadata["labels"], path) if "labels" in metadata else None
     labels = HeadConfig(labels=labels).labels or read_head(posixpath.dirname(path)).labels

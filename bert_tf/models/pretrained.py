@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING
 from absl import logging
 
 from bert_tf.families.config import BertConfig
-from bert_tf.families.names import HIDDEN_LAYER
+from bert_tf.families.family import HIDDEN_LAYER
 from bert_tf.store import card, head_config
-from bert_tf.store.description import CardFacts, ModelFiles, vocabulary_mismatch
+from bert_tf.store.description import CardFacts, ModelFiles, SentenceSettings, read_settings, vocabulary_mismatch
 from bert_tf.store.open import OpenedModel, open_model
-from bert_tf.store.sentence_settings import SentenceSettings, read_settings
 from bert_tf.system.checks import list_of_names, target_directory
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.text.tokenizer_files import resolve_casing

@@ -14,7 +14,7 @@ from bert_tf.models.heads import Pretrained, TaskModel
 from bert_tf.models.inputs import ROW_INPUTS, flat_rows, require
 from bert_tf.models.layers import normalized, sentence_vectors
 from bert_tf.models.objectives import ClassificationObjective, cross_entropy, means
-from bert_tf.store.sentence_settings import check_pooling
+from bert_tf.store.description import check_pooling
 from bert_tf.system import checks
 
 RANKING_SCALE, TRIPLET_MARGIN = 20.0, 1.0
@@ -129,7 +129,7 @@ class BertForSimilarity(TaskModel):
     Args:
       config: of any family, or its dict.
       loss: "cosine", "ranking" or "triplet". scale, margin: see `RankingObjective` and `TripletObjective`.
-      pooling: see `sentence_settings.SentenceSettings`.
+      pooling: see `description.SentenceSettings`.
       seed: see `BertModel`. dtype: Keras dtype policy.
     """
 

@@ -59,9 +59,7 @@ def ask(
     # A signature with a single output returns it without its name.
     outputs = outputs if isinstance(outputs, dict) else {"outputs": outputs}
     if odd := [name for name, value in outputs.items() if not isinstance(value, list) or {len(value)} != counts]:
-        raise ServingError(
-            f"{url}: {escape_control_characters(', '.join(odd))}: no list with one entry for each example"
-        )
+        raise ServingError(f"{url}: {escape_control_characters(', '.join(odd))}: no list of one entry for each example")
     return outputs
 
 

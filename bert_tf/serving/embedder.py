@@ -17,8 +17,8 @@ from bert_tf.models import layers
 from bert_tf.models.task_models import BertModel
 from bert_tf.serving.predictor import Answerer
 from bert_tf.serving.text_index import TextIndex, normalize_for
+from bert_tf.store.description import SIMILARITIES
 from bert_tf.store.open import open_model
-from bert_tf.store.sentence_settings import SIMILARITIES
 from bert_tf.system.checks import check_integer, list_of_strings, true_or_false
 from bert_tf.training.settings import DTYPE_POLICIES
 

@@ -23,9 +23,9 @@ from bert_tf.serving import graph_models, safe_graph
 from bert_tf.serving.graph_inputs import TextEncoder
 from bert_tf.serving.graph_ner import ServedTagger
 from bert_tf.serving.graph_squad import ServedQuestionAnswering
+from bert_tf.store.description import read_settings
 from bert_tf.store.open import EXPORT_FILE, GRAPH_FILE, ONNX_FILES, OpenedModel, open_model
 from bert_tf.store.save import files_in
-from bert_tf.store.sentence_settings import read_settings
 from bert_tf.system import storage
 from bert_tf.system.example_bytes import field
 from bert_tf.system.storage import is_remote, names_in, write_files, write_text_file

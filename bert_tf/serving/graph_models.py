@@ -14,8 +14,8 @@ import tensorflow as tf
 
 from bert_tf.models.layers import finished, pooled
 from bert_tf.serving.graph_inputs import Folded, TextEncoder, cut, fold, parse_examples, slices_of, unfolded
+from bert_tf.store.description import SentenceSettings
 from bert_tf.store.head_config import HeadConfig
-from bert_tf.store.sentence_settings import SentenceSettings
 from bert_tf.system.messages import without_notes
 from bert_tf.system.tensorflow_internals import frozen
 from bert_tf.tasks.classification.data import task_of

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from bert_tf.models.layers import normalized
-from bert_tf.store.sentence_settings import SIMILARITIES
+from bert_tf.store.description import SIMILARITIES
 from bert_tf.system.checks import list_of_strings, path_of, target_directory
 from bert_tf.system.messages import naming_flag
 from bert_tf.system.storage import write_file

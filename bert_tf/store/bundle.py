@@ -119,9 +119,7 @@ def open_checkpoint(prefix: str) -> Weights:
     origins = {name.removeprefix(_HUB_SCOPE): name for name in sorted(shapes_of_file)}
     unused = {origins.pop(name): "of an optimizer" for name in other_slots(origins)}
     shapes = {name: tuple(shapes_of_file[origin]) for name, origin in origins.items()}
-    return with_our_names(
-        Weights(prefix, "tf1", shapes, origins, lambda name: reader.get_tensor(origins[name]), unused)
-    )
+    return with_our_names(Weights(prefix, "tf1", shapes, origins, lambda key: reader.get_tensor(origins[key]), unused))
 
 
 def _check(masked: int, content: bytes) -> None:
@@ -229,9 +227,7 @@ def latest_checkpoint(output_dir: str) -> str | None:
     left = [steps[step] for step in sorted(steps) if posixpath.basename(steps[step]) in there]
     if not left:
         return None
-    logging.warning(
-        "%s names no checkpoint that is there; %s is the newest one left.", f"{output_dir}/checkpoint", left[-1]
-    )
+    logging.warning("%s names no checkpoint that is there; %s is the newest.", f"{output_dir}/checkpoint", left[-1])
     return left[-1]
 
 

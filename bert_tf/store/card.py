@@ -14,7 +14,7 @@ from collections.abc import Collection, Mapping
 import yaml
 from absl import logging
 
-from bert_tf.families.names import REPLACED_TOKEN_HEAD, is_model_variable
+from bert_tf.families.family import REPLACED_TOKEN_HEAD, is_model_variable
 from bert_tf.store.description import ModelFiles
 from bert_tf.store.tensor_files import Weights
 from bert_tf.system import storage

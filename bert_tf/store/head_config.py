@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from absl import logging
 
-from bert_tf.families.names import base_name
+from bert_tf.families.family import base_name
 from bert_tf.store.tensor_files import Weights
 from bert_tf.system.checks import list_of_names
 from bert_tf.system.messages import abbreviated_list

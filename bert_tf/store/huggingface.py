@@ -14,11 +14,12 @@ from absl import logging
 
 from bert_tf.families import FAMILIES, family_named, family_of
 from bert_tf.families.config import BertConfig
-from bert_tf.families.family import FIXED_NAMES, Family
-from bert_tf.families.names import (
+from bert_tf.families.family import (
+    FIXED_NAMES,
     HEAD_NAMES,
     HIDDEN_LAYER,
     REPLACED_TOKEN_HEAD,
+    Family,
     all_names,
     is_model_variable,
     pooler,
@@ -45,13 +46,9 @@ _WITHOUT_POOLER = ("BertForMaskedLM", "BertForQuestionAnswering", "BertForTokenC
 # --- config.json -----------------------------------------------------------------------------------------------------
 
 
-def _family_of(values: Mapping, source: str) -> Family:
-    return family_named(values.get("model_type", BertConfig.model_type), source)
-
-
 def read_config(values: Mapping, source: str) -> BertConfig:
     """A configuration from the keys of a config.json."""
-    family = _family_of(values, source)
+    family = family_named(values.get("model_type", BertConfig.model_type), source)
     refused = dict(family.refused)
     if "embedding_size" not in family.defaults:
         refused["embedding_size"] = (None, values.get("hidden_size"))
@@ -77,7 +74,7 @@ def read_config(values: Mapping, source: str) -> BertConfig:
 
 def read_head(values: Mapping, source: str, family: Family | None = None) -> HeadConfig:
     """What the keys of a family's config.json say of the head; LABEL_0 and so on are no names."""
-    family = family or _family_of(values, source)
+    family = family or family_named(values.get("model_type", BertConfig.model_type), source)
     values, names = dict(values), values.get("architectures")
     if isinstance(names, list) and all(isinstance(name, str) for name in names):
         names = [re.sub(f"^{family.class_prefix}(?=For)", _CLASSES, name) for name in names]

@@ -22,7 +22,7 @@ import re
 import numpy as np
 from tensorflow.core.protobuf.trackable_object_graph_pb2 import TrackableObjectGraph
 
-from bert_tf.families.names import config_of_shapes, expected_shapes, pooler, word_table
+from bert_tf.families.family import config_of_shapes, expected_shapes, pooler, word_table
 from bert_tf.store import bundle, variable_names
 from bert_tf.store.tensor_files import Weights
 from bert_tf.system.messages import abbreviated_list

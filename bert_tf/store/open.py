@@ -16,8 +16,7 @@ from typing import Any
 from absl import logging
 
 from bert_tf.families import family_of, family_of_variables, is_encoder_variable
-from bert_tf.families.family import Family
-from bert_tf.families.names import config_of_shapes
+from bert_tf.families.family import Family, config_of_shapes
 from bert_tf.store import variable_names
 from bert_tf.store.description import (
     ModelFiles,
@@ -26,8 +25,8 @@ from bert_tf.store.description import (
     read_config,
     read_head,
     read_model_files,
+    read_settings,
 )
-from bert_tf.store.sentence_settings import read_settings
 from bert_tf.store.tensor_files import Weights, open_safetensors
 from bert_tf.system.checks import path_of
 from bert_tf.system.messages import abbreviated_list, naming_flag
@@ -158,9 +157,7 @@ def open_weights(path: str, *, merge: bool = True) -> Weights:
 
         weights = bundle.open_checkpoint(file)
     if merge and any(map(variable_names.is_adapter, weights.shapes)):
-        from bert_tf.store.lora import merged
-
-        weights = merged(weights)
+        weights = variable_names.merged(weights)
     return weights
 
 
@@ -348,7 +345,7 @@ def open_for_script(
             )
         if opened.family.parts.get("generator") in weights and "discriminator" not in weights.parts:
             _warn_once(
-                f"{weights.path} is the generator of an {config.title}: its authors fine-tuned the discriminator."
+                f"{weights.path} is the generator of an {config.title}: the authors fine-tune the discriminator."
             )
     check_other_vocabulary(vocab_file, opened)
     opened.vocab_file = vocab_file or opened.vocab_file

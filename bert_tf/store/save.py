@@ -13,10 +13,10 @@ from collections.abc import Callable, Mapping
 from absl import logging
 
 from bert_tf.families.config import BertConfig
-from bert_tf.families.names import is_model_variable
+from bert_tf.families.family import is_model_variable
 from bert_tf.store import bundle, card, variable_names
 from bert_tf.store.card import card_of
-from bert_tf.store.description import ModelFiles, config_files
+from bert_tf.store.description import ModelFiles, config_files, settings_files
 from bert_tf.store.head_config import HUGGINGFACE_CONFIG, HeadConfig
 from bert_tf.store.open import BERT_TF, FORMATS, HUGGINGFACE, Format, has_weights
 from bert_tf.store.tensor_files import Weights, renamed, write_safetensors
@@ -78,8 +78,6 @@ def description_of(files: ModelFiles, vocabulary: list[str] | None = None) -> di
     check_vocabulary(files, vocabulary)
     default, casing, kind, of_vectors = files.family.tokenizer_class, files.casing, files.tokenizer_kind(), {}
     if files.sentences:
-        from bert_tf.store.sentence_settings import settings_files
-
         texts = settings_files(files.sentences, files.needed_config().hidden_size)
         of_vectors = {name: text.encode() for name, text in texts.items()}
     if not files.vocab_file:

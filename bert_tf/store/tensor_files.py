@@ -19,7 +19,7 @@ import google_crc32c
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
-from bert_tf.families.names import is_model_variable
+from bert_tf.families.family import is_model_variable
 from bert_tf.system.hub import wrong_checksum
 from bert_tf.system.messages import abbreviated_list
 from bert_tf.system.storage import is_remote, private_folder, written

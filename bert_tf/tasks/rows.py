@@ -15,13 +15,7 @@ from absl import logging
 
 from bert_tf.data import token_rows
 from bert_tf.data.tables import Column, TableSettings, quoted
-from bert_tf.data.token_rows import (
-    GroupedRows,
-    TokenRows,
-    WindowRows,
-    document_spans,
-    flatten,
-)
+from bert_tf.data.token_rows import GroupedRows, TokenRows, WindowRows, document_spans, flatten
 from bert_tf.store.head_config import MAX_WINDOWS, HeadConfig
 from bert_tf.system.messages import abbreviated_list, is_first
 from bert_tf.system.storage import write_text_file
@@ -173,9 +167,7 @@ def encode_examples(
     """
     token_rows.check_room(tokenizer, max_seq_length)
     if windows and (pair := next((example for example in examples if example.text_b), None)):
-        raise ValueError(
-            f"Example {pair.guid} is a pair; a model that reads windows (--long_texts) takes single texts."
-        )
+        raise ValueError(f"Example {pair.guid} is a pair; a model that reads windows (--long_texts) takes texts.")
     texts = [text for example in examples for text in (example.text_a, example.text_b) if text is not None]
     encoded = iter(encode_texts(texts, tokenizer, num_processes))
     pairs = [(next(encoded), () if example.text_b is None else next(encoded)) for example in examples]

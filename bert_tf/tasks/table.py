@@ -125,9 +125,7 @@ def check_task(opened: OpenedModel, task: str) -> None:
         if others and others[0].name != "masked_lm":
             answerers = " or ".join(dict.fromkeys(other.answerer for other in others))
             raise ValueError(f"{path} is a model for {others[0].name}, not for {task}: use {answerers}.")
-        raise ValueError(
-            f"{path} has no output layer for {task} ({output_layer}): fine-tune it first ({entry.script})."
-        )
+        raise ValueError(f"{path} has no output layer for {task} ({output_layer}): fine-tune it ({entry.script}).")
     # Several tasks have the same output layer.
     rivals = {other.architecture: other for other in TASKS.values() if other.output_layer == entry.output_layer}
     if architecture in rivals and architecture != entry.architecture:

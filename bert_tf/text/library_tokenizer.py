@@ -244,9 +244,7 @@ class ByteBpeTokenizer(LibraryTokenizer):
             added = read_added_tokens(vocab_file, values["model"]["vocab"])
             parts = tokenizer_files.components_of(values.get("pre_tokenizer"), "pretokenizers")
             if [part.get("type") for part in parts] != ["ByteLevel"] or parts[0].get("use_regex") is False:
-                raise ValueError(
-                    f"{vocab_file}: its BPE does not split text as RoBERTa's does, which is byte-level BPE."
-                )
+                raise ValueError(f"{vocab_file}: its BPE does not split text as RoBERTa's, which is byte-level BPE.")
             if self.add_prefix_space is None:
                 self.add_prefix_space = parts[0].get("add_prefix_space")
             others = (posixpath.join(directory, name) for name in (JSON_VOCAB, MERGES))

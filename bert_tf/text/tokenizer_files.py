@@ -235,13 +235,9 @@ def _check_lines(vocab_file: str) -> None:
             repeated.append(f"line {number} repeats {token!r} of line {first_lines[token]}")
         first_lines.setdefault(token, number)
     if empty:
-        raise ValueError(
-            f"{vocab_file}: empty lines, which shift the ids of the tokens below: {abbreviated_list(empty)}"
-        )
+        raise ValueError(f"{vocab_file}: empty lines shift the ids of the tokens below: {abbreviated_list(empty)}")
     if repeated:
-        logging.warning(
-            "%s: %s; such a token has the id of its last line.", vocab_file, abbreviated_list(repeated, "; ")
-        )
+        logging.warning("%s: %s; each has the id of its last line.", vocab_file, abbreviated_list(repeated, "; "))
 
 
 # ---- rules -----------------------------------------------------------------------------------------------------------

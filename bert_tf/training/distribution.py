@@ -78,9 +78,7 @@ def _create_strategy(devices: DeviceSettings) -> tf.distribute.Strategy:
     if devices.strategy == "one_device":
         return tf.distribute.OneDeviceStrategy((gpus or cpus)[0])
     if not gpus and not devices.num_virtual_cpus:
-        logging.warning(
-            "--distribution_strategy=mirrored is for GPUs, but TensorFlow finds none: this run is on the CPU."
-        )
+        logging.warning("--distribution_strategy=mirrored is for GPUs, but TensorFlow finds none: it runs on the CPU.")
     return _only(tf.distribute.MirroredStrategy, *(gpus or cpus))
 
 

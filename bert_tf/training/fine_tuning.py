@@ -15,7 +15,7 @@ from absl import logging
 
 from bert_tf.families.config import BertConfig
 from bert_tf.models import encoder, initialize, lora_file
-from bert_tf.store import lora, save, variable_names
+from bert_tf.store import save, variable_names
 from bert_tf.store.description import ModelFiles
 from bert_tf.store.open import BERT_TF, open_ours
 from bert_tf.store.tensor_files import Weights
@@ -154,5 +154,5 @@ def use_best_model(model: keras.Model, keeper: BestModel, adjust: Adjustment) ->
     """Loads the best model, with its weights adjusted; returns its step."""
     initialize.load_complete(model, adjust(open_ours(keeper.paths[1])))
     if variable_names.has_adapters(model):
-        lora.clear_adapters(model)  # its kernels have them
+        variable_names.clear_adapters(model)  # its kernels have them
     return keeper.best["step"]

@@ -59,9 +59,7 @@ class PretrainingSettings(LanguageTeacherSettings, TrainingSettings):
     do_train: bool = changeable_setting(False, "Train until --num_train_steps.")
     do_eval: bool = changeable_setting(False, "Evaluate at the end, and write eval_results.txt.")
     max_seq_length: int = setting(
-        128,
-        "Tokens per sequence. Must match the data; for unmasked records, at least the data's.",
-        on_card=True,
+        128, "Tokens per sequence. Must match the data; for unmasked records, at least the data's.", on_card=True
     )
     max_predictions_per_seq: int | None = setting(
         20,

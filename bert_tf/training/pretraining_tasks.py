@@ -22,8 +22,7 @@ from bert_tf.data.record_files import features_of
 from bert_tf.data.token_rows import Share
 from bert_tf.families import family_of
 from bert_tf.families.config import BertConfig
-from bert_tf.families.family import Family
-from bert_tf.families.names import pooler
+from bert_tf.families.family import Family, pooler
 from bert_tf.families.recipe import Recipe
 from bert_tf.models import encoder, initialize, objectives, task_models
 from bert_tf.pretraining import mask_rules, model_vocabulary

@@ -49,10 +49,7 @@ class ModelSettings:
         on_card=False,
     )
     bert_config_file: str | None = setting(
-        None,
-        "The model's configuration. If unset, the one beside --init_checkpoint.",
-        check=check_file,
-        on_card=False,
+        None, "The model's configuration. If unset, the one beside --init_checkpoint.", check=check_file, on_card=False
     )
     vocab_file: str | None = setting(
         None,
@@ -336,9 +333,7 @@ class FineTuningSettings(OptimizerSettings, TeacherSettings, TrainingSettings, M
             folder, start = os.path.realpath(self.output_dir), os.path.realpath(self.init_checkpoint)
             is_run = os.path.exists(f"{folder}/run.json") or os.path.exists(f"{folder}/checkpoint")
             if not is_run and folder == (start if os.path.isdir(start) else os.path.dirname(start)):
-                raise ValueError(
-                    f"--output_dir={self.output_dir} is the folder of --init_checkpoint: choose another one."
-                )
+                raise ValueError(f"--output_dir={self.output_dir} is the folder of --init_checkpoint: choose another.")
         task_settings.check(self)
 
     def check_flags(self) -> None:

@@ -19,7 +19,7 @@ from helpers.tiny import TINY_CONFIG
 
 from bert_tf import BertConfig, BertForMaskedLM, BertForPreTraining, BertModel, FullTokenizer, create_optimizer
 from bert_tf.conversion import convert
-from bert_tf.families.names import is_model_variable
+from bert_tf.families.family import is_model_variable
 from bert_tf.models import initialize
 from bert_tf.store import bundle, save
 from bert_tf.store.open import open_model, open_weights

@@ -11,7 +11,7 @@ import numpy as np
 from safetensors.numpy import save
 
 from bert_tf.families import family_named
-from bert_tf.families.names import expected_shapes
+from bert_tf.families.family import expected_shapes
 from bert_tf.system.example_bytes import masked_crc32c
 from helpers import warm
 from helpers.paths import GOLDEN, ROOT

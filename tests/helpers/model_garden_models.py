@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from bert_tf.families.config import BertConfig
-from bert_tf.families.names import expected_shapes
+from bert_tf.families.family import expected_shapes
 
 # Imported after the test process has set its logical devices.
 tf_keras = pytest.importorskip("tf_keras", reason="needs tf-models-official and tf_keras")

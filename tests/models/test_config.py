@@ -11,7 +11,7 @@ import pytest
 from bert_tf import families
 from bert_tf.families import config_of_size
 from bert_tf.families.config import BertConfig, check_vocab_size
-from bert_tf.families.names import expected_shapes
+from bert_tf.families.family import expected_shapes
 from bert_tf.models.task_models import BertForSequenceClassification
 
 RELEASED = """{

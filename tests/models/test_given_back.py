@@ -15,8 +15,7 @@ from helpers.slow import slow
 
 from bert_tf import BertForSimilarity, ElectraDiscriminator, Embedder, read_tokenizer
 from bert_tf.models import task_models
-from bert_tf.store.description import read_model_files
-from bert_tf.store.sentence_settings import SentenceSettings, read_settings, settings_files
+from bert_tf.store.description import SentenceSettings, read_model_files, read_settings, settings_files
 
 TEXTS = ["A man eats food.", "김철수는 서울에 산다, hello there!"]
 LABELS = {"num_labels": 3, "labels": ["가", "나", "다"]}

@@ -10,7 +10,7 @@ from helpers.slow import slow
 from bert_tf import BertForSequenceClassification, BertForTokenClassification, create_optimizer
 from bert_tf.families import family_named, is_encoder_variable
 from bert_tf.models import initialize, kernels, lora_file
-from bert_tf.store import lora
+from bert_tf.store import variable_names
 from bert_tf.store.open import open_weights
 from bert_tf.store.tensor_files import open_safetensors, write_safetensors
 from bert_tf.training import checkpoints
@@ -140,7 +140,7 @@ def test_what_is_opened_from_a_checkpoint_has_the_adapters_in_it(tmp_path):
     assert set(merged) == {name for name in opened if "adam" not in name and name != "global_step"}
     for name in merged:
         np.testing.assert_array_equal(opened[name], merged[name])
-    lora.clear_adapters(model)
+    variable_names.clear_adapters(model)
     base = make("bert")  # a model without adapters, with the kernels and the head of the other
     kept = initialize.variables_as_weights("kept", initialize.model_variables(model))
     initialize.initialize(initialize.model_variables(base), kept)
@@ -233,8 +233,8 @@ def test_adapters_start_as_in_the_paper():
     keras.utils.set_random_seed(3)
     values = values_of(make("bert", HIDDEN))
     for name, value in values.items():
-        if name.endswith(lora.B):
+        if name.endswith(variable_names.ADAPTER_B):
             assert not value.any()
-        elif name.endswith(lora.A):
+        elif name.endswith(variable_names.ADAPTER_A):
             assert 0.85 < value.std() * np.sqrt(3 * len(value)) < 1.15 and abs(value.mean()) < 0.2 * value.std()
     assert float(values["bert/lora_alpha"]) == ALPHA

@@ -66,7 +66,7 @@ def said(action) -> list[str]:
 def test_a_new_head_is_warned_of(tmp_path, encoder, kind, arguments, new):
     [message] = said(lambda: kind.from_pretrained(encoder, **arguments))
     assert f"variables of {kind.__name__} are not in {encoder}/bert_model.safetensors and are random: {new}" in message
-    assert "bert/pooler" not in message and message.endswith("Train the model before you use it.")
+    assert "bert/pooler" not in message and message.endswith("Train it before you use it.")
     [of_load] = said(lambda: bert_tf.load_weights(kind(BertConfig.from_dict(ONE_LAYER), **arguments), encoder))
     assert of_load == message
     saved = save(tmp_path / "whole", kind, **arguments)

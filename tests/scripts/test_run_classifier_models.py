@@ -44,9 +44,9 @@ def ran(tmp_path_factory):
     }  # fmt: skip
     refused = {
         "other pooling": ({**used, "window_pooling": "max"},
-                          "--window_pooling=max contradicts *windows/best_model, which was trained with mean."),
+                          "--window_pooling=max contradicts *windows/best_model, trained with mean."),
         "cut after all": ({**used, "long_texts": "cut"},
-                          "--long_texts=cut contradicts *windows/best_model, which was trained on windows, pooled"),
+                          "--long_texts=cut contradicts *windows/best_model, trained on windows, pooled"),
         "stride of none": ({**short, "window_stride": 3}, "--window_stride=3 is for --long_texts=windows."),
     }  # fmt: skip
     return folder / "out", run_and_refuse("run_classifier", folder / "out", done, refused)

@@ -11,7 +11,7 @@ from helpers.tiny import ONE_LAYER, write_encoder
 
 from bert_tf import Embedder
 from bert_tf.conversion.convert import convert
-from bert_tf.store.sentence_settings import SentenceSettings, read_settings, settings_files
+from bert_tf.store.description import SentenceSettings, read_settings, settings_files
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"{letter}{n}" for letter in "wv" for n in range(60))]
 

@@ -46,9 +46,9 @@ ODD_ANSWERS = {
     "no object": (200, b"5", "no outputs, but status 200: 5"),
     "no bytes": (200, b"\xff\xfe\xfd", "decode"),
     "large": (200, b'{"outputs": ["' + b"x" * (2 << 20) + b'"]}', "the answer has more than 1,048,576 bytes"),
-    "text": (200, b'{"outputs": "a"}', ":predict: outputs: no list with one entry for each example"),
-    "object": (200, b'{"outputs": {"a": ["x"], "b": {"0": 1}, "c": null}}', ":predict: b, c: no list with one entry"),
-    "null": (200, b'{"outputs": null}', ":predict: outputs: no list with one entry"),
+    "text": (200, b'{"outputs": "a"}', ":predict: outputs: no list of one entry for each example"),
+    "object": (200, b'{"outputs": {"a": ["x"], "b": {"0": 1}, "c": null}}', ":predict: b, c: no list of one entry"),
+    "null": (200, b'{"outputs": null}', ":predict: outputs: no list of one entry"),
     "nothing": (200, b'{"outputs": {}}', "no outputs, but status 200"),
     "dripping": (200, None, "no answer within 0.5 seconds"),
     "dripping headers": (0, None, "no answer within 0.5 seconds"),
@@ -157,7 +157,7 @@ def test_odd_answers_end_in_one_line(server):
             client.ask(server, model, {"text": ["a"]}, timeout=timeout, max_bytes=1 << 20)
         assert message in (line := str(caught.value)) and line.isprintable()
     (line,) = refusals("serve_client", [[f"--server={server}", "--model=fewer rows", "--input=text=a"]])
-    assert "fewer%20rows:predict: short: no list with one entry for each example" in line
+    assert "fewer%20rows:predict: short: no list of one entry for each example" in line
 
 
 def test_names_are_quoted_and_control_characters_are_not_printed(server):

@@ -17,7 +17,7 @@ from helpers.slow import slow
 from bert_tf import BertModel, Embedder, TextIndex
 from bert_tf.serving import embedder as embedder_module
 from bert_tf.serving import export, predictor
-from bert_tf.store.sentence_settings import POOLINGS, SentenceSettings, read_settings, settings_files
+from bert_tf.store.description import POOLINGS, SentenceSettings, read_settings, settings_files
 
 TEXTS = ["A man eats food.", "", "김철수는 서울에 산다.", " Spaces around \n", "word " * 100, "A MAN"]
 

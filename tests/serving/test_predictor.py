@@ -209,7 +209,7 @@ def test_several_labels_hold_by_themselves(predictor, tmp_path):
 
 
 def test_a_model_of_another_task_names_who_answers_with_it(predictor, tmp_path):
-    no_layer = r"has no output layer for \w+ \(\S*output_weights\): fine-tune it first \(run_"
+    no_layer = r"has no output layer for \w+ \(\S*output_weights\): fine-tune it \(run_"
     with pytest.raises(ValueError, match=": use Predictor.$"):
         QuestionAnswerer(predictor.path)
     for model_class, message, arguments in (

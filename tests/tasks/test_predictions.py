@@ -5,8 +5,7 @@ import pytest
 from helpers.paths import lines_of
 
 from bert_tf.data.tables import TableSettings
-from bert_tf.store.description import ModelFiles
-from bert_tf.store.sentence_settings import SentenceSettings
+from bert_tf.store.description import ModelFiles, SentenceSettings
 from bert_tf.tasks.choice import data as choice_data
 from bert_tf.tasks.choice.task import ChoiceTask
 from bert_tf.tasks.classification import data

@@ -60,7 +60,7 @@ def test_the_newest_whole_one_is_used(damage, suffix, tmp_path, caplog):
     assert checkpoints.use_newest(str(tmp_path), read_all)["global_step"] == 2
     assert checkpoints.latest_checkpoint(str(tmp_path)) == f"{tmp_path}/model.ckpt-2"
     if damage == "missing":
-        assert f"names no checkpoint that is there; {tmp_path}/model.ckpt-2 is the newest one left" in caplog.text
+        assert f"names no checkpoint that is there; {tmp_path}/model.ckpt-2 is the newest" in caplog.text
         return
     assert f"{tmp_path}/model.ckpt-3 is damaged; going on from {tmp_path}/model.ckpt-2 instead. " in caplog.text
     left = sorted(path.name for path in tmp_path.glob("*ckpt-3*"))

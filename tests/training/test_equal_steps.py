@@ -17,7 +17,7 @@ from bert_tf.families.electra import ElectraConfig
 from bert_tf.models import initialize, kernels
 from bert_tf.models.distillation import LanguageDistillation, TaughtLanguageModel
 from bert_tf.models.electra import ElectraPretrainer
-from bert_tf.store import lora
+from bert_tf.store.variable_names import ADAPTER_A, ADAPTER_B
 from bert_tf.training import loop
 
 PRODUCTS_PER_LAYER = 8  # query, key, value, scores, context, output, and the two of the feed-forward network
@@ -86,7 +86,7 @@ def test_adapters_and_head_learn_and_nothing_else():
     trainer = fresh_trainer(one_device(), 8, lora=True)
     before = {name: variable.numpy() for name, variable in initialize.all_variables(trainer.model).items()}
     after, _ = run(one_device(), make_batches(batch_size=8, steps=2), lora=True)
-    trained = {name for name in before if name.endswith((lora.A, lora.B)) or not is_encoder_variable(name)}
+    trained = {name for name in before if name.endswith((ADAPTER_A, ADAPTER_B)) or not is_encoder_variable(name)}
     trained |= {name for name in before if "/pooler/" in name}
     assert len(trained) == 2 * 6 + 2 + 7  # adapters, pooler, heads
     for name, value in before.items():

@@ -6,8 +6,7 @@ from collections.abc import Collection
 from typing import ClassVar
 
 from bert_tf.families.config import BertConfig, arguments_of_size
-from bert_tf.families.family import Family, PartNames
-from bert_tf.families.names import all_names, base_name
+from bert_tf.families.family import Family, PartNames, all_names, base_name
 from bert_tf.families.recipe import Recipe
 from bert_tf.text.sentence_piece import HuggingFaceSentencePiece, SentencePieceTokenizer
 from bert_tf.text.wordpiece import FullTokenizer

@@ -5,8 +5,15 @@ from collections.abc import Callable, Collection
 from typing import ClassVar
 
 from bert_tf.families.config import BertConfig, arguments_of_size
-from bert_tf.families.family import PLAIN_ENCODER, Family, PartNames, two_layers
-from bert_tf.families.names import REPLACED_TOKEN_HEAD, base_name, is_model_variable
+from bert_tf.families.family import (
+    PLAIN_ENCODER,
+    REPLACED_TOKEN_HEAD,
+    Family,
+    PartNames,
+    base_name,
+    is_model_variable,
+    two_layers,
+)
 from bert_tf.families.recipe import Recipe
 from bert_tf.text.wordpiece import ElectraTokenizer
 

@@ -117,9 +117,7 @@ def _example(row: dict, columns: Columns, first_label: str, number: int, path: s
     # A context alone has null in JSON.
     question = tables.text_of(tables.field_of(row, columns.question, path, line) or "", path, line, columns.question)
     named = ", ".join(columns.choices)
-    choices = tuple(
-        tables.text_of(choice, path, line, named) for choice in _choices_of(row, columns.choices, path, line)
-    )
+    choices = tuple(tables.text_of(text, path, line, named) for text in _choices_of(row, columns.choices, path, line))
     if len(choices) < 2 or "" in choices:
         raise ValueError(f"{path}, line {line}: two choices are needed at least, and none may be empty.")
     label = plain_label(row.get(columns.label))

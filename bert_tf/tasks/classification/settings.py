@@ -8,12 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 from absl import logging
 
-from bert_tf.data.tables import (
-    INTEGER,
-    NAMES_OF_TEXTS,
-    FileSettings,
-    TableSettings,
-)
+from bert_tf.data.tables import INTEGER, NAMES_OF_TEXTS, FileSettings, TableSettings
 from bert_tf.store.description import read_head
 from bert_tf.store.head_config import MAX_WINDOWS
 from bert_tf.system import checks

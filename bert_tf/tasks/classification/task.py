@@ -157,9 +157,7 @@ class ClassificationTask(FineTuningTask):
         described, name = metrics.describe_predictions(self.task, outputs), examples.suffix
         numbers = metrics.probabilities(self.task, outputs)
         path, _ = task_rows.write_predictions(output_dir, name, examples.examples, described, numbers)
-        logging.info(
-            "Wrote %d predictions to %s; in test_results%s.tsv their bare numbers.", len(described), path, name
-        )
+        logging.info("Wrote %d predictions to %s; test_results%s.tsv has their numbers.", len(described), path, name)
 
 
 def _with_windows(settings, run: FineTuningSettings, newest: str | None) -> ClassificationSettings:
@@ -178,9 +176,7 @@ def _with_windows(settings, run: FineTuningSettings, newest: str | None) -> Clas
         return dataclasses.replace(settings, long_texts=None)
     pooling = settings.window_pooling or head.window_pooling or value_of(settings, "window_pooling")
     if goes_on and pooling != head.window_pooling:
-        raise ValueError(
-            f"--window_pooling={pooling} contradicts {source}, which was trained with {head.window_pooling}."
-        )
+        raise ValueError(f"--window_pooling={pooling} contradicts {source}, trained with {head.window_pooling}.")
     if settings.text_b:
         raise ValueError(f"--long_texts=windows is for single texts; leave out --text_b={settings.text_b}.")
     if run.teacher:

@@ -15,7 +15,7 @@ from absl import logging
 from bert_tf.conversion.convert import OUTPUT_BIAS, convert
 from bert_tf.families import family_of
 from bert_tf.families.config import BertConfig
-from bert_tf.families.names import REPLACED_TOKEN_HEAD
+from bert_tf.families.family import REPLACED_TOKEN_HEAD
 from bert_tf.pretraining.create import create_pretraining_data
 from bert_tf.pretraining.documents import Document, all_documents, marked_held_out, to_text
 from bert_tf.store.description import read_model_files

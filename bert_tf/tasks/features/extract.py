@@ -23,7 +23,7 @@ from bert_tf.data.token_rows import TokenRows
 from bert_tf.models import initialize, kernels
 from bert_tf.models.layers import deferred_initialization, finished
 from bert_tf.models.task_models import BertModel
-from bert_tf.store.sentence_settings import SentenceSettings, read_settings
+from bert_tf.store.description import SentenceSettings, read_settings
 from bert_tf.system import storage
 from bert_tf.system.declare import with_models
 from bert_tf.system.messages import naming_flag, progress_bar

@@ -90,9 +90,7 @@ def read_examples(
     names, is_named, judged, examples = columns.all if columns else [], columns is not None, {}, []
     for number, (line, row, source) in enumerate(tables.named_rows(path, names, table)):
         columns = columns or _known_layout(list(row), path)
-        texts = tuple(
-            tables.text_of(tables.field_of(row, name, path, line), path, line, name) for name in columns.texts
-        )
+        texts = tuple(tables.text_of(tables.field_of(row, key, path, line), path, line, key) for key in columns.texts)
         if "" in texts:
             raise ValueError(f"{path}, line {line}: {columns.texts[texts.index('')]} is empty.")
         score = (
@@ -294,7 +292,7 @@ def encode_examples(
 
     Labels: text_ids int32 [n, N], equal numbers for equal texts; scores float32 [n], where examples have them.
 
-    lower, prompt: see `sentence_settings.SentenceSettings`.
+    lower, prompt: see `description.SentenceSettings`.
     """
     token_rows.check_room(tokenizer, max_seq_length)
     texts = [(prompt + text).strip() for example in examples for text in example.texts]

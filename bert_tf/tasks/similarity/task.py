@@ -10,8 +10,8 @@ from absl import logging
 from bert_tf.data import token_rows
 from bert_tf.models.layers import finished
 from bert_tf.models.similarity import RANKING_SCALE, TRIPLET_MARGIN, BertForSimilarity
+from bert_tf.store.description import SIMILARITIES, SentenceSettings, read_settings
 from bert_tf.store.head_config import NO_HEAD
-from bert_tf.store.sentence_settings import SIMILARITIES, SentenceSettings, read_settings
 from bert_tf.system.checks import check_extra
 from bert_tf.system.declare import value_of
 from bert_tf.system.messages import naming_flag

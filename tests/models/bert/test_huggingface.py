@@ -13,7 +13,7 @@ from helpers.tiny import TINY_CONFIG
 
 from bert_tf import BertConfig, BertForMaskedLM, BertForSequenceClassification, BertModel, FullTokenizer
 from bert_tf.families import BERT
-from bert_tf.families.names import expected_shapes
+from bert_tf.families.family import expected_shapes
 from bert_tf.families.roberta import RobertaConfig
 from bert_tf.models import initialize, task_models
 from bert_tf.store import huggingface

@@ -13,7 +13,7 @@ from helpers.tiny import TINY_CONFIG
 from helpers.training_steps import mirrored
 
 from bert_tf import BertConfig, BertModel
-from bert_tf.store.sentence_settings import SentenceSettings
+from bert_tf.store.description import SentenceSettings
 from bert_tf.tasks.features import extract
 from bert_tf.tasks.features.extract import encode_line, extract_features
 from bert_tf.tasks.features.files import rows_to_json
