@@ -62,7 +62,7 @@ TensorFlow. help(bert_tf.NAME) says more about each:
 
 """ + "".join(f"  {name.ljust(max(map(len, _PUBLIC)))}  {line}\n" for name, (_, line) in _PUBLIC.items())
 
-# What takes the place of names of transformers, beside those that `_instead_of` knows by their parts.
+# What takes the place of names of transformers, besides those that `_instead_of` knows by their parts.
 _INSTEAD = {
     "AutoConfig": "BertConfig",
     "DataCollatorWithPadding": "as_dataset",

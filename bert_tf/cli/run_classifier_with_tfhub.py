@@ -26,7 +26,7 @@ FLAGS = flags.FLAGS
 
 @dataclasses.dataclass(frozen=True)
 class HubSettings:
-    """What this script has beside run_classifier.py."""
+    """What this script has besides run_classifier.py's."""
 
     bert_hub_module_handle: str = setting(
         REQUIRED, "Address of a BERT on TensorFlow Hub or Kaggle, or the directory of its SavedModel.", heading=ORIGINAL

@@ -175,7 +175,7 @@ def _describe(files: OpenedModel, vocab_file: str | None, do_lower_case: bool | 
     files = dataclasses.replace(files, vocab_file=vocab_file, casing=casing)
     if not vocab_file:
         name = files.family.tokenizer_class.vocab_name
-        notes = [f"No {name} beside the source: put it beside the target, or give --vocab_file."]
+        notes = [f"No {name} next to the source: put it next to the target, or give --vocab_file."]
     if not issubclass(files.tokenizer_kind(), FullTokenizer):
         if vocab_file:
             files.make_tokenizer(is_checked=True).check_casing(vocab_file, do_lower_case, strip_accents)

@@ -203,7 +203,7 @@ def _feature_problem(name: str, feature: Feature, stored_kind: str | None, numbe
     count, expected = len(numbers), feature.length
     if expected is not None and (count > expected or (count < expected and not feature.is_padded)):
         flag = "max_predictions_per_seq" if name.startswith("masked_lm") else "max_seq_length"
-        advice = f"give --{flag} as the records were made with (pretraining_data.*.json beside them has it)"
+        advice = f"give --{flag} as the records were made with (pretraining_data.*.json next to them has it)"
         return f"has {count} values in feature {name!r}, expected {'at most ' * feature.is_padded}{expected}: {advice}"
     last = None if feature.limit is None else feature.limit - (feature.dtype == "int64")
     wrong = [] if last is None else [number for number in numbers if not 0 <= number <= last]
@@ -326,7 +326,7 @@ def _scan_files(files: Sequence[str], sizes: Sequence[int], verify: bool) -> lis
     missing = [number for number, blocks in enumerate(blocks_of_files) if blocks is None]
     if len(missing) < len(files):
         count = f"{len(files) - len(missing)} of {len(files)} record files"
-        logging.info(f"{count} have an index beside them; --verify_records reads them nevertheless")
+        logging.info(f"{count} have an index next to them; --verify_records reads them nevertheless")
     # The bar appears after two seconds.
     total = sum(sizes[number] for number in missing)
     with progress_bar(total=total, desc="indexing records", unit="B", unit_scale=True, delay=2) as progress:

@@ -157,7 +157,7 @@ class LayerNorm(ConfigFromArguments, keras.layers.Layer):
 class Projection(ConfigFromArguments, keras.layers.Layer):
     """activation(x W + b) over the last axis, with W stored [in, out].
 
-    lora: what is trained beside W and b, see store/variable_names.py, or None; to be set before `build`.
+    lora: what is trained besides W and b, see store/variable_names.py, or None; to be set before `build`.
     """
 
     def __init__(self, units: int, initializer_range: float | None = 0.02, **kwargs):

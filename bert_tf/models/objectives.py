@@ -1,6 +1,6 @@
 """Training objectives: the loss and metrics of each kind of head, computed from sums.
 
-An objective is what stands beside a model in a training step: a class of this module, or an object of the same form.
+An objective is what stands next to a model in a training step: a class of this module, or an object of the same form.
 `label_names` and `optional_names` are the features that it reads, `sum_names` the keys of its sums. The sums of
 replicas, micro-batches and evaluation batches are added up before anything is divided, so that it does not matter how
 a batch was split:

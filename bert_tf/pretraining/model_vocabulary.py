@@ -111,7 +111,7 @@ def _find(vocab_file, start, made_with: _Source | None, kind, from_teacher: bool
             if exists(path) and vocabulary_sha256(path) == made_with.vocab_sha256:
                 return ModelFiles("", vocab_file=path, casing=made_with.casing)
         known = f"{made_with.vocab_file} ({made_with.summary}) is no longer there"
-    logging.warning(f"The model will have no vocabulary of the records beside it, as {known}: give --vocab_file.")
+    logging.warning(f"The model will have no vocabulary of the records next to it, as {known}: give --vocab_file.")
     return None
 
 

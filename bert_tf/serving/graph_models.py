@@ -76,7 +76,7 @@ class ServedModel:
       model: a Keras model of this project with the task's head, built, or that as a `FrozenModel`.
       ids: the inputs of `serve_ids`.
       labels: the names of the classes; empty if there are none. problem_type: of a classifier, as in its `HeadConfig`.
-      facts: what export.json says beside what all exports have.
+      facts: what export.json says besides what all exports have.
       folds: texts may share rows. Set it to False before anything is traced for a runtime that gains nothing by it.
     """
 

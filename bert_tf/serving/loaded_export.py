@@ -133,7 +133,7 @@ def check_self_contained(content: bytes, path: str) -> None:
     for part in messages_in(model):
         if isinstance(part, onnx.TensorProto) and (part.external_data or part.data_location):
             name = (escape_control_characters(part.name) or "one without a name")[:80]
-            raise ValueError(f"{path} has a tensor that is not in it ({name}): exports are complete, so it is refused.")
+            raise ValueError(f"{path} has a tensor that is not in it ({name}); an export holds all of its tensors.")
 
 
 def messages_in(part: Message) -> Iterator[Message]:

@@ -123,7 +123,7 @@ class TextIndex:
         import tensorflow as tf
 
         if self.texts is None:
-            raise ValueError("an index is saved beside its texts; this one has vectors alone")
+            raise ValueError("an index is saved with its texts; this one has vectors alone")
         directory, content = target_directory(directory), io.BytesIO()
         np.save(content, self.vectors, allow_pickle=False)
         texts_file, used = posixpath.join(directory, _TEXTS), None

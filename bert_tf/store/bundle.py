@@ -260,7 +260,7 @@ def _beside(output_dir: str, name: str) -> str:
     if not re.match(r"/|\w+:", name) or not exists(here + INDEX_SUFFIX):
         return named
     if os.path.realpath(here) != os.path.realpath(named):
-        warn_once((output_dir, name), "%s/checkpoint names %s; %s beside it is used.", output_dir, name, here)
+        warn_once((output_dir, name), "%s/checkpoint names %s; %s next to it is used.", output_dir, name, here)
     return here
 
 

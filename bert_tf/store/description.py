@@ -221,7 +221,7 @@ def vocabulary_mismatch(vocab_file: str | None, files: ModelFiles) -> str:
     others = [pair for pair in others if pair[0] != pair[1] and not pair[1].startswith("[unused")]
     if others and is_first("other tokens", vocab_file, beside):
         counted = f"{len(others)}, such as {others[0][0]!r} for {others[0][1]!r}"
-        message = "%s: tokens in the places of others of %s, beside the weights: %s; the model does not know them yet."
+        message = "%s: tokens in the places of others of %s, next to the weights: %s; the model does not know them yet."
         logging.warning(message, vocab_file, beside, counted)
     return ""
 

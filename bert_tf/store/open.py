@@ -341,7 +341,7 @@ def open_for_script(
         if beside and (attention := read_config(beside).attention) != config.attention:
             raise ValueError(
                 f"--bert_config_file={bert_config_file} says attention={config.attention}, but the configuration "
-                f"beside {weights.path} {attention}."
+                f"next to {weights.path} {attention}."
             )
         if opened.family.parts.get("generator") in weights and "discriminator" not in weights.parts:
             _warn_once(

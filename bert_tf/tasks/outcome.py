@@ -157,7 +157,7 @@ def log_summary(task, run: FineTuningSettings, results: Mapping[str, float], see
         path, beside = posixpath.join(path, fine_tuning.BEST_MODEL), ")."
         if best["step"] != step and not run.use_best_model:
             advice = "To evaluate and predict with it, run the same command with --use_best_model."
-            beside = f" beside {results[metric]:.4f} of step {step}). {advice}"
+            beside = f", compared with {results[metric]:.4f} of step {step}). {advice}"
         logging.info("Best model: %s (step %d, %s %.4f%s", path, best["step"], metric, best[metric], beside)
     else:
         logging.info("Model: %s (the last step; without a dev set there is no best one).", path)

@@ -86,10 +86,10 @@ def _resolve(settings: PretrainingSettings) -> tuple[PretrainingSettings, Opened
     elif settings.bert_config_file:
         config, name = read_config(settings.bert_config_file), settings.bert_config_file
     elif settings.init_checkpoint:
-        config, name = opened.needed_config(), f"the configuration beside {path}"
+        config, name = opened.needed_config(), f"the configuration next to {path}"
         logging.info("Configuration from %s.", opened.config_file or path)
     else:
-        raise ValueError("Give --bert_config_file, or --init_checkpoint with a configuration beside it.")
+        raise ValueError("Give --bert_config_file, or --init_checkpoint with a configuration next to it.")
     if settings.student_layers:
         family, config = student_family(settings, config), distillation.shallower(config, settings.layers)
         if family == DistilBertConfig.model_type != config.model_type:

@@ -159,7 +159,7 @@ def test_the_threshold_stays_with_the_model(ran):
     official = best["eval_best_f1_threshold"]
     assert official != 0.0 and threshold > official
     assert (stored["max_seq_length"], stored["doc_stride"], stored["version_2_with_negative"]) == (32, 12, True)
-    assert f"null_score_diff_threshold {threshold:.4f}, from the file beside" in logs["predicted"]
+    assert f"null_score_diff_threshold {threshold:.4f}, from the file next to" in logs["predicted"]
     results = results_of(out / "predicted")
     assert results["eval_f1"] == pytest.approx(best["eval_best_f1"], abs=1e-4)
     predictions, odds = (json_of(out / "predicted" / f"{name}.json") for name in ("predictions", "null_odds"))

@@ -88,7 +88,7 @@ def test_a_copied_folder_has_its_own_checkpoint(tmp_path, caplog):
         (tmp_path / "new/checkpoint").write_text(f'model_checkpoint_path: "{name}"')
         assert bundle.find_bundle(str(tmp_path / "new"), "x") == expected
         assert bundle.checkpoint_state(str(tmp_path / "new")) == (expected, [expected])
-    assert caplog.text.count(f"names {old}; {new} beside it is used") == 1 and len(caplog.records) == 3
+    assert caplog.text.count(f"names {old}; {new} next to it is used") == 1 and len(caplog.records) == 3
     (tmp_path / "new/model.ckpt-10.index").unlink()
     (tmp_path / "new/checkpoint").write_text(f'model_checkpoint_path: "{old}"')
     assert bundle.latest_checkpoint(str(tmp_path / "new")) == old

@@ -78,7 +78,7 @@ def test_a_vocabulary_instead_of_the_one_beside_the_weights(tmp_path, caplog):
     assert "2 of its tokens have other ids there, such as 'b', 7 there and 6 here" in problem(*tokens[:6], "b", "a")
     assert problem(*tokens[:5], "word", "a", "b") == caplog.text == ""
     assert problem(*tokens[:6], "a", "word") == ""
-    assert "own.txt, beside the weights: 1, such as 'word' for 'b'; the model does not know them yet" in caplog.text
+    assert "own.txt, next to the weights: 1, such as 'word' for 'b'; the model does not know them yet" in caplog.text
 
 
 def write_json(path, values):

@@ -24,7 +24,7 @@ PYTHON = 'In Python:\n  from bert_tf import QuestionAnswerer\n  QuestionAnswerer
 @pytest.mark.parametrize(("results", "best", "settings", "said"), [
     (LAST, BEST, TRAINED, [
         f"Results of step 96, the last one: {RESULTS}", "Predictions: of step 96, the last one.",
-        f"Best model: out/best_model (step 24, eval_f1 50.0000 beside 0.0000 of step 96).{ADVICE}"]),
+        f"Best model: out/best_model (step 24, eval_f1 50.0000, compared with 0.0000 of step 96).{ADVICE}"]),
     (LAST | {"eval_f1": 50.0, "global_step": 24}, BEST, TRAINED | USED, [
         "Results of step 24, the best one: eval_f1 50, eval_loss 3.", "Predictions: of step 24, the best one.",
         "Best model: out/best_model (step 24, eval_f1 50.0000)."]),
@@ -34,7 +34,7 @@ PYTHON = 'In Python:\n  from bert_tf import QuestionAnswerer\n  QuestionAnswerer
     (LAST, BEST, TRAINED | {"num_seeds": 2}, [
         f"Results of step 96, the last one, with seed 7: {RESULTS}",
         "Predictions: of step 96, the last one, with seed 7.",
-        f"Best model: out/best_model (step 24, eval_f1 50.0000 beside 0.0000 of step 96).{ADVICE}"]),
+        f"Best model: out/best_model (step 24, eval_f1 50.0000, compared with 0.0000 of step 96).{ADVICE}"]),
     ({}, None, TRAINED, ["Predictions: of step 96, the last one.",
                          "Model: out (the last step; without a dev set there is no best one)."]),
     (LAST, BEST, {"do_eval": True}, [f"Results of step 96: {RESULTS}"]),

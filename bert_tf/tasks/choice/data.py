@@ -189,14 +189,14 @@ class ChoiceSettings(tables.TableSettings, tables.FileSettings):
         self.check_predictions(run.do_predict)
         if bool(self.context) != bool(self.choices):
             given, missing = ("context", "choices") if self.context else ("choices", "context")
-            raise ValueError(f"--{given} needs --{missing} beside it; without both, the columns are SWAG's.")
+            raise ValueError(f"--{given} needs --{missing}, too; without both, the columns are SWAG's.")
         if columns := self.columns:
             flags = {"--context": columns.context, "--question": columns.question, "--label": columns.label}
             choices = {f"--choices ({number})": name for number, name in enumerate(columns.choices, start=1)}
             check_different(flags | choices)
         for name in ("question", "label"):
             if getattr(self, name) and not self.context:
-                raise ValueError(f"--{name} needs --context and --choices beside it.")
+                raise ValueError(f"--{name} needs --context and --choices, too.")
         run.check_tables(self)
 
 
@@ -206,7 +206,7 @@ def encode_examples(
     """Token rows of examples with the same number of choices. warn: logs a message and its arguments."""
     special = tokenizer.num_special_tokens(pair=True)
     if max_seq_length < special + 2:
-        raise ValueError(f"max_seq_length={max_seq_length} has no room for two texts beside {special} special tokens.")
+        raise ValueError(f"max_seq_length={max_seq_length} has no room for two texts and {special} special tokens.")
     num_choices = len(examples[0].choices)
     texts = []
     for example in examples:

@@ -297,7 +297,7 @@ def _columns_of(table, labels: Sequence | str | None, pairs: Sequence[str] | Non
         labels = table[labels]
         names.remove(labels.name)
     if not 1 <= len(names) <= 2 or (pairs is not None and len(names) > 1):
-        raise ValueError(f"the table has the columns {names} beside the labels: choose one or two of texts")
+        raise ValueError(f"the table has the columns {names} besides the labels: choose one or two of texts")
     return table[names[0]], labels, table[names[1]] if len(names) == 2 else pairs
 
 

@@ -88,7 +88,7 @@ def open_start(settings: DomainSettings) -> Start:
         opened = open_model(path, part="discriminator")
         config, weights = opened.needed_config(), opened.weights
     if not opened.vocab_file:
-        raise ValueError(f"--init_checkpoint={path} has no {opened.family.tokenizer_class.vocab_name} beside it.")
+        raise ValueError(f"--init_checkpoint={path} has no {opened.family.tokenizer_class.vocab_name} next to it.")
     if settings.max_seq_length > config.max_length:
         raise ValueError(f"--max_seq_length={settings.max_seq_length}: {path} takes {config.max_length} tokens.")
     predicts_order = config.has_pooler and _NEXT_SENTENCE_BIAS in weights.shapes
@@ -102,7 +102,7 @@ def open_start(settings: DomainSettings) -> Start:
         )
     elif detects:
         notes.append(
-            "The generator, which is trained beside the discriminator, starts from random weights: its loss before is "
+            "The generator, which is trained with the discriminator, starts from random weights: its loss before is "
             "that of guessing."
         )
     if config.has_pooler and not predicts_order:

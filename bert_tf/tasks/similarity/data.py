@@ -273,7 +273,7 @@ class SimilaritySettings(tables.TableSettings, tables.FileSettings):
             raise ValueError("--text_a and --text_b: name both columns, or neither for those of known layouts.")
         for name in ("negative", "score"):
             if getattr(self, name) and not self.text_a:
-                raise ValueError(f"--{name} needs --text_a and --text_b beside it.")
+                raise ValueError(f"--{name} needs --text_a and --text_b, too.")
         check_different({f"--{name}": getattr(self, name) for name in ("text_a", "text_b", "negative", "score")})
         for name, needed in (("negatives_margin", "mine_hard_negatives"), ("mine_hard_negatives", "init_checkpoint")):
             if getattr(self, name) is not None and not (getattr(self, needed, None) or getattr(run, needed, None)):

@@ -80,7 +80,7 @@ class SquadTask(FineTuningTask):
         threshold = value_of(settings, "null_score_diff_threshold")
         if stored and has_null and settings.null_score_diff_threshold is None:
             threshold = stored.predictions.null_score_diff_threshold
-            logging.info("null_score_diff_threshold %.4f, from the file beside %s.", threshold, source)
+            logging.info("null_score_diff_threshold %.4f, from the file next to %s.", threshold, source)
         if stored and has_null and not stored.predictions.version_2_with_negative:
             message = "%s was trained without --version_2_with_negative: it never learned to give no answer."
             logging.warning(message, source)

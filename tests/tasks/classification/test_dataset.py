@@ -106,7 +106,7 @@ def test_labels(english):
     ({"texts": []}, ValueError, "texts is empty"),
     ({"pairs": ["a"]}, ValueError, "shorter than"),
     ({"pairs": ["a", "b", None, "", ""]}, TypeError, r"pairs\[2\] is None \(NoneType\), not a string"),
-    ({"texts": pandas.DataFrame({"a": TEXTS, "b": TEXTS, "c": TEXTS})}, ValueError, r"\['a', 'b', 'c'\] beside"),
+    ({"texts": pandas.DataFrame({"a": TEXTS, "b": TEXTS, "c": TEXTS})}, ValueError, r"\['a', 'b', 'c'\] besides"),
     ({"texts": pandas.DataFrame({"text": TEXTS, "kind": TEXTS}), "labels": "kin"}, KeyError, "kin"),
     ({"labels": ["good"] * 5, "label_names": "bad,good"}, TypeError, "label_names must be a list of names, not a str"),
     ({"tokenizer": "folder"}, TypeError, r"must be that of the model, bert_tf.read_tokenizer\(path\), not 'folder'"),

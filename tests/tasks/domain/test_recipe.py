@@ -157,7 +157,7 @@ def test_after_a_mistake_the_corrected_command_goes_on(tmp_path, done):
     with pytest.raises(ValueError, match=r"has files that are not of run_domain.py \(mine.txt\)"):
         adapt(job(tmp_path, model, output_dir=str(tmp_path / "others")))
     (tmp_path / "model" / "vocab.txt").unlink()
-    with pytest.raises(ValueError, match=r"--init_checkpoint=.* has no vocab.txt beside it"):
+    with pytest.raises(ValueError, match=r"--init_checkpoint=.* has no vocab.txt next to it"):
         adapt(job(tmp_path, model))
 
 

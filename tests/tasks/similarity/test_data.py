@@ -140,7 +140,7 @@ def test_losses_and_those_that_do_not_fit(changes, texts, scored, expected):
 
 @pytest.mark.parametrize(("changes", "message"), [
     ({"text_a": "title"}, "--text_a and --text_b: name both columns"),
-    ({"score": "score"}, "--score needs --text_a and --text_b beside it."),
+    ({"score": "score"}, "--score needs --text_a and --text_b, too."),
     ({"score_range": ("5", "0")}, "--score_range=5,0 must be two numbers, the lower one first"),
 ])  # fmt: skip
 def test_similarity_settings_reject(tmp_path, changes, message):
