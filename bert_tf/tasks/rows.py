@@ -167,7 +167,7 @@ def encode_examples(
     """
     token_rows.check_room(tokenizer, max_seq_length)
     if windows and (pair := next((example for example in examples if example.text_b), None)):
-        raise ValueError(f"Example {pair.guid} is a pair; a model that reads windows (--long_texts) takes texts.")
+        raise ValueError(f"Example {pair.guid} is a pair; a model of windows (--long_texts) takes single texts.")
     texts = [text for example in examples for text in (example.text_a, example.text_b) if text is not None]
     encoded = iter(encode_texts(texts, tokenizer, num_processes))
     pairs = [(next(encoded), () if example.text_b is None else next(encoded)) for example in examples]

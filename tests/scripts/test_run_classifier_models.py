@@ -46,7 +46,7 @@ def ran(tmp_path_factory):
         "other pooling": ({**used, "window_pooling": "max"},
                           "--window_pooling=max contradicts *windows/best_model, trained with mean."),
         "cut after all": ({**used, "long_texts": "cut"},
-                          "--long_texts=cut contradicts *windows/best_model, trained on windows, pooled"),
+                          "--long_texts=cut contradicts *windows/best_model, which was trained on windows, pooled"),
         "stride of none": ({**short, "window_stride": 3}, "--window_stride=3 is for --long_texts=windows."),
     }  # fmt: skip
     return folder / "out", run_and_refuse("run_classifier", folder / "out", done, refused)
@@ -79,7 +79,7 @@ def test_a_model_of_windows_answers_everywhere_alike(ran):
     np.testing.assert_allclose(found, probabilities_of(out / "windows"), atol=1e-5)
     filling = "w1 " * 12
     assert (predictor(filling + "good")["label"], predictor(filling + "bad")["label"]) == ("up", "down")
-    with pytest.raises(ValueError, match="Example 0 is a pair; a model that reads windows .--long_texts. takes single"):
+    with pytest.raises(ValueError, match="Example 0 is a pair; a model of windows .--long_texts. takes single"):
         predictor("w1", "w2")
     with pytest.raises(ValueError, match="window_stride=5: a window of max_seq_length=6 has 4 tokens"):
         Predictor(str(out / "windows" / "best_model"), max_seq_length=6)

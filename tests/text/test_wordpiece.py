@@ -95,7 +95,7 @@ def test_casing_that_contradicts_the_checkpoint():
 
 @pytest.mark.parametrize(("lines", "message"), [
     (tokenizer_files.SPECIAL_TOKENS[:4], r"vocab\.txt lacks \[MASK\]"),
-    ([*tokenizer_files.SPECIAL_TOKENS, "a", "\r", "b", ""], r"vocab\.txt: empty lines, which shift .*: 7, 9$"),
+    ([*tokenizer_files.SPECIAL_TOKENS, "a", "\r", "b", ""], r"vocab\.txt: empty lines shift .*: 7, 9$"),
 ])  # fmt: skip
 def test_check_vocab_rejects(tmp_path, lines, message):
     path = str(tmp_path / "vocab.txt")

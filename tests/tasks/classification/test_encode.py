@@ -276,5 +276,5 @@ def test_windows_without_room_and_pairs_are_rejected(small):
     with pytest.raises(ValueError, match="the maximum sequence length is 2, but a pair's special tokens alone are 3"):
         windows_of(None, 8, small, 2)
     pair = [InputExample("dev-3", "a", "b")]
-    with pytest.raises(ValueError, match="Example dev-3 is a pair; a model that reads windows"):
+    with pytest.raises(ValueError, match="Example dev-3 is a pair; a model of windows"):
         encode_examples(pair, TASK, small, 6, windows=TextWindows(2))
