@@ -229,9 +229,8 @@ class BertConfig:
         extra = {key: value for key, value in extra.items() if key not in KEYS_IN_CONFIG}
         unknown = sorted(str(key) for key in extra if key not in cls.idle_keys)
         if unknown and not allow_unknown:
-            raise ValueError(
-                f"{source}: unknown key {', '.join(unknown)} (allow_unknown=True keeps it). Known: {', '.join(known)}."
-            )
+            names = f"{', '.join(unknown)} (allow_unknown=True keeps it). Known: {', '.join(known)}"
+            raise ValueError(f"{source}: unknown key {names}.")
         if unknown:
             logging.warning("%s: unknown keys kept but not used: %s", source, ", ".join(unknown))
         if values.get("vocab_size") is None:

@@ -207,10 +207,8 @@ def _check_label_names(model, data) -> None:
         if of_model and [*map(plain_name, names)] == [*map(plain_name, of_model)]:
             continue
         if of_model or count not in (None, len(names)):
-            problem = (
-                f"as_dataset has label_names={names!r:.200}, the model num_labels={count} with the names "
-                f"{of_model!r:.200}: give as_dataset label_names=model.labels."
-            )
+            has = f"as_dataset has label_names={names!r:.200}, the model num_labels={count} with the names"
+            problem = f"{has} {of_model!r:.200}: give as_dataset label_names=model.labels."
             if not is_mapped:
                 raise ValueError(problem)
             warn_once("label_names", "%s They are right only if what is mapped over it changes them.", problem)

@@ -306,19 +306,16 @@ def names_there(weights: Weights, config: BertConfig, head: HeadConfig) -> dict[
     outputs = weights.shapes.get("output_weights", (0,))[0]
     is_split = family.classifier_act == "gelu_erf" and 2 * outputs <= config.hidden_size
     if architecture in family.heads and HIDDEN_LAYER[0] not in names and not is_split:
-        raise ValueError(
-            f"format=huggingface: {weights.path} has a classifier of one layer, transformers' {family.title} of two."
-        )
+        has = f"{weights.path} has a classifier of one layer"
+        raise ValueError(f"format=huggingface: {has}, transformers' {family.title} of two.")
     following, masked = "cls/seq_relationship/output_weights" in names, "cls/predictions/output_bias" in names
     if following and not (config.has_pooler if masked else family.class_prefix == _CLASSES):
-        raise ValueError(
-            f"format=huggingface: transformers has no {family.title} with the heads of {weights.path}: use bert_tf."
-        )
+        lacks = f"transformers has no {family.title} with the heads of {weights.path}"
+        raise ValueError(f"format=huggingface: {lacks}: use bert_tf.")
     act = family.masked_lm_act
     if masked and act not in (None, config.masked_lm_act or config.activation):
-        raise ValueError(
-            f'format=huggingface: the masked-LM head of a {family.title} has hidden_act "{act}" there: use bert_tf, or '
-            f"give hidden_act={act}, which changes outputs."
-        )
+        differs = f'the masked-LM head of a {family.title} has hidden_act "{act}" there'
+        advice = f"use bert_tf, or give hidden_act={act}, which changes outputs."
+        raise ValueError(f"format=huggingface: {differs}: {advice}")
     bare = all(name.startswith(f"{family.model_type}/") for name in names)
     return {name: family.name_of(name, architecture).removeprefix(scope * bare) for name in names}

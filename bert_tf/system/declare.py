@@ -24,7 +24,7 @@ from typing import TypeVar
 
 from absl import flags
 
-from bert_tf.system import storage
+from bert_tf.system import hub, storage
 from bert_tf.system.messages import naming_flag
 
 if typing.TYPE_CHECKING:
@@ -228,8 +228,6 @@ def with_models(settings: Settings, check: Callable = check_values, begun: str |
     named = [name for name, declaration in declared.items() if declaration.names_model(getattr(settings, name))]
     if not named:
         return settings
-    from bert_tf.system import hub
-
     folders = {}
     for name in named:
         value, flag, declaration = getattr(settings, name), f"--{_flag_name(name)}", declared[name]
