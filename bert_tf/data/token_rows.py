@@ -15,6 +15,8 @@ import google_crc32c
 import numpy as np
 from absl import logging
 
+from bert_tf.system.example_bytes import example, float_feature, int64_feature, pack
+from bert_tf.system.storage import written
 from bert_tf.text import watch_unknown
 from bert_tf.text.tokenizer import Tokenizer
 
@@ -310,9 +312,6 @@ def write_records(path: str, rows: TokenRows, max_seq_length: int, columns: Mapp
     columns: further feature name -> values [n] or [n, C]: non-negative integers, or floats.
     """
     import tensorflow as tf
-
-    from bert_tf.system.example_bytes import example, float_feature, int64_feature, pack
-    from bert_tf.system.storage import written
 
     flat, offsets, starts = rows.ids.tolist(), rows.offsets.tolist(), rows.second_starts.tolist()
     further = [(name.encode(), values.dtype.kind == "f", values.reshape(len(rows), -1).tolist())

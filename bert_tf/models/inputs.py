@@ -109,9 +109,6 @@ def known_shape(value) -> tuple[int | None, ...] | None:
     return None if shape is None or getattr(shape, "rank", 0) is None else tuple(shape)
 
 
-# --- arrays ----------------------------------------------------------------------------------------------------------
-
-
 def as_array(value):
     """An input or labels; Keras takes a list for several inputs, so that lists of numbers become arrays."""
     if not isinstance(value, list | tuple) or not value or not isinstance(value[0], list | tuple | numbers.Number):
@@ -184,10 +181,9 @@ class _EndsAtNan(keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch, logs=None):
         if np.isnan((logs or {}).get("loss", 0.0)):
-            raise FloatingPointError(
-                f"The loss of epoch {epoch + 1} is NaN: labels or input_ids are out of range, which a compiled step "
-                "can't tell in place (jit_compile=False of `compile` can); or learning diverged."
-            )
+            reason = "labels or input_ids are out of range, which a compiled step can't tell in place"
+            reason = f"{reason} (jit_compile=False of `compile` can); or learning diverged."
+            raise FloatingPointError(f"The loss of epoch {epoch + 1} is NaN: {reason}")
 
 
 def _arrays(value, one_for_each_label: bool):

@@ -265,7 +265,7 @@ def sample(logits, seeds):
     seeds: int32 [B, 2]; what is drawn for an example depends only on its own.
     """
     logits = ops.stop_gradient(logits)
-    return _fused_sample()(*_tensors(logits, seeds)) if fused_enabled() else _sample(logits, seeds)
+    return _compiled(_sample)(*_tensors(logits, seeds)) if fused_enabled() else _sample(logits, seeds)
 
 
 def _sample(logits, seeds):
@@ -287,6 +287,7 @@ def _tensors(*values):
     return [tf.convert_to_tensor(value) for value in values]
 
 
+@functools.cache
 def _compiled(function):
     import tensorflow as tf
 
@@ -378,8 +379,3 @@ def _fused_attention(scale, rate):
         return weights, lambda upstream: (backward(probabilities, key, upstream), None, None)
 
     return fused
-
-
-@functools.cache
-def _fused_sample():
-    return _compiled(_sample)

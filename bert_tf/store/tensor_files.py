@@ -275,9 +275,6 @@ def write_safetensors(path: str, tensors: Mapping[str, np.ndarray], metadata: Ma
                 file.write(text.replace(empty.encode(), "".join(sums[name] for name in sorted(sums)).encode(), 1))
 
 
-# --- shards ----------------------------------------------------------------------------------------------------------
-
-
 def _open_shards(index_file: str) -> tuple[Shapes, Reader, bool]:
     file_of, folder = read_json(index_file).get("weight_map"), posixpath.dirname(index_file)
     names = sorted({*map(str, file_of.values())}) if isinstance(file_of, dict) else [""]

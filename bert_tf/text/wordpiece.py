@@ -23,9 +23,6 @@ CONTINUATION = "##"
 _LONGEST_WORD = 200  # in code points
 
 
-# ---- rules about one character --------------------------------------------------------------------------------------
-
-
 class _CharacterTable(dict):
     """A table for `str.translate` that calls `rule` the first time it sees a character."""
 
@@ -39,9 +36,6 @@ class _CharacterTable(dict):
 
 
 _WITHOUT_ACCENTS = _CharacterTable(characters.strip_accent)
-
-
-# ---- the tokenizers -------------------------------------------------------------------------------------------------
 
 
 def whitespace_tokenize(text: str) -> list[str]:
