@@ -3,8 +3,7 @@
 A batch is padded to its longest row, rounded up to one of a few lengths. Which rows form a batch is a function of
 (lengths, batch size, seed, step), so that a killed run resumes with exactly the batches it would have had.
 
-Shape legend: B batch, n rows or examples, N rows of an example, W most windows of an example of the batch,
-S sequence length.
+Shape legend: B batch, n rows or examples, N rows of an example, W most windows of one, S sequence length.
 """
 
 import dataclasses

@@ -222,8 +222,7 @@ class BertEncoder(layers.NamedInputs, layers.ConfigFromArguments, keras.Model):
     def _run_blocks(self, x, bias, positions, training: bool, return_attention: bool) -> tuple[list, list]:
         """The outputs of all layers for x [B, S, H], the last [B, P, H] at positions [B, P] if these are given.
 
-        And their attention weights [B, N, S, S], on request, else an empty list, so that eager execution frees their
-        memory at once.
+        And their attention weights [B, N, S, S], on request, else an empty list, so that they don't take memory.
         """
         order = self.config.block_order
         if kernels.in_one_program() and not return_attention:

@@ -91,8 +91,7 @@ class Pretrained:
             Hub or this project; the format is detected.
           arguments: for the class; `config` instead of the one beside the weights. `num_labels`, if the class has it,
             defaults to that of the head in the file; `labels` gives their names instead: the outputs of a model that
-            was trained for the same names are put into this order. `new_head=True` begins a new output layer for other
-            ones.
+            was trained for the same names are put into this order. `new_head=True` begins a new output layer.
 
         Warns:
           PartialLoadWarning: the file lacks variables of the model, which are random until they are trained.
@@ -149,8 +148,7 @@ class TaskModel(layers.NamedInputs, Pretrained, layers.ConfigFromArguments, kera
     """The base class of models with heads: the encoder, and an objective.
 
     A subclass creates its `head` in __init__ (if it has others, it builds them in `build_head`), and defines `call`.
-    Besides the encoder's inputs it accepts the features that its objective reads, so that it can be called with whole
-    batches of a dataset.
+    Besides the encoder's inputs it accepts what its objective reads, so that it can be called with whole batches.
 
     objective: a class of objectives.py.
     config: of any family, or its dict. seed, dense_embedding_gradient: see `BertModel`. dtype: Keras dtype policy.

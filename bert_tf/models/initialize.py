@@ -143,7 +143,17 @@ def initialize_model(
     if complete:
         check_complete(result, model)
     log_initialization(result, model, logging.INFO)
-    _warn_of_random_weights(result, model, depth + 1)
+    missing, variables = _random_variables(result, model), model_variables(model)
+    setattr(model, _RANDOM, {name: _checksum(variables, name) for name in missing})
+    unused = [name for name, reason in result.unused.items() if not reason and is_model_variable(name)]
+    unused = _without_pooler(filter(is_encoder_variable, unused))
+    if missing:
+        verb = "are untrained" if _UNTRAINED in map(result.unused.get, missing) else "are not"
+        message = f"{len(missing)} variables of {type(model).__name__} {verb} in {result.checkpoint} and are random: "
+        warnings.warn(f"{message}{abbreviated_list(missing)}. Train it before you use it.", PartialLoadWarning, depth)
+    if unused:
+        message = f"{len(unused)} variables of the encoder in {result.checkpoint} are not used by the model: "
+        warnings.warn(f"{message}{abbreviated_list(unused)}.", PartialLoadWarning, depth)
     return result
 
 
@@ -155,8 +165,7 @@ def weights_for(model: keras.Model, path: str, *, merge: bool = True) -> Weights
 
 def draw_normal_weights(model: keras.Model) -> None:
     """Draws the weights of a new model from a normal distribution that is not cut off, as fairseq does for RoBERTa
-    (init_bert_params) and transformers for DistilBERT; the rows of padding in its tables are 0. Layers draw from a
-    truncated one.
+    (init_bert_params) and transformers for DistilBERT; the rows of padding in its tables are 0.
 
     model: built.
     """
@@ -204,20 +213,6 @@ def check_complete(result: Initialization, model: keras.Model, unread: tuple[str
         verb = "holds, but untrained," if _UNTRAINED in map(result.unused.get, missing) else "lacks"
         what = f"{len(missing)} of the model's variables, so that its answers would be random"
         raise ValueError(f"{result.checkpoint} {verb} {what}: {abbreviated_list(missing)}. Train it first.")
-
-
-def _warn_of_random_weights(result: Initialization, model: keras.Model, depth: int) -> None:
-    missing, variables = _random_variables(result, model), model_variables(model)
-    setattr(model, _RANDOM, {name: _checksum(variables, name) for name in missing})
-    unused = [name for name, reason in result.unused.items() if not reason and is_model_variable(name)]
-    unused = _without_pooler(filter(is_encoder_variable, unused))
-    if missing:
-        verb = "are untrained" if _UNTRAINED in map(result.unused.get, missing) else "are not"
-        message = f"{len(missing)} variables of {type(model).__name__} {verb} in {result.checkpoint} and are random: "
-        warnings.warn(f"{message}{abbreviated_list(missing)}. Train it before you use it.", PartialLoadWarning, depth)
-    if unused:
-        message = f"{len(unused)} variables of the encoder in {result.checkpoint} are not used by the model: "
-        warnings.warn(f"{message}{abbreviated_list(unused)}.", PartialLoadWarning, depth)
 
 
 def untrained_variables(model: keras.Model) -> list[str]:
