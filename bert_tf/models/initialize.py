@@ -16,7 +16,7 @@ from bert_tf.store import variable_names
 from bert_tf.store.description import read_head
 from bert_tf.store.open import open_weights
 from bert_tf.store.tensor_files import Weights
-from bert_tf.system.checks import path_of
+from bert_tf.system.hub import path_of
 from bert_tf.system.messages import abbreviated_list
 
 # The attribute of a model that has the variables its weights lacked, with the checksums of their random values.

@@ -20,7 +20,7 @@ from bert_tf.store.description import read_head
 from bert_tf.store.head_config import HeadConfig
 from bert_tf.store.tensor_files import Weights, open_safetensors, with_tensors, write_safetensors
 from bert_tf.store.variable_names import ADAPTER_ALPHA, adapted_kernels, is_adapter, merged
-from bert_tf.system.checks import path_of
+from bert_tf.system.hub import path_of
 from bert_tf.system.messages import abbreviated_list
 from bert_tf.system.text_files import parse_json
 

@@ -16,7 +16,8 @@ import numpy as np
 
 from bert_tf.models.layers import normalized
 from bert_tf.store.description import SIMILARITIES
-from bert_tf.system.checks import list_of_strings, path_of, target_directory
+from bert_tf.system.checks import list_of_strings, target_directory
+from bert_tf.system.hub import path_of
 from bert_tf.system.messages import naming_flag
 from bert_tf.system.storage import write_file
 from bert_tf.system.text_files import exists, parse_json, read_bytes, read_text_lines

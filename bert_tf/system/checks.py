@@ -10,9 +10,8 @@ import numbers
 import os
 import posixpath
 import tempfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 
-from bert_tf.system import hub
 from bert_tf.system.messages import naming_flag, without_logging
 from bert_tf.system.storage import is_on_hub, is_remote
 from bert_tf.system.text_files import is_folder, list_files, read_json_if_there, size_of
@@ -41,8 +40,10 @@ def check_input_files(patterns: str | None, flag: str) -> list[str]:
 
 def download_if_on_hub(path: str, flag: str) -> None:
     if path.startswith("hf://") or is_on_hub(path):
+        from bert_tf.system.hub import matching
+
         with naming_flag(flag):
-            hub.matching(path)
+            matching(path)
 
 
 # What each extra adds, `pip install 'bert-tf[EXTRA]'`, by the names that are imported.
@@ -65,11 +66,6 @@ def check_extra(extra: str, use: str) -> None:
     """Raises if packages of an extra that a use, say "--do_eval", needs are not installed."""
     if missing := missing_packages(extra):
         raise ValueError(f"{use} needs {' and '.join(missing)}: pip install 'bert-tf[{extra}]'")
-
-
-def path_of(path, check: Callable[[str], object] | None = None, with_weights: bool = True) -> str:
-    """A path as a string, or the local folder of a model that it names on the hub; without a check, no weights come."""
-    return hub.local(os.fspath(path), with_weights=with_weights and bool(check), check=check)
 
 
 def target_directory(directory) -> str:
@@ -147,11 +143,15 @@ def check_tf_config(strategy: str, trains: bool = False) -> None:
     except (AttributeError, KeyError, TypeError, ValueError):
         is_known, count = False, 0
     if strategy == "multi_worker_mirrored" and not is_known:
-        needed = f"the environment variable TF_CONFIG, on the first of two machines {_TF_CONFIG}"
-        raise ValueError(f"--distribution_strategy={strategy} needs {needed}")
+        raise ValueError(
+            f"--distribution_strategy={strategy} needs the environment variable TF_CONFIG, on the first of two "
+            f"machines {_TF_CONFIG}"
+        )
     if strategy in ("one_device", "mirrored") and trains and is_known and count > 1:
-        problem = f"TF_CONFIG names {count} machines, but --distribution_strategy={strategy} trains on this one alone"
-        raise ValueError(f"{problem}: give multi_worker_mirrored, or unset TF_CONFIG.")
+        raise ValueError(
+            f"TF_CONFIG names {count} machines, but --distribution_strategy={strategy} trains on this one alone: give "
+            "multi_worker_mirrored, or unset TF_CONFIG."
+        )
 
 
 # --- arguments of the Python API --------------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ from typing import TypeVar
 
 from absl import flags
 
-from bert_tf.system import hub, storage
+from bert_tf.system import hub
 from bert_tf.system.messages import naming_flag
 
 if typing.TYPE_CHECKING:
@@ -53,7 +53,8 @@ class Declared:
     unset: it is None where it is not given, since what holds then depends on more, as the help says ("If unset,
       ..."). The default holds where nothing else is known.
     shown: whether the default is also the flag's; else the flag has none, and the help says what holds.
-    model_check: it is the path of a model, or several, or hub names, which local folders replace; see `hub.local`.
+    model_check: it is the path of a model, or several, or names on the hub, which local folders replace; this is the
+      `check` of `hub.local`.
     model_file: of a file that a model has, too, so that its name may stand for it: folder -> path of the file.
     may_change_on_resume: True: a resumed run is the same with another value. None: its remaining steps differ, which
       is a warning. False: the run can't go on with another value.
@@ -102,7 +103,7 @@ class Declared:
 
     def names_model(self, value) -> bool:
         """Whether a value is the name of a model on the hub, or has one."""
-        return bool(self.model_check) and any(map(storage.is_name, _paths_in(value)))
+        return bool(self.model_check) and any(map(hub.is_name, _paths_in(value)))
 
 
 def _paths_in(value: str | list[str] | None) -> list[str]:

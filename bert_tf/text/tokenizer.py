@@ -17,7 +17,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 import numpy as np
 from absl import logging
 
-from bert_tf.system.checks import check_family, check_list, path_of, target_directory, true_or_false
+from bert_tf.system.checks import check_family, check_list, target_directory, true_or_false
+from bert_tf.system.hub import path_of
 from bert_tf.system.storage import write_files
 from bert_tf.system.text_files import read_json_if_there
 from bert_tf.text import characters, transformers_call

@@ -15,7 +15,8 @@ from helpers.pretraining_runs import command, run, values, write_inputs
 from helpers.scenarios import SCENARIOS
 from helpers.script_cases import arguments_of, kill_at_checkpoint, weights_of
 
-from bert_tf.training import checkpoints, loop
+from bert_tf.store.bundle import latest_checkpoint
+from bert_tf.training import loop
 
 STEPS = 20
 
@@ -77,7 +78,7 @@ def test_the_others_end_when_a_worker_is_lost_and_the_same_command_goes_on(numbe
     last = (tmp_path / f"worker-{1 - number}.log").read_text().splitlines()[-1]
     assert re.search(rf"error: worker {number} \(localhost:\d+\) has ended or can't be reached: start all", last), last
     # Not the largest of saved_steps: the chief may have been killed between writing a checkpoint and naming it.
-    step = checkpoints.read_global_step(checkpoints.latest_checkpoint(str(tmp_path / "out")))
+    step = int(latest_checkpoint(str(tmp_path / "out")).rpartition("-")[2])
     shorter = command(
         data, tmp_path / "out", distribution_strategy="multi_worker_mirrored", **flags, stop_at_step=step + 5
     )

@@ -17,7 +17,7 @@ from helpers.warm import HANG_SECONDS
 from bert_tf import BertConfig, BertForPreTraining, PretrainingObjective, create_optimizer
 from bert_tf.models import initialize
 from bert_tf.store import bundle
-from bert_tf.store.bundle import CheckpointReader
+from bert_tf.store.bundle import CheckpointReader, latest_checkpoint
 from bert_tf.store.open import open_weights
 from bert_tf.store.tensor_files import Weights
 from bert_tf.training import checkpoints, loop
@@ -64,7 +64,7 @@ def test_newest_are_kept_and_listed(tmp_path):
     for suffix in (".index", ".data-00000-of-00001"):
         kept = sorted(path.name for path in tmp_path.glob(f"*{suffix}"))
         assert kept == [f"model.ckpt-{step}{suffix}" for step in (3, 4)]
-    assert checkpoints.latest_checkpoint(str(tmp_path)) == str(tmp_path / "model.ckpt-4")
+    assert latest_checkpoint(str(tmp_path)) == str(tmp_path / "model.ckpt-4")
     checkpoints.save(str(tmp_path), 4, {"a": np.full(2, 9, "float32")}, keep_max=2)  # the same step again
     assert len(list(tmp_path.glob("*.index"))) == 2
     assert tf.train.load_variable(str(tmp_path / "model.ckpt-4"), "a")[0] == 9
@@ -91,11 +91,11 @@ def test_a_lost_state_file_does_not_lose_the_run(tmp_path):
         checkpoints.save(str(tmp_path), step, {"a": np.ones(2, "float32")})
     for damaged in (b"", b'all_model_checkpoint_paths: "model.ckpt-9"', b"\xff\xfe", b"model_checkpoint_path: {"):
         (tmp_path / "checkpoint").write_bytes(damaged)
-        assert checkpoints.latest_checkpoint(str(tmp_path)) == str(tmp_path / "model.ckpt-10")
+        assert latest_checkpoint(str(tmp_path)) == str(tmp_path / "model.ckpt-10")
     (tmp_path / "checkpoint").unlink()
-    assert checkpoints.latest_checkpoint(str(tmp_path)) == str(tmp_path / "model.ckpt-10")
+    assert latest_checkpoint(str(tmp_path)) == str(tmp_path / "model.ckpt-10")
     (tmp_path / "model.ckpt-10.index").unlink()
-    assert checkpoints.latest_checkpoint(str(tmp_path)) == str(tmp_path / "model.ckpt-9")
+    assert latest_checkpoint(str(tmp_path)) == str(tmp_path / "model.ckpt-9")
 
 
 @pytest.mark.parametrize("named", [None, ["model.ckpt-0", "model.ckpt-1"]])
@@ -109,7 +109,7 @@ def test_a_checkpoint_that_a_kill_left_unlisted_is_removed_in_its_turn(named, tm
         lines = [f'model_checkpoint_path: "{named[-1]}"', *(f'all_model_checkpoint_paths: "{name}"' for name in named)]
         state.write_text("\n".join(lines) + "\n")
     checkpoints.remove_superseded(folder, 2)
-    assert checkpoints.latest_checkpoint(folder).endswith("model.ckpt-3") and "ckpt-1" not in state.read_text()
+    assert latest_checkpoint(folder).endswith("model.ckpt-3") and "ckpt-1" not in state.read_text()
     for step in (6, 9):
         checkpoints.save(folder, step, {"a": np.zeros(2)}, keep_max=2)
     assert sorted(path.name for path in tmp_path.glob("*.index")) == ["model.ckpt-6.index", "model.ckpt-9.index"]
@@ -129,7 +129,7 @@ def test_shards_are_found_and_removed_together(tmp_path, monkeypatch):
         weights = Weights("here", "tf1", shapes, dict.fromkeys(shapes, ""), values.get)
         bundle.write_bundle(str(tmp_path / f"model.ckpt-{step}"), weights)
     assert len(list(tmp_path.glob("model.ckpt-6.data-*-of-00003"))) == 3
-    assert checkpoints.latest_checkpoint(str(tmp_path)) == str(tmp_path / "model.ckpt-6")
+    assert latest_checkpoint(str(tmp_path)) == str(tmp_path / "model.ckpt-6")
     checkpoints.save(str(tmp_path), 6, values, keep_max=1)
     files = [path.name.removeprefix("model.ckpt-6.") for path in tmp_path.glob("model.ckpt-6*")]
     assert sorted(files) == ["data-00000-of-00001", "index"]
@@ -177,7 +177,7 @@ def test_the_values_are_those_of_the_step(kind, in_a_graph, held, tmp_path):
 def test_one_after_the_other(held, tmp_path):
     with checkpoints.Writer(str(tmp_path), 2) as writer:
         writer.save(1, {"a": np.ones(2, np.float32)})
-        assert checkpoints.latest_checkpoint(str(tmp_path)) is None
+        assert latest_checkpoint(str(tmp_path)) is None
         held.set()
         for step in (2, 3):
             writer.save(step, {"a": np.ones(2, np.float32)})

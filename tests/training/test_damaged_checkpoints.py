@@ -10,7 +10,7 @@ import tensorflow as tf
 from helpers.pretraining_runs import assert_bit_identical, command, run, values, write_inputs
 from helpers.slow import slow
 
-from bert_tf.store.bundle import CheckpointReader, DamagedError
+from bert_tf.store.bundle import CheckpointReader, DamagedError, latest_checkpoint
 from bert_tf.system import storage
 from bert_tf.training import checkpoints, run_directory
 
@@ -45,11 +45,12 @@ def read_all(prefix: str) -> dict:
 
 def test_a_finished_run_goes_on_from_before_its_damaged_end(tmp_path):
     out = str(tmp_path)
-    run_directory.Manifest(out, {}, []).record(resumed=False)
+    run_directory.Manifest(run_directory.EarlierRun(out), {}, []).record(resumed=False)
     run_directory.mark_as_finished(out, 20)
     for step in (15, 20):
         checkpoints.save(out, step, {"w/adam_m": np.ones(1, np.float32), "global_step": np.int64(step)})
-        assert run_directory.Manifest(out, {}, []).is_finished(20) == (step == 20)
+        earlier = run_directory.find_earlier_run(out, (), trains=True)
+        assert run_directory.Manifest(earlier, {}, []).is_finished(20) == (step == 20)
 
 
 @pytest.mark.parametrize("suffix", ["index", "data-00000-of-00001"])
@@ -58,7 +59,7 @@ def test_the_newest_whole_one_is_used(damage, suffix, tmp_path, caplog):
     save_steps(tmp_path, 1, 2, 3)
     DAMAGE[damage](tmp_path / f"model.ckpt-3.{suffix}")
     assert checkpoints.use_newest(str(tmp_path), read_all)["global_step"] == 2
-    assert checkpoints.latest_checkpoint(str(tmp_path)) == f"{tmp_path}/model.ckpt-2"
+    assert latest_checkpoint(str(tmp_path)) == f"{tmp_path}/model.ckpt-2"
     if damage == "missing":
         assert f"names no checkpoint that is there; {tmp_path}/model.ckpt-2 is the newest" in caplog.text
         return
@@ -132,14 +133,14 @@ def test_files_are_on_the_disk_before_they_are_named(tmp_path, monkeypatch):
 def test_a_run_begins_among_no_files_that_it_would_replace(tmp_path):
     (tmp_path / "notes.md").write_text("mine")
     (tmp_path / "seed-1").mkdir()
-    run_directory.check_earlier_run(str(tmp_path), (), trains=True)
-    run_directory.check_earlier_run(str(tmp_path / "new"), (), trains=True)
+    run_directory.find_earlier_run(str(tmp_path), (), trains=True).check_is_run()
+    run_directory.find_earlier_run(str(tmp_path / "new"), (), trains=True).check_is_run()
     for name in ("eval_results.txt", "vocab.txt"):
         (tmp_path / name).write_text("mine")
     with pytest.raises(ValueError, match=r"a run would replace, .* \(it has no run.json\): eval_results.txt, voc"):
-        run_directory.check_earlier_run(str(tmp_path), (), trains=True)
+        run_directory.find_earlier_run(str(tmp_path), (), trains=True).check_is_run()
     (tmp_path / "run.json").write_text("{}")
-    run_directory.check_earlier_run(str(tmp_path), (), trains=True)
+    run_directory.find_earlier_run(str(tmp_path), (), trains=True).check_is_run()
 
 
 @pytest.mark.slow  # in small: above
