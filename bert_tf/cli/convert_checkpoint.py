@@ -100,8 +100,6 @@ def main(_):
     report = (conversion or prepare()).carry_out()
     print(report.text())
     if report_file:
-        import tensorflow as tf
-
-        tf.io.gfile.makedirs(os.path.dirname(report_file) or ".")
+        storage.gfile().makedirs(os.path.dirname(report_file) or ".")
         storage.write_text_file(report_file, report.text() + "\n")
         logging.info("Wrote the report to %s.", report_file)

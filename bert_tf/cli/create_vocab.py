@@ -143,9 +143,7 @@ def main(_):
     directory = os.path.dirname(settings.output_file)
     if checks.is_remote(settings.input_file) or checks.is_remote(directory):
         script.start_tensorflow()  # only it opens them
-        import tensorflow as tf
-
-        tf.io.gfile.makedirs(directory or ".")  # now, rather than fail after the work; local ones are checked above
+        storage.gfile().makedirs(directory or ".")  # now, rather than fail after the work; local ones are checked above
     files = text_files.list_files(settings.input_file, flag="--input_file")
     if os.path.realpath(settings.output_file) in map(os.path.realpath, files):
         raise ValueError(f"--output_file={settings.output_file} is one of --input_file: it would be replaced.")

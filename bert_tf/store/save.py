@@ -22,7 +22,7 @@ from bert_tf.store.open import BERT_TF, FORMATS, HUGGINGFACE, Format, has_weight
 from bert_tf.store.tensor_files import Weights, renamed, write_safetensors
 from bert_tf.system import storage
 from bert_tf.system.messages import abbreviated_list
-from bert_tf.system.storage import is_remote, names_in, write_files, write_text_file
+from bert_tf.system.storage import gfile, is_remote, names_in, write_files, write_text_file
 from bert_tf.system.text_files import exists, is_folder
 from bert_tf.text import tokenizer_files
 from bert_tf.text.tokenizer import ROLES
@@ -60,11 +60,9 @@ def write_description(directory: str, files: ModelFiles) -> None:
 
 
 def write_beside(directory: str, description: Mapping[str, bytes]) -> None:
-    import tensorflow as tf
-
     contents = {posixpath.join(directory, name): content for name, content in description.items()}
     for folder in {posixpath.dirname(path) for path in contents}:
-        tf.io.gfile.makedirs(folder)
+        gfile().makedirs(folder)
     if contents:
         write_files(contents)
 

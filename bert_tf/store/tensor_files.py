@@ -22,7 +22,7 @@ from safetensors import SafetensorError, safe_open
 from bert_tf.families.family import is_model_variable
 from bert_tf.system.hub import wrong_checksum
 from bert_tf.system.messages import abbreviated_list
-from bert_tf.system.storage import is_remote, private_folder, written
+from bert_tf.system.storage import gfile, is_remote, private_folder, written
 from bert_tf.system.text_files import read_json, refuse_pointer
 
 _BLOCK_BYTES = 1 << 23
@@ -222,11 +222,9 @@ def _local(path: str) -> tuple[str, tempfile.TemporaryDirectory | None]:
     """A file's local path, and the folder of a remote one's copy, which is there as long as this object."""
     local, folder = path, None
     if is_remote(path):
-        import tensorflow as tf
-
         folder = private_folder()
         local = os.path.join(folder.name, posixpath.basename(path))
-        tf.io.gfile.copy(path, local)
+        gfile().copy(path, local)
     with open(local, "rb") as file:
         refuse_pointer(path, file.read(99))
     if wrong := wrong_checksum(local):
@@ -246,8 +244,6 @@ def _opened(local: str, path: str) -> Generator:
 
 def write_safetensors(path: str, tensors: Mapping[str, np.ndarray], metadata: Mapping[str, str]) -> None:
     """Writes a file, of `Weights` tensor by tensor; but for checksums, the library's writer gives the same bytes."""
-    import tensorflow as tf
-
     shapes = tensors.shapes if isinstance(tensors, Weights) else {name: np.shape(tensors[name]) for name in tensors}
     kinds = {name: np.dtype("int64" if name == "global_step" else "float32") for name in shapes}
     names = sorted(shapes, key=lambda name: (-kinds[name].itemsize, name))  # larger types first, for alignment
@@ -261,7 +257,7 @@ def write_safetensors(path: str, tensors: Mapping[str, np.ndarray], metadata: Ma
     text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
     text += b" " * (-len(text) % 8)
     with written(path) as temporary:
-        with tf.io.gfile.GFile(temporary, "wb") as file:
+        with gfile().GFile(temporary, "wb") as file:
             file.write(len(text).to_bytes(8, "little") + text)
             for name in names:
                 checksum = google_crc32c.Checksum()
