@@ -235,7 +235,7 @@ MUTANTS = {
     ("text/wordpiece.py", "text/test_wordpiece.py"): [
         ("for _ in char.lower()]", "for _ in char]"),
         ("do_lower_case if strip_accents is None else strip_accents", "do_lower_case"),
-        ('unicodedata.normalize("NFD", cleaned)\n', 'unicodedata.normalize("NFC", cleaned)\n')],
+        ('unicodedata.normalize("NFD", cleaned) if', 'unicodedata.normalize("NFC", cleaned) if')],
     ("text/wordpiece.py", "text/test_tokenizer_choice.py::test_all_is_that_of_transformers"): [
         ("[word] if word in self.never_split else", "")],
     ("system/released_models.py", "system/test_released_models.py"): [
