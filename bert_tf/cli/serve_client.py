@@ -17,11 +17,14 @@ from collections.abc import Callable
 
 from absl import flags, logging
 
+from bert_tf.serving import client
 from bert_tf.store.description import check_weights, read_head
+from bert_tf.store.open import open_model
 from bert_tf.system import checks
 from bert_tf.system.declare import REQUIRED, define_flags, setting, settings_of
 from bert_tf.system.messages import escape_control_characters
 from bert_tf.system.text_files import encoding_setting, parse_json, read_text_lines
+from bert_tf.tasks.table import choose_max_seq_length
 
 FLAGS = flags.FLAGS
 
@@ -79,9 +82,6 @@ def _read_examples(settings: ClientSettings) -> list[dict]:
 
 def _to_ids(settings: ClientSettings, examples: list[dict]) -> Callable[[dict], dict]:
     """Makes `input_ids`, `input_mask` and `segment_ids` of the columns `text` and, of pairs, `text_pair`."""
-    from bert_tf.store.open import open_model
-    from bert_tf.tasks.table import choose_max_seq_length
-
     if not {"text"} <= examples[0].keys() <= {"text", "text_pair"}:
         raise ValueError(f"--tokenizer makes ids of text and text_pair, not of {', '.join(examples[0])}")
     opened = open_model(settings.tokenizer, with_weights=False)
@@ -91,8 +91,6 @@ def _to_ids(settings: ClientSettings, examples: list[dict]) -> Callable[[dict], 
 
 
 def main(_):
-    from bert_tf.serving import client
-
     logging.set_verbosity(logging.WARNING)
     settings = settings_of(ClientSettings, FLAGS)
     examples = _read_examples(settings)

@@ -10,6 +10,7 @@ from typing import TypeVar
 
 from absl import logging
 
+from bert_tf.data import parquet
 from bert_tf.system.declare import changeable_setting, check_values, setting
 from bert_tf.system.messages import did_you_mean, is_first
 from bert_tf.system.text_files import UTF_8, encoding_setting, matching_files, parse_json, read_text_lines
@@ -227,8 +228,6 @@ def raw_rows(path: str, csv_delimiter: str | None, columns: Collection[str] | No
     if csv_delimiter and kind != "csv":
         raise ValueError(f"{path}: --csv_delimiter is for .csv files, not for .{kind}.")
     if kind == "parquet":
-        from bert_tf.data import parquet
-
         rows = itertools.chain.from_iterable(map(parquet.rows, matching_files(path)))
         yield from ((number, _json_row(row, path, number)) for number, row in enumerate(rows, start=1))
     elif kind in _JSON_LINES:

@@ -14,7 +14,7 @@ from absl import logging
 
 from bert_tf.families.config import BertConfig
 from bert_tf.families.family import is_model_variable
-from bert_tf.store import bundle, card, variable_names
+from bert_tf.store import bundle, card, huggingface, variable_names
 from bert_tf.store.card import card_of
 from bert_tf.store.description import ModelFiles, config_files, settings_files
 from bert_tf.store.head_config import HUGGINGFACE_CONFIG, HeadConfig
@@ -39,8 +39,6 @@ def write_weights(path: str, format: Format, weights: Weights, config: BertConfi
         names = {name: name for name in weights}
         write_safetensors(path, weights, {"format": "bert_tf"})
     elif format is HUGGINGFACE:
-        from bert_tf.store import huggingface
-
         weights, lines = huggingface.fitted(weights, config, head)
         for line in lines:
             logging.info("%s: %s", path, line)
@@ -179,9 +177,7 @@ def check_writable(
     if with_optimizer and "global_step" not in weights.shapes:
         raise ValueError(f"--with_optimizer: {weights.path} has no optimizer state (no global_step).")
     if kind is HUGGINGFACE:
-        from bert_tf.store.huggingface import names_there
-
-        names_there(weights, config, files.head)
+        huggingface.names_there(weights, config, files.head)
     directory, name = target, kind.file_name or ""
     if kind.takes_prefix and re.search(r"\.ckpt(-[^/]*)?$", target) and not is_folder(target):
         directory, name = posixpath.dirname(target) or ".", posixpath.basename(target)
