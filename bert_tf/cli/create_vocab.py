@@ -40,8 +40,7 @@ class VocabularySettings:
 
     input_file: str = setting(
         REQUIRED,
-        "Text files to learn from: a comma-separated list of globs. Use the text you will pre-train on; a few hundred "
-        "megabytes of it are enough.",
+        "Text files to learn from: a comma-separated list of globs; some 100 MB of what you pre-train on are enough.",
         heading="All kinds of vocabularies",
     )
     encoding: str = encoding_setting("--input_file")
@@ -94,14 +93,12 @@ class VocabularySettings:
     )
     max_words: int = setting(
         2_000_000,
-        "Different words kept in memory while counting, about 150 bytes each; beyond this the rarest are dropped. "
-        "Lower it if memory is scarce.",
+        "Words in memory while counting, about 150 bytes each; the rarest are dropped. Lower it if memory is scarce.",
         least=1000,
     )
     character_coverage: float = setting(
         0.99995,
-        "Share of the text whose characters get pieces; 0.9995 suits Chinese, Japanese and Korean. Other characters "
-        "become <unk>.",
+        "Share of the text whose characters get pieces, not <unk>; 0.9995 suits Chinese, Japanese and Korean.",
         least=0.9,
         most=1,
     )

@@ -33,9 +33,7 @@ FLAGS = flags.FLAGS
 class ClientSettings:
     """The server and the request."""
 
-    model: str = setting(
-        REQUIRED, "Name of the model on the server (--model_name, or in model.config).", heading="Request"
-    )
+    model: str = setting(REQUIRED, "Its name on the server (--model_name, or in model.config).", heading="Request")
     server: str = setting("localhost:8501", "host:port of REST (the server's --rest_api_port), or an address.")
     signature: str = setting("serving_default", "Signature; the export's export.json lists them.")
     version: int | None = setting(None, "Version of the model. If unset, the newest one served.", least=0)

@@ -46,8 +46,7 @@ class TableSettings:
 
     csv_delimiter: str | None = setting(
         None,
-        "The field separator of .csv files: a character such as ';' or '|', or the word tab. If unset, it is detected "
-        "from the header.",
+        "The field separator of .csv files: a character such as ';' or '|', or the word tab. If unset, by the header.",
         heading="How your files are read",
         check=parse_csv_delimiter,
     )

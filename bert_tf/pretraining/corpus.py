@@ -43,8 +43,7 @@ class TextSettings:
 
     input_format: str = setting(
         "auto",
-        "The format of the files. auto: JSONL by the name (.jsonl, .json, .ndjson, before .gz and the like) or the "
-        "first line, else text.",
+        "The format. auto: JSONL by the name (.jsonl, .json, .ndjson, before .gz) or the first line, else text.",
         heading="Kinds of text",
         choices=("auto", "text", "jsonl"),
     )
@@ -58,9 +57,7 @@ class TextSettings:
         choices=("strict", "replace"),
     )
     encoding: str = text_files.encoding_setting("--input_file")
-    blanks_separate_docs: bool = setting(
-        True, "A blank line ends a document of plain text. false: each file is one document."
-    )
+    blanks_separate_docs: bool = setting(True, "A blank line ends a document of plain text. false: each file is one.")
     joins_files: bool = True
 
     def __post_init__(self):
