@@ -25,7 +25,7 @@ from absl import logging
 from bert_tf.system import text_files
 from bert_tf.system.declare import check_values, setting
 from bert_tf.system.messages import warn_once
-from bert_tf.system.storage import is_remote
+from bert_tf.system.storage import gfile, is_remote
 from bert_tf.system.text_files import Progress, TextFile, whole_lines, with_newlines
 
 PIECE_CHARACTERS = 1 << 20
@@ -129,8 +129,7 @@ class Corpus:
 
     def __init__(self, files: Sequence[str], settings: TextSettings | None = None):
         if any(map(is_remote, files)):
-            import tensorflow as tf  # noqa: F401  before threads do
-
+            gfile()  # imports TensorFlow before threads do
         self.settings = settings = settings or TextSettings()
         if settings.split_sentences:
             sentence_splitter(settings.language)  # fail now if the library is missing

@@ -21,7 +21,7 @@ from absl import logging
 from tqdm import tqdm
 
 from bert_tf.system.messages import abbreviated_list, escape_control_characters, naming_flag, without_logging
-from bert_tf.system.storage import HUB, PAGE, PAGES, PREFIX, names_in, sync
+from bert_tf.system.storage import HUB, PAGE, PAGES, PREFIX, gfile, names_in, sync
 
 WEB = (PREFIX, "https://", "http://")
 NAME = re.compile(r"([a-zA-Z0-9_][a-zA-Z0-9_.-]*/[a-zA-Z0-9_.-]+)(?:@([a-zA-Z0-9_./-]+))?")
@@ -268,9 +268,7 @@ def _noted_commit(name: str, output_dir: str) -> str | None:
     """The commit of a model that a run in output_dir, or in a folder there, has noted, if any."""
     noted, walk, opened = re.compile(rf'"{re.escape(name)}@({COMMIT.pattern})"'.encode()), os.walk, open
     if "://" in output_dir:  # only TensorFlow opens it
-        import tensorflow as tf
-
-        walk, opened = tf.io.gfile.walk, tf.io.gfile.GFile
+        walk, opened = gfile().walk, gfile().GFile
     for folder, _, files in walk(output_dir):
         for file in {"run.json", "settings.json"} & {*files}:
             with opened(posixpath.join(folder, file), "rb") as content:
