@@ -40,8 +40,7 @@ class Answerer:
       export: the `loaded_export.Export` of a SavedModel, else None; then tokenizer, files and model are not None. The
         model of an ONNX export is an `OnnxModel`, and its directory has the files of a model directory.
 
-    Args:
-      path, batch_size, trust: see `Predictor`.
+    path, batch_size, trust: see `Predictor`.
     """
 
     tasks: tuple[str, ...]
