@@ -28,7 +28,7 @@ class QuestionAnswerer(Answerer):
         # {"answer": "Her teacher", "score": 0.93, "start": 0, "end": 11, "nbest": [...]}
 
     Args:
-      path, trust, errors: as for `Predictor`. The settings of a model's training are read from question_answering.json, if
+      path, trust, errors: as for `Predictor`. The settings of training are read from question_answering.json, if
         present: whether there may be no answer, and the threshold for that.
       batch_size: windows (for an export, questions) computed together.
       settings: fields of `WindowSettings` and `PredictionSettings`, e.g. doc_stride=64, max_answer_length=10.
