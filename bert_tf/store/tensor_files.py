@@ -191,7 +191,11 @@ def open_safetensors(path: str) -> tuple[Shapes, dict[str, str], Reader]:
 
     def read(name: str, _folder=folder) -> np.ndarray:
         if types[name] == "BF16":
-            return _bfloat16(local, name, shapes[name])
+            with open(local, "rb") as file:
+                size = int.from_bytes(file.read(8), "little")
+                begin, _ = json.loads(file.read(size))[name]["data_offsets"]
+            values = np.fromfile(local, "<u2", math.prod(shapes[name]), offset=8 + size + begin)
+            return (values.astype(np.uint32) << 16).view(np.float32).reshape(shapes[name])
         with _opened(local, path) as file:
             value = file.get_tensor(name)
         check(name, value)
@@ -208,14 +212,6 @@ def _crc32c(content: bytes | np.ndarray) -> str:
     # The library takes such arrays without a copy. NumPy's arrays are buffers in Python 3.11, too.
     content = np.frombuffer(memoryview(content).toreadonly(), np.uint8)  # pyrefly: ignore[bad-argument-type]
     return f"{google_crc32c.value(content):08x}"
-
-
-def _bfloat16(local: str, name: str, shape: tuple[int, ...]) -> np.ndarray:
-    with open(local, "rb") as file:
-        size = int.from_bytes(file.read(8), "little")
-        begin, _ = json.loads(file.read(size))[name]["data_offsets"]
-    values = np.fromfile(local, "<u2", math.prod(shape), offset=8 + size + begin)
-    return (values.astype(np.uint32) << 16).view(np.float32).reshape(shape)
 
 
 def _local(path: str) -> tuple[str, tempfile.TemporaryDirectory | None]:
