@@ -13,7 +13,7 @@ import os
 import posixpath
 import re
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -218,14 +218,13 @@ def tensor_value(tensor):
 
 
 def latest_checkpoint(output_dir: str) -> str | None:
-    return next(iter(checkpoints_in(output_dir)), None)
+    return next(iter(checkpoints_among(names_in(output_dir), output_dir)), None)
 
 
-def checkpoints_in(output_dir: str) -> list[str]:
+def checkpoints_among(names: Sequence[str], output_dir: str) -> list[str]:
     """The prefix of the checkpoint that the state file names, or, with a warning, of the newest one that is there, and
-    those of older ones of the same run, the newest first."""
+    those of older ones of the same run, the newest first. names: of all files there."""
     newest, _ = checkpoint_state(output_dir)
-    names = names_in(output_dir)
     indexed = {int(match[2]): match[1] for match in map(_INDEX_OF_STEP.fullmatch, names) if match}
     with_values = {name.partition(".data-")[0] for name in names if ".data-" in name}
     left = [posixpath.join(output_dir, indexed[step]) for step in sorted(indexed) if indexed[step] in with_values]

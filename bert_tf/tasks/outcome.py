@@ -31,10 +31,12 @@ class Trial:
     """A combination of settings that was trained.
 
     values: of the settings that are searched, if any. results: seed -> metrics on the main dev set.
+    best_models: seed -> the same of the best model, with `step`, if any.
     """
 
     values: Values
     results: Mapping[int, Mapping[str, float]]
+    best_models: Mapping[int, Mapping[str, float] | None] = dataclasses.field(default_factory=dict)
 
     @property
     def summary(self) -> dict[str, dict[str, float]]:
@@ -136,12 +138,14 @@ def table_text(tried: Sequence[Trial], main_metric: str) -> str:
 # --- last words ------------------------------------------------------------------------------------------------------
 
 
-def log_summary(task, run: FineTuningSettings, results: Mapping[str, float], seed: int, last: int) -> None:
-    """Logs the results, where the model is, and the line of Python that uses it.
+def log_summary(task, run: FineTuningSettings, trial: Trial, last: int) -> None:
+    """Logs the results of the best seed, where the model is, and the line of Python that uses it.
 
-    task: a `task.FineTuningTask`. results: of the run with this seed. last: the step where the results say none.
+    task: a `task.FineTuningTask`. last: the step where the results say none.
     """
-    path, metric, step = run.output_dir, task.main_metric, results.get("global_step", last)
+    path, metric, seed = run.output_dir, task.main_metric, trial.best_seed(task.main_metric)
+    results = trial.results[seed]
+    step = results.get("global_step", last)
     of_step = f" of step {step}" if step else ""
     if run.do_train:
         of_step += f", the {'best' if run.use_best_model else 'last'} one"
@@ -153,7 +157,7 @@ def log_summary(task, run: FineTuningSettings, results: Mapping[str, float], see
         return
     if run.do_predict:
         logging.info("Predictions:%s.", of_step)
-    if task.dev_sets and (best := fine_tuning.read_best_results(path)):
+    if task.dev_sets and (best := trial.best_models.get(seed)):
         path, beside = posixpath.join(path, fine_tuning.BEST_MODEL), ")."
         if best["step"] != step and not run.use_best_model:
             advice = "To evaluate and predict with it, run the same command with --use_best_model."

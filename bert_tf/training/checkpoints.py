@@ -32,15 +32,16 @@ _SET_ASIDE = "damaged."  # before the names of a damaged checkpoint's files
 Used = TypeVar("Used")
 
 
-def use_newest(output_dir: str, use: Callable[[str], Used], may_be_older: bool = True) -> Used | None:
+def use_newest(prefixes: Sequence[str], use: Callable[[str], Used], may_be_older: bool = True) -> Used | None:
     """Uses the newest checkpoint, or if that is damaged, the newest one that is not, with a warning that names both.
 
     The damaged ones are then renamed, so that no later start takes them for checkpoints.
 
+    prefixes: as `bundle.checkpoints_among` has them.
     use: called with a prefix; raises DamagedError. Its result is returned, if there is a checkpoint.
     may_be_older: False: only the newest will do.
     """
-    prefixes, damaged = bundle.checkpoints_in(output_dir), []
+    damaged = []
     for prefix in prefixes:
         try:
             used = use(prefix)
@@ -56,12 +57,6 @@ def use_newest(output_dir: str, use: Callable[[str], Used], may_be_older: bool =
     if damaged:
         raise damaged[0][1]
     return None
-
-
-def check_newest(output_dir: str) -> str | None:
-    """The newest checkpoint whose index, which is read before the rest, is whole."""
-    reader = use_newest(output_dir, bundle.CheckpointReader)
-    return reader and reader.prefix
 
 
 def _set_aside(prefix: str) -> None:
@@ -145,6 +140,11 @@ class Writer:
             error, self._error = self._error, None
             raise error
 
+    def newest(self) -> str | None:
+        """The newest checkpoint in the folder, once the last is written."""
+        self.join()
+        return bundle.latest_checkpoint(self._output_dir)
+
     def _write(self, step: int, values: dict) -> None:
         try:
             logging.info("Saved %s", save(self._output_dir, step, values, self._keep_max))
@@ -227,7 +227,8 @@ def restore(
         _restore_all(everything, adjust(weights))
         return newest, int(weights["global_step"]) if "global_step" in weights else 0  # released weights have none
 
-    resumed = use_newest(output_dir, resume, may_be_older=optimizer is not None)
+    prefixes = bundle.checkpoints_among(names_in(output_dir), output_dir)
+    resumed = use_newest(prefixes, resume, may_be_older=optimizer is not None)
     if resumed:
         newest, step = resumed
         ignored = f" (so --init_checkpoint={init_checkpoint} is not used)" if isinstance(init_checkpoint, str) else ""

@@ -27,7 +27,6 @@ from absl import logging
 from tqdm import tqdm
 
 from bert_tf.models import initialize, layers
-from bert_tf.store.bundle import latest_checkpoint
 from bert_tf.store.card import shown_results
 from bert_tf.system import messages
 from bert_tf.system.storage import write_file
@@ -91,7 +90,8 @@ class Run:
     """
 
     def __init__(self, settings, strategy: tf.distribute.Strategy, num_train_steps: int):
-        self.settings, self.strategy, self.num_train_steps = settings, strategy, num_train_steps
+        self.settings = distribution.with_pace_of_first(strategy, settings)
+        self.strategy, self.num_train_steps = strategy, num_train_steps
         self.chief, self.compiles = is_chief(strategy), compiles_steps(settings.use_xla, strategy)
         self.output_dir, self.trains = settings.output_dir, settings.do_train
         self.reading, self.evaluated = contextlib.nullcontext(), {}
@@ -100,7 +100,6 @@ class Run:
         """Restores, trains, evaluates; returns the results of the last evaluation."""
         # Before a model is built: another one's variables would be waited for.
         distribution.compare(self.strategy, self.common_facts)
-        self.settings = distribution.with_pace_of_first(self.strategy, self.settings)
         self.model, optimizer, step = self.build_and_restore()
         trainer, options = self.create_trainer(optimizer) if self.trains else (None, {})
         distribution.compare(self.strategy, lambda: self.restored_facts(optimizer, step))
@@ -191,8 +190,7 @@ def train(
                 result = trainer.steps(iterator, pace.count(step))
             step, result, stops = pace.after(step, result)
             if result.pop("failed"):
-                writer.join()
-                raise NonFiniteLossError(_NOT_FINITE % (step - 1, latest_checkpoint(output_dir)))
+                raise NonFiniteLossError(_NOT_FINITE % (step - 1, writer.newest()))
             log.add(step, result)
             at_end = step >= num_train_steps
             if step % settings.save_checkpoints_steps == 0 or at_end or any(stops):

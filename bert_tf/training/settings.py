@@ -323,8 +323,8 @@ class FineTuningSettings(OptimizerSettings, TeacherSettings, TrainingSettings, M
         return {"max_seq_length": self.max_seq_length, "static_padding": static}
 
     def check(self, task_settings) -> None:
-        """Raises if settings contradict each other, or files or folders are not there; reads no model, which may be a
-        name on the hub. task_settings: those of the run's task."""
+        """Raises if settings contradict each other, or folders are not there; reads no model, which may be a name on
+        the hub. task_settings: those of the run's task, whose own `check` calls this one."""
         self.check_flags()
         for name in () if self.do_train else {"class_weights", "mine_hard_negatives"} & {*vars(task_settings)}:
             if getattr(task_settings, name):
@@ -334,7 +334,6 @@ class FineTuningSettings(OptimizerSettings, TeacherSettings, TrainingSettings, M
             is_run = os.path.exists(f"{folder}/run.json") or os.path.exists(f"{folder}/checkpoint")
             if not is_run and folder == (start if os.path.isdir(start) else os.path.dirname(start)):
                 raise ValueError(f"--output_dir={self.output_dir} is the folder of --init_checkpoint: choose another.")
-        task_settings.check(self)
 
     def check_flags(self) -> None:
         """`check` without the task."""
@@ -379,6 +378,6 @@ class FineTuningSettings(OptimizerSettings, TeacherSettings, TrainingSettings, M
 
 
 def checked_settings(kind: type[TaskSettings], values: Flags) -> tuple[FineTuningSettings, TaskSettings]:
-    """The settings of a fine-tuning run and of its task from a script's flags; see `FineTuningSettings.check`."""
+    """The settings of a fine-tuning run and of its task from a script's flags, checked."""
     task_settings = settings_of(kind, values)
-    return settings_of(FineTuningSettings, values, lambda run: run.check(task_settings)), task_settings
+    return settings_of(FineTuningSettings, values, task_settings.check), task_settings

@@ -46,10 +46,9 @@ def test_what_is_said(tmp_path, caplog, results, best, settings, said):
     task = types.SimpleNamespace(
         name="squad", dev_sets=texts, main_metric="eval_f1", known_texts=lambda: texts, answers=answers
     )
-    (tmp_path / "best_model").mkdir()
-    (tmp_path / "best_model" / "eval_results.json").write_text(json.dumps(best))
+    trial = outcome.Trial({}, {7: results}, {7: best})
     with caplog.at_level("INFO"):
-        outcome.log_summary(task, FineTuningSettings(output_dir=str(tmp_path), **settings), results, 7, 96)
+        outcome.log_summary(task, FineTuningSettings(output_dir=str(tmp_path), **settings), trial, 96)
     lines = [message.replace(str(tmp_path), "out") for message in caplog.messages]
     if "do_train" in settings:
         python = lines.pop()

@@ -10,7 +10,7 @@ import tensorflow as tf
 from helpers.pretraining_runs import assert_bit_identical, command, run, values, write_inputs
 from helpers.slow import slow
 
-from bert_tf.store.bundle import CheckpointReader, DamagedError, latest_checkpoint
+from bert_tf.store.bundle import CheckpointReader, DamagedError, checkpoints_among, latest_checkpoint
 from bert_tf.system import storage
 from bert_tf.training import checkpoints, run_directory
 
@@ -58,7 +58,7 @@ def test_a_finished_run_goes_on_from_before_its_damaged_end(tmp_path):
 def test_the_newest_whole_one_is_used(damage, suffix, tmp_path, caplog):
     save_steps(tmp_path, 1, 2, 3)
     DAMAGE[damage](tmp_path / f"model.ckpt-3.{suffix}")
-    assert checkpoints.use_newest(str(tmp_path), read_all)["global_step"] == 2
+    assert checkpoints.use_newest(checkpoints_among(os.listdir(tmp_path), str(tmp_path)), read_all)["global_step"] == 2
     assert latest_checkpoint(str(tmp_path)) == f"{tmp_path}/model.ckpt-2"
     if damage == "missing":
         assert f"names no checkpoint that is there; {tmp_path}/model.ckpt-2 is the newest" in caplog.text
@@ -67,7 +67,7 @@ def test_the_newest_whole_one_is_used(damage, suffix, tmp_path, caplog):
     left = sorted(path.name for path in tmp_path.glob("*ckpt-3*"))
     assert left == [f"damaged.model.ckpt-3.{name}" for name in ("data-00000-of-00001", "index")]
     save_steps(tmp_path, 3)
-    assert checkpoints.use_newest(str(tmp_path), read_all)["global_step"] == 3
+    assert checkpoints.use_newest(checkpoints_among(os.listdir(tmp_path), str(tmp_path)), read_all)["global_step"] == 3
 
 
 @pytest.mark.parametrize("whole", [(), (1, 2)])
@@ -77,7 +77,7 @@ def test_nothing_is_renamed_where_none_is_used(whole, tmp_path):
         DAMAGE["cut off"](tmp_path / f"model.ckpt-{step}.data-00000-of-00001")
     before = sorted(os.listdir(tmp_path))
     with pytest.raises(DamagedError, match=r"model\.ckpt-3: its values can't be read"):
-        checkpoints.use_newest(str(tmp_path), read_all, may_be_older=not whole)
+        checkpoints.use_newest(checkpoints_among(os.listdir(tmp_path), str(tmp_path)), read_all, may_be_older=not whole)
     assert sorted(os.listdir(tmp_path)) == before
 
 
@@ -85,7 +85,8 @@ def test_nothing_is_renamed_where_none_is_used(whole, tmp_path):
 def test_what_is_checked_before_anything_else(damage, suffix, tmp_path):
     save_steps(tmp_path, 1, 2)
     DAMAGE[damage](tmp_path / f"model.ckpt-2.{suffix}")
-    assert checkpoints.check_newest(str(tmp_path)) == f"{tmp_path}/model.ckpt-1"
+    earlier = run_directory.find_earlier_run(str(tmp_path), (), trains=True)
+    assert earlier.newest == f"{tmp_path}/model.ckpt-1"
 
 
 @pytest.mark.parametrize("seed", [0, *slow(1)])
@@ -133,14 +134,15 @@ def test_files_are_on_the_disk_before_they_are_named(tmp_path, monkeypatch):
 def test_a_run_begins_among_no_files_that_it_would_replace(tmp_path):
     (tmp_path / "notes.md").write_text("mine")
     (tmp_path / "seed-1").mkdir()
-    run_directory.find_earlier_run(str(tmp_path), (), trains=True).check_is_run()
-    run_directory.find_earlier_run(str(tmp_path / "new"), (), trains=True).check_is_run()
+    options = {"own_settings": (), "trains": True, "may_have_files": False}
+    run_directory.find_earlier_run(str(tmp_path), **options)
+    run_directory.find_earlier_run(str(tmp_path / "new"), **options)
     for name in ("eval_results.txt", "vocab.txt"):
         (tmp_path / name).write_text("mine")
     with pytest.raises(ValueError, match=r"a run would replace, .* \(it has no run.json\): eval_results.txt, voc"):
-        run_directory.find_earlier_run(str(tmp_path), (), trains=True).check_is_run()
+        run_directory.find_earlier_run(str(tmp_path), **options)
     (tmp_path / "run.json").write_text("{}")
-    run_directory.find_earlier_run(str(tmp_path), (), trains=True).check_is_run()
+    run_directory.find_earlier_run(str(tmp_path), **options)
 
 
 @pytest.mark.slow  # in small: above

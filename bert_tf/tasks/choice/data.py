@@ -185,6 +185,7 @@ class ChoiceSettings(tables.TableSettings, tables.FileSettings):
         return Columns(context, question or None, tuple(map(plain_name, self.choices)), label or "label")
 
     def check(self, run: FineTuningSettings) -> None:
+        run.check(self)
         run.check_dev_set(run.do_eval, ": give --do_eval")
         self.check_predictions(run.do_predict)
         if bool(self.context) != bool(self.choices):

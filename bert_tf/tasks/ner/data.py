@@ -367,6 +367,7 @@ class NerSettings(Layout):
     class_weights: str | None = class_weights_setting("tagged words")
 
     def check(self, run: FineTuningSettings) -> None:
+        run.check(self)
         names = ("train_file", "dev_file", "test_file")
         run.check_files(check_input_files, **{name: getattr(self, name) for name in names})
         run.check_dev_set(run.do_eval, ": give --do_eval")

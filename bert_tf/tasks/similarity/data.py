@@ -267,6 +267,7 @@ class SimilaritySettings(tables.TableSettings, tables.FileSettings):
         return size
 
     def check(self, run: FineTuningSettings) -> None:
+        run.check(self)
         run.check_dev_set(run.do_eval, ": give --do_eval")
         self.check_predictions(run.do_predict)
         if bool(self.text_a) != bool(self.text_b):
