@@ -297,7 +297,5 @@ def find_bundle(path: str, usual_name: str) -> str | None:
     names = names_in(path)
     prefixes = [name.removesuffix(INDEX_SUFFIX) for name in names if name.endswith(INDEX_SUFFIX)]
     if len(prefixes) > 1:
-        raise FileNotFoundError(
-            f"{path} has several checkpoints: give the prefix of one of them. It contains {abbreviated_list(names)}."
-        )
+        raise FileNotFoundError(f"{path} has several checkpoints: name one, {abbreviated_list(prefixes)}.")
     return posixpath.join(path, prefixes[0]) if prefixes else None

@@ -28,7 +28,7 @@ from bert_tf.store.description import (
     read_settings,
 )
 from bert_tf.store.tensor_files import Weights, open_safetensors
-from bert_tf.system.checks import path_of
+from bert_tf.system.hub import path_of
 from bert_tf.system.messages import abbreviated_list, naming_flag
 from bert_tf.system.storage import finish_replacing, is_remote, names_in
 from bert_tf.system.text_files import exists, is_folder

@@ -18,7 +18,7 @@ from bert_tf.store.description import CardFacts, ModelFiles, config_files, find_
 from bert_tf.store.head_config import HEAD_CONFIG, NO_HEAD, HeadConfig, difference
 from bert_tf.store.open import has_optimizer_state, open_weights
 from bert_tf.store.tensor_files import Weights
-from bert_tf.system import storage
+from bert_tf.system import hub, storage
 from bert_tf.system.declare import declared_in
 from bert_tf.system.messages import abbreviated_list
 from bert_tf.system.storage import is_temporary_name, names_in, remove_folder, write_text_file
@@ -230,7 +230,7 @@ class Manifest:
 
     def changes(self) -> dict[str, tuple]:
         """What leads to another model than the earlier run has: name -> (what it was, what it is now)."""
-        old, new = self.earlier, json.loads(json.dumps(storage.with_hub_names(self.noted)))
+        old, new = self.earlier, json.loads(json.dumps(hub.with_hub_names(self.noted)))
         changes = {}
         for name in sorted({*self.declared, *new}) if old else ():
             may_change = name in self.declared and self.declared[name].may_change_on_resume
@@ -278,7 +278,7 @@ class Manifest:
         if resumed:
             self.warn_of_changes()
         tf.io.gfile.makedirs(self.output_dir)
-        _write_settings(self.output_dir, {**storage.with_hub_names({**self.noted, **notes}), **_versions()})
+        _write_settings(self.output_dir, {**hub.with_hub_names({**self.noted, **notes}), **_versions()})
 
     def card_facts(self, data: str, init_checkpoint: str | None, weights: Weights | None, **others) -> CardFacts:
         """What the cards of the run's models say of it.

@@ -245,9 +245,8 @@ def make(tmp_path):
         arguments = {"max_seq_length": 32, "max_predictions_per_seq": 5, "dupe_factor": 2, "num_workers": 1}
         arguments |= {"do_lower_case": True, "show_progress": False} | flags
         folder.mkdir(exist_ok=True)
-        return create_pretraining_data(
-            f"{tmp_path}/text/*.txt", f"{folder}/{name}", f"{tmp_path}/vocab.txt", **arguments
-        )
+        texts, vocab = f"{tmp_path}/text/*.txt", f"{tmp_path}/vocab.txt"
+        return create_pretraining_data(texts, f"{folder}/{name}", vocab, **arguments)
 
     return make
 
