@@ -168,7 +168,6 @@ def rows_of_pairs(
 def rows_of_texts(
     texts: Sequence[str], tokenizer: Tokenizer, max_seq_length: int, lower: bool = False
 ) -> tuple[TokenRows, int]:
-    """`rows_of_pairs` of single texts, in lower case on request."""
     encoded = tokenizer.encode_batch([text.lower() for text in texts] if lower else list(texts))
     return rows_of_pairs(((ids, ()) for ids in encoded), tokenizer, max_seq_length)
 
@@ -349,9 +348,6 @@ def document_spans(length: int, room: int, stride: int) -> list[tuple[int, int]]
     return spans
 
 
-# --- examples of several rows: choices of a question, texts that are compared, windows of a text ----------------------
-
-
 @dataclasses.dataclass(frozen=True)
 class GroupedRows(TokenRows):
     """Examples of N token rows each; length, `lengths`, `labels` and `batch` are of examples, the rest is of all rows.
@@ -465,5 +461,4 @@ def rows_of_windows(
     ids, offsets = flatten(rows)
     watch_unknown(tokenizer, ids)
     starts, first_rows = np.diff(offsets).astype(np.int32), np.cumsum([0, *counts], dtype=np.int64)
-    more = {"first_rows": first_rows, "window_length": length, "pad_id": tokenizer.pad_id}
-    return WindowRows(ids, offsets, starts, {}, **more)
+    return WindowRows(ids, offsets, starts, {}, first_rows=first_rows, window_length=length, pad_id=tokenizer.pad_id)

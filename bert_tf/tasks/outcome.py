@@ -40,7 +40,6 @@ class Trial:
 
     @property
     def summary(self) -> dict[str, dict[str, float]]:
-        """mean, min, max and standard deviation over seeds of each metric."""
         summary = {}
         for name in next(iter(self.results.values())):
             values = np.array([result[name] for result in self.results.values()])

@@ -300,9 +300,6 @@ def write_predictions(
     return paths
 
 
-# --- --class_weights --------------------------------------------------------------------------------------------------
-
-
 # --- labels -----------------------------------------------------------------------------------------------------------
 
 
@@ -405,7 +402,6 @@ def _label(value, task: Task, marked: Sequence[str]) -> str | float | tuple[str,
 
 
 def _names_in(value, task: Task, marked: Sequence[str]) -> Iterator[str]:
-    """The labels that hold in a value."""
     if isinstance(value, dict):
         marks = {_known_label(name, task): mark for name, mark in value.items()}
         value = [marks.get(name) for name in marked]

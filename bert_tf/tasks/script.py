@@ -121,7 +121,6 @@ def run_task(task: FineTuningTask, run: FineTuningSettings) -> dict[str, float]:
 def _prepare(
     task: FineTuningTask, run: FineTuningSettings
 ) -> tuple[FineTuningSettings, list[FineTuningSettings], ModelFiles, Tokenizer]:
-    """The run's settings, those of each combination, its model's files and tokenizer."""
     own, trains = vars(task.settings), run.do_train
     earlier = run_directory.find_earlier_run(run.output_dir, own, trains=trains, may_have_files=not trains)
     if run.search and earlier.newest:
@@ -164,8 +163,6 @@ def _preload_evaluation_modules() -> None:
 
 
 class _Run(loop.Run):
-    """One run: a seed and its directory, which are in its settings."""
-
     def __init__(
         self, task: FineTuningTask, run: FineTuningSettings, strategy: tf.distribute.Strategy, num_train_steps: int
     ):
@@ -201,7 +198,6 @@ class _Run(loop.Run):
         return super().common_facts() | distribution.facts_of(task.settings, **configs) | facts
 
     def recorded_settings(self) -> dict:
-        """All settings, and what the training data was."""
         task = self.task
         data = f"{task.num_training_examples()} examples, checksum {task.train_rows.checksum}"
         settings = {**dataclasses.asdict(task.settings), **dataclasses.asdict(self.settings)}
@@ -325,7 +321,6 @@ class _Run(loop.Run):
             task.write_beside_training(self.output_dir)
 
     def write_records(self, trains: bool) -> None:
-        """Writes the sets as the original's record files."""
         task, run = self.task, self.settings
         records = {"train": task.train_rows} if trains else {}
         for name, sets in ((task.dev_records, task.dev_sets), (task.test_records, task.test_sets)):

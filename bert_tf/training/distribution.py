@@ -111,7 +111,6 @@ def is_one_cpu(strategy: tf.distribute.Strategy) -> bool:
 
 
 def check_batch_sizes(strategy: tf.distribute.Strategy, *runs) -> None:
-    """Raises if the replicas, in training with their micro-batches, don't divide a batch evenly."""
     for run in runs:
         trains, evaluates, predicts = (getattr(run, name, False) for name in ("do_train", "do_eval", "do_predict"))
         evaluates |= trains and run.eval_every_steps > 0
@@ -215,7 +214,6 @@ def _mean_of(strategy: tf.distribute.Strategy, shape: tuple[int, ...]) -> Callab
 
 
 def mean(strategy: tf.distribute.Strategy, values) -> np.ndarray:
-    """The mean of each of some numbers over all workers, in float32."""
     values = np.asarray(values, np.float32)
     return _mean_of(strategy, values.shape)(tf.constant(values)).numpy() if are_several(strategy) else values
 

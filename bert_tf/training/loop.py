@@ -123,7 +123,6 @@ class Run:
         return distribution.facts_of(self.settings) | runs
 
     def restored_facts(self, optimizer: keras.optimizers.Optimizer | None, step: int) -> dict[str, object]:
-        """`common_facts` of the weights and moments."""
         model = self.model
         variables = initialize.training_variables(model, optimizer) if optimizer else initialize.all_variables(model)
         values, checksum = initialize.variables_as_weights("", variables), 0
@@ -234,7 +233,6 @@ class _StepsPerCall:
         self._around_call = contextlib.nullcontext()
 
     def count(self, step: int) -> tf.Tensor:
-        """The number of steps from this one on."""
         count = min(self._most, *(period - step % period for period in self._periods if period))
         return tf.constant(min(count, max(1, int(_SECONDS_PER_CALL / self._seconds))))
 
@@ -379,7 +377,6 @@ class TrainingLog:
 
 
 def open_events(folder: str) -> tf.io.TFRecordWriter:
-    """A new file for the events that TensorBoard draws."""
     tf.io.gfile.makedirs(folder)
     name = f"events.out.tfevents.{time.time():.6f}.{platform.node()}.{os.getpid()}"
     writer = tf.io.TFRecordWriter(posixpath.join(folder, name))
@@ -394,7 +391,6 @@ def event(step: int, values: Mapping[str, float]) -> bytes:
 
 
 def repair_last_line(path: str) -> None:
-    """Removes the last line of a file if a kill has torn it."""
     if not tf.io.gfile.exists(path):
         return
     with tf.io.gfile.GFile(path, "rb") as file:

@@ -150,12 +150,26 @@ _WRITING = re.compile(r"(model\.ckpt-\d+|(best_model|generator|discriminator)\.\
 
 @contextlib.contextmanager
 def lock_output_dir(output_dir: str, keep_max: int) -> Iterator[None]:
-    """Makes this process the only one that trains in output_dir, and removes what a killed run left half-written.
+    """Makes this process the only one that trains in output_dir, and removes what a killed run left: temporary files,
+    half-written folders and checkpoints that it was about to remove.
 
     Only the process that writes the files enters it. keep_max: as in `checkpoints.save`.
     """
+    import tensorflow as tf
+
+    from bert_tf.training import checkpoints
+
+    folders = _folders_of(output_dir)  # which are listed once it is locked
     with storage.locked(posixpath.join(output_dir, _LOCK), f"--output_dir={output_dir}"):
-        remove_leftovers(output_dir, keep_max)
+        for folder in folders:
+            storage.remove_left_behind(folder)
+            names = names_in(folder)
+            for name in filter(is_temporary_name, names):
+                tf.io.gfile.remove(posixpath.join(folder, name))
+            if folder == output_dir or _RUNS.fullmatch(posixpath.basename(folder)):
+                for name in filter(_WRITING.fullmatch, names):
+                    remove_folder(posixpath.join(folder, name))
+                checkpoints.remove_superseded(folder, keep_max, names)
         yield
 
 
@@ -166,22 +180,6 @@ def _folders_of(output_dir: str) -> Iterator[str]:
         path = posixpath.join(output_dir, name)
         if is_folder(path) and not os.path.islink(path):
             yield from _folders_of(path)
-
-
-def remove_leftovers(output_dir: str, keep_max: int) -> None:
-    """Removes temporary files, half-written folders and checkpoints that a killed run was about to remove."""
-    import tensorflow as tf
-
-    from bert_tf.training import checkpoints
-
-    for folder in _folders_of(output_dir):
-        storage.remove_left_behind(folder)
-        for name in filter(is_temporary_name, names_in(folder)):
-            tf.io.gfile.remove(posixpath.join(folder, name))
-        if folder == output_dir or _RUNS.fullmatch(posixpath.basename(folder)):
-            for name in filter(_WRITING.fullmatch, names_in(folder)):
-                remove_folder(posixpath.join(folder, name))
-            checkpoints.remove_superseded(folder, keep_max)
 
 
 # --- the manifest -----------------------------------------------------------------------------------------------------
@@ -310,7 +308,6 @@ def _versions() -> dict[str, str]:
 
 
 def mark_as_finished(output_dir: str, step: int) -> None:
-    """Notes in run.json that the run ended at a step."""
     _write_settings(output_dir, {**read_settings(output_dir), FINISHED: step})
 
 

@@ -37,8 +37,6 @@ TaskSettings = TypeVar("TaskSettings")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ModelSettings:
-    """Which model is used, and how its text is read."""
-
     init_checkpoint: str | None = setting(
         None,
         "Weights to start from: a checkpoint, a Hugging Face directory or name (klue/bert-base), or a SavedModel of "
@@ -313,7 +311,6 @@ class FineTuningSettings(OptimizerSettings, TeacherSettings, TrainingSettings, M
 
     @property
     def keeps_optimizer(self) -> bool:
-        """Whether checkpoints are kept after the run, with their optimizer state."""
         return self.keep_checkpoint_max is not None
 
     @property
@@ -359,13 +356,11 @@ class FineTuningSettings(OptimizerSettings, TeacherSettings, TrainingSettings, M
                 dataclasses.replace(self, search=None, **values).check_flags()
 
     def check_dev_set(self, there: bool, advice: str) -> None:
-        """Raises if flags choose by results on a dev set and there is none."""
         chosen = ("search", "num_seeds", "early_stopping_patience", "use_best_model")
         for name in () if there else non_default_settings(self, chosen):
             raise ValueError(f"--{name} chooses by the results on a dev set{advice}.")
 
     def check_files(self, check: Callable[[str, str], object] | None = None, **files: str | None) -> None:
-        """Raises if an action has no file. files: flag -> path, in the order of train, eval, predict."""
         for action, (name, file) in zip(("do_train", "do_eval", "do_predict"), files.items(), strict=True):
             if getattr(self, action) and not file:
                 raise ValueError(f"--{action} needs --{name}.")
@@ -373,7 +368,6 @@ class FineTuningSettings(OptimizerSettings, TeacherSettings, TrainingSettings, M
                 check(file, f"--{name}")
 
     def check_tables(self, files: FileSettings) -> None:
-        """Raises if the file of an action is not given, not there, or empty."""
         self.check_files(check_file, **{name: getattr(files, name) for name in ("train_file", "dev_file", "test_file")})
 
 

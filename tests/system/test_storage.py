@@ -133,7 +133,7 @@ def save_checkpoint(folder: str, version: int) -> None:
 
 
 def read_checkpoint(folder: str) -> list:
-    checkpoints.remove_superseded(folder, 5)
+    checkpoints.remove_superseded(folder, 5, storage.names_in(folder))
     prefixes = checkpoints_among(storage.names_in(folder), folder)
     return checkpoints.use_newest(prefixes, lambda prefix: bundle.CheckpointReader(prefix).get_tensor("x")).tolist()
 

@@ -40,7 +40,6 @@ def split_path(task: Task, split: Split, directory: str = "") -> str:
 
 
 def read_examples(task: Task, split: Split, directory: str = "") -> list[InputExample]:
-    """The examples of a split, in the order of the file."""
     return read_split(task, split, directory)[0]
 
 

@@ -27,7 +27,6 @@ BALANCED = "balanced"
 
 
 def class_weights_setting(of: str):
-    """The setting `class_weights`; of: what has a class."""
     return setting(
         None,
         f"Weights of the classes in the loss, LABEL=WEIGHT,LABEL=WEIGHT (1 for the others), or balanced: the number of "

@@ -106,7 +106,6 @@ class FeatureSettings(DeviceSettings, ModelSettings):
 
 
 def describe_model(settings: FeatureSettings) -> tuple[OpenedModel, Tokenizer, tuple[int, ...]]:
-    """The model, its tokenizer and the requested layers, checked against each other."""
     names = ("bert_config_file", "vocab_file", "do_lower_case", "strip_accents")
     flags = {name: getattr(settings, name) for name in names}
     opened = open_for_script(settings.init_checkpoint, **flags, is_checked=True)
