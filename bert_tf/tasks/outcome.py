@@ -49,6 +49,10 @@ class Trial:
         summary.pop("global_step", None)
         return summary
 
+    @property
+    def by_seed(self) -> dict[str, dict[str, float]]:
+        return {str(seed): dict(values) for seed, values in self.results.items()}
+
     def best_seed(self, main_metric: str) -> int:
         """The seed with the largest value of a metric; the first of equals. One seed needs no metric."""
         if len(self.results) == 1:
@@ -63,8 +67,7 @@ def best_of(tried: Sequence[Trial], main_metric: str) -> Trial:
 
 def write_seeds(output_dir: str, tried: Trial, main_metric: str) -> str:
     """Writes seeds.json and copies the results and model of the best output_dir/seed-<seed>; returns the table."""
-    best, summary = tried.best_seed(main_metric), tried.summary
-    seeds = {str(seed): dict(values) for seed, values in tried.results.items()}
+    best, summary, seeds = tried.best_seed(main_metric), tried.summary, tried.by_seed
     text = json.dumps({"best_seed": best, "seeds": seeds, "summary": summary}, indent=2, sort_keys=True)
     _write(output_dir, {run_directory.SEEDS: text}, f"seed-{best}")
     summary = shown_results(summary)
@@ -83,7 +86,7 @@ def write_search(output_dir: str, tried: Sequence[Trial], main_metric: str) -> s
         {
             "settings": dict(trial.values),
             "folder": folder_of(trial.values),
-            "seeds": {str(seed): dict(results) for seed, results in trial.results.items()},
+            "seeds": trial.by_seed,
             "summary": trial.summary,
         }
         for trial in tried

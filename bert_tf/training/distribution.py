@@ -53,8 +53,11 @@ def set_up_devices(devices: DeviceSettings) -> tf.distribute.Strategy:
         if len(tf.config.get_logical_device_configuration(cpu) or [None]) != devices.num_virtual_cpus:
             parts = [tf.config.LogicalDeviceConfiguration()] * devices.num_virtual_cpus
             tf.config.set_logical_device_configuration(cpu, parts)
-    if devices.strategy != "tpu":
-        _grow_gpu_memory()
+    for gpu in tf.config.get_visible_devices("GPU") if devices.strategy != "tpu" else ():
+        try:
+            tf.config.experimental.set_memory_growth(gpu, True)
+        except (RuntimeError, ValueError) as error:  # started already, or split into devices of a given size
+            logging.info("The memory of %s is taken as set up before this run: %s", gpu.name, error)
     strategy = _create_strategy(devices)
     replicas = strategy.num_replicas_in_sync
     names = ", ".join(device.split("/")[-1] for device in strategy.extended.worker_devices)
@@ -89,14 +92,6 @@ def _create_strategy(devices: DeviceSettings) -> tf.distribute.Strategy:
 def _only(create: Callable, *devices: str) -> tf.distribute.Strategy:
     """The process's strategy for these devices. Sums of a second one, numbered from 0 again, would meet the first's."""
     return create(devices) if devices else create()
-
-
-def _grow_gpu_memory() -> None:
-    for gpu in tf.config.get_visible_devices("GPU"):
-        try:
-            tf.config.experimental.set_memory_growth(gpu, True)
-        except (RuntimeError, ValueError) as error:  # started already, or split into devices of a given size
-            logging.info("The memory of %s is taken as set up before this run: %s", gpu.name, error)
 
 
 def compiles_steps(use_xla: bool | None, strategy: tf.distribute.Strategy) -> bool:

@@ -246,7 +246,7 @@ def read_sets(
         read, is_needed = sets[kind], needed[kind]
         for name, split in splits[kind].items() if is_needed or also[kind] else ():
             try:
-                with naming_flag(f"--{kind}_file" if settings.is_custom else "--data_dir"):
+                with naming_flag(f"--{kind}_file") if settings.is_custom else naming_flag("--data_dir"):
                     examples, marked = read_split(task, split, settings.data_dir or "")
                     if not has_labels:
                         task, has_labels = _with_labels_found(task, settings, examples, marked), True
