@@ -57,8 +57,8 @@ MUTANTS = {
     ("training/pretraining_run.py", "training/test_recipes.py::test_warmups_as_runs_make_them"): [
         ("math.ceil(recipe.warmup_proportion", "int(recipe.warmup_proportion")],
     ("training/checkpoints.py", "training/test_checkpoints.py"): [
-        ("if 0 < keep_max <= len(listed) else ()", "if 0 < keep_max else ()"),
-        ("if step < oldest:", "if step <= oldest:")],
+        ("if 0 < keep_max <= len(listed) else []", "if 0 < keep_max else []"),
+        ("if step < oldest]", "if step <= oldest]")],
     ("training/loop.py", "training/test_distribution.py"): [("zlib.crc32(values[name].tobytes(), checksum)", "0")],
     ("training/pretraining_tasks.py", "training/test_distribution.py"): [("zlib.crc32(payload, checksum)", "checksum")],
     ("tasks/script.py", "training/test_distribution.py"): [
@@ -126,7 +126,7 @@ MUTANTS = {
         ("first = reader.line_num + 1", "first += 1"),
         ("line, counted = line + text.count(\"\\n\", counted, at), at", "line, counted = line + 1, at"),
         ("f\"{prefix}{name}.\"", "f\"{name}.\""),
-        ("text = \"\\n\" * (line - 1) + text.rstrip()", "at = 0")],
+        ('text = "\\n" * (start - 1) + "\\n".join', 'start, text = 1, "\\n".join')],
     ("store/pytorch_file.py", "store/test_pytorch_file.py"): [
         ("math.prod(filter(None, tensor.shape)) > largest or", ""),
         ("numbers[start:]", "numbers"),
