@@ -13,7 +13,7 @@ import os
 import posixpath
 import re
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,7 +24,7 @@ from bert_tf.store.variable_names import other_slots, with_our_names
 from bert_tf.system.example_bytes import fields, masked_crc32c, varint
 from bert_tf.system.messages import abbreviated_list, warn_once
 from bert_tf.system.storage import names_in, paths_beginning_with
-from bert_tf.system.text_files import exists, is_folder, open_binary, read_bytes, size_of
+from bert_tf.system.text_files import Folder, exists, open_binary, read_bytes, size_of
 
 INDEX_SUFFIX = ".index"
 DATA_SUFFIX = ".data-00000-of-00001"
@@ -219,10 +219,15 @@ def tensor_value(tensor):
 
 def latest_checkpoint(output_dir: str) -> str | None:
     """The prefix of the checkpoint that the state file names, or, with a warning, of the newest one that is there."""
-    newest, _ = checkpoint_state(output_dir)
+    return newest_among(output_dir, names_in(output_dir))
+
+
+def newest_among(output_dir: str, names: Sequence[str]) -> str | None:
+    """`latest_checkpoint` of a directory with these files."""
+    steps = steps_among(output_dir, names)
+    newest, _ = checkpoint_state(output_dir) if "checkpoint" in names else (None, [])
     if newest and exists(newest + INDEX_SUFFIX) and data_files(newest):
         return newest
-    steps, names = saved_steps(output_dir), names_in(output_dir)
     there = {name.partition(".data-")[0] for name in names if ".data-" in name}
     left = [steps[step] for step in sorted(steps) if posixpath.basename(steps[step]) in there]
     if not left:
@@ -266,7 +271,11 @@ def _beside(output_dir: str, name: str) -> str:
 
 def saved_steps(output_dir: str) -> dict[int, str]:
     """step -> prefix of all checkpoints of a run that have an index."""
-    matches = (re.fullmatch(r"(model\.ckpt-(\d+))\.index", name) for name in names_in(output_dir))
+    return steps_among(output_dir, names_in(output_dir))
+
+
+def steps_among(output_dir: str, names: Sequence[str]) -> dict[int, str]:
+    matches = (re.fullmatch(r"(model\.ckpt-(\d+))\.index", name) for name in names)
     return {int(match[2]): posixpath.join(output_dir, match[1]) for match in matches if match}
 
 
@@ -275,20 +284,22 @@ def data_files(prefix: str) -> list[str]:
     return paths_beginning_with(prefix + DATA_SUFFIX[:6])
 
 
-def find_bundle(path: str, usual_name: str) -> str | None:
-    """The prefix of the TensorFlow checkpoint that a directory, a prefix or a file refers to: in a directory, in this
-    order, a SavedModel's, the newest of a run, `usual_name`, or the only one."""
-    if not is_folder(path):
+def find_bundle(path: str, there: Folder, usual_name: str) -> str | None:
+    """The prefix of the TensorFlow checkpoint that a folder, a prefix or a file refers to: in a folder, in this order,
+    a SavedModel's, the newest of a run, `usual_name`, or the only one. there: the path's folder."""
+    if path != there.path:
         prefix = path.removesuffix(INDEX_SUFFIX)
         folder, name = posixpath.split(prefix)
         if DATA_SUFFIX[:6] in name:
             prefix = posixpath.join(folder, name[: name.rfind(DATA_SUFFIX[:6])])
         return prefix if exists(prefix + INDEX_SUFFIX) else None
-    for name in ("variables/variables", None, usual_name):
-        prefix = posixpath.join(path, name) if name else latest_checkpoint(path)
-        if prefix and exists(prefix + INDEX_SUFFIX):
-            return prefix
-    names = names_in(path)
+    names = [name for name in there.names if "/" not in name]
+    if f"variables/variables{INDEX_SUFFIX}" in there.names:
+        return posixpath.join(path, "variables/variables")
+    if newest := newest_among(path, names):
+        return newest
+    if usual_name + INDEX_SUFFIX in names:
+        return posixpath.join(path, usual_name)
     prefixes = [name.removesuffix(INDEX_SUFFIX) for name in names if name.endswith(INDEX_SUFFIX)]
     if len(prefixes) > 1:
         raise FileNotFoundError(

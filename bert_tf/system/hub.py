@@ -15,7 +15,7 @@ import json
 import os
 import posixpath
 import re
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping
 
 from absl import logging
 from tqdm import tqdm
@@ -126,11 +126,7 @@ def local(
             with naming_flag(start), without_logging():
                 check(folder)
         if with_weights:
-            kinds = ([file for file in listed if re.fullmatch(pattern, file)] for pattern in _WEIGHTS)
-            if not (weights := next(filter(None, kinds), None)):
-                there = abbreviated_list(sorted(listed))
-                raise ValueError(f"{start} has no weights in a format that is read here. It has {there}.")
-            described += weights
+            described += _weights_in(listed, start)
         return _fetch(repo, listed, described)
 
 
@@ -262,6 +258,13 @@ def _checksum(path: str, announced: str) -> str:
     digest = hashlib.sha1(b"blob %d\0" % os.path.getsize(path)) if is_git else hashlib.sha256()
     with open(path, "rb") as file:
         return hashlib.file_digest(file, lambda: digest).hexdigest()
+
+
+def _weights_in(files: Collection[str], start: str) -> list[str]:
+    for pattern in _WEIGHTS:
+        if weights := [file for file in files if re.fullmatch(pattern, file)]:
+            return weights
+    raise ValueError(f"{start} has no weights in a format that is read here. It has {abbreviated_list(sorted(files))}.")
 
 
 def _noted_commit(name: str, output_dir: str) -> str | None:

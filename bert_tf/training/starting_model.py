@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import functools
-import posixpath
 from collections.abc import Callable, Sequence
 
 from bert_tf.store import head_config
@@ -91,9 +90,9 @@ def find_head(
     weights, head = opened.weights, read_head(opened.directory)
     if path != opened.path:
         with naming_flag(flag):
-            weights, head = open_weights(path), read_head(tokenizer_files.directory_of(path))
+            weights, head = open_weights(path), read_head(path)
     if head == NO_HEAD and run.bert_config_file:
-        head = read_head(posixpath.dirname(run.bert_config_file), run.bert_config_file)
+        head = read_head(run.bert_config_file, run.bert_config_file)
     return StartingHead(f"{flag}: {path}", head, weights.shapes[layer][0]) if layer in weights else None
 
 

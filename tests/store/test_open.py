@@ -19,7 +19,7 @@ from bert_tf.pretraining import model_vocabulary
 from bert_tf.pretraining.record_settings import settings_of_records
 from bert_tf.store import save
 from bert_tf.store.description import ModelFiles, read_model_files, vocabulary_mismatch
-from bert_tf.store.open import FORMATS, find_weights, open_for_script, open_model, open_weights
+from bert_tf.store.open import FORMATS, find_weights, open_for_script, open_model, open_weights, weights_in
 from bert_tf.text import tokenizer_files
 from bert_tf.text.sentence_piece import HuggingFaceSentencePiece, SentencePieceTokenizer
 from bert_tf.text.tokenizer_files import Casing
@@ -56,8 +56,10 @@ def test_a_model_is_opened_once_and_without_tensorflow(folders, monkeypatch):
     code += "assert opened.path == opened.directory and not opened.export\n"
     code += "assert not {'tensorflow', 'keras'} & {*sys.modules}"
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
-    opened, find = [], find_weights
-    monkeypatch.setattr("bert_tf.store.open.find_weights", lambda path: opened.append(path) or find(path))
+    opened = []
+    monkeypatch.setattr(
+        "bert_tf.store.open.weights_in", lambda folder, path: opened.append(path) or weights_in(folder, path)
+    )
     BertForPreTraining.from_pretrained(folder)
     assert opened == [folder]
     BertForPreTraining.from_pretrained(open_model(folder))

@@ -20,7 +20,6 @@ from bert_tf.tasks.classification.settings import (
 )
 from bert_tf.tasks.table import TASKS
 from bert_tf.tasks.task import LOGGED_EXAMPLES, ExampleSet, FineTuningTask
-from bert_tf.text import tokenizer_files
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.training import run_directory
 from bert_tf.training.settings import FineTuningSettings
@@ -49,7 +48,7 @@ class ClassificationTask(FineTuningTask):
         self.settings = settings = _with_windows(settings, run, newest)
         if settings.long_texts and source and not run.do_train:
             # With another length it would give other answers than `Predictor` and the exports.
-            length = read_max_length(tokenizer_files.directory_of(source)) or run.max_seq_length
+            length = read_max_length(source) or run.max_seq_length
             if length != run.max_seq_length:
                 logging.info("Windows of %d tokens, as in training; --max_seq_length is not used.", length)
             run = dataclasses.replace(run, max_seq_length=length)
@@ -163,7 +162,7 @@ class ClassificationTask(FineTuningTask):
 def _with_windows(settings, run: FineTuningSettings, newest: str | None) -> ClassificationSettings:
     """The settings with the windows of the model that is resumed, used or trained on; long_texts "windows" or None."""
     source = newest or run.init_checkpoint
-    head = read_head(tokenizer_files.directory_of(source)) if source else NO_HEAD
+    head = read_head(source) if source else NO_HEAD
     windows = settings.long_texts == "windows" or (settings.long_texts is None and bool(head.window_pooling))
     goes_on = bool(source) and (bool(newest) or not run.do_train)
     if goes_on and windows != bool(head.window_pooling):
