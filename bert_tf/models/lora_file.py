@@ -81,10 +81,8 @@ def load_lora(model: keras.Model, path: str) -> None:
     if different := sorted((heads[0] ^ heads[1]) | (set(changed) - set(variables))):
         raise ValueError(f"{path} is of another kind of model: only one of the two has {abbreviated_list(different)}.")
     if metadata["base"] != base_checksum(model):
-        raise ValueError(
-            f"{path} was trained on another encoder: give the model the weights that the training started from, "
-            "without another adapter."
-        )
+        advice = "give the model the weights that the training started from, without another adapter."
+        raise ValueError(f"{path} was trained on another encoder: {advice}")
     # The model's kernels and what the file adds, as a checkpoint of the training has them.
     tensors = {name: keras.ops.convert_to_numpy(variables[name].value) for name in kernels}
     tensors[f"{kernels[0].split('/')[0]}/{ADAPTER_ALPHA}"] = np.float32(alpha)

@@ -219,23 +219,24 @@ def tensor_value(tensor):
 
 def latest_checkpoint(output_dir: str) -> str | None:
     """The prefix of the checkpoint that the state file names, or, with a warning, of the newest one that is there."""
-    return newest_among(output_dir, names_in(output_dir))
+    return next(iter(checkpoints_in(output_dir, names_in(output_dir))), None)
 
 
-def newest_among(output_dir: str, names: Sequence[str]) -> str | None:
-    """`latest_checkpoint` of a directory with these files."""
-    steps = steps_among(output_dir, names)
-    newest, _ = checkpoint_state(output_dir) if "checkpoint" in names else (None, [])
+def checkpoints_in(output_dir: str, names: Sequence[str]) -> list[str]:
+    """`latest_checkpoint` of a folder with these names, and the older ones of the same run, the newest first."""
+    indexed = {int(match[2]): match[1] for match in map(_INDEX_OF_STEP.fullmatch, names) if match}
+    with_values = {name.partition(".data-")[0] for name in names if ".data-" in name}
+    left = [posixpath.join(output_dir, indexed[step]) for step in sorted(indexed) if indexed[step] in with_values]
+    newest, _ = checkpoint_state(output_dir)
     if newest and exists(newest + INDEX_SUFFIX) and data_files(newest):
-        return newest
-    there = {name.partition(".data-")[0] for name in names if ".data-" in name}
-    left = [steps[step] for step in sorted(steps) if posixpath.basename(steps[step]) in there]
-    if not left:
-        return None
-    logging.warning("%s names no checkpoint that is there; %s is the newest.", f"{output_dir}/checkpoint", left[-1])
-    return left[-1]
+        older = left[: left.index(newest)] if newest in left else []
+        return [newest, *reversed(older)]
+    if left:
+        logging.warning("%s names no checkpoint that is there; %s is the newest.", f"{output_dir}/checkpoint", left[-1])
+    return left[::-1]
 
 
+_INDEX_OF_STEP = re.compile(r"(model\.ckpt-(\d+))\.index")
 _STATE_LINE = re.compile(rb'\s*(\w+):\s*(?:"((?:[^"\\\\]|\\\\.)*)"|[\d.e+-]+)\s*')
 
 
@@ -271,11 +272,7 @@ def _beside(output_dir: str, name: str) -> str:
 
 def saved_steps(output_dir: str) -> dict[int, str]:
     """step -> prefix of all checkpoints of a run that have an index."""
-    return steps_among(output_dir, names_in(output_dir))
-
-
-def steps_among(output_dir: str, names: Sequence[str]) -> dict[int, str]:
-    matches = (re.fullmatch(r"(model\.ckpt-(\d+))\.index", name) for name in names)
+    matches = map(_INDEX_OF_STEP.fullmatch, names_in(output_dir))
     return {int(match[2]): posixpath.join(output_dir, match[1]) for match in matches if match}
 
 
@@ -296,13 +293,11 @@ def find_bundle(path: str, there: Folder, usual_name: str) -> str | None:
     names = [name for name in there.names if "/" not in name]
     if f"variables/variables{INDEX_SUFFIX}" in there.names:
         return posixpath.join(path, "variables/variables")
-    if newest := newest_among(path, names):
-        return newest
+    if newest := checkpoints_in(path, names):
+        return newest[0]
     if usual_name + INDEX_SUFFIX in names:
         return posixpath.join(path, usual_name)
     prefixes = [name.removesuffix(INDEX_SUFFIX) for name in names if name.endswith(INDEX_SUFFIX)]
     if len(prefixes) > 1:
-        raise FileNotFoundError(
-            f"{path} has several checkpoints: give the prefix of one of them. It contains {abbreviated_list(names)}."
-        )
+        raise FileNotFoundError(f"{path} has several checkpoints: name one, {abbreviated_list(prefixes)}.")
     return posixpath.join(path, prefixes[0]) if prefixes else None

@@ -241,10 +241,6 @@ def head_in(folder: Folder, config_file: str | None = None) -> HeadConfig:
     return HeadConfig.from_config(values, path)
 
 
-def read_max_length(path: str) -> int | None:
-    return max_length_of(read_facts(list_folder(path)))
-
-
 def read_config(path: str) -> BertConfig:
     """Reads a bert_config.json, or a config.json of Hugging Face."""
     values = read_json(path)

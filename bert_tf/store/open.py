@@ -176,9 +176,9 @@ def open_ours(file: str) -> Weights:
     return Weights(file, BERT_TF.name, shapes, {name: name for name in shapes}, read)
 
 
-def has_optimizer_state(path: str) -> bool:
+def has_optimizer_state(weights: Weights) -> bool:
     """Whether weights have the Adam moments, without which training can't continue from them."""
-    return any(name.endswith("/adam_m") for name in open_weights(path).shapes)
+    return any(name.endswith("/adam_m") for name in weights)
 
 
 # --- a model ----------------------------------------------------------------------------------------------------------

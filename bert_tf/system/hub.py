@@ -332,19 +332,13 @@ def _requesting(start: str, meant: str) -> Generator[None]:
         if type(error).__module__ == "builtins" and not isinstance(error, OSError | RuntimeError):
             raise
         if getattr(getattr(error, "response", None), "status_code", None) in (401, 403, 404):
-            raise FileNotFoundError(
-                f"{start}: there is no such {meant} on {constants.ENDPOINT}, or not in this revision. If it is private "
-                "or gated, accept its terms there, and set HF_TOKEN to a token that may read it (or `hf auth login`)."
-            ) from None
-        reason = (
-            "HF_HUB_OFFLINE is set"
-            if constants.HF_HUB_OFFLINE
-            else escape_control_characters(_first_line(error.__cause__ or error))
-        )
-        raise OSError(
-            f"{start} is not, with all its files, in the cache ({constants.HF_HUB_CACHE}), and can't be fetched from "
-            f"{constants.ENDPOINT}: {reason}."
-        ) from None
+            problem = f"{start}: there is no such {meant} on {constants.ENDPOINT}, or not in this revision"
+            advice = "accept its terms there, and set HF_TOKEN to a token that may read it (or `hf auth login`)"
+            raise FileNotFoundError(f"{problem}. If it is private or gated, {advice}.") from None
+        reason = escape_control_characters(_first_line(error.__cause__ or error))
+        reason = "HF_HUB_OFFLINE is set" if constants.HF_HUB_OFFLINE else reason
+        problem = f"{start} is not, with all its files, in the cache ({constants.HF_HUB_CACHE})"
+        raise OSError(f"{problem}, and can't be fetched from {constants.ENDPOINT}: {reason}.") from None
 
 
 def _first_line(error: BaseException) -> str:

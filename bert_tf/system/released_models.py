@@ -94,8 +94,7 @@ def download(name: str, cache_dir: str | None = None) -> str:
       cache_dir/name, or the folder of the model's commit in the cache of huggingface.co.
 
     Raises:
-      ValueError: no such model (the message lists them), one of another family, or cache_dir is not a local
-        folder.
+      ValueError: no such model (the message lists them), one of another family, or no local cache_dir.
       OSError: it could not be downloaded or written; the message has the address. cache_dir/name does not exist then.
     """
     if name not in MODELS and isinstance(name, str) and hub.is_name(name):

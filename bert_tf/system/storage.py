@@ -270,10 +270,9 @@ def _finish(folder: str, arriving: str) -> None:
     except (OSError, ValueError, tf.errors.OpError) as error:
         if getattr(error, "errno", None) == errno.ENOTEMPTY:
             return  # removed, and another process has put a new one there
-        raise OSError(
-            f"{arriving}, of an interrupted save, can't be moved to its place: {error}. Open the model once where it "
-            "may be written; or, if you do not trust it, remove that folder."
-        ) from error
+        problem = f"{arriving}, of an interrupted save, can't be moved to its place: {error}"
+        advice = "Open the model once where it may be written; or, if you do not trust it, remove that folder."
+        raise OSError(f"{problem}. {advice}") from error
 
 
 @contextlib.contextmanager
@@ -392,10 +391,8 @@ def locked(path: str, named: str) -> Generator[None]:
         try:
             lock.acquire(timeout=0)
         except filelock.Timeout:
-            raise LockedError(
-                f"{named} is in use by another run, which holds {path}: wait for its end, end it, or choose another "
-                "place."
-            ) from None
+            advice = "wait for its end, end it, or choose another place."
+            raise LockedError(f"{named} is in use by another run, which holds {path}: {advice}") from None
         try:
             yield
         finally:

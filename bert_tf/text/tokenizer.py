@@ -197,8 +197,7 @@ class Tokenizer(abc.ABC):
         """`encode`, and for each id the first character of `text` that it covers and the one after the last.
 
         A mark that is dropped belongs to the character before it. Two pieces may share a character, as a Hangul
-        syllable that is taken apart. A piece that is only the beginning of a word covers nothing: both numbers are
-        where the word begins.
+        syllable that is taken apart. The beginning of a word as a piece covers nothing: both numbers are there.
 
         Args:
           dropped_marks: False: a mark that is dropped belongs to nothing, as in transformers.
