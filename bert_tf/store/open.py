@@ -95,12 +95,8 @@ TF1 = Format(
 FORMATS = {format.name: format for format in (BERT_TF, HUGGINGFACE, MODEL_GARDEN, TF1)}
 
 
-def find_weights(path: str) -> tuple[Format, str]:
+def find_weights(folder: Folder, path: str) -> tuple[Format, str]:
     """The format of the weights at a path, and their file, or the prefix of a TensorFlow checkpoint."""
-    return weights_in(list_folder(path), path)
-
-
-def weights_in(folder: Folder, path: str) -> tuple[Format, str]:
     is_folder = path == folder.path
     if is_folder:
         names = [name for name in (*BERT_TF.looked_for, *HUGGINGFACE.looked_for) if name in folder.names]
@@ -131,7 +127,7 @@ def weights_in(folder: Folder, path: str) -> tuple[Format, str]:
 
 def has_weights(folder: str) -> bool:
     try:
-        find_weights(folder)
+        find_weights(list_folder(folder), folder)
     except (FileNotFoundError, ValueError) as error:
         return isinstance(error, ValueError)  # damaged ones
     return True
@@ -139,7 +135,7 @@ def has_weights(folder: str) -> bool:
 
 def is_light(path: str) -> bool:
     """Whether names and shapes of the weights at a path are read without TensorFlow."""
-    return not is_remote(path) and find_weights(path)[0] is not MODEL_GARDEN
+    return not is_remote(path) and find_weights(list_folder(path), path)[0] is not MODEL_GARDEN
 
 
 def open_weights(path: str, *, merge: bool = True) -> Weights:
@@ -151,7 +147,7 @@ def open_weights(path: str, *, merge: bool = True) -> Weights:
 
 
 def _open_in(folder: Folder, path: str, merge: bool = True) -> Weights:
-    format, file = weights_in(folder, path)
+    format, file = find_weights(folder, path)
     if format is BERT_TF:
         weights = open_ours(file)
     elif format is HUGGINGFACE:
@@ -177,7 +173,6 @@ def open_ours(file: str) -> Weights:
 
 
 def has_optimizer_state(weights: Weights) -> bool:
-    """Whether weights have the Adam moments, without which training can't continue from them."""
     return any(name.endswith("/adam_m") for name in weights)
 
 
@@ -340,6 +335,5 @@ def find_export(folder: Folder) -> Folder | None:
 
 
 def onnx_file(directory: str) -> str | None:
-    """The path of the ONNX file in the directory of an export; None if that is a SavedModel."""
     names = names_in(directory)
     return next((posixpath.join(directory, name) for name in ONNX_FILES if name in names), None)

@@ -72,7 +72,6 @@ def tokenizer_class_of(vocab_file: str, default: type[Tokenizer] = FullTokenizer
 
 
 def tokenizer_of_file(vocab_file: str, casing: files.Casing, default: type[Tokenizer] = FullTokenizer) -> Tokenizer:
-    """The tokenizer of a vocabulary file, with what belongs to it next to it."""
     tokenizer = tokenizer_class_of(vocab_file, default).from_file(vocab_file, casing)
     if isinstance(tokenizer, LibraryTokenizer) and issubclass(default, FullTokenizer):
         tokenizer.take_rows(read_json(vocab_file).get("post_processor"), vocab_file)

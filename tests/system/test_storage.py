@@ -384,7 +384,7 @@ def test_checkpoints_are_found_in_folders_of_any_name(name, tmp_path):
     for step in (1, 2, 10):
         save(folder, step, keep_max=2)
     newest = latest_checkpoint(str(folder))
-    assert newest == str(folder / "model.ckpt-10") == find_weights(str(folder))[1]
+    assert newest == str(folder / "model.ckpt-10") == find_weights(list_folder(str(folder)), str(folder))[1]
     np.testing.assert_array_equal(weights_of(newest)["bert/x"], [10, 10, 10])
     assert {path.name for path in folder.glob("*.index")} == {"model.ckpt-10.index", "model.ckpt-2.index"}
     (folder / "checkpoint").unlink()
@@ -393,5 +393,5 @@ def test_checkpoints_are_found_in_folders_of_any_name(name, tmp_path):
         path.rename(folder / path.name.replace("model.ckpt-10", "released [1]?.ckpt"))
     for path in folder.glob("model.ckpt-2.*"):
         path.unlink()
-    assert find_weights(str(folder))[1] == str(folder / "released [1]?.ckpt")
+    assert find_weights(list_folder(str(folder)), str(folder))[1] == str(folder / "released [1]?.ckpt")
     np.testing.assert_array_equal(weights_of(folder)["bert/x"], [10, 10, 10])
