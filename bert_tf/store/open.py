@@ -244,17 +244,15 @@ def open_model(
         if not opened.is_onnx:
             return dataclasses.replace(opened, sentences=sentences)
         folder, config_file, with_weights = export, None, False
-    elif with_weights:
-        opened.weights = _open_in(folder, path)
-        if part in family_of_variables(opened.weights).parts:
-            opened.weights = _part_of(opened.weights, part)
-    elif not config_file and CONFIG_FILES.isdisjoint(folder.names):  # their names say the family
-        if not (folder.is_there or paths_beginning_with(f"{path}.")):
+    elif with_weights or (not config_file and CONFIG_FILES.isdisjoint(folder.names)):  # their names say the family
+        if not (with_weights or folder.is_there or paths_beginning_with(f"{path}.")):
             from bert_tf.system.released_models import hint
 
             raise FileNotFoundError(f"{path} does not exist.{hint(path)}")
-        with contextlib.suppress(FileNotFoundError):
+        with contextlib.nullcontext() if with_weights else contextlib.suppress(FileNotFoundError):
             opened.weights = _open_in(folder, path)
+        if with_weights and part in family_of_variables(opened.weights).parts:
+            opened.weights = _part_of(opened.weights, part)
     if opened.export and for_vectors:
         sentences = read_settings(folder.path)
     weights = opened.weights if with_weights else None

@@ -347,11 +347,7 @@ def directory_of(path: str) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Folder:
-    """A model's folder that was listed once.
-
-    names: of its files and folders, and of what is in those of `_INNER`. is_there: whether the path that it was listed
-      for exists.
-    """
+    """A model's folder, and the names in it and in its `_INNER` folders. is_there: whether the path listed exists."""
 
     path: str
     names: Sequence[str]

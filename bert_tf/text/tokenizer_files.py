@@ -61,10 +61,7 @@ def is_there(path: str) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class TokenizerFacts:
-    """What the small files of a folder say of its tokenizer. config: tokenizer_config.json. model: config.json.
-
-    named: the tokenizer_class that the first of the two has, without "Fast", or "". source: the file that has it.
-    """
+    """config: tokenizer_config.json. model: config.json. named, source: the tokenizer_class in one, and its file; or ""."""
 
     folder: Folder
     config: Mapping
