@@ -61,7 +61,7 @@ def is_there(path: str) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class TokenizerFacts:
-    """config: tokenizer_config.json. model: config.json. named, source: the tokenizer_class in one, and its file; or ""."""
+    """config: tokenizer_config.json. model: config.json. named: the tokenizer_class of one. source: its file."""
 
     folder: Folder
     config: Mapping
