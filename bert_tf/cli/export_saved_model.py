@@ -17,8 +17,8 @@ from absl import flags
 from bert_tf.store.description import check_weights, read_head
 from bert_tf.system import checks, script
 from bert_tf.system.declare import REQUIRED, define_flags, flags_given, setting, settings_of
+from bert_tf.system.text_files import directory_of
 from bert_tf.tasks import table
-from bert_tf.text.tokenizer_files import directory_of
 
 FLAGS = flags.FLAGS
 

@@ -169,7 +169,7 @@ def prepare(
 def _describe(files: OpenedModel, vocab_file: str | None, do_lower_case: bool | None, strip_accents: bool | None):
     """The files next to the weights, with vocabulary and casing; and notes."""
     check_other_vocabulary(vocab_file, files)
-    beside = tokenizer_files.read_casing(tokenizer_files.directory_of(vocab_file)) if vocab_file else Casing()
+    beside = tokenizer_files.read_casing(vocab_file) if vocab_file else Casing()
     casing = tokenizer_files.resolve_casing(do_lower_case, strip_accents, files.casing, beside)
     vocab_file, notes = vocab_file or files.vocab_file, []
     files = dataclasses.replace(files, vocab_file=vocab_file, casing=casing)

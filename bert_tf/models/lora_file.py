@@ -89,7 +89,7 @@ def load_lora(model: keras.Model, path: str) -> None:
     trained, wanted = merged(with_tensors(file, tensors)), model.head_config.labels
     # Earlier versions did not write labels into the file.
     labels = parse_json(metadata["labels"], path) if "labels" in metadata else None
-    labels = HeadConfig(labels=labels).labels or read_head(posixpath.dirname(path)).labels
+    labels = HeadConfig(labels=labels).labels or read_head(path).labels
     outputs = trained.shapes.get(head_config.OUTPUT_LAYER, (None,))[0]
     if outputs and wanted and outputs == len(wanted):
         order = head_config.order_of(labels, wanted, path, "Load the encoder with these labels.")

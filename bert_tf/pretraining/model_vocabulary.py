@@ -17,13 +17,13 @@ from bert_tf.store.description import ModelFiles, vocabulary_mismatch
 from bert_tf.store.open import OpenedModel
 from bert_tf.system.messages import naming_flag
 from bert_tf.system.storage import names_in
-from bert_tf.system.text_files import exists, file_sha256, read_json
+from bert_tf.system.text_files import exists, file_sha256, list_folder, read_json
 from bert_tf.text import tokenizer_class_of, tokenizer_of_file
 from bert_tf.text.characters import TOKENIZER
 from bert_tf.text.library_tokenizer import MERGES, ByteBpeTokenizer
 from bert_tf.text.sentence_piece import KoBertTokenizer
 from bert_tf.text.tokenizer import Tokenizer
-from bert_tf.text.tokenizer_files import Casing, directory_of, find_model, is_there, read_casing, resolve_casing
+from bert_tf.text.tokenizer_files import Casing, find_model, is_there, read_casing, resolve_casing
 from bert_tf.text.wordpiece import ElectraTokenizer, FullTokenizer
 
 Summaries = Mapping[str, Mapping[str, dict]]  # flag -> `summaries_of` the records that it names
@@ -93,7 +93,7 @@ def _find(vocab_file, start, made_with: _Source | None, kind, from_teacher: bool
             logging.warning("--vocab_file: %s. Its tokens begin with the embeddings of others.", problem)
         if made_with and vocabulary_sha256(vocab_file) != made_with.vocab_sha256:
             raise ValueError(f"--vocab_file={vocab_file} {made_with.is_other}.")
-        casing = made_with.casing if made_with else read_casing(directory_of(vocab_file))
+        casing = made_with.casing if made_with else read_casing(vocab_file)
         return ModelFiles("", vocab_file=vocab_file, casing=casing)
     if start and start.vocab_file:
         if made_with and start.casing.do_lower_case is None:
@@ -168,7 +168,7 @@ def read_tokenizer(
 def tokenizer_of(records: RecordSettings, settings: InstanceSettings) -> Tokenizer:
     """The tokenizer of the settings' vocabulary; casing that is None the files next to it say, or else the original."""
     vocab_file, do_lower_case, strip_accents = records.vocab_file, records.do_lower_case, records.strip_accents
-    casing = resolve_casing(do_lower_case, strip_accents, read_casing(directory_of(vocab_file)))
+    casing = resolve_casing(do_lower_case, strip_accents, read_casing(vocab_file))
     with naming_flag("--vocab_file"):
         tokenizer = read_tokenizer(vocab_file, casing.do_lower_case, casing.strip_accents, settings.rows == "electra")
     tokenizer.check_casing(vocab_file, do_lower_case, strip_accents)
@@ -187,7 +187,7 @@ def vocabulary_sha256(vocab_file: str) -> str:
     digest, kind, other = file_sha256(vocab_file), tokenizer_class_of(vocab_file), None
     directory = posixpath.dirname(vocab_file)
     if kind is KoBertTokenizer and not vocab_file.endswith(".model"):
-        other = find_model(directory)
+        other = find_model(list_folder(vocab_file))
     elif kind is ByteBpeTokenizer and not isinstance(read_json(vocab_file).get("model"), dict):
         other = posixpath.join(directory, MERGES)  # which a tokenizer.json has in it
     if other and is_there(other):

@@ -117,7 +117,6 @@ def _log_export(target: str, model_dir: str, description: Mapping) -> None:
 
 
 def open_for(model_dir: str | OpenedModel, task: str | None) -> OpenedModel:
-    """The model in a directory, opened to be exported for a task."""
     if isinstance(model_dir, OpenedModel):
         return model_dir
     part = task_models.BertForMaskedLM.part if task == "masked_lm" else None

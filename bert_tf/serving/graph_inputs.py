@@ -60,7 +60,6 @@ class TextEncoder:
         return self._dense(parts, [0, 0, 0, second_segment, tf.repeat(second_segment * has_second, len(end_ids))])
 
     def _dense(self, parts: list[tf.RaggedTensor], segments: list) -> dict[str, tf.Tensor]:
-        """segments: for a part one number, or one per value."""
         ids = tf.concat(parts, 1)
         pairs = zip(parts, segments, strict=True)
         segments = [part.with_values(tf.ones_like(part.values) * segment) for part, segment in pairs]

@@ -48,7 +48,6 @@ class Export:
 
 
 def _description(directory: str) -> dict:
-    """The content of export.json; what it lacks is an error that names the file."""
     path = posixpath.join(directory, EXPORT_FILE)
 
     class Described(dict):

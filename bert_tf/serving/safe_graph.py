@@ -194,7 +194,6 @@ def _foreign_in_node(node: node_def_pb2.NodeDef, ops, callable) -> Iterator[tupl
 
 
 def _is_plain(config: bytes) -> bool:
-    """Whether the settings of a call name no optimizers."""
     try:
         rewrite = config_pb2.ConfigProto.FromString(config).graph_options.rewrite_options
     except DecodeError:

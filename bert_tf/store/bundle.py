@@ -24,7 +24,7 @@ from bert_tf.store.variable_names import other_slots, with_our_names
 from bert_tf.system.example_bytes import fields, masked_crc32c, varint
 from bert_tf.system.messages import abbreviated_list, warn_once
 from bert_tf.system.storage import names_in, paths_beginning_with
-from bert_tf.system.text_files import exists, is_folder, open_binary, read_bytes, size_of
+from bert_tf.system.text_files import Folder, exists, open_binary, read_bytes, size_of
 
 INDEX_SUFFIX = ".index"
 DATA_SUFFIX = ".data-00000-of-00001"
@@ -289,20 +289,22 @@ def data_files(prefix: str) -> list[str]:
     return paths_beginning_with(prefix + DATA_SUFFIX[:6])
 
 
-def find_bundle(path: str, usual_name: str) -> str | None:
-    """The prefix of the TensorFlow checkpoint that a directory, a prefix or a file refers to: in a directory, in this
-    order, a SavedModel's, the newest of a run, `usual_name`, or the only one."""
-    if not is_folder(path):
+def find_bundle(path: str, there: Folder, usual_name: str) -> str | None:
+    """The prefix of the TensorFlow checkpoint that a folder, a prefix or a file refers to: in a folder, in this order,
+    a SavedModel's, the newest of a run, `usual_name`, or the only one. there: the path's folder."""
+    if path != there.path:
         prefix = path.removesuffix(INDEX_SUFFIX)
         folder, name = posixpath.split(prefix)
         if DATA_SUFFIX[:6] in name:
             prefix = posixpath.join(folder, name[: name.rfind(DATA_SUFFIX[:6])])
         return prefix if exists(prefix + INDEX_SUFFIX) else None
-    for name in ("variables/variables", None, usual_name):
-        prefix = posixpath.join(path, name) if name else latest_checkpoint(path)
-        if prefix and exists(prefix + INDEX_SUFFIX):
-            return prefix
-    names = names_in(path)
+    names = [name for name in there.names if "/" not in name]
+    if f"variables/variables{INDEX_SUFFIX}" in there.names:
+        return posixpath.join(path, "variables/variables")
+    if newest := checkpoints_among(names, path):
+        return newest[0]
+    if usual_name + INDEX_SUFFIX in names:
+        return posixpath.join(path, usual_name)
     prefixes = [name.removesuffix(INDEX_SUFFIX) for name in names if name.endswith(INDEX_SUFFIX)]
     if len(prefixes) > 1:
         raise FileNotFoundError(f"{path} has several checkpoints: name one, {abbreviated_list(prefixes)}.")

@@ -19,8 +19,8 @@ from bert_tf.store.description import ModelFiles
 from bert_tf.store.huggingface import architecture_of
 from bert_tf.store.tensor_files import Weights
 from bert_tf.system import hub
-from bert_tf.system.text_files import exists, is_folder, open_binary
-from bert_tf.text.tokenizer_files import directory_of, first_existing
+from bert_tf.system.storage import names_in
+from bert_tf.system.text_files import directory_of, exists, is_folder, open_binary
 
 CARD = "README.md"
 PLACE = "path/to/this/folder"  # stands for the folder of the card in its commands
@@ -75,7 +75,7 @@ def beginning_of(path: str | None, weights: Weights | None = None, with_checksum
     card = _beginning(directory, CARD)
     front = _front_of(card, directory)
     license = {key: front[key] for key in _LICENSE_KEYS if isinstance(front.get(key), str)}
-    file = CARD if "license" in license else posixpath.basename(first_existing(directory, _LICENSE_FILES) or "") or None
+    file = CARD if "license" in license else next(filter(names_in(directory).__contains__, _LICENSE_FILES), None)
     if file != CARD:
         words = " ".join(_beginning(directory, file)[:3000].lower().split()) if file else ""
         license = next(({"license": name} for phrase, name in _LICENSES.items() if phrase in words), {})

@@ -6,6 +6,7 @@ SentencePiece), and the casing in tokenizer_config.json. `open.open_model` reads
 """
 
 import dataclasses
+import functools
 import json
 import os
 import posixpath
@@ -14,22 +15,33 @@ from typing import Any
 
 from absl import logging
 
-from bert_tf.families import BERT, FAMILIES, family_of
+from bert_tf.families import BERT, FAMILIES, family_of, family_of_variables, is_encoder_variable
 from bert_tf.families.config import BertConfig, check_vocab_size
-from bert_tf.families.family import Family
+from bert_tf.families.family import Family, config_of_shapes
+from bert_tf.store import variable_names
 from bert_tf.store.head_config import HEAD_CONFIG, HUGGINGFACE_CONFIG, NO_HEAD, SENTENCES_CONFIG, HeadConfig
+from bert_tf.store.tensor_files import Weights
 from bert_tf.system.checks import check_integer
 from bert_tf.system.hub import name_of
 from bert_tf.system.messages import is_first, naming_flag
 from bert_tf.system.storage import is_remote, paths_beginning_with
-from bert_tf.system.text_files import exists, naming_file, read_bytes, read_json, read_json_if_there
-from bert_tf.text import find_vocabulary, tokenizer_class_of, tokenizer_of_file
+from bert_tf.system.text_files import (
+    Folder,
+    exists,
+    list_folder,
+    naming_file,
+    read_bytes,
+    read_json,
+    read_json_if_there,
+)
+from bert_tf.text import tokenizer_class_of, tokenizer_of_file, vocabulary_of
 from bert_tf.text.characters import TOKENIZER
 from bert_tf.text.tokenizer import Tokenizer
-from bert_tf.text.tokenizer_files import Casing, directory_of, first_existing, read_casing, read_tokenizer_config
+from bert_tf.text.tokenizer_files import Casing, casing_of, max_length_of, read_facts
 
 # The names of configuration files in this project's form -> the families' classes.
 _CONFIG_CLASSES = {family.config_class.file_name: family.config_class for family in FAMILIES}
+CONFIG_FILES = {*_CONFIG_CLASSES, HUGGINGFACE_CONFIG}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,32 +123,85 @@ class ModelFiles:
         return tokenizer
 
 
-def read_model_files(
-    path: str, hints: Mapping | None = None, config_file: str | None = None, family: Family = BERT
+def read_model_files(path: str, config_file: str | None = None) -> ModelFiles:
+    """`files_in` the folder of the weights at a path."""
+    return files_in(list_folder(path), config_file=config_file)
+
+
+@functools.cache
+def log_once(text: str) -> None:
+    logging.warning("%s", text)
+
+
+def files_in(
+    folder: Folder,
+    weights: Weights | None = None,
+    config_file: str | None = None,
+    is_checked: bool = True,
+    family: Family = BERT,
 ) -> ModelFiles:
-    """Reads the files next to the weights at `path`.
+    """What the files in a model's folder say, checked against the weights, if any.
 
-    hints: `Weights.hints`, used for the casing if no file has it.
     config_file: a configuration to read instead. The head is read from there, or else from next to the weights.
-    family: where there is no configuration.
+    family: of a model without weights and configuration.
     """
-    directory = directory_of(path)
-    head = read_head(posixpath.dirname(config_file), config_file) if config_file else NO_HEAD
-    head = read_head(directory) if head == NO_HEAD else head
-    config_file = config_file or find_config(directory)
-    casing = read_casing(directory)
-    if casing.do_lower_case is None and hints and "do_lower_case" in hints:
-        casing = Casing(bool(hints["do_lower_case"]), None, f"{directory} (its variable do_lower_case)")
-    config = read_config(config_file) if config_file else None
-    vocab_file = find_vocabulary(directory, (family_of(config) if config else family).tokenizer_class)
-    return ModelFiles(directory, config, config_file, vocab_file, casing, read_max_length(directory), head)
+    hints: Mapping = {}
+    if weights is not None:
+        hints, family = weights.hints, family_of_variables(weights)
+        directory = posixpath.dirname(weights.path) or "."
+        if folder.path not in (directory, directory.removesuffix("/variables")):  # by a run's file `checkpoint`
+            folder = list_folder(weights.path)
+        of_generator = f"generator/{family.config_class.file_name}"
+        if hints.get("sizes_from_weights") and not config_file and of_generator in folder.names:
+            # Runs of run_pretraining.py keep the configuration of a generator in a separate folder.
+            config_file = posixpath.join(folder.path, of_generator)
+    path = config_file or find_config(folder)
+    head = read_head(config_file, config_file) if config_file else NO_HEAD
+    head = head_in(folder) if head == NO_HEAD else head
+    config = read_config(path) if path else None
+    facts = read_facts(folder)
+    vocab_file = vocabulary_of(facts, (family_of(config) if config else family).tokenizer_class)
+    length, casing = max_length_of(facts), casing_of(facts)
+    if casing.do_lower_case is None and "do_lower_case" in hints:
+        casing = Casing(bool(hints["do_lower_case"]), None, f"{folder.path} (its variable do_lower_case)")
+    files = ModelFiles(folder.path, config, path, vocab_file, casing, length, head)
+    if weights is not None:
+        _fit(files, weights, bool(config_file), is_checked)
+    return files
 
 
-def find_config(directory: str) -> str | None:
-    names = [name for name in _CONFIG_CLASSES if first_existing(directory, (name,))]
+def _fit(files: ModelFiles, weights: Weights, is_given: bool, is_checked: bool) -> None:
+    """Checks a configuration, `is_given` or that of the folder, against the weights, or infers it from them."""
+    hints, family = weights.hints, family_of_variables(weights)
+    beside, heads = files.config, hints.get("num_attention_heads")
+    if heads and (beside is None or (hints.get("sizes_from_weights") and not is_given)):
+        files.config = config_of_shapes(weights.path, weights.shapes, heads, beside)
+    if files.config is None:
+        return
+    config, title = files.config, files.config.title
+    if beside is None:
+        config.hidden_act = hints.get("hidden_act", config.hidden_act)
+        assumed = f'{heads} attention heads, hidden_act "{config.hidden_act}", and dropout 0.1'
+        log_once(f"{files.directory} has no {config.file_name}: sizes are those of the weights, with {assumed}.")
+    name = files.config_file or "The configuration inferred from the weights"
+    if is_checked or beside is None:
+        if family is not files.family and any(map(is_encoder_variable, weights)):
+            raise ValueError(f"{name} is of a {title}, but {weights.path} of a {family.config_class.title}.")
+        variable_names.check_shapes(weights, config, name)
+    # Versions have the same variables, the second no dropout: names of directories tell which they are.
+    if released := files.family.released:
+        paths = files.config_file or "", weights.path
+        named, version = ((match := released.search(path)) and match[1] for path in paths)
+        if (named and version and named != version) or (version == "2" and config.hidden_dropout_prob):
+            log_once(f"{paths[0]} is not of version {version} of {title}, of which {paths[1]} is by its directory.")
+
+
+def find_config(folder: Folder) -> str | None:
+    names = [name for name in _CONFIG_CLASSES if name in folder.names]
     if len(names) > 1:
-        raise ValueError(f"{directory} has {' and '.join(names)}: remove the one that is not the model's.")
-    return first_existing(directory, (*names, HUGGINGFACE_CONFIG))
+        raise ValueError(f"{folder.path} has {' and '.join(names)}: remove the one that is not the model's.")
+    names += [HUGGINGFACE_CONFIG] if HUGGINGFACE_CONFIG in folder.names else []
+    return posixpath.join(folder.path, names[0]) if names else None
 
 
 def vocabulary_in(folder: str) -> str:
@@ -152,30 +217,28 @@ def config_files(config: BertConfig, head: HeadConfig) -> dict[str, str]:
     return {**files, config.file_name: config.to_json_string()}
 
 
-def read_head(directory: str, config_file: str | None = None) -> HeadConfig:
-    """The head of a directory's model, from head_config.json or else from its configuration, or `config_file`."""
-    if path := first_existing(directory, (HEAD_CONFIG,)):
-        return HeadConfig.read(path)
-    config_file = config_file or find_config(directory)
-    if not config_file:
+def read_head(path: str, config_file: str | None = None) -> HeadConfig:
+    """The head of the model at a path, from head_config.json or else from its configuration, or `config_file`."""
+    return head_in(list_folder(path), config_file)
+
+
+def head_in(folder: Folder, config_file: str | None = None) -> HeadConfig:
+    has_head = HEAD_CONFIG in folder.names
+    path = posixpath.join(folder.path, HEAD_CONFIG) if has_head else config_file or find_config(folder)
+    if not path:
         return NO_HEAD
-    values = read_json(config_file)
-    if _is_huggingface(config_file, values):
+    if has_head:
+        return HeadConfig.read(path)
+    values = read_json(path)
+    if _is_huggingface(path, values):
         from bert_tf.store import huggingface
 
         # As in sentence-transformers, which writes the activation of a cross-encoder there, the file comes first.
-        beside = read_json_if_there(posixpath.join(posixpath.dirname(config_file), SENTENCES_CONFIG)) or {}
+        beside = read_json_if_there(posixpath.join(posixpath.dirname(path), SENTENCES_CONFIG)) or {}
         if beside.get("activation_fn"):
             values["sentence_transformers"] = beside
-        return huggingface.read_head(values, config_file)
-    return HeadConfig.from_config(values, config_file)
-
-
-def read_max_length(directory: str) -> int | None:
-    """The longest row in training, if a directory's tokenizer_config.json has it."""
-    length = read_tokenizer_config(directory).get("model_max_length")
-    # Hugging Face writes 10^30 for "no limit".
-    return length if isinstance(length, int) and 0 < length < 1_000_000 else None
+        return huggingface.read_head(values, path)
+    return HeadConfig.from_config(values, path)
 
 
 def read_config(path: str) -> BertConfig:

@@ -219,7 +219,6 @@ def difference(known: Sequence[str], wanted: Sequence[str]) -> str:
 
 
 def _variables(weights: Weights) -> list[str]:
-    """The layer's variables, and an optimizer's moments of them."""
     return [name for name in weights.shapes if base_name(name) in (OUTPUT_LAYER, "output_bias")]
 
 

@@ -252,7 +252,6 @@ def _original_name(full_name: str, edges: set[str], scope: str) -> str | None:
 
 
 def _original_shape(name: str, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Heads merged into one axis; output layers transposed."""
     if "/attention/self/" in name:
         split = 1 if name.endswith("/kernel") else 0
         return (*shape[:split], int(np.prod(shape[split:])))

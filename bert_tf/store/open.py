@@ -9,30 +9,30 @@ imported here, TensorFlow for paths that only it opens (gs://...) and for the Mo
 
 import contextlib
 import dataclasses
-import functools
+import itertools
 import posixpath
 from typing import Any
 
-from absl import logging
-
-from bert_tf.families import family_of, family_of_variables, is_encoder_variable
-from bert_tf.families.family import Family, config_of_shapes
+from bert_tf.families import family_of, family_of_variables
+from bert_tf.families.family import Family
 from bert_tf.store import variable_names
 from bert_tf.store.description import (
+    CONFIG_FILES,
     ModelFiles,
     check_other_vocabulary,
+    files_in,
     find_config,
+    log_once,
     read_config,
     read_head,
-    read_model_files,
     read_settings,
 )
 from bert_tf.store.tensor_files import Weights, open_safetensors
 from bert_tf.system.hub import path_of
 from bert_tf.system.messages import abbreviated_list, naming_flag
-from bert_tf.system.storage import finish_replacing, is_remote, names_in
-from bert_tf.system.text_files import exists, is_folder
-from bert_tf.text.tokenizer_files import directory_of, first_existing, is_there, read_casing, resolve_casing
+from bert_tf.system.storage import is_remote, names_in, paths_beginning_with
+from bert_tf.system.text_files import Folder, list_folder
+from bert_tf.text.tokenizer_files import read_casing, resolve_casing
 
 # How the names of files other than TensorFlow's checkpoints end.
 _ENDINGS = (".safetensors", ".index.json", ".bin", ".pt", ".pth", ".h5")
@@ -95,12 +95,14 @@ TF1 = Format(
 FORMATS = {format.name: format for format in (BERT_TF, HUGGINGFACE, MODEL_GARDEN, TF1)}
 
 
-def find_weights(path: str) -> tuple[Format, str]:
+def find_weights(folder: Folder, path: str) -> tuple[Format, str]:
     """The format of the weights at a path, and their file, or the prefix of a TensorFlow checkpoint."""
-    finish_replacing(path if is_folder(path) else posixpath.dirname(path))
-    file = path if path.endswith(_ENDINGS) and exists(path) else None
-    if is_folder(path):
-        file = first_existing(path, (*BERT_TF.looked_for, *HUGGINGFACE.looked_for))
+    is_folder = path == folder.path
+    if is_folder:
+        names = [name for name in (*BERT_TF.looked_for, *HUGGINGFACE.looked_for) if name in folder.names]
+        file = posixpath.join(path, names[0]) if names else None
+    else:
+        file = path if path.endswith(_ENDINGS) and folder.is_there else None
     if file:
         is_ours = posixpath.basename(file) == BERT_TF.file_name
         if not is_ours and file == path and file.endswith(".safetensors"):
@@ -108,14 +110,14 @@ def find_weights(path: str) -> tuple[Format, str]:
         return (BERT_TF if is_ours else HUGGINGFACE), file
     from bert_tf.store import bundle  # other formats don't need it
 
-    prefix = bundle.find_bundle(path, TF1.file_name or "")
+    prefix = bundle.find_bundle(path, folder, TF1.file_name or "")
     if prefix:
         return (MODEL_GARDEN if bundle.CheckpointReader(prefix).has_tensor(bundle.OBJECT_GRAPH) else TF1), prefix
-    if is_folder(path):
-        if file := first_existing(path, ("tf_model.h5",)):  # the last, as any other may be newer
-            return HUGGINGFACE, file
+    if is_folder:
+        if "tf_model.h5" in folder.names:  # the last, as any other may be newer
+            return HUGGINGFACE, posixpath.join(path, "tf_model.h5")
         looked_for = ", ".join(name for kind in FORMATS.values() for name in kind.looked_for)
-        there = abbreviated_list(names_in(path)) or "nothing"
+        there = abbreviated_list([name for name in folder.names if "/" not in name]) or "nothing"
         raise FileNotFoundError(f"{path} has no weights: none of {looked_for}. It contains {there}.")
     from bert_tf.system.released_models import hint
 
@@ -125,7 +127,7 @@ def find_weights(path: str) -> tuple[Format, str]:
 
 def has_weights(folder: str) -> bool:
     try:
-        find_weights(folder)
+        find_weights(list_folder(folder), folder)
     except (FileNotFoundError, ValueError) as error:
         return isinstance(error, ValueError)  # damaged ones
     return True
@@ -133,7 +135,7 @@ def has_weights(folder: str) -> bool:
 
 def is_light(path: str) -> bool:
     """Whether names and shapes of the weights at a path are read without TensorFlow."""
-    return not is_remote(path) and find_weights(path)[0] is not MODEL_GARDEN
+    return not is_remote(path) and find_weights(list_folder(path), path)[0] is not MODEL_GARDEN
 
 
 def open_weights(path: str, *, merge: bool = True) -> Weights:
@@ -141,7 +143,11 @@ def open_weights(path: str, *, merge: bool = True) -> Weights:
 
     merge: adapters of LoRA, which checkpoints of a run have, are added to their kernels. False: as they are stored.
     """
-    format, file = find_weights(path)
+    return _open_in(list_folder(path), path, merge)
+
+
+def _open_in(folder: Folder, path: str, merge: bool = True) -> Weights:
+    format, file = find_weights(folder, path)
     if format is BERT_TF:
         weights = open_ours(file)
     elif format is HUGGINGFACE:
@@ -167,7 +173,6 @@ def open_ours(file: str) -> Weights:
 
 
 def has_optimizer_state(weights: Weights) -> bool:
-    """Whether weights have the Adam moments, without which training can't continue from them."""
     return any(name.endswith("/adam_m") for name in weights)
 
 
@@ -228,33 +233,38 @@ def open_model(
       ValueError: files are damaged, contradict each other, or are of a family that is not known here.
     """
     path = path_of(path, read_head, with_weights)
-    opened, sentences = OpenedModel(directory_of(path), path=path), None
+    folder, sentences = list_folder(path), None
     if for_vectors:
-        sentences = read_settings(opened.directory)
-        if sentences.described:
-            opened.path = sentences.directory
-    if or_export and (export := find_export(opened.path)):
-        opened.path = opened.export = opened.directory = export
+        sentences = read_settings(folder.path)
+        if sentences.described and sentences.directory != path:
+            path, folder = sentences.directory, list_folder(sentences.directory)
+    opened = OpenedModel(folder.path, path=path)
+    if or_export and path == folder.path and (export := find_export(folder)):
+        opened.path = opened.export = opened.directory = export.path
         if not opened.is_onnx:
             return dataclasses.replace(opened, sentences=sentences)
-        files, sentences = read_model_files(export), read_settings(export) if for_vectors else None
-    elif with_weights:
-        opened.weights = open_weights(opened.path)
-        if part in family_of_variables(opened.weights).parts:
+        folder, config_file, with_weights = export, None, False
+    elif with_weights or (not config_file and CONFIG_FILES.isdisjoint(folder.names)):  # their names say the family
+        if not (with_weights or folder.is_there or paths_beginning_with(f"{path}.")):
+            from bert_tf.system.released_models import hint
+
+            raise FileNotFoundError(f"{path} does not exist.{hint(path)}")
+        with contextlib.nullcontext() if with_weights else contextlib.suppress(FileNotFoundError):
+            opened.weights = _open_in(folder, path)
+        if with_weights and part in family_of_variables(opened.weights).parts:
             opened.weights = _part_of(opened.weights, part)
-        files = _files_beside(opened.weights, config_file, is_checked)
-    else:
-        files = read_model_files(opened.path, config_file=config_file)
-        if not files.config:
-            files = _without_configuration(opened)
+    if opened.export and for_vectors:
+        sentences = read_settings(folder.path)
+    weights = opened.weights if with_weights else None
+    files = files_in(folder, weights, config_file, is_checked, opened.family)
     described: dict[str, Any] = {**vars(files), "sentences": sentences}
     return dataclasses.replace(opened, **described)
 
 
 def open_local(path: str, *, is_checked: bool = True) -> OpenedModel:
     """`open_model` of a local path, where no name on the hub is meant."""
-    weights = open_weights(path)
-    return OpenedModel(**vars(_files_beside(weights, None, is_checked)), path=path, weights=weights)
+    weights = _open_in(folder := list_folder(path), path)
+    return OpenedModel(**vars(files_in(folder, weights, None, is_checked)), path=path, weights=weights)
 
 
 def _part_of(weights: Weights, part: str) -> Weights:
@@ -267,53 +277,6 @@ def _part_of(weights: Weights, part: str) -> Weights:
             title = family.config_class.title
             raise ValueError(f"{weights.path} is the {other} of an {title}: give the weights of a {part}.")
     return weights
-
-
-def _without_configuration(opened: OpenedModel) -> ModelFiles:
-    """The files of a model whose family the weights say, if they are there."""
-    if not is_there(opened.path):
-        from bert_tf.system.released_models import hint
-
-        raise FileNotFoundError(f"{opened.path} does not exist.{hint(opened.path)}")
-    with contextlib.suppress(FileNotFoundError):
-        opened.weights = open_weights(opened.path)
-    return read_model_files(opened.path, family=opened.family)
-
-
-def _files_beside(weights: Weights, config_file: str | None, is_checked: bool) -> ModelFiles:
-    hints, family = weights.hints, family_of_variables(weights)
-    if hints.get("sizes_from_weights") and not config_file:
-        # Runs of run_pretraining.py keep the configuration of a generator in a separate folder.
-        of_generator = posixpath.join(directory_of(weights.path), "generator", family.config_class.file_name)
-        config_file = of_generator if exists(of_generator) else None
-    files = read_model_files(weights.path, hints, config_file, family)
-    beside, heads = files.config, hints.get("num_attention_heads")
-    if heads and (beside is None or (hints.get("sizes_from_weights") and not config_file)):
-        files.config = config_of_shapes(weights.path, weights.shapes, heads, beside)
-    if files.config is None:
-        return files
-    config, title = files.config, files.config.title
-    if beside is None:
-        config.hidden_act = hints.get("hidden_act", config.hidden_act)
-        assumed = f'{heads} attention heads, hidden_act "{config.hidden_act}", and dropout 0.1'
-        _warn_once(f"{files.directory} has no {config.file_name}: sizes are those of the weights, with {assumed}.")
-    name = files.config_file or "The configuration inferred from the weights"
-    if is_checked or beside is None:
-        if family is not files.family and any(map(is_encoder_variable, weights)):
-            raise ValueError(f"{name} is of a {title}, but {weights.path} of a {family.config_class.title}.")
-        variable_names.check_shapes(weights, config, name)
-    # Versions have the same variables, the second no dropout: names of directories tell which they are.
-    if released := files.family.released:
-        paths = files.config_file or "", weights.path
-        named, version = ((match := released.search(path)) and match[1] for path in paths)
-        if (named and version and named != version) or (version == "2" and config.hidden_dropout_prob):
-            _warn_once(f"{paths[0]} is not of version {version} of {title}, of which {paths[1]} is by its directory.")
-    return files
-
-
-@functools.cache
-def _warn_once(text: str) -> None:
-    logging.warning("%s", text)
 
 
 def open_for_script(
@@ -332,33 +295,32 @@ def open_for_script(
     """
     if path:
         with naming_flag(flag):
-            weights = open_weights(path)
-        files = _files_beside(weights, bert_config_file, is_checked)
+            folder = list_folder(path)
+            weights = _open_in(folder, path)
+        files = files_in(folder, weights, bert_config_file, is_checked)
         opened = OpenedModel(**vars(files), path=path, weights=weights)
     elif bert_config_file:
-        head = read_head(posixpath.dirname(bert_config_file), bert_config_file)
+        head = read_head(bert_config_file, bert_config_file)
         opened = OpenedModel("", read_config(bert_config_file), bert_config_file, head=head)
     else:
         opened = OpenedModel("")
     config, weights = opened.needed_config(), opened.weights
     if weights is not None:
         # Weights trained with causal attention are to be used with it, which their shapes don't show.
-        beside = find_config(opened.directory) if bert_config_file else None
+        beside = find_config(list_folder(opened.directory)) if bert_config_file else None
         if beside and (attention := read_config(beside).attention) != config.attention:
             raise ValueError(
                 f"--bert_config_file={bert_config_file} says attention={config.attention}, but the configuration "
                 f"next to {weights.path} {attention}."
             )
         if opened.family.parts.get("generator") in weights and "discriminator" not in weights.parts:
-            _warn_once(
-                f"{weights.path} is the generator of an {config.title}: the authors fine-tune the discriminator."
-            )
+            log_once(f"{weights.path} is the generator of an {config.title}: the authors fine-tune the discriminator.")
     check_other_vocabulary(vocab_file, opened)
     opened.vocab_file = vocab_file or opened.vocab_file
     if not opened.vocab_file:
         name = opened.family.tokenizer_class.vocab_name
         raise ValueError(f"{opened.directory or 'The model'} has no {name} or tokenizer.json: give --vocab_file.")
-    beside_vocabulary = read_casing(directory_of(opened.vocab_file))
+    beside_vocabulary = read_casing(opened.vocab_file)
     opened.casing = resolve_casing(do_lower_case, strip_accents, opened.casing, beside_vocabulary)
     return opened
 
@@ -366,15 +328,16 @@ def open_for_script(
 # --- exports ----------------------------------------------------------------------------------------------------------
 
 
-def find_export(path: str) -> str | None:
-    """The SavedModel or ONNX export at `path`, if any: this directory, or the newest version in it."""
-    versions = sorted((int(name) for name in names_in(path) if name.isdigit()), reverse=True)
-    for candidate in (path, *(posixpath.join(path, str(version)) for version in versions)):
-        if first_existing(candidate, (EXPORT_FILE,)) and first_existing(candidate, (GRAPH_FILE, *ONNX_FILES)):
+def find_export(folder: Folder) -> Folder | None:
+    """The SavedModel or ONNX export in a folder, if any: the folder itself, or the newest version in it."""
+    versions = sorted((int(name) for name in folder.names if name.isdigit()), reverse=True)
+    paths = (posixpath.join(folder.path, str(version)) for version in versions)
+    for candidate in itertools.chain([folder], (Folder(path, names_in(path)) for path in paths)):
+        if EXPORT_FILE in candidate.names and not {GRAPH_FILE, *ONNX_FILES}.isdisjoint(candidate.names):
             return candidate
     return None
 
 
 def onnx_file(directory: str) -> str | None:
-    """The path of the ONNX file in the directory of an export; None if that is a SavedModel."""
-    return first_existing(directory, ONNX_FILES)
+    names = names_in(directory)
+    return next((posixpath.join(directory, name) for name in ONNX_FILES if name in names), None)

@@ -23,7 +23,7 @@ from bert_tf.store.tensor_files import Weights, renamed, write_safetensors
 from bert_tf.system import storage
 from bert_tf.system.messages import abbreviated_list
 from bert_tf.system.storage import gfile, is_remote, names_in, write_files, write_text_file
-from bert_tf.system.text_files import exists, is_folder
+from bert_tf.system.text_files import directory_of, exists, is_folder
 from bert_tf.text import tokenizer_files
 from bert_tf.text.tokenizer import ROLES
 from bert_tf.text.wordpiece import FullTokenizer
@@ -233,7 +233,7 @@ def _check_target(directory: str, name: str, source: str, overwrite: bool) -> li
         have = f"already has files of a model ({abbreviated_list(old)})"
         raise FileExistsError(f"{directory} {have}; overwrite=True replaces them.")
     from_file = exists(source) or exists(source + bundle.INDEX_SUFFIX)
-    if old and from_file and posixpath.normpath(tokenizer_files.directory_of(source)) == posixpath.normpath(directory):
+    if old and from_file and posixpath.normpath(directory_of(source)) == posixpath.normpath(directory):
         raise ValueError(f"{directory} would replace the source {source}: give another target.")
     run = [file for file in old if file.startswith("model.ckpt-") and not file.startswith(name + ".")]
     if run:

@@ -11,17 +11,18 @@ import gzip
 import hashlib
 import json
 import os
+import posixpath
 import re
 import sys
 import zlib
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 
 from absl import logging
 
 from bert_tf.system import hub, text_encodings
 from bert_tf.system.declare import changeable_setting
 from bert_tf.system.messages import abbreviated_list, warn_once
-from bert_tf.system.storage import gfile, is_on_hub
+from bert_tf.system.storage import finish_replacing, gfile, is_on_hub, is_remote, names_in
 from bert_tf.system.workers import in_threads
 
 UTF_8 = "utf-8"
@@ -329,6 +330,37 @@ def exists(path: str) -> bool:
 
 def is_folder(path: str) -> bool:
     return not is_on_hub(path) and (_gfile(path) or os.path).isdir(path)
+
+
+def directory_of(path: str) -> str:
+    """The folder that describes the model whose weights are at `path`, after what a killed save left to do is done."""
+    directory = path if is_folder(path) else posixpath.dirname(path) or "."
+    if directory != path and posixpath.basename(path).startswith("variables"):  # of a SavedModel
+        directory = posixpath.dirname(directory) or "."
+    finish_replacing(directory)
+    return directory
+
+
+@dataclasses.dataclass(frozen=True)
+class Folder:
+    """A model's folder, and the names in it and in its `_INNER` folders. is_there: whether the path listed exists."""
+
+    path: str
+    names: Sequence[str]
+    is_there: bool = True
+
+
+_INNER = ("assets", "generator", "variables")
+
+
+def list_folder(path: str) -> Folder:
+    """Lists the `directory_of` a path; none need exist."""
+    folder = directory_of(path)
+    names = names_in(folder)
+    names += [f"{name}/{file}" for name in _INNER if name in names for file in names_in(posixpath.join(folder, name))]
+    if not is_remote(folder):  # links may lead nowhere
+        names = [name for name in names if os.path.exists(os.path.join(folder, name))]
+    return Folder(folder, names, (_gfile(path) or os.path).exists(path))
 
 
 LFS_POINTER = b"version https://git-lfs"

@@ -17,7 +17,6 @@ from bert_tf.store.description import ModelFiles, read_head
 from bert_tf.store.head_config import NO_HEAD
 from bert_tf.tasks.table import TASKS
 from bert_tf.text.tokenizer import Tokenizer
-from bert_tf.text.tokenizer_files import directory_of
 from bert_tf.training import fine_tuning, run_directory, starting_model
 from bert_tf.training.settings import FineTuningSettings
 from bert_tf.training.starting_model import Adjustment, StartingHead
@@ -103,7 +102,7 @@ class FineTuningTask(abc.ABC):
         if run.layers:
             files.config = distillation.shallower(files.config, run.layers)
         self.earlier, self.source = earlier, newest or run.init_checkpoint
-        self.source_head = read_head(directory_of(self.source)) if self.source else NO_HEAD
+        self.source_head = read_head(self.source) if self.source else NO_HEAD
         self.starting_head = starting_model.find_head(run, files, self.source_head, newest, layer)
         like = (tokenizer, run.max_seq_length, layer, self.teacher_architecture)
         self.teacher = open_teacher(run.teacher, *like) if run.teacher else None

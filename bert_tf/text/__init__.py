@@ -8,7 +8,7 @@ import numpy as np
 from absl import logging
 
 from bert_tf.system.hub import name_of
-from bert_tf.system.text_files import naming_file, read_json, read_json_if_there
+from bert_tf.system.text_files import Folder, list_folder, naming_file, read_json
 from bert_tf.text import tokenizer_files as files
 from bert_tf.text.characters import TOKENIZER
 from bert_tf.text.japanese import JapaneseTokenizer
@@ -28,12 +28,18 @@ _BY_NAME: dict[str, type[Tokenizer]] = {
 _NAMES_OF_ANY = {"PreTrainedTokenizer", "TokenizersBackend", "PythonBackend"}
 
 
-def find_vocabulary(directory: str, default: type[Tokenizer]) -> str | None:
-    """The vocabulary file of a model's directory, if any. default: the tokenizer of the model's family."""
-    named = _named(directory, default)
-    names = _of_word_pieces(named, directory, default).vocab_files if named else ()
+def find_vocabulary(path: str, default: type[Tokenizer]) -> str | None:
+    """The vocabulary file of the model at a path, if any. default: the tokenizer of the model's family."""
+    return vocabulary_of(files.read_facts(list_folder(path)), default)
+
+
+def vocabulary_of(facts: files.TokenizerFacts, default: type[Tokenizer]) -> str | None:
+    named, folder = _named(facts, default), facts.folder
+    names = _of_word_pieces(named, facts, default).vocab_files if named else ()
     for name in (*names, *default.vocab_files, TOKENIZER, files.VOCAB, files.JSON_VOCAB):
-        if path := files.find_model(directory) if name == "*.model" else files.first_existing(directory, (name,)):
+        if name in folder.names:
+            return posixpath.join(folder.path, name)
+        if name == "*.model" and (path := files.find_model(folder)):
             return path
     return None
 
@@ -44,14 +50,14 @@ def tokenizer_class_of(vocab_file: str, default: type[Tokenizer] = FullTokenizer
     A .model is SentencePiece, a vocab.json byte-level BPE; a tokenizer.json says what it is. Everything else is a list
     of word pieces, unless tokenizer_class next to it says more.
     """
-    directory, name = posixpath.split(vocab_file)
-    named = _named(directory, default)
+    name, facts = posixpath.basename(vocab_file), files.read_facts(list_folder(vocab_file))
+    named = _named(facts, default)
     if named is JapaneseTokenizer:
         return named
     kind = FullTokenizer
     if name.endswith(".model"):
         kind = KoBertTokenizer if named is KoBertTokenizer else SentencePieceTokenizer
-    elif name.endswith(".txt") and (named is KoBertTokenizer or _has_sentence_pieces(vocab_file)):
+    elif name.endswith(".txt") and (named is KoBertTokenizer or _has_sentence_pieces(vocab_file, facts.folder)):
         kind = KoBertTokenizer
     elif name.endswith(".json"):
         model = read_json(vocab_file).get("model")
@@ -62,11 +68,10 @@ def tokenizer_class_of(vocab_file: str, default: type[Tokenizer] = FullTokenizer
     of_default = {ByteBpeTokenizer: ByteBpeTokenizer, SentencePieceTokenizer: HuggingFaceSentencePiece}
     if default in of_default and kind in (ByteBpeTokenizer, HuggingFaceSentencePiece):
         return of_default[default]
-    return _of_word_pieces(kind, directory, default)
+    return _of_word_pieces(kind, facts, default)
 
 
 def tokenizer_of_file(vocab_file: str, casing: files.Casing, default: type[Tokenizer] = FullTokenizer) -> Tokenizer:
-    """The tokenizer of a vocabulary file, with what belongs to it next to it."""
     tokenizer = tokenizer_class_of(vocab_file, default).from_file(vocab_file, casing)
     if isinstance(tokenizer, LibraryTokenizer) and issubclass(default, FullTokenizer):
         tokenizer.take_rows(read_json(vocab_file).get("post_processor"), vocab_file)
@@ -77,10 +82,10 @@ def tokenizer_of_file(vocab_file: str, casing: files.Casing, default: type[Token
 
 
 def _of_directory(path: str, default: type[Tokenizer], do_lower_case: bool | None, strip_accents: bool | None):
-    directory = files.directory_of(path)
-    if not (vocab_file := find_vocabulary(directory, default)):
-        raise ValueError(f"{name_of(directory)} has no {default.vocab_name} and no {TOKENIZER}.")
-    casing = files.resolve_casing(do_lower_case, strip_accents, files.read_casing(directory))
+    facts = files.read_facts(list_folder(path))
+    if not (vocab_file := vocabulary_of(facts, default)):
+        raise ValueError(f"{name_of(facts.folder.path)} has no {default.vocab_name} and no {TOKENIZER}.")
+    casing = files.resolve_casing(do_lower_case, strip_accents, files.casing_of(facts))
     tokenizer = tokenizer_of_file(vocab_file, casing, default)
     tokenizer.check_casing(vocab_file, do_lower_case, strip_accents)
     return tokenizer
@@ -89,35 +94,34 @@ def _of_directory(path: str, default: type[Tokenizer], do_lower_case: bool | Non
 Tokenizer.of_directory = staticmethod(_of_directory)
 
 
-def _has_sentence_pieces(vocab_file: str) -> bool:
+def _has_sentence_pieces(vocab_file: str, folder: Folder) -> bool:
     """Whether a vocab.txt is one of SentencePiece, whose pieces begin words by ▁ and continue none by ##."""
     tokens = files.read_tokens(vocab_file)
     begin = sum(token.startswith(files.WORD_START) and len(token) > 1 for token in tokens)
     if not begin or any(token.startswith(CONTINUATION) for token in tokens):
         return False
     # Few pieces of a script without spaces begin words.
-    return begin > len(tokens) / 10 or files.find_model(posixpath.dirname(vocab_file)) is not None
+    return begin > len(tokens) / 10 or files.find_model(folder) is not None
 
 
-def _named(directory: str, default: type[Tokenizer]) -> type[Tokenizer] | None:
+def _named(facts: files.TokenizerFacts, default: type[Tokenizer]) -> type[Tokenizer] | None:
     """The class that tokenizer_class stands for, if a file names one."""
-    name, path = files.named_class(directory)
+    name, path = facts.named, facts.source
     is_xlnet = name == "XLNetTokenizer" and not issubclass(default, FullTokenizer)
     if name and name not in _NAMES_OF_ANY and (name not in _BY_NAME or is_xlnet):
         raise ValueError(f"{path}: tokenizer_class is {name}, which is not supported: {', '.join(_BY_NAME)} are.")
     return _BY_NAME.get(name)
 
 
-def _of_word_pieces(kind: type[Tokenizer], directory: str, default: type[Tokenizer]) -> type[Tokenizer]:
+def _of_word_pieces(kind: type[Tokenizer], facts: files.TokenizerFacts, default: type[Tokenizer]) -> type[Tokenizer]:
     """`kind`, or of word pieces the class of the model's family."""
     if kind is not FullTokenizer:
         return kind
     if issubclass(default, FullTokenizer) and default is not FullTokenizer:
         return default
-    if files.named_class(directory)[0] == "ElectraTokenizer":
+    if facts.named == "ElectraTokenizer":
         return ElectraTokenizer
-    config = read_json_if_there(posixpath.join(directory, "config.json")) or {}
-    is_roberta = default is ByteBpeTokenizer or config.get("model_type") == "roberta"
+    is_roberta = default is ByteBpeTokenizer or facts.model.get("model_type") == "roberta"
     return RobertaWordPieceTokenizer if is_roberta else kind
 
 

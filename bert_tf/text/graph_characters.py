@@ -175,7 +175,6 @@ def _kind_next_to_sigma(char: str) -> int:
 
 
 def _combining_class(char: str) -> int:
-    """The canonical combining class of a character; 0 if any of what it is composed of has class 0."""
     return min(map(unicodedata.combining, unicodedata.normalize("NFD", char)))
 
 

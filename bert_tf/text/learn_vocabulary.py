@@ -115,7 +115,6 @@ def learn_vocabulary(
 
 
 def _check_room(characters: Iterable[str], room: int) -> int:
-    """The number of pieces of one character; raises if there is no room for them."""
     single = sum(map(len, _single_pieces(set(characters))))
     if single > room:
         missing = f"--vocab_size is too small by {single - room}: single characters take {single} tokens, some with ##"
@@ -273,7 +272,6 @@ class _Sentences:
 
 
 def _cut(line: str) -> Iterator[str]:
-    """A line as sentences that the trainer takes: none if it is empty, several if it is too long."""
     begin = 0
     while len(line) - begin > _SENTENCE_CHARACTERS:
         end = line.rfind(" ", begin, begin + _SENTENCE_CHARACTERS)

@@ -20,7 +20,7 @@ from collections.abc import Iterable, Mapping
 import sentencepiece
 
 from bert_tf.system.example_bytes import pack
-from bert_tf.system.text_files import naming_file, read_bytes
+from bert_tf.system.text_files import list_folder, naming_file, read_bytes
 from bert_tf.text import tokenizer_files
 from bert_tf.text.characters import TOKENIZER, TOKENIZER_CONFIG, as_text, is_mark, read_added_tokens
 from bert_tf.text.library_tokenizer import LibraryTokenizer, library_of, read_tokenizer_json
@@ -229,7 +229,7 @@ class KoBertTokenizer(SentencePieceTokenizer):
     def __init__(self, vocab_file: str, do_lower_case: bool = False):
         model_file, self._vocab_file = vocab_file, None
         if not vocab_file.endswith(".model"):
-            self._vocab_file, model_file = vocab_file, tokenizer_files.find_model(posixpath.dirname(vocab_file))
+            self._vocab_file, model_file = vocab_file, tokenizer_files.find_model(list_folder(vocab_file))
             if model_file is None:
                 raise ValueError(f"{vocab_file} has pieces of SentencePiece ({WORD_START}), but no .model next to it.")
         super().__init__(model_file, do_lower_case)

@@ -7,9 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from absl import logging
 
-from bert_tf.system import hub, storage, text_files
+from bert_tf.system import hub, text_files
 from bert_tf.system.messages import abbreviated_list, warn_once
-from bert_tf.system.storage import names_in, paths_beginning_with
+from bert_tf.system.storage import paths_beginning_with
+from bert_tf.system.text_files import Folder
 from bert_tf.text.characters import TOKENIZER, TOKENIZER_CONFIG
 
 MASK = "[MASK]"
@@ -44,28 +45,13 @@ class Casing:
     source: str = ""
 
 
-def first_existing(directory: str, names) -> str | None:
-    paths = (posixpath.join(directory, name) for name in names)
-    return next((path for path in paths if text_files.exists(path)), None)
-
-
-def find_model(directory: str) -> str | None:
-    """A directory's SentencePiece model (spiece.model, 30k-clean.model, or the only .model file), None without one."""
-    if file := first_existing(directory, (MODEL, RELEASED_MODEL, f"assets/{RELEASED_MODEL}")):
-        return file
-    names = [name for name in names_in(directory) if name.endswith(".model")]
+def find_model(folder: Folder) -> str | None:
+    """A folder's SentencePiece model (spiece.model, 30k-clean.model, or the only .model file), None without one."""
+    names = [name for name in (MODEL, RELEASED_MODEL, f"assets/{RELEASED_MODEL}") if name in folder.names][:1]
+    names = names or [name for name in folder.names if name.endswith(".model") and "/" not in name]
     if len(names) > 1:
-        raise ValueError(f"{directory} has several SentencePiece models, {', '.join(names)}: call one {MODEL}.")
-    return posixpath.join(directory, names[0]) if names else None
-
-
-def directory_of(path: str) -> str:
-    """The directory that describes the model whose weights are at `path` (see `find_weights`)."""
-    directory = path if text_files.is_folder(path) else posixpath.dirname(path) or "."
-    if directory != path and posixpath.basename(path).startswith("variables"):  # of a SavedModel
-        directory = posixpath.dirname(directory) or "."
-    storage.finish_replacing(directory)
-    return directory
+        raise ValueError(f"{folder.path} has several SentencePiece models, {', '.join(names)}: call one {MODEL}.")
+    return posixpath.join(folder.path, names[0]) if names else None
 
 
 def is_there(path: str) -> bool:
@@ -73,32 +59,55 @@ def is_there(path: str) -> bool:
     return text_files.exists(path) or bool(paths_beginning_with(f"{path}."))
 
 
-def named_class(directory: str) -> tuple[str, str]:
-    """The tokenizer_class of a directory, without "Fast", and the file that names it; ("", "") if none does."""
-    for name in (TOKENIZER_CONFIG, "config.json"):
-        path = posixpath.join(directory, name)
-        class_name = (text_files.read_json_if_there(path) or {}).get("tokenizer_class")
-        if class_name:
-            return str(class_name).removesuffix("Fast"), path
-    return "", ""
+@dataclasses.dataclass(frozen=True)
+class TokenizerFacts:
+    """config: tokenizer_config.json. model: config.json. named: the tokenizer_class of one. source: its file."""
+
+    folder: Folder
+    config: Mapping
+    model: Mapping
+    named: str
+    source: str
 
 
-def read_casing(directory: str) -> Casing:
-    """A model's casing by tokenizer_config.json, else tokenizer.json, else the directory's name."""
-    json_file, path = (posixpath.join(directory, name) for name in (TOKENIZER, TOKENIZER_CONFIG))
-    with text_files.naming_file(json_file):
-        normalizers = components_of((text_files.read_json_if_there(json_file) or {}).get("normalizer"), "normalizers")
-        of_json, lowers_first = _casing_of(normalizers, json_file)
-    if of_json and lowers_first:  # which nothing in tokenizer_config.json changes
-        return of_json
-    values = read_tokenizer_config(directory)
+def read_facts(folder: Folder) -> TokenizerFacts:
+    paths = [posixpath.join(folder.path, name) for name in (TOKENIZER_CONFIG, "config.json")]
+    files = {path: text_files.read_json(path) for path in paths if posixpath.basename(path) in folder.names}
+    source = next((path for path, values in files.items() if values.get("tokenizer_class")), "")
+    named = str(files[source]["tokenizer_class"]).removesuffix("Fast") if source else ""
+    config, model = (files.get(path, {}) for path in paths)
+    return TokenizerFacts(folder, config, model, named, source)
+
+
+def max_length_of(facts: TokenizerFacts) -> int | None:
+    """The longest row in training, if tokenizer_config.json has it."""
+    length = facts.config.get("model_max_length")
+    # Hugging Face writes 10^30 for "no limit".
+    return length if isinstance(length, int) and 0 < length < 1_000_000 else None
+
+
+def read_casing(path: str) -> Casing:
+    """The casing that the files next to a vocabulary say."""
+    return casing_of(read_facts(text_files.list_folder(path)))
+
+
+def casing_of(facts: TokenizerFacts) -> Casing:
+    """A model's casing by tokenizer_config.json, else tokenizer.json, else the folder's name."""
+    directory, values, of_json = facts.folder.path, facts.config, None
+    if TOKENIZER in facts.folder.names:
+        json_file = posixpath.join(directory, TOKENIZER)
+        with text_files.naming_file(json_file):
+            normalizers = components_of(text_files.read_json(json_file).get("normalizer"), "normalizers")
+            of_json, lowers_first = _casing_of(normalizers, json_file)
+        if of_json and lowers_first:  # which nothing in tokenizer_config.json changes
+            return of_json
+    path = posixpath.join(directory, TOKENIZER_CONFIG)
     for name in ("do_lower_case", "strip_accents"):
         _check_kind(values, name, path)
     if values.get("do_lower_case") is not None:
         return Casing(values["do_lower_case"], values.get("strip_accents"), path)
-    name, source = named_class(directory)
-    if name in ("BertJapaneseTokenizer", "KoBertTokenizer", "KoBERTTokenizer", "XLNetTokenizer"):  # by default
-        return Casing(False, None, source)
+    if facts.named in ("BertJapaneseTokenizer", "KoBertTokenizer", "KoBERTTokenizer", "XLNetTokenizer"):  # by default
+        return Casing(False, None, facts.source)
     if of_json:
         return of_json
     name = posixpath.basename(hub.name_of(directory.rstrip("/"))).partition("@")[0]

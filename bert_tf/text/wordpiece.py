@@ -198,7 +198,6 @@ class WordpieceTokenizer:
         return [piece for word in words for piece in self.cut(word)]
 
     def cut(self, word: str) -> list[str]:
-        """Word pieces of one non-empty word."""
         if word in self.never_split:
             return [word if word in self.vocab else self.unk_token]
         if len(word) > self.max_input_chars_per_word:

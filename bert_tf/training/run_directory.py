@@ -22,8 +22,7 @@ from bert_tf.system import hub, storage
 from bert_tf.system.declare import declared_in
 from bert_tf.system.messages import abbreviated_list
 from bert_tf.system.storage import is_temporary_name, names_in, remove_folder, write_text_file
-from bert_tf.system.text_files import exists, is_folder, read_json, read_json_if_there
-from bert_tf.text.tokenizer_files import directory_of
+from bert_tf.system.text_files import Folder, directory_of, exists, is_folder, read_json, read_json_if_there
 
 LOG_FILE = "train_log.jsonl"
 
@@ -75,7 +74,8 @@ class EarlierRun:
         part: of several models that are trained together; its configuration is in a folder of this name.
         trains: whether the run is resumed; where its model is only used, its labels are matched by name, not compared.
         """
-        if not (self.newest and (path := find_config(posixpath.join(self.output_dir, part)))):
+        folder = posixpath.join(self.output_dir, part)
+        if not (self.newest and (path := find_config(Folder(folder, names_in(folder))))):
             return
         other = f"--output_dir={self.output_dir} holds a run of"
         old, new = {key: value for key, value in read_json(path).items() if key not in KEYS_IN_CONFIG}, config.to_dict()

@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import functools
-import posixpath
 from collections.abc import Callable, Sequence
 
 from bert_tf.store import head_config
@@ -98,7 +97,7 @@ def find_head(
         with naming_flag(flag):
             weights = open_weights(path)
     if head == NO_HEAD and run.bert_config_file:
-        head = read_head(posixpath.dirname(run.bert_config_file), run.bert_config_file)
+        head = read_head(run.bert_config_file, run.bert_config_file)
     return StartingHead(f"{flag}: {path}", head, weights.shapes[layer][0]) if layer in weights else None
 
 

@@ -21,6 +21,7 @@ from bert_tf.serving.predictor import Predictor
 from bert_tf.serving.question_answerer import QuestionAnswerer
 from bert_tf.store.open import find_export, open_model
 from bert_tf.system.example_bytes import example, int64_feature, pack
+from bert_tf.system.text_files import list_folder
 from bert_tf.tasks import table
 from bert_tf.text.wordpiece import FullTokenizer
 
@@ -146,7 +147,7 @@ def test_pairs_as_the_default(classifier, predictor, tmp_path, caplog):
 
 def test_predictor_takes_an_export(predictor, loaded, exported, monkeypatch):
     """From the directory of versions (`test_the_script`: a version); single texts and pairs; eight threads at once."""
-    assert find_export(str(pathlib.Path(exported).parent)) == exported
+    assert find_export(list_folder(str(pathlib.Path(exported).parent))).path == exported
     mixed = [*TEXTS, *PAIRS]
     expected = predictor.predict(mixed)
     assert loaded.labels == ["bad", "fair", "좋다"] and loaded.predict([]) == []

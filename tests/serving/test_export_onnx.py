@@ -20,7 +20,7 @@ from bert_tf.serving.loaded_export import OnnxModel
 from bert_tf.serving.predictor import Predictor
 from bert_tf.serving.question_answerer import QuestionAnswerer
 from bert_tf.store.open import find_export
-from bert_tf.system.text_files import read_json
+from bert_tf.system.text_files import list_folder, read_json
 
 onnx = pytest.importorskip("onnx", reason="needs the extra `onnx`")
 onnxruntime = pytest.importorskip("onnxruntime", reason="needs the extra `onnx`")
@@ -108,7 +108,7 @@ def test_eight_bits_and_what_they_cost(classifier, exported, tmp_path):
 def test_predictor_opens_it(classifier, exported):
     """From the directory of versions, or a version; single texts and pairs."""
     versions, path = exported
-    assert find_export(versions) == path
+    assert find_export(list_folder(versions)).path == path
     mixed = [*TEXTS, *zip(TEXTS, reversed(TEXTS), strict=True)]
     expected = probabilities(Predictor(classifier).predict(mixed))
     for place in (versions, path):

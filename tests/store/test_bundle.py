@@ -14,6 +14,7 @@ from safetensors.numpy import save_file
 
 from bert_tf.store import bundle
 from bert_tf.store.tensor_files import Weights, open_safetensors, open_tensors, write_safetensors
+from bert_tf.system.text_files import list_folder
 
 LFS_POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:" + 64 * "0" + "\nsize 12345\n"
 SHAPES = {"bert/table": (64, 16), "bert/kernel": (32, 32), "bert/bias": (32,), "bert/scale": (4, 8)}
@@ -86,7 +87,7 @@ def test_a_copied_folder_has_its_own_checkpoint(tmp_path, caplog):
     named = dict.fromkeys((old, r"C:\\runs\\model.ckpt-10", "gs://none/model.ckpt-10", new), new)
     for name, expected in {**named, "inner/model.ckpt-10": inner}.items():
         (tmp_path / "new/checkpoint").write_text(f'model_checkpoint_path: "{name}"')
-        assert bundle.find_bundle(str(tmp_path / "new"), "x") == expected
+        assert bundle.find_bundle(str(tmp_path / "new"), list_folder(str(tmp_path / "new")), "x") == expected
         assert bundle.checkpoint_state(str(tmp_path / "new")) == (expected, [expected])
     assert caplog.text.count(f"names {old}; {new} next to it is used") == 1 and len(caplog.records) == 3
     (tmp_path / "new/model.ckpt-10.index").unlink()

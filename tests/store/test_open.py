@@ -20,6 +20,7 @@ from bert_tf.pretraining.record_settings import settings_of_records
 from bert_tf.store import save
 from bert_tf.store.description import ModelFiles, read_model_files, vocabulary_mismatch
 from bert_tf.store.open import FORMATS, find_weights, open_for_script, open_model, open_weights
+from bert_tf.system.text_files import list_folder
 from bert_tf.text import tokenizer_files
 from bert_tf.text.sentence_piece import HuggingFaceSentencePiece, SentencePieceTokenizer
 from bert_tf.text.tokenizer_files import Casing
@@ -41,12 +42,12 @@ def folders(tmp_path_factory):
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_each_format_finds_its_own_weights_only(folders, name, tmp_path):
-    format, file = find_weights(folders[name])
+    format, file = find_weights(list_folder(folders[name]), folders[name])
     assert format is FORMATS[name] and open_weights(folders[name]).format == name
-    assert find_weights(file) == (format, file)
+    assert find_weights(list_folder(file), file) == (format, file)
     if file.endswith(".safetensors"):  # which say whose they are, whatever they are called
-        renamed = shutil.copy(file, tmp_path / "other.safetensors")
-        assert find_weights(str(renamed)) == (format, str(renamed))
+        renamed = str(shutil.copy(file, tmp_path / "other.safetensors"))
+        assert find_weights(list_folder(renamed), renamed) == (format, renamed)
 
 
 def test_a_model_is_opened_once_and_without_tensorflow(folders, monkeypatch):
@@ -56,8 +57,10 @@ def test_a_model_is_opened_once_and_without_tensorflow(folders, monkeypatch):
     code += "assert opened.path == opened.directory and not opened.export\n"
     code += "assert not {'tensorflow', 'keras'} & {*sys.modules}"
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
-    opened, find = [], find_weights
-    monkeypatch.setattr("bert_tf.store.open.find_weights", lambda path: opened.append(path) or find(path))
+    opened = []
+    monkeypatch.setattr(
+        "bert_tf.store.open.find_weights", lambda *place: opened.append(place[1]) or find_weights(*place)
+    )
     BertForPreTraining.from_pretrained(folder)
     assert opened == [folder]
     BertForPreTraining.from_pretrained(open_model(folder))

@@ -19,7 +19,8 @@ from huggingface_hub import constants, file_download
 import bert_tf
 from bert_tf.models.task_models import BertForSequenceClassification
 from bert_tf.system import released_models
-from bert_tf.text.tokenizer_files import read_casing
+from bert_tf.system.text_files import Folder
+from bert_tf.text.tokenizer_files import casing_of, read_facts
 from bert_tf.text.wordpiece import FullTokenizer
 
 NAME = "uncased_L-4_H-256_A-4"
@@ -255,7 +256,7 @@ def test_the_names():
         if name.startswith("albert"):
             continue
         uncased = "uncased" in name or name.startswith(("chinese", "multilingual", "electra"))
-        assert read_casing(f"cache/{name}").do_lower_case is uncased, name
+        assert casing_of(read_facts(Folder(f"cache/{name}", ()))).do_lower_case is uncased, name
 
 
 def test_a_name_in_the_place_of_a_path_says_what_to_do(tmp_path, monkeypatch):

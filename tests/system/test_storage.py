@@ -26,11 +26,12 @@ from bert_tf import BertForSequenceClassification, FullTokenizer, read_tokenizer
 from bert_tf.serving import export
 from bert_tf.serving.text_index import TextIndex
 from bert_tf.store import bundle
-from bert_tf.store.bundle import checkpoints_among, find_bundle, latest_checkpoint
-from bert_tf.store.open import find_export
+from bert_tf.store.bundle import checkpoints_among, latest_checkpoint
+from bert_tf.store.open import find_export, find_weights
 from bert_tf.store.save import files_in
 from bert_tf.system import storage
 from bert_tf.system.storage import load_arrays, save_arrays
+from bert_tf.system.text_files import list_folder
 from bert_tf.training import checkpoints
 
 
@@ -139,7 +140,7 @@ def read_checkpoint(folder: str) -> list:
 
 
 def save_export(folder: str, version: int, key: str) -> None:
-    if find_export(folder) == f"{folder}/{version}":
+    if (found := find_export(list_folder(folder))) and found.path == f"{folder}/{version}":
         return  # it ended after it was written
     with export.version_folder(folder) as new:
         for name in ("variables/variables.index", "assets/vocab.txt", "assets.extra/requests", "export.json", key):
@@ -150,7 +151,7 @@ def save_export(folder: str, version: int, key: str) -> None:
 
 def read_export(folder: str) -> set:
     """What is in all files of the newest version; a server may take it even if it has no model, or is a half of one."""
-    found = find_export(folder)
+    found = find_export(list_folder(folder)).path
     return {tf.io.gfile.GFile(f"{found}/{name}").read() for name in files_in(found)}
 
 
@@ -384,7 +385,7 @@ def test_checkpoints_are_found_in_folders_of_any_name(name, tmp_path):
     for step in (1, 2, 10):
         save(folder, step, keep_max=2)
     newest = latest_checkpoint(str(folder))
-    assert newest == str(folder / "model.ckpt-10") == find_bundle(str(folder), "bert_model.ckpt")
+    assert newest == str(folder / "model.ckpt-10") == find_weights(list_folder(str(folder)), str(folder))[1]
     np.testing.assert_array_equal(weights_of(newest)["bert/x"], [10, 10, 10])
     assert {path.name for path in folder.glob("*.index")} == {"model.ckpt-10.index", "model.ckpt-2.index"}
     (folder / "checkpoint").unlink()
@@ -393,5 +394,5 @@ def test_checkpoints_are_found_in_folders_of_any_name(name, tmp_path):
         path.rename(folder / path.name.replace("model.ckpt-10", "released [1]?.ckpt"))
     for path in folder.glob("model.ckpt-2.*"):
         path.unlink()
-    assert find_bundle(str(folder), "bert_model.ckpt") == str(folder / "released [1]?.ckpt")
+    assert find_weights(list_folder(str(folder)), str(folder))[1] == str(folder / "released [1]?.ckpt")
     np.testing.assert_array_equal(weights_of(folder)["bert/x"], [10, 10, 10])

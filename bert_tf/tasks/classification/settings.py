@@ -19,7 +19,6 @@ from bert_tf.system.text_files import UTF_8
 from bert_tf.tasks.classification.data import find_task, read_split, split_path
 from bert_tf.tasks.rows import InputExample, Split, Task
 from bert_tf.text.characters import plain_name
-from bert_tf.text.tokenizer_files import directory_of
 from bert_tf.training.run_directory import settings_of_model
 from bert_tf.training.settings import FineTuningSettings
 
@@ -160,7 +159,7 @@ _, *WINDOW_FLAGS = setting_group(ClassificationSettings, "Long texts")
 
 def trained_on_pairs(source: str) -> bool | None:
     """Whether weights were trained on two texts an example; None where nothing beside them says it."""
-    if (pairs := read_head(directory_of(source)).pairs) is not None:
+    if (pairs := read_head(source).pairs) is not None:
         return pairs
     earlier = settings_of_model(source)
     if not isinstance(name := earlier.get("task_name"), str):

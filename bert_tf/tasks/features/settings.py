@@ -8,9 +8,8 @@ from bert_tf.store.open import OpenedModel, open_for_script
 from bert_tf.system.checks import check_file, check_output_file, check_output_files
 from bert_tf.system.declare import ORIGINAL, REQUIRED, check_values, inherited_setting, setting, value_of
 from bert_tf.system.storage import is_remote, names_in
-from bert_tf.system.text_files import encoding_setting, warn_of_tables
+from bert_tf.system.text_files import directory_of, encoding_setting, warn_of_tables
 from bert_tf.text.tokenizer import Tokenizer
-from bert_tf.text.tokenizer_files import directory_of
 from bert_tf.training.settings import DeviceSettings, ModelSettings
 from bert_tf.training.starting_model import check_length, make_tokenizer
 

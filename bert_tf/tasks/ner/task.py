@@ -12,14 +12,13 @@ from bert_tf.models.task_models import BertForTokenClassification
 from bert_tf.store.head_config import HeadConfig, difference, softmax, spelled_as
 from bert_tf.system.messages import abbreviated_list, naming_flag
 from bert_tf.system.storage import write_text_file
-from bert_tf.system.text_files import list_files
+from bert_tf.system.text_files import directory_of, list_files
 from bert_tf.tasks.classification.settings import class_weights
 from bert_tf.tasks.ner import data, encode, metrics
 from bert_tf.tasks.ner.data import ConllFile, Layout, Sentence, predicted_tags, raw_tags, tags_by_sentence
 from bert_tf.tasks.ner.metrics import OUTSIDE, PIECES, SETTINGS_FILE, TaggingSettings, Tags
 from bert_tf.tasks.table import TASKS
 from bert_tf.tasks.task import LOGGED_EXAMPLES, ExampleSet, FineTuningTask
-from bert_tf.text.tokenizer_files import directory_of
 from bert_tf.training import run_directory
 from bert_tf.training.starting_model import StartingHead
 

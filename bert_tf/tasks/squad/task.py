@@ -13,10 +13,10 @@ from bert_tf.store.head_config import HeadConfig
 from bert_tf.system.declare import value_of
 from bert_tf.system.messages import naming_flag
 from bert_tf.system.storage import write_text_file
-from bert_tf.system.text_files import list_files
+from bert_tf.system.text_files import directory_of, list_files
 from bert_tf.tasks.squad import answers, data, metrics, windows
 from bert_tf.tasks.task import LOGGED_EXAMPLES, ExampleSet, FineTuningTask
-from bert_tf.text import shown, tokenizer_files
+from bert_tf.text import shown
 from bert_tf.training import run_directory
 from bert_tf.training.loop import event, open_events
 
@@ -76,7 +76,7 @@ class SquadTask(FineTuningTask):
         settings, source = self.settings, self.source
         has_null, answer_from = settings.version_2_with_negative, settings.answer_from
         with naming_flag("--output_dir" if self.earlier.newest else "--init_checkpoint"):
-            stored = metrics.QuestionAnsweringSettings.read(tokenizer_files.directory_of(source)) if source else None
+            stored = metrics.QuestionAnsweringSettings.read(directory_of(source)) if source else None
         threshold = value_of(settings, "null_score_diff_threshold")
         if stored and has_null and settings.null_score_diff_threshold is None:
             threshold = stored.predictions.null_score_diff_threshold

@@ -20,6 +20,7 @@ from bert_tf.store import huggingface
 from bert_tf.store.description import config_files, read_model_files
 from bert_tf.store.head_config import HeadConfig
 from bert_tf.store.open import TF1, find_weights, open_weights
+from bert_tf.system.text_files import list_folder
 
 HUGGINGFACE_CONFIG = {
     **TINY_CONFIG,
@@ -194,7 +195,7 @@ def test_an_old_file_of_keras_is_not_in_the_way(golden, tmp_path):
     model.save_pretrained(str(folder), format="tf1", overwrite=True)
     assert not (folder / "tf_model.h5").exists()
     shutil.copy(golden / "transformers_4" / "keras" / "tf_model.h5", folder)
-    assert find_weights(str(folder)) == (TF1, str(folder / "bert_model.ckpt"))
+    assert find_weights(list_folder(str(folder)), str(folder)) == (TF1, str(folder / "bert_model.ckpt"))
 
 
 def test_real_weights_on_real_sentences(shared):
