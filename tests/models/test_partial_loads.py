@@ -1,4 +1,4 @@
-"""What weights lack is warned of; a model answers nothing until it is trained. LoRA's small matrices beside an encoder."""
+"""What weights lack is warned of; a model answers nothing until trained. LoRA: small matrices beside an encoder."""
 
 import dataclasses
 import json
