@@ -171,8 +171,8 @@ MUTANTS = {
         ("if value is not None:\n            declared.check", "if value:\n            declared.check")],
     ("system/declare.py", "scripts/test_flags.py"): [
         ("default = list(default) if isinstance(default, tuple) else default", "pass")],
-    ("system/storage.py", "system/test_hub.py"): [("and not os.path.lexists(re.split(\"[/@]\", path)[0])", "")],
     ("system/hub.py", "system/test_hub.py"): [
+        ("and not os.path.lexists(re.split(\"[/@]\", path)[0])", ""),
         ("revision = match[2] or (output_dir and _noted_commit(match[1], output_dir))", "revision = match[2]"),
         ("if _DESCRIPTION.fullmatch(file)]", "]"),
         ("filter(_CONFIGURATION.fullmatch, described)", "described"),

@@ -27,6 +27,7 @@ from bert_tf.tasks.classification.task import ClassificationTask
 from bert_tf.tasks.ner.data import NerSettings
 from bert_tf.tasks.ner.task import NerTask
 from bert_tf.tasks.script import fine_tune
+from bert_tf.training.run_directory import EarlierRun
 from bert_tf.training.settings import FineTuningSettings
 from bert_tf.training.teacher import open_teacher, with_labels_of
 
@@ -253,8 +254,8 @@ def test_a_teacher_with_another_order(folder):
     logits = []
     for labels, spelled in ((("down", "up"), None), (("up", "down"), None), (("up", "down"), ("UP", "Down"))):
         path = save_classifier(folder / f"teacher-{len(logits)}", labels, spelled=spelled)
-        files, tokenizer = task.describe(task.resolve(run, None), None)
-        task.load(run, files, tokenizer, None)
+        run, files, tokenizer = task.describe(run, EarlierRun(run.output_dir))
+        task.load(run, files, tokenizer)
         teacher = open_teacher(path, tokenizer, 16, task.output_layer, task.teacher_architecture)
         teacher = with_labels_of(teacher, task.files.head, task.other_labels)
         logits.append(np.asarray(task.create_teacher(teacher, "float32")(features)))

@@ -21,7 +21,7 @@ from helpers.warm import HANG_SECONDS
 from bert_tf import BertConfig, BertForPreTraining, PretrainingObjective, create_optimizer
 from bert_tf.models import initialize
 from bert_tf.store import bundle
-from bert_tf.store.bundle import CheckpointReader, DamagedError
+from bert_tf.store.bundle import CheckpointReader, DamagedError, latest_checkpoint
 from bert_tf.store.open import open_weights
 from bert_tf.store.tensor_files import Weights
 from bert_tf.system import storage
@@ -69,7 +69,7 @@ def test_newest_are_kept_and_listed(tmp_path):
     for suffix in (".index", ".data-00000-of-00001"):
         kept = sorted(path.name for path in tmp_path.glob(f"*{suffix}"))
         assert kept == [f"model.ckpt-{step}{suffix}" for step in (3, 4)]
-    assert checkpoints.latest_checkpoint(str(tmp_path)) == str(tmp_path / "model.ckpt-4")
+    assert latest_checkpoint(str(tmp_path)) == str(tmp_path / "model.ckpt-4")
     checkpoints.save(str(tmp_path), 4, {"a": np.full(2, 9, "float32")}, keep_max=2)  # the same step again
     assert len(list(tmp_path.glob("*.index"))) == 2
     assert tf.train.load_variable(str(tmp_path / "model.ckpt-4"), "a")[0] == 9
@@ -96,11 +96,11 @@ def test_a_lost_state_file_does_not_lose_the_run(tmp_path):
         checkpoints.save(str(tmp_path), step, {"a": np.ones(2, "float32")})
     for damaged in (b"", b'all_model_checkpoint_paths: "model.ckpt-9"', b"\xff\xfe", b"model_checkpoint_path: {"):
         (tmp_path / "checkpoint").write_bytes(damaged)
-        assert checkpoints.latest_checkpoint(str(tmp_path)) == str(tmp_path / "model.ckpt-10")
+        assert latest_checkpoint(str(tmp_path)) == str(tmp_path / "model.ckpt-10")
     (tmp_path / "checkpoint").unlink()
-    assert checkpoints.latest_checkpoint(str(tmp_path)) == str(tmp_path / "model.ckpt-10")
+    assert latest_checkpoint(str(tmp_path)) == str(tmp_path / "model.ckpt-10")
     (tmp_path / "model.ckpt-10.index").unlink()
-    assert checkpoints.latest_checkpoint(str(tmp_path)) == str(tmp_path / "model.ckpt-9")
+    assert latest_checkpoint(str(tmp_path)) == str(tmp_path / "model.ckpt-9")
 
 
 @pytest.mark.parametrize("named", [None, ["model.ckpt-0", "model.ckpt-1"]])
@@ -114,7 +114,7 @@ def test_a_checkpoint_that_a_kill_left_unlisted_is_removed_in_its_turn(named, tm
         lines = [f'model_checkpoint_path: "{named[-1]}"', *(f'all_model_checkpoint_paths: "{name}"' for name in named)]
         state.write_text("\n".join(lines) + "\n")
     checkpoints.remove_superseded(folder, 2)
-    assert checkpoints.latest_checkpoint(folder).endswith("model.ckpt-3") and "ckpt-1" not in state.read_text()
+    assert latest_checkpoint(folder).endswith("model.ckpt-3") and "ckpt-1" not in state.read_text()
     for step in (6, 9):
         checkpoints.save(folder, step, {"a": np.zeros(2)}, keep_max=2)
     assert sorted(path.name for path in tmp_path.glob("*.index")) == ["model.ckpt-6.index", "model.ckpt-9.index"]
@@ -134,7 +134,7 @@ def test_shards_are_found_and_removed_together(tmp_path, monkeypatch):
         weights = Weights("here", "tf1", shapes, dict.fromkeys(shapes, ""), values.get)
         bundle.write_bundle(str(tmp_path / f"model.ckpt-{step}"), weights)
     assert len(list(tmp_path.glob("model.ckpt-6.data-*-of-00003"))) == 3
-    assert checkpoints.latest_checkpoint(str(tmp_path)) == str(tmp_path / "model.ckpt-6")
+    assert latest_checkpoint(str(tmp_path)) == str(tmp_path / "model.ckpt-6")
     checkpoints.save(str(tmp_path), 6, values, keep_max=1)
     files = [path.name.removeprefix("model.ckpt-6.") for path in tmp_path.glob("model.ckpt-6*")]
     assert sorted(files) == ["data-00000-of-00001", "index"]
@@ -182,7 +182,7 @@ def test_the_values_are_those_of_the_step(kind, in_a_graph, held, tmp_path):
 def test_one_after_the_other(held, tmp_path):
     with checkpoints.Writer(str(tmp_path), 2) as writer:
         writer.save(1, {"a": np.ones(2, np.float32)})
-        assert checkpoints.latest_checkpoint(str(tmp_path)) is None
+        assert latest_checkpoint(str(tmp_path)) is None
         held.set()
         for step in (2, 3):
             writer.save(step, {"a": np.ones(2, np.float32)})
@@ -271,11 +271,12 @@ def read_all(prefix: str) -> dict:
 
 def test_a_finished_run_goes_on_from_before_its_damaged_end(tmp_path):
     out = str(tmp_path)
-    run_directory.Manifest(out, {}, []).record(resumed=False)
+    run_directory.Manifest(run_directory.EarlierRun(out), {}, []).record(resumed=False)
     run_directory.mark_as_finished(out, 20)
     for step in (15, 20):
         checkpoints.save(out, step, {"w/adam_m": np.ones(1, np.float32), "global_step": np.int64(step)})
-        assert run_directory.Manifest(out, {}, []).is_finished(20) == (step == 20)
+        earlier = run_directory.find_earlier_run(out, (), trains=True)
+        assert run_directory.Manifest(earlier, {}, []).is_finished(20) == (step == 20)
 
 
 @pytest.mark.parametrize("suffix", ["index", "data-00000-of-00001"])
@@ -284,7 +285,7 @@ def test_the_newest_whole_one_is_used(damage, suffix, tmp_path, caplog):
     save_steps(tmp_path, 1, 2, 3)
     DAMAGE[damage](tmp_path / f"model.ckpt-3.{suffix}")
     assert checkpoints.use_newest(str(tmp_path), read_all)["global_step"] == 2
-    assert checkpoints.latest_checkpoint(str(tmp_path)) == f"{tmp_path}/model.ckpt-2"
+    assert latest_checkpoint(str(tmp_path)) == f"{tmp_path}/model.ckpt-2"
     if damage == "missing":
         assert f"names no checkpoint that is there; {tmp_path}/model.ckpt-2 is the newest" in caplog.text
         return
@@ -358,14 +359,14 @@ def test_files_are_on_the_disk_before_they_are_named(tmp_path, monkeypatch):
 def test_a_run_begins_among_no_files_that_it_would_replace(tmp_path):
     (tmp_path / "notes.md").write_text("mine")
     (tmp_path / "seed-1").mkdir()
-    run_directory.check_earlier_run(str(tmp_path), (), trains=True)
-    run_directory.check_earlier_run(str(tmp_path / "new"), (), trains=True)
+    run_directory.find_earlier_run(str(tmp_path), (), trains=True).check_is_run()
+    run_directory.find_earlier_run(str(tmp_path / "new"), (), trains=True).check_is_run()
     for name in ("eval_results.txt", "vocab.txt"):
         (tmp_path / name).write_text("mine")
     with pytest.raises(ValueError, match=r"a run would replace, .* \(it has no run.json\): eval_results.txt, voc"):
-        run_directory.check_earlier_run(str(tmp_path), (), trains=True)
+        run_directory.find_earlier_run(str(tmp_path), (), trains=True).check_is_run()
     (tmp_path / "run.json").write_text("{}")
-    run_directory.check_earlier_run(str(tmp_path), (), trains=True)
+    run_directory.find_earlier_run(str(tmp_path), (), trains=True).check_is_run()
 
 
 @pytest.mark.slow  # in small: above

@@ -99,7 +99,7 @@ def test_a_warning_if_the_training_records_are_evaluated(records, tmp_path, capl
                                               (1, 0, records, 1), (1, 1, records, 2)):  # fmt: skip
         flags = {"do_train": bool(trains), "do_eval": bool(evaluated), "eval_input_file": file and str(file)}
         settings = PretrainingSettings(records, "", max_seq_length=16, max_predictions_per_seq=3, **flags)
-        PretrainingTask(settings, config, "", tf.distribute.OneDeviceStrategy("CPU:0"))
+        PretrainingTask(settings, config, "", tf.distribute.OneDeviceStrategy("CPU:0"), run_directory.EarlierRun(""))
         assert caplog.text.count("The evaluation reads the training records") == warnings
 
 
@@ -114,12 +114,10 @@ TAUGHT, ADAPTED = {"teacher": "a", run_directory.TEACHER_CHECKSUM: "1"}, {"lora_
     (TAUGHT, {}, "holds a run with --teacher=a; this one is with --teacher=None"),
     (ADAPTED, {"lora_rank": 4, "lora_alpha": 9.0}, "--lora_rank=4 --lora_alpha=8.0; this"),
 ])  # fmt: skip
-def test_what_a_resumed_run_must_have_had_from_its_start(tmp_path, monkeypatch, earlier, now, message):
-    (tmp_path / "run.json").write_text(json.dumps(earlier))
-    settings = [FineTuningSettings(output_dir=str(tmp_path))]
-    run_directory.Manifest(str(tmp_path), now, settings).check_fixed()  # without a checkpoint there is none to resume
-    monkeypatch.setattr(run_directory, "latest_checkpoint", lambda folder: "model.ckpt-1")
-    manifest = run_directory.Manifest(str(tmp_path), now, settings)
+def test_what_a_resumed_run_must_have_had_from_its_start(earlier, now, message):
+    there, settings = run_directory.EarlierRun("out", None, earlier), [FineTuningSettings(output_dir="out")]
+    run_directory.Manifest(there, now, settings).check_fixed()  # without a checkpoint there is none to resume
+    manifest = run_directory.Manifest(dataclasses.replace(there, newest="model.ckpt-1"), now, settings)
     if message is None:
         return manifest.check_fixed()
     with pytest.raises(ValueError, match=message):
@@ -129,7 +127,8 @@ def test_what_a_resumed_run_must_have_had_from_its_start(tmp_path, monkeypatch, 
 def test_a_changed_setting_is_reported_but_for_one_that_may_change(tmp_path, caplog):
     def manifest(**values) -> run_directory.Manifest:
         run = FineTuningSettings(output_dir=str(tmp_path), **values)
-        return run_directory.Manifest(str(tmp_path), dataclasses.asdict(run), [run])
+        earlier = run_directory.find_earlier_run(str(tmp_path), vars(run), trains=False)
+        return run_directory.Manifest(earlier, dataclasses.asdict(run), [run])
 
     manifest(clip_norm=1.0).record(resumed=False, **{run_directory.FINISHED: 3})
     manifest(clip_norm=1.0, log_every_steps=7).warn_of_changes()
