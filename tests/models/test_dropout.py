@@ -266,10 +266,7 @@ CASES = {
     "packed": (pretraining, PACKED),
     "causal": (lambda: pretraining(attention="causal"), PAIRS),
     "causal, packed": (lambda: pretraining(attention="causal"), PACKED),
-    "electra": (
-        electra,
-        {**PREDICTED_ROWS, "original_ids": IDS, "sampling_seeds": np.ones((COUNT, 2), "int32")},
-    ),
+    "electra": (electra, {**PREDICTED_ROWS, "original_ids": IDS, "sampling_seeds": np.ones((3, 2), "int32")}),
     "taught": (taught, PREDICTED_ROWS),
     "next sentence": (lambda: task_models.BertForNextSentencePrediction(config_of("bert")), PAIRS),
     "classifier": (lambda: task_models.BertForSequenceClassification(config_of("distilbert"), 2), LABELLED),
@@ -347,20 +344,19 @@ def test_lengths_known_only_at_run_time():
 
 
 SPANS = {**ROWS, "start_positions": np.array([1, 2, 3], "int32"), "end_positions": np.array([4, 2, 5], "int32")}
+SCORED = {**CHOICE_ROWS, "scores": np.array([0.5, -0.2, 0.9], "float32")}
+TAGGED = {**ROWS, "label_ids": (IDS % 3).astype("int32")}
+
+
+def of_windows():
+    return task_models.BertForSequenceClassification(config_of("bert"), 2, window_pooling="mean")
+
+
 WHOLE_SEQUENCES = {
     "questions": (lambda: task_models.BertForQuestionAnswering(config_of("bert")), SPANS),
-    "windows": (
-        lambda: task_models.BertForSequenceClassification(config_of("bert"), 2, window_pooling="mean"),
-        LABELLED | CHOICE_ROWS,
-    ),
-    "similarity": (
-        lambda: BertForSimilarity(config_of("bert"), "cosine"),
-        {**CHOICE_ROWS, "scores": np.array([0.5, -0.2, 0.9], "float32")},
-    ),
-    "tags": (
-        lambda: task_models.BertForTokenClassification(config_of("distilbert"), 3),
-        {**ROWS, "label_ids": (IDS % 3).astype("int32")},
-    ),
+    "windows": (of_windows, LABELLED | CHOICE_ROWS),
+    "similarity": (lambda: BertForSimilarity(config_of("bert"), "cosine"), SCORED),
+    "tags": (lambda: task_models.BertForTokenClassification(config_of("distilbert"), 3), TAGGED),
 }
 
 

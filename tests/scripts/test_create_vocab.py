@@ -194,18 +194,9 @@ def test_script(tmp_path):
     vocab = {"vocab_file": str(EXTRACTED / "vocab.txt"), "do_lower_case": True}
     model.save_pretrained(str(tmp_path / "hf"), format="huggingface", **vocab)
     full = {"input_file": EXTRACTED / "input.txt", "output_file": output, "layers": "-1,-2", "max_seq_length": 24}
-    full |= {
-        "bert_config_file": CONFIG1 / "bert_config.json",
-        "vocab_file": EXTRACTED / "vocab.txt",
-        "do_lower_case": True,
-    }
-    full |= {
-        "init_checkpoint": CONFIG1 / "bert_model.ckpt",
-        "batch_size": 2,
-        "use_tpu": False,
-        "num_tpu_cores": 8,
-    }
-    full |= {"use_one_hot_embeddings": True}
+    full |= {"bert_config_file": CONFIG1 / "bert_config.json", "vocab_file": EXTRACTED / "vocab.txt"}
+    full |= {"init_checkpoint": CONFIG1 / "bert_model.ckpt", "batch_size": 2, "do_lower_case": True}
+    full |= {"use_tpu": False, "num_tpu_cores": 8, "use_one_hot_embeddings": True}
     beside = {name: full[name] for name in ("input_file", "max_seq_length", "layers")}
     beside |= {"init_checkpoint": tmp_path / "hf", "output_file": tmp_path / "output_hf", "static_padding": True}
     refused = {

@@ -230,17 +230,7 @@ def test_a_long_context(answerer, answer):
     check_equal(outputs[1:], answerer.predict(pairs[1:]))
 
 
-WORDS = [
-    "[PAD]",
-    "[UNK]",
-    "[CLS]",
-    "[SEP]",
-    "[MASK]",
-    "which",
-    "?",
-    "gold",
-    *(f"w{number}" for number in range(92)),
-]
+WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "which", "?", "gold", *(f"w{n}" for n in range(92))]
 
 
 def save(folder, settings=None):
