@@ -75,16 +75,7 @@ finally:
 # --- how it is killed -------------------------------------------------------------------------------------------------
 
 
-def run_once(
-    scenario: str,
-    script: str,
-    values: dict,
-    folder: pathlib.Path,
-    seconds=warm.HANG_SECONDS,
-    limit=0,
-    after=False,
-    number=0,
-) -> int:
+def run_once(scenario, script, values: dict, folder, seconds=warm.HANG_SECONDS, limit=0, after=False, number=0) -> int:
     """Runs a script, killed after some seconds or at its change number `limit`; returns the exit code.
 
     number: of the worker that is killed after some seconds; its exit code is that of all. The first makes the changes.

@@ -84,7 +84,7 @@ MUTANTS = {
     ("models/electra.py", "training/test_electra.py"): [
         ("false_rate[:-1] - false_rate[1:]", "false_rate[1:] - false_rate[:-1]")],
     ("models/electra.py", "models/test_dropout.py"): [('seed, "generator", embed', "seed, embed")],
-    ("models/encoder.py", "models/test_last_layer.py"): [
+    ("models/encoder.py", "models/test_dropout.py"): [
         ("not (return_all_layers or return_attention)", "not return_all_layers")],
     ("models/encoder.py", "training/test_recipes.py::test_layers_that_are_all_frozen_have_no_gradient"): [
         ("if self.frozen_layers == len(order):", "if False:")],
@@ -94,7 +94,7 @@ MUTANTS = {
     ("models/encoder.py", "models/bert/test_encoder.py"): [
         ("ops.ones_like(inputs[\"input_ids\"]) if mask is None", "ops.ones_like(inputs[\"input_ids\"]) if True"),
         ('activation="tanh"', "activation=self.config.activation")],
-    ("models/encoder.py", "models/test_lora.py"): [
+    ("models/encoder.py", "models/test_partial_loads.py"): [
         ("self.freeze_layers(0)  #", "pass  #"),
         ("is_factor or id(variable) in trained", "is_factor")],
     ("training/loop.py", "training/test_loop.py"): [
@@ -192,10 +192,10 @@ MUTANTS = {
         ("if phrase in words), {})", "), {})"),
         ("        **license,\n", ""),
         ("if isinstance(front.get(key), str)", "if front.get(key)")],
-    ("store/variable_names.py", "models/test_lora.py"): [
+    ("store/variable_names.py", "models/test_partial_loads.py"): [
         ("/ a.shape[1]", "/ a.shape[0]"),
         ("return self.alpha / self.rank", "return self.alpha")],
-    ("models/distillation.py", "models/test_distillation.py"): [
+    ("models/distillation.py", "models/test_objectives.py"): [
         ("teacher.trainable = False", "pass"),
         ('hidden = () if self.student.config.type_vocab_size else ("segment_ids",)', "hidden = ()"),
         ("hidden = () if self.student.config.type_vocab_size else", "hidden =")],

@@ -13,9 +13,7 @@ from helpers.paths import ROOT, TESTS
 
 
 @contextlib.contextmanager
-def workers(
-    commands: Sequence[list[str]], folder: pathlib.Path, more_of_last: Sequence[str] = ()
-) -> Iterator[list[warm.Popen]]:
+def workers(commands: Sequence[list[str]], folder: pathlib.Path, more_of_last=()) -> Iterator[list[warm.Popen]]:
     """The processes of these commands, which write worker-0.log, worker-1.log and so on; they end with the context.
 
     What is in worker-0.in, if it is there, is the input of the first, and worker-0.out its output.

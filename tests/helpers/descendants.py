@@ -34,14 +34,7 @@ def tiny_config(name: str, vocab_size: int = 100, max_length: int = 18, dropout:
 
 
 def save_model(
-    folder: pathlib.Path,
-    name: str,
-    model_class: type,
-    *,
-    seed: int = 7,
-    format: str = "bert_tf",
-    max_length: int = 64,
-    **arguments,
+    folder: pathlib.Path, name: str, model_class: type, *, seed=7, format="bert_tf", max_length=64, **arguments
 ) -> str:
     """Saves a model of a family with random weights, large enough for its outputs to differ; returns its directory."""
     vocab_file, vocab_size = _VOCABULARIES[name]

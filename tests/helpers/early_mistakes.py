@@ -71,9 +71,7 @@ CONFIG = {"vocab_size": len(TOKENS), "hidden_size": 4, "num_hidden_layers": 2, "
           "intermediate_size": 8, "max_position_embeddings": 128, "type_vocab_size": 2}  # fmt: skip
 
 
-def model(
-    outputs: int = 0, head: dict | None = None, name: str = "whole", family: str = "bert", **config
-) -> dict[str, str | bytes]:
+def model(outputs=0, head: dict | None = None, name="whole", family="bert", **config) -> dict[str, str | bytes]:
     kind = family_named(family).config_class
     shapes = expected_shapes(kind.from_dict(CONFIG))
     shapes |= {"output_weights": (outputs, 4), "output_bias": (outputs,)} if outputs else {}

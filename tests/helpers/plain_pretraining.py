@@ -37,9 +37,8 @@ class VocabularyIds:
     @classmethod
     def of(cls, tokenizer: Tokenizer) -> "VocabularyIds":
         special = (tokenizer.cls_id, tokenizer.sep_id, tokenizer.mask_id)
-        return cls(
-            *special, list(tokenizer.vocab.values()), frozenset(np.flatnonzero(tokenizer.continuations).tolist())
-        )
+        continuations = frozenset(np.flatnonzero(tokenizer.continuations).tolist())
+        return cls(*special, list(tokenizer.vocab.values()), continuations)
 
 
 def read_documents(input_files: Sequence[str], tokenize: Callable[[str], Sentence]) -> list[Document]:

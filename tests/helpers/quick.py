@@ -25,7 +25,7 @@ def apply() -> None:
 
 
 def draw_nothing() -> None:
-    """Leaves pictures of scripts empty, likewise; what is drawn is looked at in training/test_plots.py."""
+    """Leaves pictures of scripts empty, likewise; what is drawn is looked at in training/test_best_model.py."""
     if _VARIABLE in os.environ:
         from matplotlib.figure import Figure
 

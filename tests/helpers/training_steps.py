@@ -36,14 +36,10 @@ def make_batches(batch_size, steps, seed=0):
     lengths = generator.integers(8, length + 1, shape)[..., None]
     positions = np.sort(generator.integers(1, 8, (*shape, predictions)))
     counts = generator.integers(0, predictions + 1, shape)[..., None]
-    features = {
-        "input_ids": ids,
-        "input_mask": np.arange(length) < lengths,
-        "segment_ids": np.broadcast_to(np.arange(length) > 5, ids.shape),
-        "masked_lm_positions": positions,
-        "masked_lm_ids": np.take_along_axis(ids, positions, -1),
-        "next_sentence_labels": generator.integers(0, 2, (*shape, 1)),
-    }
+    features = {"input_ids": ids, "input_mask": np.arange(length) < lengths}
+    features |= {"segment_ids": np.broadcast_to(np.arange(length) > 5, ids.shape)}
+    features |= {"masked_lm_positions": positions, "masked_lm_ids": np.take_along_axis(ids, positions, -1)}
+    features |= {"next_sentence_labels": generator.integers(0, 2, (*shape, 1))}
     features = {name: value.astype("int32") for name, value in features.items()}
     return {**features, "masked_lm_weights": (np.arange(predictions) < counts).astype("float32")}
 

@@ -20,7 +20,7 @@ from bert_tf.store.save import write_model
 from bert_tf.store.tensor_files import Weights
 from bert_tf.text.tokenizer_files import Casing
 
-CONFIG = BertConfig.from_dict(TINY_CONFIG)
+TINY = BertConfig.from_dict(TINY_CONFIG)
 HEAD = HeadConfig("BertForSequenceClassification", ("up", "d|own `x`"), "single_label_classification")
 SHAPES = {"bert/pooler/dense/kernel": (32, 32), "output_weights": (2, 32), "output_weights/adam_m": (2, 32)}
 START = {
@@ -39,7 +39,7 @@ FACTS = CardFacts(
 
 def card_text(head: HeadConfig, shapes: dict, facts: CardFacts, **files) -> str:
     weights = Weights("", "", shapes, {}, None)
-    return card.card_of(weights, ModelFiles("", CONFIG, head=head, card=facts, **files))
+    return card.card_of(weights, ModelFiles("", TINY, head=head, card=facts, **files))
 
 
 def front_of(text: str) -> dict:
@@ -140,7 +140,7 @@ def test_licences_beside_the_weights(tmp_path, files, expected):
 
 
 def save(folder, model_class=BertModel, **arguments):
-    model = model_class(CONFIG)
+    model = model_class(TINY)
     model.build()
     model.save_pretrained(str(folder), **arguments)
     return model
@@ -185,7 +185,7 @@ def test_a_users_readme_stays_and_ours_is_replaced(tmp_path):
 
 def test_a_conversion_carries_our_card_over(tmp_path):
     weights = initialize.model_weights(save(tmp_path / "base"))
-    write_model(str(tmp_path / "ours"), weights, ModelFiles("", CONFIG, card=FACTS), format="bert_tf")
+    write_model(str(tmp_path / "ours"), weights, ModelFiles("", TINY, card=FACTS), format="bert_tf")
 
     def converted(source: str, target: str, format: str, **options) -> str:
         convert.convert(str(tmp_path / source), str(tmp_path / target), format, **options)

@@ -71,9 +71,7 @@ ODD_ENDS = [[b"a\n\n\r", b"b"], [b"a\n\r", b"b"], [b"\r", b"b"], [b"a\n\n\r", b"
 
 
 @pytest.mark.parametrize("chunk, look_back, longest", [(1, 50, 1), (3, 61, 6)])
-def test_every_cut_of_random_text_gives_the_documents_that_begin_on_each_side(
-    tmp_path, monkeypatch, chunk, look_back, longest
-):
+def test_every_cut_of_a_text_gives_the_documents_of_each_side(tmp_path, monkeypatch, chunk, look_back, longest):
     generator = random.Random(chunk)
     monkeypatch.setattr(text_files, "_READ_BYTES", chunk)
     monkeypatch.setattr(pretraining_corpus, "_LOOK_BACK", look_back)

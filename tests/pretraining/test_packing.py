@@ -48,14 +48,11 @@ def unpacked(batch) -> dict[str, np.ndarray]:
         for place, (first, second) in enumerate(pairs):
             end = begin + first + second
             here = (batch["masked_lm_weights"][number] > 0) & (positions >= begin) & (positions < end)
-            row = {
-                "input_ids": batch["input_ids"][number, begin:end],
-                "input_mask": np.ones(end - begin, "int32"),
-                "segment_ids": np.repeat([0, 1], [first, second]).astype("int32"),
-                "masked_lm_positions": positions[here] - begin,
-                "masked_lm_ids": batch["masked_lm_ids"][number][here],
-                "masked_lm_weights": np.ones(here.sum(), "float32"),
-            }
+            row = {"input_ids": batch["input_ids"][number, begin:end], "input_mask": np.ones(end - begin, "int32")}
+            row |= {"segment_ids": np.repeat([0, 1], [first, second]).astype("int32")}
+            row |= {"masked_lm_positions": positions[here] - begin}
+            row |= {"masked_lm_ids": batch["masked_lm_ids"][number][here]}
+            row |= {"masked_lm_weights": np.ones(here.sum(), "float32")}
             sizes = {name: PREDICTIONS if "masked" in name else LENGTH for name in row}
             row = {name: np.pad(value, (0, sizes[name] - len(value))) for name, value in row.items()}
             found.append(row | {"next_sentence_labels": batch["next_sentence_labels"][number, place : place + 1]})

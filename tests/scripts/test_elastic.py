@@ -28,7 +28,7 @@ def replicas(count: int) -> dict:
     return {"distribution_strategy": "mirrored", "num_virtual_cpus": count}
 
 
-@pytest.mark.slow  # in small: test_equal_steps.py's replicas, and test_last_layer.py's parts of a batch
+@pytest.mark.slow  # in small: test_equal_steps.py's replicas, and test_dropout.py's parts of a batch
 def test_killed_on_two_replicas_gone_on_with_four_and_ended_on_one_in_four_parts(tmp_path):
     script, flags = SCENARIOS["pretraining on packed rows"](tmp_path)
     flags |= {"num_train_steps": STEPS, "save_checkpoints_steps": 2, "keep_checkpoint_max": 0, "do_eval": False}

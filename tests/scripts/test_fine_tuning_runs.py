@@ -175,7 +175,7 @@ def test_a_finished_run_stays_as_it_is(ran):
     assert not changed & {"evaluations.jsonl", "run.json", "train.tf_record", "eval_results.txt"}
 
 
-@pytest.mark.slow  # in small: models/test_lora.py, training/test_equal_steps.py
+@pytest.mark.slow  # in small: models/test_partial_loads.py, training/test_equal_steps.py
 def test_adapters_leave_ordinary_models(ran):
     out, _, logs, *_ = ran
     run, start = out / "adapters", weights_of(out.parent / "encoder")

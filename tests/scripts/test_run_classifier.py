@@ -248,7 +248,7 @@ def taught(request, tmp_path_factory):
     return folder / "out", run_and_refuse(script, folder / "out", done, refused)
 
 
-@pytest.mark.slow  # in small: models/test_distillation.py
+@pytest.mark.slow  # in small: models/test_objectives.py
 def test_only_the_student_is_saved(taught):
     out, *_ = taught
     encoder = weights_of(out.parent / "encoder")
@@ -261,7 +261,7 @@ def test_only_the_student_is_saved(taught):
     assert recorded["teacher"] == str(out.parent / "teacher") and len(recorded["teacher_checksum"]) == 8
 
 
-@pytest.mark.slow  # in small: models/test_distillation.py
+@pytest.mark.slow  # in small: models/test_objectives.py
 def test_the_student_starts_from_layers_of_the_teacher(taught):
     out, logs = taught
     teacher, student = weights_of(out.parent / "teacher"), weights_of(out / "layers" / "model.ckpt-4")
@@ -276,7 +276,7 @@ def test_the_student_starts_from_layers_of_the_teacher(taught):
     assert "Resuming at step 4" in logs["layers again"]
 
 
-@pytest.mark.slow  # in small: models/test_distillation.py
+@pytest.mark.slow  # in small: models/test_objectives.py
 @pytest.mark.parametrize("script", ["run_classifier", "run_squad"])
 def test_a_teacher_of_another_family(tmp_path, script):
     kind, arguments = MODELS[script][:2]

@@ -184,7 +184,7 @@ def ran(tmp_path_factory):
     return folder, run_and_refuse("run_pretraining", folder / "out", done, refused)
 
 
-@pytest.mark.slow  # in small: models/test_distillation.py
+@pytest.mark.slow  # in small: models/test_objectives.py
 @pytest.mark.parametrize("case", ["same", "beginning"])
 def test_the_student_starts_from_the_teacher(ran, case):
     folder, *_ = ran
@@ -200,7 +200,7 @@ def test_the_student_starts_from_the_teacher(ran, case):
     assert config["num_hidden_layers"] == 1
 
 
-@pytest.mark.slow  # in small: models/test_distillation.py
+@pytest.mark.slow  # in small: models/test_objectives.py
 def test_only_the_student_is_saved_and_can_be_used(ran):
     folder, logs = ran
     out = folder / "out" / "whole"

@@ -21,13 +21,8 @@ from bert_tf.tasks.squad.answers import PredictionSettings
 from bert_tf.tasks.squad.metrics import SETTINGS_FILE, QuestionAnsweringSettings
 from bert_tf.tasks.squad.windows import WindowSettings
 
-TEXTS = [
-    "A short text.",
-    " Two  spaces,\na line\tand a tab ",
-    "",
-    "naïve café 日本 김철수 (2019, it's 9,000)…",
-    "many words " * 60,
-]
+TEXTS = ["A short text.", " Two  spaces,\na line\tand a tab ", "", "many words " * 60]
+TEXTS.insert(3, "naïve café 日本 김철수 (2019, it's 9,000)…")
 PAIRS = list(zip(TEXTS, reversed(TEXTS), strict=True))
 CONTEXTS = [*TEXTS, "Her teacher met Ada Brown (1801-1852)  in London,\nwhere she was born. " * 4]
 WORDS = [["Ada", "Lovelace", "lived", "in", "London", "."], ["It", "'s", "9,000", "km", "\u200b\u0007"]]

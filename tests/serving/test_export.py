@@ -25,13 +25,8 @@ from bert_tf.system.text_files import list_folder
 from bert_tf.tasks import table
 from bert_tf.text.wordpiece import FullTokenizer
 
-TEXTS = [
-    "Hello, world!",
-    "",
-    "   \t ",
-    "a much longer text that goes on and on " * 20,
-    "서울은 한국의 수도이다. 日本語 ΑΣ",
-]
+TEXTS = ["Hello, world!", "", "   \t ", "a much longer text that goes on and on " * 20]
+TEXTS += ["서울은 한국의 수도이다. 日本語 ΑΣ"]
 PAIRS = [("One text.", "Its pair."), ("long " * 80, "b " * 10), ("long " * 60, "other " * 60), ("c", "")]
 
 

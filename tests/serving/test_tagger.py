@@ -27,14 +27,8 @@ from bert_tf.tasks.ner import encode as ner_encode
 from bert_tf.tasks.ner import metrics as ner_tags
 from bert_tf.tasks.ner.data import Sentence
 
-TEXTS = [
-    "Ada Lovelace  lived in London.",
-    "",
-    "  ",
-    "서울에 (Élodie) 갔다 日本 Ångström",
-    "a word " * 100,
-    "\u200b\u0007",
-]
+TEXTS = ["Ada Lovelace  lived in London.", "", "  ", "서울에 (Élodie) 갔다 日本 Ångström", "a word " * 100]
+TEXTS += ["\u200b\u0007"]
 
 
 SENTENCES = [
@@ -298,11 +292,9 @@ def test_the_script(server, model, tmp_path):
         "--input names an input twice": ["--input=text=a", "--input=text=b"],
         "Give --input (once for each input of the signature) or --input_file": [],
         "no outputs, but status 404": ["--input=text=a", "--version=2"],
-        "--tokenizer makes ids of text and text_pair, not of name": [
-            f"--input_file={tmp_path}/names.jsonl",
-            f"--tokenizer={model}",
-        ],
     }
+    names = [f"--input_file={tmp_path}/names.jsonl", f"--tokenizer={model}"]
+    refused["--tokenizer makes ids of text and text_pair, not of name"] = names
     commands = [[*usual, *flags] for flags in refused.values()]
     for message, line in zip(refused, refusals("serve_client", commands), strict=True):
         assert message in line

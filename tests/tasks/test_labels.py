@@ -33,11 +33,10 @@ from bert_tf.training.teacher import open_teacher, with_labels_of
 
 TEXTS = [f"good w{number} bad w{number * 7 % 90} w{number * 11 % 90}" for number in range(24)]
 NLI = ("entailment", "neutral", "contradiction")
+CLASSIFIER = task_models.BertForSequenceClassification
 
 
-def save_classifier(
-    folder, labels, kind=task_models.BertForSequenceClassification, spelled=None, seed=0, **arguments
-) -> str:
+def save_classifier(folder, labels, kind=CLASSIFIER, spelled=None, seed=0, **arguments) -> str:
     """A model whose outputs depend on the names of its labels, which it may write in another way."""
     keras.utils.set_random_seed(seed)
     names = {"labels": list(spelled or labels)} if kind is not task_models.BertForMultipleChoice else {}

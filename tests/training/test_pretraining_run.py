@@ -177,7 +177,7 @@ def batches(golden):
     }
 
 
-@pytest.mark.slow  # in small: test_distillation.py, test_equal_steps.py
+@pytest.mark.slow  # in small: test_objectives.py, test_equal_steps.py
 def test_all_updates(oracle, golden, batches):
     settings = json.loads((golden / "distilbert" / "training_steps.json").read_text())
     student, teacher = (BertForMaskedLM.from_pretrained(str(oracle / name)) for name in ("student_init", "teacher"))

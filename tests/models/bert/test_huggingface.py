@@ -22,15 +22,9 @@ from bert_tf.store.head_config import HeadConfig
 from bert_tf.store.open import TF1, find_weights, open_weights
 from bert_tf.system.text_files import list_folder
 
-HUGGINGFACE_CONFIG = {
-    **TINY_CONFIG,
-    "hidden_act": "gelu",
-    "architectures": ["BertForPreTraining"],
-    "model_type": "bert",
-    "layer_norm_eps": 1e-12,
-    "pad_token_id": 0,
-    "position_embedding_type": "absolute",
-}
+HUGGINGFACE_CONFIG = {**TINY_CONFIG, "hidden_act": "gelu", "architectures": ["BertForPreTraining"]}
+HUGGINGFACE_CONFIG |= {"model_type": "bert", "layer_norm_eps": 1e-12, "pad_token_id": 0}
+HUGGINGFACE_CONFIG |= {"position_embedding_type": "absolute"}
 
 
 def write_directory(folder, *, prefix="bert.", heads=True, change=None, config=None):
@@ -131,15 +125,9 @@ def test_activations_and_another_dropout_of_the_classifier(caplog):
 
 
 def test_config_both_ways(tmp_path):
-    kept = {
-        **HUGGINGFACE_CONFIG,
-        "layer_norm_eps": 1e-6,
-        "pad_token_id": 3,
-        "type_vocab_size": 4,
-        "architectures": ["BertForTokenClassification"],
-        "id2label": {"0": "O", "1": "B-PER"},
-        "label2id": {"O": 0, "B-PER": 1},
-    }
+    kept = {**HUGGINGFACE_CONFIG, "layer_norm_eps": 1e-6, "pad_token_id": 3, "type_vocab_size": 4}
+    kept |= {"architectures": ["BertForTokenClassification"], "id2label": {"0": "O", "1": "B-PER"}}
+    kept |= {"label2id": {"O": 0, "B-PER": 1}}
     values = {**kept, "transformers_version": "4.8.2", "use_cache": True}
     config, head = (read(values, "config.json") for read in (huggingface.read_config, huggingface.read_head))
     assert (config.layer_norm_eps, config.pad_token_id, config.type_vocab_size) == (1e-6, 3, 4)
