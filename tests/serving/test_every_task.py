@@ -38,7 +38,7 @@ SETTINGS = QuestionAnsweringSettings(
     WindowSettings(max_seq_length=48, doc_stride=16, max_query_length=10),
     PredictionSettings(n_best_size=5, max_answer_length=8, version_2_with_negative=True),
 )
-HAS_ONNX = all(importlib.util.find_spec(name) for name in ("onnx", "onnxruntime", "tf2onnx"))
+HAS_ONNX = all(importlib.util.find_spec(name) for name in ("onnx", "onnxruntime"))
 
 CLASSIFIER, CHOICE = task_models.BertForSequenceClassification, task_models.BertForMultipleChoice
 QUESTIONS = [("Who met Ada?", context) for context in CONTEXTS]
