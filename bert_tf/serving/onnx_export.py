@@ -19,8 +19,8 @@ from onnx import ModelProto
 
 from bert_tf.models.initialize import model_weights
 from bert_tf.serving import export, graph_models
-from bert_tf.serving.loaded_export import OnnxModel, messages_in
 from bert_tf.serving.onnx_graph import OPSET, EncoderGraph
+from bert_tf.serving.onnx_runtime import OnnxModel, messages_in
 from bert_tf.store import save
 from bert_tf.store.description import config_files
 from bert_tf.store.open import ONNX_FILES, OpenedModel

@@ -7,7 +7,7 @@ C classes, V vocabulary.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import numpy as np
 from onnx import ModelProto, TensorProto, helper, numpy_helper
@@ -20,6 +20,7 @@ from bert_tf.store.tensor_files import Weights
 OPSET, _IR_VERSION = 20, 9  # the first with Gelu; ONNX Runtime 1.17 or later
 INPUTS = ("input_ids", "input_mask", "segment_ids")
 _MASK_BIAS = np.float32(-10000)  # of a masked key, as in the original
+LOWEST = np.float32(-1e30)
 # The node of an activation, and its attributes.
 _ACTIVATIONS = {
     "gelu": ("Gelu", {"approximate": "tanh"}),
@@ -39,20 +40,18 @@ _TYPES = {
 class Graph:
     """Nodes and constant tensors; a method returns the name of the tensor that it computes.
 
-    tensors: name -> value: constants, and float32 weights of a model.
+    weights: name -> value, what a file may leave to whoever opens it.
     """
 
     def __init__(self):
-        self._nodes, self._constants, self.tensors = [], {}, {}
+        self._nodes, self._names, self._constants, self.weights = [], {}, {}, {}
 
     def constant(self, value, dtype=None) -> str:
         """Equal constants are one tensor. Strings have the dtype object."""
         value = np.asarray(value, dtype)
-        key = value.dtype, value.shape, str(value.tolist())
-        if key not in self._constants:
-            self._constants[key] = f"constant_{len(self._constants)}"
-            self.tensors[self._constants[key]] = value
-        return self._constants[key]
+        name = self._names.setdefault((value.dtype, value.shape, str(value.tolist())), f"constant_{len(self._names)}")
+        self._constants[name] = value
+        return name
 
     def op(self, kind: str, *inputs: str, name: str | None = None, **attributes) -> str:
         """The first output of a node. name: of the output, for those of the graph."""
@@ -89,16 +88,24 @@ class Graph:
         """x where the condition holds, elsewhere a constant of its type."""
         return self.op("Where", condition, x, self.constant(other, object if other == "" else None))
 
-    def model(self, name: str, inputs: dict, outputs: dict, tensors: bool = True) -> ModelProto:
-        """inputs, outputs: name -> (type, dimensions), as in export.json, of which those with a name may have any size.
+    def model(self, name: str, inputs: dict, outputs: dict, weights_file: str | None = None) -> ModelProto:
+        """inputs, outputs: name -> (type, dimensions), as in export.json; a name is a dimension of any size.
 
-        tensors: False: the file lacks those of weights, which whoever opens it hands over.
+        weights_file: that the weights are in, of which nothing is said but their sizes. None: in the model.
         """
         entries = [
             [helper.make_tensor_value_info(key, _TYPES[kind], shape) for key, (kind, shape) in group.items()]
             for group in (inputs, outputs)
         ]
-        stored = [numpy_helper.from_array(value, key) for key, value in self.tensors.items()] if tensors else ()
+        stored = [numpy_helper.from_array(value, key) for key, value in self._constants.items()]
+        for key, value in self.weights.items():
+            if weights_file:
+                kind = helper.np_dtype_to_tensor_dtype(value.dtype)
+                tensor = TensorProto(name=key, data_type=kind, dims=value.shape, data_location=TensorProto.EXTERNAL)
+                tensor.external_data.add(key="location", value=weights_file)
+            else:
+                tensor = numpy_helper.from_array(value, key)
+            stored.append(tensor)
         graph = helper.make_graph(self._nodes, name, *entries, initializer=stored)
         return helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=_IR_VERSION)
 
@@ -106,18 +113,26 @@ class Graph:
 class EncoderGraph(Graph):
     """The encoder and its heads for input_ids, input_mask and segment_ids, int32 [B, S].
 
-    weights: under the original's names; read where they are needed.
+    opened: its weights, under the original's names, are read where they are needed.
+    untrained: of them, those that were saved before they were trained.
     """
 
-    def __init__(self, config: BertConfig, weights: Weights):
+    def __init__(self, config: BertConfig, weights: Weights, untrained: Collection[str] = ()):
         super().__init__()
-        self.config, self._weights, self.inputs = config, weights, INPUTS
+        self.config, self._opened, self.inputs = config, weights, INPUTS
+        self._untrained, self.missing = untrained, []
 
     def weight(self, name: str, transposed: bool = False) -> str:
-        if name not in self.tensors:
-            value = self._weights.read(name)
-            self.tensors[name] = np.ascontiguousarray(value.T if transposed else value, np.float32)
+        if name not in self.weights:
+            value = self._read(name)
+            self.weights[name] = np.ascontiguousarray(value.T if transposed else value, np.float32)
         return name
+
+    def _read(self, name: str) -> np.ndarray:
+        if name in self._opened and name not in self._untrained:
+            return self._opened.read_finite(name)
+        self.missing.append(name)
+        return np.zeros((1, 1), np.float32)  # nobody runs such a graph
 
     def dense(self, x: str, scope: str, activation: str = "linear") -> str:
         product = self.op("MatMul", x, self.weight(f"{scope}/kernel"))
@@ -210,13 +225,14 @@ class EncoderGraph(Graph):
 
     def _merged_projections(self, x: str, scope: str) -> Sequence[str]:
         """Query, key and value [B, S, H] by one product; the scale of the scores is in the query's weights."""
-        merged = f"{scope}/query_key_value"
+        merged, names = f"{scope}/query_key_value", ("query", "key", "value")
         for leaf, axis in (("kernel", 1), ("bias", 0)):
-            if f"{merged}/{leaf}" not in self.tensors:
-                query, *others = (self._weights.read(f"{scope}/{name}/{leaf}") for name in ("query", "key", "value"))
-                self.tensors[f"{merged}/{leaf}"] = np.concatenate(
-                    [query * self._scale, *others], axis, dtype=np.float32
-                )
+            if f"{merged}/{leaf}" not in self.weights:
+                parts = [self._read(f"{scope}/{name}/{leaf}") for name in names]
+                parts[0] = parts[0] * self._scale
+                axis = 0 if self.missing else axis
+                value = np.concatenate(parts, axis, dtype=np.float32)
+                self.weights[f"{merged}/{leaf}"] = np.ascontiguousarray(value)  # of transposed parts it is not
         product = self.dense(x, merged)
         return self.ops("Split", product, names=[f"{product}_{part}" for part in "qkv"], axis=-1, num_outputs=3)
 
@@ -253,7 +269,7 @@ class EncoderGraph(Graph):
         return self.op("Reshape", self._classifier(self.pooled(self.encoder(self.pooled_token)), head), shape)
 
     def _classifier(self, vectors: str, head: HeadConfig) -> str:
-        if HIDDEN_LAYER[0] in self._weights.shapes:
+        if HIDDEN_LAYER[0] in self._opened:
             choice = self.config.choice_act if head.architecture == "BertForMultipleChoice" else None
             activation = head.hidden_act or choice or self.config.classifier_act or "gelu_erf"
             vectors = self.dense(vectors, HIDDEN_LAYER[0].rpartition("/")[0], activation)
@@ -271,6 +287,23 @@ class EncoderGraph(Graph):
         """sequence_output [B, S, H] and pooled_output [B, H]."""
         x = self.encoder()
         return {"pooled_output": self.pooled(self.pooled_token(x)), "sequence_output": x}
+
+    def pooled_vectors(self, pooling: str, skipped: str) -> str:
+        """[B, H]: a vector for each row, see `layers.sentence_vectors`. skipped: int32 [1], a name."""
+        skipped, mask = self.cast(skipped, "int64"), self.inputs[1]
+        if pooling == "cls":
+            x = self.encoder(lambda x: self.op("Gather", x, skipped, axis=1))
+            return self.op("Squeeze", x, self.constant([1], np.int64))
+        x = self.encoder()
+        counted = self.op("GreaterOrEqual", self.range(self.size(mask, 1)), skipped)
+        counted = self.op("And", self.cast(mask, "bool"), counted)  # [B, S]
+        if pooling == "max":
+            x = self.where(self.axis(counted, 2), x, LOWEST)
+            return self.op("ReduceMax", x, self.constant([1], np.int64), keepdims=0)
+        counted = self.cast(counted, "float32")
+        total = self.op("ReduceSum", counted, self.constant([1], np.int64))
+        mean = self.op("Squeeze", self.op("MatMul", self.axis(counted, 1), x), self.constant([1], np.int64))
+        return self.op("Div", mean, self.op("Max", total, self.constant(1, np.float32)))
 
     def masked_lm(self, positions: str) -> str:
         """Logits [B, P, V] of the tokens at positions [B, P]."""

@@ -31,7 +31,7 @@ from bert_tf.store.tensor_files import Weights, open_safetensors
 from bert_tf.system.checks import path_of
 from bert_tf.system.messages import abbreviated_list, naming_flag
 from bert_tf.system.storage import finish_replacing, is_remote, names_in
-from bert_tf.system.text_files import exists, is_folder
+from bert_tf.system.text_files import exists, is_folder, read_json
 from bert_tf.text.tokenizer_files import directory_of, first_existing, is_there, read_casing, resolve_casing
 
 # How the names of files other than TensorFlow's checkpoints end.
@@ -372,3 +372,14 @@ def find_export(path: str) -> str | None:
 def onnx_file(directory: str) -> str | None:
     """The path of the ONNX file in the directory of an export; None if that is a SavedModel."""
     return first_existing(directory, ONNX_FILES)
+
+
+def description_of(directory: str) -> dict:
+    """The content of export.json; what it lacks is an error that names the file."""
+    path = posixpath.join(directory, EXPORT_FILE)
+
+    class Described(dict):
+        def __missing__(self, key):
+            raise ValueError(f"{path} does not say {key!r} where exports do: is it damaged?")
+
+    return read_json(path, object_hook=Described)

@@ -17,7 +17,7 @@ import zlib
 from collections.abc import Callable, Generator, Iterable, Iterator
 
 from bert_tf.system.declare import changeable_setting
-from bert_tf.system.messages import abbreviated_list, warn_once
+from bert_tf.system.messages import abbreviated_list, escape_control_characters, warn_once
 from bert_tf.system.storage import is_on_hub
 
 UTF_8 = "utf-8"
@@ -59,6 +59,16 @@ def read_json(path: str, kind: type = dict, encoding: str | None = None, **optio
 
 def read_json_if_there(path: str) -> dict | None:
     return read_json(path) if exists(path) else None
+
+
+@contextlib.contextmanager
+def naming_damaged(files: str) -> Iterator[None]:
+    """Names the files that a library reads, which fails in many ways at damaged ones."""
+    try:
+        yield
+    except Exception as error:
+        message = escape_control_characters(" ".join(str(error).split()))
+        raise ValueError(f"{files} can't be read: is it damaged? {type(error).__name__}: {message:.300}") from error
 
 
 @contextlib.contextmanager

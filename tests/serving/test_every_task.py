@@ -12,8 +12,8 @@ from helpers.slow import slow
 from bert_tf import ChoicePredictor, Embedder, Predictor, QuestionAnswerer, Tagger, fill_mask, read_tokenizer
 from bert_tf.models import task_models
 from bert_tf.serving import export
-from bert_tf.serving.loaded_export import OnnxModel
 from bert_tf.serving.onnx_export import export_onnx
+from bert_tf.serving.onnx_runtime import OnnxModel
 from bert_tf.store.open import open_model
 from bert_tf.tasks import table
 from bert_tf.tasks.ner import metrics as ner_tags

@@ -16,7 +16,7 @@ from helpers.paths import ROOT
 from bert_tf.models import task_models
 from bert_tf.models.pretrained import read_tokenizer
 from bert_tf.serving import export, onnx_export
-from bert_tf.serving.loaded_export import OnnxModel
+from bert_tf.serving.onnx_runtime import OnnxModel
 from bert_tf.serving.predictor import Predictor
 from bert_tf.serving.question_answerer import QuestionAnswerer
 from bert_tf.store.open import find_export
