@@ -117,8 +117,8 @@ class Embedder(Answerer):
         true_or_false(normalize=normalize, normalize_embeddings=normalize_embeddings)
         prompt, normalize = self._prompt(prompt_name), normalize_embeddings or normalize
         texts = list_of_strings(texts, "texts", "embedder(text)")
-        if len(texts) >= _CONSTANTS_FROM and self.model:
-            self.model.keep_matrices()
+        if len(texts) >= _CONSTANTS_FROM and self.runtime:
+            self.runtime.keep_matrices()
         this_time = copy.copy(self)
         this_time.batch_size = self.batch_size if batch_size is None else batch_size
         this_time.shows_progress = show_progress_bar

@@ -33,12 +33,14 @@ _CLASSES = {
 class KerasModel:
     """A model with the output layer of a task. Threads may share it.
 
+    graphs: of TensorFlow, by how many tokens their pooling leaves out.
+
     task, pooling: see `onnx_runtime.OpenedOnnxModel`. dtype: a key of `DTYPE_POLICIES`.
     """
 
     def __init__(self, opened: OpenedModel, task: str, *, dtype: str = "float32", pooling: str | None = None):
         self.model = _CLASSES[task].from_pretrained(opened, trained=True, dtype=DTYPE_POLICIES[dtype])
-        self._pooling, self._graphs, self._constants = pooling, {}, []
+        self._pooling, self.graphs, self._constants = pooling, {}, []
 
     @property
     def labels(self) -> Sequence[str] | None:
@@ -63,10 +65,10 @@ class KerasModel:
         outputs_of = functools.partial(self._outputs, skipped)
         if keras.backend.backend() == "tensorflow":
             # Operation by operation a single text takes several times as long.
-            if skipped not in self._graphs:
-                self._graphs[skipped] = tf.function(outputs_of, autograph=False)
+            if skipped not in self.graphs:
+                self.graphs[skipped] = tf.function(outputs_of, autograph=False)
             specs = {name: tf.TensorSpec([None] * value.ndim, value.dtype) for name, value in features.items()}
-            outputs_of = self._graphs[skipped].get_concrete_function(specs)
+            outputs_of = self.graphs[skipped].get_concrete_function(specs)
         return keras.tree.map_structure(np.asarray, outputs_of(features))
 
     def _outputs(self, skipped: int, features: Mapping):
@@ -84,4 +86,4 @@ class KerasModel:
         kernels = [variable for variable in self.model.variables if variable.path.endswith("/kernel")]
         values = [tf.cast(kernel.value, "bfloat16").numpy() for kernel in kernels]
         if sum(value.nbytes for value in values) <= _MOST_BYTES:
-            self._constants, self._graphs = list(zip(kernels, values, strict=True)), {}
+            self._constants, self.graphs = list(zip(kernels, values, strict=True)), {}

@@ -7,8 +7,6 @@ export_dir/VERSION/model.onnx or model_int8.onnx    operators of ONNX only; any 
 """
 
 import dataclasses
-import logging as python_logging
-import os
 import posixpath
 from collections.abc import Mapping, Sequence
 
@@ -24,7 +22,6 @@ from bert_tf.serving.onnx_runtime import OnnxModel, messages_in
 from bert_tf.store import save
 from bert_tf.store.description import config_files
 from bert_tf.store.open import ONNX_FILES, OpenedModel
-from bert_tf.system import storage
 from bert_tf.system.storage import write_file
 from bert_tf.system.text_files import exists, read_bytes
 from bert_tf.tasks import table
@@ -54,7 +51,7 @@ def export_onnx(
 
     Args:
       model_dir, task, version, top_k: as for `export.export_saved_model`.
-      int8: the weights of the matrix products and the word embeddings in 8 bits, by ONNX Runtime's dynamic quantizer.
+      int8: the weights of the matrix products and the word embeddings in 8 bits, a column or row each with its scale.
       max_seq_length: recorded for those who cut texts; the file takes rows up to what the model can take.
 
     Returns:
@@ -69,7 +66,7 @@ def export_onnx(
     served.folds = False
     function = _function(served)
     signatures = export.describe({"serve_ids": function})
-    content = _model(served, task, signatures["serve_ids"]).SerializeToString()
+    content = _model(served, task, signatures["serve_ids"]).SerializeToString()  # to be compared
     description = {"task": task, "format": "onnx", "dtype": "int8" if int8 else "float32", "opset": OPSET}
     description |= {"max_seq_length": served.encoder.max_seq_length, "labels": list(served.labels)}
     description |= {"problem_type": served.problem_type, "signatures": signatures}
@@ -83,7 +80,7 @@ def export_onnx(
         if int8:
             tf.io.gfile.remove(path)
             path = posixpath.join(folder, ONNX_FILES[True])
-            content = _quantized(content)
+            content = _model(served, task, signatures["serve_ids"], int8).SerializeToString()
             write_file(path, content)
         export.write_description(folder, {**description, "ops": sorted(_checked(content))})
         target = export.publish(folder, export_dir, version)
@@ -112,9 +109,11 @@ def _function(served: graph_models.ServedModel) -> tf.types.experimental.Concret
     return tf.function(call, specs, autograph=False).get_concrete_function()
 
 
-def _model(served: graph_models.ServedModel, task: str, described: Mapping[str, Mapping]) -> ModelProto:
+def _model(
+    served: graph_models.ServedModel, task: str, described: Mapping[str, Mapping], int8: bool = False
+) -> ModelProto:
     """The file, whose inputs and outputs are described as in export.json."""
-    graph = EncoderGraph(served.model.config, model_weights(served.model))
+    graph = EncoderGraph(served.model.config, model_weights(served.model), int8=int8)
     if task == "encoder":
         outputs = graph.vectors()
     elif task == "squad":
@@ -199,21 +198,6 @@ def _checked(content: bytes) -> set[str]:
     if foreign := {f"{node.domain}.{node.op_type}" for node in nodes if node.domain not in ("", "ai.onnx")}:
         raise RuntimeError(f"the graph has operators that are not ONNX's: {', '.join(sorted(foreign))}")
     return {node.op_type for node in nodes}
-
-
-def _quantized(content: bytes) -> bytes:
-    """The ONNX file with the weights of matrix products and of word embeddings in 8 bits."""
-    from onnxruntime.quantization import QuantType, quantize_dynamic
-
-    with storage.private_folder() as folder:
-        source, target = (os.path.join(folder, name) for name in ONNX_FILES)
-        with open(source, "wb") as file:
-            file.write(content)
-        options = {"op_types_to_quantize": ["MatMul", "Gather"], "per_channel": True, "weight_type": QuantType.QInt8}
-        with export.quiet(python_logging.WARNING):
-            quantize_dynamic(source, target, **options)
-        with open(target, "rb") as file:
-            return file.read()
 
 
 def _check_outputs(directory: str, function, served: graph_models.ServedModel) -> None:

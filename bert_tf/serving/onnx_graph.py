@@ -19,6 +19,9 @@ from bert_tf.store.tensor_files import Weights
 
 OPSET, _IR_VERSION = 20, 9  # the first with Gelu; ONNX Runtime 1.17 or later
 INPUTS = ("input_ids", "input_mask", "segment_ids")
+_MOST_INLINE_BYTES = 1 << 17
+# Not 127: on processors without VNNI the sums of two products saturate.
+_MOST_IN_8_BITS = np.float32(63)
 _MASK_BIAS = np.float32(-10000)  # of a masked key, as in the original
 LOWEST = np.float32(-1e30)
 # The node of an activation, and its attributes.
@@ -40,7 +43,7 @@ _TYPES = {
 class Graph:
     """Nodes and constant tensors; a method returns the name of the tensor that it computes.
 
-    weights: name -> value, what a file may leave to whoever opens it.
+    weights: name -> value; a file may leave large ones to whoever opens it.
     """
 
     def __init__(self):
@@ -91,7 +94,8 @@ class Graph:
     def model(self, name: str, inputs: dict, outputs: dict, weights_file: str | None = None) -> ModelProto:
         """inputs, outputs: name -> (type, dimensions), as in export.json; a name is a dimension of any size.
 
-        weights_file: that the weights are in, of which nothing is said but their sizes. None: in the model.
+        weights_file: that large weights are in, of which nothing is said but their sizes. None: in the model. Small
+          ones always are: ONNX Runtime computes with some while it opens the model.
         """
         entries = [
             [helper.make_tensor_value_info(key, _TYPES[kind], shape) for key, (kind, shape) in group.items()]
@@ -99,7 +103,7 @@ class Graph:
         ]
         stored = [numpy_helper.from_array(value, key) for key, value in self._constants.items()]
         for key, value in self.weights.items():
-            if weights_file:
+            if weights_file and value.nbytes > _MOST_INLINE_BYTES:
                 kind = helper.np_dtype_to_tensor_dtype(value.dtype)
                 tensor = TensorProto(name=key, data_type=kind, dims=value.shape, data_location=TensorProto.EXTERNAL)
                 tensor.external_data.add(key="location", value=weights_file)
@@ -115,18 +119,54 @@ class EncoderGraph(Graph):
 
     opened: its weights, under the original's names, are read where they are needed.
     untrained: of them, those that were saved before they were trained.
+    int8: matrices are in 8 bits, and so are the vectors that they are multiplied with, by their largest value.
     """
 
-    def __init__(self, config: BertConfig, weights: Weights, untrained: Collection[str] = ()):
+    def __init__(self, config: BertConfig, weights: Weights, untrained: Collection[str] = (), int8: bool = False):
         super().__init__()
+        self._int8 = int8
         self.config, self._opened, self.inputs = config, weights, INPUTS
-        self._untrained, self.missing = untrained, []
+        self._untrained, self.missing, self._quantized = untrained, [], set()
 
     def weight(self, name: str, transposed: bool = False) -> str:
-        if name not in self.weights:
+        if name not in self.weights and f"{name}_int8" not in self.weights:
             value = self._read(name)
             self.weights[name] = np.ascontiguousarray(value.T if transposed else value, np.float32)
         return name
+
+    def product(self, x: str, name: str, transposed: bool = False) -> str:
+        """x W, or x Wᵀ, of a matrix of this name."""
+        matrix = self.weight(name, transposed)
+        if not self._int8:
+            return self.op("MatMul", x, matrix)
+        return self._integer_product(x, *self._in_8_bits(matrix, axis=0))
+
+    def _integer_product(self, x: str, matrix: str, scales: str) -> str:
+        numbers, scale, zero = (f"{x}_{part}" for part in ("int8", "scale", "zero"))
+        if numbers not in self._quantized:
+            self.ops("DynamicQuantizeLinear", x, names=(numbers, scale, zero))
+            self._quantized.add(numbers)
+        product = self.cast(self.op("MatMulInteger", numbers, matrix, zero), "float32")
+        return self.op("Mul", product, self.op("Mul", scale, scales))
+
+    def rows(self, name: str, ids: str) -> str:
+        """Rows of a table [V, E]."""
+        table = self.weight(name)
+        if not self._int8:
+            return self.op("Gather", table, ids)
+        table, scales = self._in_8_bits(table, axis=1)
+        return self.op("Mul", self.cast(self.op("Gather", table, ids), "float32"), self.op("Gather", scales, ids))
+
+    def _in_8_bits(self, name: str, axis: int) -> tuple[str, str]:
+        """A matrix as int8, and the scales of its columns (axis 0) or rows (axis 1)."""
+        if name in self.weights:
+            value = self.weights.pop(name)
+            scales = (
+                np.maximum(np.abs(value).max(axis, keepdims=axis == 1), np.finfo(np.float32).tiny) / _MOST_IN_8_BITS
+            )
+            self.weights[f"{name}_scales"] = scales
+            self.weights[f"{name}_int8"] = np.rint(value / scales).astype(np.int8)
+        return f"{name}_int8", f"{name}_scales"
 
     def _read(self, name: str) -> np.ndarray:
         if name in self._opened and name not in self._untrained:
@@ -135,7 +175,7 @@ class EncoderGraph(Graph):
         return np.zeros((1, 1), np.float32)  # nobody runs such a graph
 
     def dense(self, x: str, scope: str, activation: str = "linear") -> str:
-        product = self.op("MatMul", x, self.weight(f"{scope}/kernel"))
+        product = self.product(x, f"{scope}/kernel")
         return self.activated(self.op("Add", product, self.weight(f"{scope}/bias")), activation)
 
     def activated(self, x: str, activation: str) -> str:
@@ -150,7 +190,7 @@ class EncoderGraph(Graph):
 
     def output_layer(self, x: str, scope: str = "") -> str:
         """Logits [..., C]; the matrix is [C, H], as the original stores it."""
-        product = self.op("MatMul", x, self.weight(f"{scope}output_weights", transposed=True))
+        product = self.product(x, f"{scope}output_weights", transposed=True)
         return self.op("Add", product, self.weight(f"{scope}output_bias"))
 
     # --- the encoder -------------------------------------------------------------------------------------------------
@@ -158,7 +198,7 @@ class EncoderGraph(Graph):
     def embeddings(self, ids: str, segments: str) -> str:
         """[B, S, H]."""
         config, scope = self.config, f"{self.config.model_type}/embeddings"
-        x = self.op("Gather", self.weight(word_table(config.model_type)), ids)
+        x = self.rows(word_table(config.model_type), ids)
         if config.type_vocab_size:
             x = self.op("Add", x, self.op("Gather", self.weight(f"{scope}/token_type_embeddings"), segments))
         table, first = self.weight(f"{scope}/position_embeddings"), self.constant([config.first_position], np.int64)
@@ -227,7 +267,7 @@ class EncoderGraph(Graph):
         """Query, key and value [B, S, H] by one product; the scale of the scores is in the query's weights."""
         merged, names = f"{scope}/query_key_value", ("query", "key", "value")
         for leaf, axis in (("kernel", 1), ("bias", 0)):
-            if f"{merged}/{leaf}" not in self.weights:
+            if not {f"{merged}/{leaf}", f"{merged}/{leaf}_int8"} & self.weights.keys():
                 parts = [self._read(f"{scope}/{name}/{leaf}") for name in names]
                 parts[0] = parts[0] * self._scale
                 axis = 0 if self.missing else axis
@@ -311,7 +351,13 @@ class EncoderGraph(Graph):
         x = self.encoder(lambda x: self.tokens_at(x, positions))
         x = self.norm(self.dense(x, f"{scope}/dense", config.masked_lm_act or config.activation), scope)
         rows = self.op("Reshape", x, self.constant([-1, config.embedding_size], np.int64))
-        table, bias = self.weight(word_table(config.model_type)), self.weight("cls/predictions/output_bias")
+        table, bias = word_table(config.model_type), self.weight("cls/predictions/output_bias")
+        if self._int8:
+            table, scales = self._in_8_bits(self.weight(table), axis=1)
+            scales = self.op("Reshape", scales, self.constant([-1], np.int64))
+            logits = self.op("Add", self._integer_product(rows, self.op("Transpose", table), scales), bias)
+        else:
+            logits = self.op("Gemm", rows, self.weight(table), bias, transB=1)
         sizes = self.op("Shape", x, start=0, end=2)
         shape = self.op("Concat", sizes, self.constant([config.vocab_size], np.int64), axis=0)
-        return self.op("Reshape", self.op("Gemm", rows, table, bias, transB=1), shape)
+        return self.op("Reshape", logits, shape)

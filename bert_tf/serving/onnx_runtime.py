@@ -45,7 +45,7 @@ class _Session:
         options.add_session_config_entry("session.load_model_format", "ONNX")
         options.intra_op_num_threads = threads or available_cores()
         self._tensors = {}  # they must live as long as the session, which does not copy them
-        for name, value in (tensors or {}).items():
+        for name, value in (tensors or {}).items():  # of those in the model, too
             self._tensors[name] = onnxruntime.OrtValue.ortvalue_from_numpy(value)
             options.add_initializer(name, self._tensors[name])
         self._session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
@@ -61,9 +61,9 @@ class _Session:
         return dict(zip(self._outputs, self._session.run(self._outputs, inputs), strict=True))
 
     def compute(self, features: Mapping[str, np.ndarray]) -> np.ndarray | dict[str, np.ndarray]:
-        """What the Keras model returns: logits, or a dict of outputs."""
+        """Logits, or the only output, or a dict of several."""
         outputs = self.run(features)
-        return outputs.get("logits", outputs)
+        return outputs.get("logits", outputs if len(outputs) > 1 else next(iter(outputs.values())))
 
 
 class OnnxModel(_Session):
@@ -123,7 +123,7 @@ class OpenedOnnxModel(_Session):
         if dtype not in DTYPES:
             raise ValueError(f"dtype={dtype!r:.80} is not one of {', '.join(DTYPES)}")
         self._describe(opened, task)
-        graph = EncoderGraph(opened.needed_config(), opened.weights, opened.head.untrained)
+        graph = EncoderGraph(opened.needed_config(), opened.weights, opened.head.untrained, dtype == "int8")
         axes = ["batch", "choices", "length"] if task == "multiple_choice" else ["batch", "length"]
         inputs, outputs = dict.fromkeys(INPUTS, ("int32", axes)), {}
         if task == "encoder":

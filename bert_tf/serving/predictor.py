@@ -34,8 +34,9 @@ class Answerer:
 
     Attributes:
       path: what was opened: of a directory of versions the newest.
-      export: the `loaded_export.Export` of a SavedModel, else None; then tokenizer, files and model are not None. The
-        model is an `OnnxModel`, an `OpenedOnnxModel` or a `KerasModel`.
+      export: the `loaded_export.Export` of a SavedModel, else None; then tokenizer, files and runtime are not None.
+      runtime: what computes: an `OnnxModel`, an `OpenedOnnxModel` or a `KerasModel`.
+      model: the Keras model, if that computes, else None.
 
     Args:
       path, batch_size, runtime, dtype, threads, trust: see `Predictor`.
@@ -62,19 +63,19 @@ class Answerer:
         true_or_false(trust=trust)
         opened = path if isinstance(path, OpenedModel) else open_model(path, or_export=True)
         self.path, self.batch_size = opened.path, batch_size
-        self.export = self.tokenizer = self.files = self.model = None
+        self.export = self.tokenizer = self.files = self.runtime = self.model = None
         if opened.export and (runtime or dtype):
             raise ValueError(f"runtime={runtime}, dtype={dtype}: what an export computes is decided when it is written")
         if opened.export:
             if opened.is_onnx:
                 from bert_tf.serving.onnx_runtime import OnnxModel
 
-                self.model = OnnxModel(self.path, threads, pooling)
+                self.runtime = OnnxModel(self.path, threads, pooling)
             else:
                 from bert_tf.serving.loaded_export import Export
 
                 self.export = Export(self.path, trust)
-            task = (self.export or self.model).task
+            task = (self.export or self.runtime).task
             if task not in self.tasks:
                 raise ValueError(f"{self.path} is an export for {task}, not for {self.tasks[0]}")
         if not self.export:
@@ -85,11 +86,12 @@ class Answerer:
                 from bert_tf.serving.onnx_runtime import OpenedOnnxModel
 
                 arguments = {"dtype": dtype or "float32", "threads": threads, "pooling": pooling}
-                self.model = OpenedOnnxModel(opened, self.tasks[0], **arguments)
+                self.runtime = OpenedOnnxModel(opened, self.tasks[0], **arguments)
             else:
                 from bert_tf.serving.keras_runtime import KerasModel
 
-                self.model = KerasModel(opened, self.tasks[0], dtype=dtype or "float32", pooling=pooling)
+                self.runtime = KerasModel(opened, self.tasks[0], dtype=dtype or "float32", pooling=pooling)
+                self.model = self.runtime.model
 
     def length(self, given: int | None) -> int:
         if not self.export:
@@ -112,9 +114,9 @@ class Answerer:
         """(row numbers, the model's outputs for them) of each batch of token rows."""
 
         def outputs_of(chosen):
-            return chosen, self.model.compute(self.features(rows, chosen))
+            return chosen, self.runtime.compute(self.features(rows, chosen))
 
-        return mapped_in_order(outputs_of, self._batches(rows.lengths), self.model.batches_at_once)
+        return mapped_in_order(outputs_of, self._batches(rows.lengths), self.runtime.batches_at_once)
 
     def computed(self, rows: TokenRows, *shape: int) -> np.ndarray:
         """float32 [n, *shape]: the model's outputs for all token rows in their order."""
@@ -220,7 +222,7 @@ class Predictor(Answerer):
         else:
             from bert_tf.tasks.classification.settings import trained_on_pairs
 
-            self.task, head = task_of(self.model), self.files.head
+            self.task, head = task_of(self.runtime), self.files.head
             with naming_flag(self.path):
                 self._gives_probability = self.task.is_regression and head.gives_probability()
             self.windows = task_rows.windows_of_model(head, self.tokenizer, self.max_seq_length)

@@ -151,7 +151,9 @@ def answerer(small, tmp_path_factory):
 def answer(answerer):
     settings = QuestionAnsweringSettings(answerer.windows, answerer.predictions)
     encoder = TextEncoder(answerer.tokenizer, 48, split_unknown=True)
-    served = ServedQuestionAnswering(answerer.model, encoder, settings, window_batch=8)
+    served = ServedQuestionAnswering(
+        QuestionAnswerer(answerer.path, runtime="tensorflow").model, encoder, settings, window_batch=8
+    )
     return tf.function(served.answer, input_signature=[TEXTS, TEXTS])
 
 

@@ -169,7 +169,7 @@ def choices_of_the_script(chooser, questions, folder) -> list[dict]:
     ]
     rows = encode_examples(examples, chooser.tokenizer, 64)
     settings = {"batch_size": 2, "max_seq_length": 64, "static_padding": False}
-    logits = predict_logits(lambda batches: (np.asarray(chooser.model(batch)) for batch in batches), rows, **settings)
+    logits = predict_logits(lambda batches: map(chooser.runtime.compute, batches), rows, **settings)
     ChoiceTask(None).write_predictions(str(folder), ExampleSet("test", rows, examples), logits)
     return [json.loads(line) for line in (folder / "predictions.jsonl").read_text(encoding="utf-8").splitlines()]
 
