@@ -23,7 +23,6 @@ from bert_tf.system.messages import escape_control_characters
 from bert_tf.system.text_files import naming_damaged, read_bytes
 from bert_tf.system.workers import available_cores
 
-DTYPES = ("float32", "int8")
 _WEIGHTS_FILE = "weights"
 
 
@@ -33,8 +32,6 @@ class _Session:
     threads: that compute a batch; None: one for each core.
     """
 
-    batches_at_once = 1  # each is computed by all cores
-
     def keep_matrices(self) -> None:
         """Nothing: the weights are constants of every graph; see `KerasModel`."""
 
@@ -43,7 +40,8 @@ class _Session:
         options = onnxruntime.SessionOptions()
         # Not by its first bytes: ONNX Runtime has a format of its own, which may name other files, too.
         options.add_session_config_entry("session.load_model_format", "ONNX")
-        options.intra_op_num_threads = threads or available_cores()
+        options.intra_op_num_threads = threads = threads or available_cores()
+        self.batches_at_once = max(1, available_cores() // threads)
         self._tensors = {}  # they must live as long as the session, which does not copy them
         for name, value in (tensors or {}).items():  # of those in the model, too
             self._tensors[name] = onnxruntime.OrtValue.ortvalue_from_numpy(value)
@@ -102,7 +100,7 @@ class OnnxModel(_Session):
 class OpenedOnnxModel(_Session):
     """A model of any format, which was opened, with the output layer of a task. Threads may share it.
 
-    task: a name of `tasks.table.TASKS`; not "masked_lm". dtype: one of DTYPES.
+    task: a name of `tasks.table.TASKS`; not "masked_lm". dtype: "float32" or "int8".
     pooling: how vectors are made of the outputs of an "encoder", see `SentenceSettings`.
 
     labels, num_labels, problem_type: as those of the Keras model.
@@ -120,8 +118,6 @@ class OpenedOnnxModel(_Session):
         threads: int | None = None,
         pooling: str | None = None,
     ):
-        if dtype not in DTYPES:
-            raise ValueError(f"dtype={dtype!r:.80} is not one of {', '.join(DTYPES)}")
         self._describe(opened, task)
         graph = EncoderGraph(opened.needed_config(), opened.weights, opened.head.untrained, dtype == "int8")
         axes = ["batch", "choices", "length"] if task == "multiple_choice" else ["batch", "length"]

@@ -22,6 +22,7 @@ _SECONDS_WITHOUT_PROGRESS = 5
 
 
 RUNTIMES = ("onnxruntime", "tensorflow")
+DTYPES = ("float32", "int8", "bfloat16")  # the first two of ONNX Runtime, the others of TensorFlow
 OPTIONS = ("runtime", "dtype", "threads", "trust")  # of all answerers, see `Predictor`
 
 
@@ -146,6 +147,8 @@ def _runtime_of(opened: OpenedModel, given: str | None, dtype: str | None) -> st
     """The runtime given, else ONNX Runtime if it is installed, on a CPU, for what it computes."""
     if given not in (None, *RUNTIMES):
         raise ValueError(f"runtime={given!r:.80} is not one of {', '.join(RUNTIMES)}")
+    if dtype not in (None, *DTYPES):
+        raise ValueError(f"dtype={dtype!r:.80} is not one of {', '.join(DTYPES)}")
     cannot = None
     if opened.head.window_pooling:
         cannot = "the model reads long texts in windows"
