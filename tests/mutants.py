@@ -149,7 +149,7 @@ MUTANTS = {
         ("np.argsort(-scores[best]", "np.argsort(scores[best]"),
         ("min(k, len(self.vectors))", "k")],
     ("serving/text_index.py", "serving/test_embedder.py::test_vectors_that_are_compared_by_their_products"): [
-        ("normalized(vectors)) if similarity == \"cosine\" else vectors", "normalized(vectors))")],
+        ("normalized(vectors) if similarity == \"cosine\" else vectors", "normalized(vectors)")],
     ("serving/text_index.py", "serving/test_embedder.py::test_an_index_is_saved_next_to_its_texts"): [
         ("np.abs(computed - first[: len(computed)]).max(initial=0) > _ALIKE", "False")],
     ("serving/text_index.py", "serving/test_embedder.py::test_prompts_of_queries_and_texts"): [
@@ -245,8 +245,12 @@ MUTANTS = {
         ("(size := size + entry.size) > _MOST_UNPACKED", "False"),
         ("if sum(entry.file_size for entry in zipped.infolist()) > _MOST_UNPACKED", "if False"),
         ("if checksum != published", "if checksum != checksum")],
-    ("serving/onnx_export.py", "serving/test_export_onnx.py::test_the_files_of_a_version"): [
-        ('attributes["epsilon"] = float(epsilon.item())', "pass")],
+    ("serving/onnx_graph.py", "serving/test_export_onnx.py::test_the_files_of_a_version"): [
+        ("epsilon=self.config.layer_norm_eps", "epsilon=1e-5")],
+    ("serving/onnx_graph.py", "serving/test_onnx_runtime.py::test_answers_are_those_of_tensorflow"): [
+        ("mask), self.constant(_MASK_BIAS))", "mask), self.constant(np.float32(0)))"),
+        ("parts[0] = parts[0] * self._scale", "pass"),
+        ("config.choice_act if head.architecture", "None if head.architecture")],
     ("models/layer_loop.py", "training/test_equal_steps.py::test_steps_end_as_those_of_unrolled_layers"): [
         ("x_gradient + tf.gather(inputs_gradient, turn)", "x_gradient"),
         ("tf.gather(record, turn)", "tf.gather(record, 0)")],

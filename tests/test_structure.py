@@ -137,7 +137,7 @@ def test_private_names_stay_in_their_module():
 
 # Optional requirements; an error says so if one is missing. Tests need them, so they are in requirements-dev.txt.
 OPTIONAL = {
-    "transformers", "apache-beam", "dask", "jieba", "fugashi", "unidic-lite", "onnx", "onnxruntime", "tf2onnx",
+    "transformers", "apache-beam", "dask", "jieba", "fugashi", "unidic-lite",
 }  # fmt: skip
 IMPORTED_BY_OTHERS = {"tf-keras"}  # by tf-models-official
 # They share a name, or are not installed with every TensorFlow.

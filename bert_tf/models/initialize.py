@@ -15,7 +15,7 @@ from bert_tf.models import layers
 from bert_tf.store import variable_names
 from bert_tf.store.description import read_head
 from bert_tf.store.open import open_weights
-from bert_tf.store.tensor_files import Weights
+from bert_tf.store.tensor_files import Weights, incomplete
 from bert_tf.system.hub import path_of
 from bert_tf.system.messages import abbreviated_list
 
@@ -110,17 +110,10 @@ def initialize(
     if must_have_all and missing:
         raise ValueError(f"{path} lacks {len(missing)} of the run's variables: {abbreviated_list(missing)}.")
     for name in shared:
-        variables[name].assign(finite_value(weights, name))
+        variables[name].assign(weights.read_finite(name))
         layers.mark_initialized(variables[name])
     unused = dict.fromkeys(sorted(set(shapes) - set(shared)), "") | weights.unused
     return Initialization(path, shared, missing, unused)
-
-
-def finite_value(weights: Weights, name: str) -> np.ndarray:
-    value = weights.read(name)
-    if not np.isfinite(value).all():
-        raise ValueError(f"{weights.path}: {name} has NaN or infinite values.")
-    return value
 
 
 def initialize_model(
@@ -210,9 +203,7 @@ def check_complete(result: Initialization, model: keras.Model, unread: tuple[str
     unread: beginnings of the names of variables that are not needed.
     """
     if missing := [name for name in _random_variables(result, model) if not name.startswith(unread)]:
-        verb = "holds, but untrained," if _UNTRAINED in map(result.unused.get, missing) else "lacks"
-        what = f"{len(missing)} of the model's variables, so that its answers would be random"
-        raise ValueError(f"{result.checkpoint} {verb} {what}: {abbreviated_list(missing)}. Train it first.")
+        raise incomplete(result.checkpoint, missing, _UNTRAINED in map(result.unused.get, missing))
 
 
 def untrained_variables(model: keras.Model) -> list[str]:

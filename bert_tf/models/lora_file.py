@@ -95,7 +95,7 @@ def load_lora(model: keras.Model, path: str) -> None:
         order = head_config.order_of(labels, wanted, path, "Load the encoder with these labels.")
         trained = head_config.reordered(trained, order) if order else trained
     for name in changed:  # all are found right before any is assigned
-        initialize.finite_value(trained, name)
+        trained.read_finite(name)
     initialize.initialize({name: variables[name] for name in changed}, trained, must_have_all=True)
     if labels and not wanted:
         model.head_config = dataclasses.replace(model.head_config, labels=labels)

@@ -6,29 +6,23 @@ Shape legend: n texts, H hidden size.
 import copy
 import dataclasses
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-import keras
 import numpy as np
-import tensorflow as tf
 from absl import logging
 
-from bert_tf.data.token_rows import rows_of_texts
-from bert_tf.models import layers
-from bert_tf.models.task_models import BertModel
+from bert_tf.data.token_rows import TokenRows, rows_of_texts
 from bert_tf.serving.predictor import Answerer
-from bert_tf.serving.text_index import TextIndex, normalize_for
+from bert_tf.serving.text_index import TextIndex, normalize_for, normalized
 from bert_tf.store.description import SIMILARITIES
 from bert_tf.store.open import open_model
 from bert_tf.system.checks import check_integer, list_of_strings, true_or_false
-from bert_tf.training.settings import DTYPE_POLICIES
+
+if TYPE_CHECKING:
+    import tensorflow as tf
 
 # In bfloat16, a batch takes a twentieth less time if the matrices are constants, but that takes a second graph.
 _CONSTANTS_FROM = 10_000  # texts per call
-_MOST_BYTES = 1_900_000_000  # of constants: a graph is a protocol buffer, which must be smaller than 2 GiB
-
-
-class _Encoder(BertModel):
-    reads_pooler = False
 
 
 class Embedder(Answerer):
@@ -48,8 +42,7 @@ class Embedder(Answerer):
       max_seq_length: longer texts lose their last tokens. Default: what the directory says, else the model's maximum.
       batch_size: texts computed together. On a CPU several batches are computed at once; with the environment variable
         TF_NUM_INTRAOP_THREADS=1, set before TensorFlow is imported, each has a core of its own, which is faster.
-      dtype: arithmetic of the matrix products: "float32" or, with vectors to about 2 decimals, "bfloat16".
-      trust: load an export whatever its graph may do, see `loaded_export.Export`.
+      options: as for `Predictor`. Vectors in "bfloat16" are right to about 2 decimals.
 
     Raises:
       FileNotFoundError, ValueError: there is no model, or it makes vectors in a way that is not supported; pooling or
@@ -57,9 +50,7 @@ class Embedder(Answerer):
     """
 
     tasks = ("encoder",)
-    model_class = _Encoder
     action = "embed"
-    _constants = False
     _skipped = 0  # tokens of the prompt that the pooling leaves out
 
     def __init__(
@@ -69,15 +60,13 @@ class Embedder(Answerer):
         pooling: str | None = None,
         max_seq_length: int | None = None,
         batch_size: int = 32,
-        dtype: str | None = None,
-        trust: bool = False,
+        **options,
     ):
-        self.model_arguments = {"dtype": DTYPE_POLICIES[dtype or "float32"]}
         opened = open_model(path, for_vectors=True, or_export=True)
-        super().__init__(opened, batch_size, trust)
+        if pooling and opened.export and not opened.is_onnx:
+            raise ValueError(f"pooling={pooling}: what an export computes is decided when it is written")
         self.settings = opened.sentences
-        if (self.export and pooling) or (opened.export and dtype):
-            raise ValueError(f"pooling={pooling}, dtype={dtype}: what an export computes is decided when it is written")
+        super().__init__(opened, batch_size, pooling=pooling or self.settings.pooling, **options)
         if self.export:
             self.max_seq_length = self.length(max_seq_length)
             self.size = self.export.description["signatures"]["embed"]["outputs"]["vector"][1][-1]
@@ -89,41 +78,16 @@ class Embedder(Answerer):
         length = self.settings.length_for(self.files.config) if max_seq_length is None else max_seq_length
         self.max_seq_length, self.size = self.length(length), self.settings.size_for(self.files.config)
 
-    def batch_outputs(self, features):
-        if not isinstance(self.model, keras.Model):  # an ONNX export
-            outputs = self.model(features)["sequence_output"]
-            return layers.pooled(outputs, features["input_mask"], self.settings.pooling, self._skipped)
-        return layers.sentence_vectors(self.model, features, self.settings.pooling, self._skipped, training=False)
-
-    def _keep_matrices(self) -> None:
-        """Makes bfloat16 matrices constants, if they fit: oneDNN reorders a variable each time before it multiplies."""
-        if self._graph is None or self._constants or self.model.compute_dtype != "bfloat16":
-            return
-        kernels = [variable for variable in self.model.variables if variable.path.endswith("/kernel")]
-        values = [tf.cast(kernel.value, "bfloat16").numpy() for kernel in kernels]
-        if sum(value.nbytes for value in values) > _MOST_BYTES:
-            return
-
-        def run(features):
-            constants = [tf.constant(value) for value in values]
-            with keras.StatelessScope(state_mapping=list(zip(kernels, constants, strict=True))):
-                return self.batch_outputs(features)
-
-        self._graph, self._constants = tf.function(run, autograph=False), True
+    def features(self, rows: TokenRows, chosen: np.ndarray) -> dict[str, np.ndarray]:
+        return super().features(rows, chosen) | {"skipped": np.array([self._skipped], np.int32)}
 
     def _prompt(self, name: str | None) -> str:
-        """The text put before each input; sets up the pooling to skip it."""
-        if self.export:
-            if name is not None:
-                raise ValueError(f"prompt_name={name!r}: what an export computes was decided when it was written")
-            return ""
-        prompt = self.settings.prompt(name)
-        skipped = self.settings.skipped(prompt, self.tokenizer)
-        if skipped != self._skipped:
-            self._skipped = skipped
-            if self._graph is not None:
-                self._graph, self._constants = tf.function(self.batch_outputs, autograph=False), False
-        return prompt
+        """The text put before each input."""
+        if not self.export:
+            return self.settings.prompt(name)
+        if name is not None:
+            raise ValueError(f"prompt_name={name!r}: what an export computes was decided when it was written")
+        return ""
 
     def encode(
         self,
@@ -135,7 +99,7 @@ class Embedder(Answerer):
         batch_size: int | None = None,
         show_progress_bar: bool | None = None,
         convert_to_tensor: bool = False,
-    ) -> np.ndarray | tf.Tensor:
+    ) -> "np.ndarray | tf.Tensor":
         """float32 [n, H]: the vectors of texts, in their order.
 
         Args:
@@ -151,8 +115,8 @@ class Embedder(Answerer):
         true_or_false(normalize=normalize, normalize_embeddings=normalize_embeddings)
         prompt, normalize = self._prompt(prompt_name), normalize_embeddings or normalize
         texts = list_of_strings(texts, "texts", "embedder(text)")
-        if len(texts) >= _CONSTANTS_FROM:
-            self._keep_matrices()
+        if len(texts) >= _CONSTANTS_FROM and self.runtime:
+            self.runtime.keep_matrices()
         this_time = copy.copy(self)
         this_time.batch_size = self.batch_size if batch_size is None else batch_size
         this_time.shows_progress = show_progress_bar
@@ -163,6 +127,7 @@ class Embedder(Answerer):
             rows = this_time.exported("embed", list(map(len, texts)), {"text": texts})
             vectors = np.array([row["vector"] for row in rows])
         else:
+            this_time._skipped = self.settings.skipped(prompt, self.tokenizer)
             stripped = [(prompt + text).strip() for text in texts]
             rows, cut = rows_of_texts(stripped, self.tokenizer, self.max_seq_length, self.settings.lower)
             if cut:
@@ -171,13 +136,24 @@ class Embedder(Answerer):
             if empty := sum(not text.strip() for text in texts):
                 self.warn("%d of %d texts are empty; their vectors mean nothing.", empty, len(texts))
             vectors = this_time.computed(rows, self.files.config.hidden_size)
-        vectors = keras.ops.convert_to_numpy(layers.finished(vectors, self.settings, normalize))
-        return tf.convert_to_tensor(vectors) if convert_to_tensor else vectors
+        vectors = self._finished(vectors, normalize)
+        if not convert_to_tensor:
+            return vectors
+        import tensorflow as tf
+
+        return tf.convert_to_tensor(vectors)
+
+    def _finished(self, vectors: np.ndarray, normalize: bool | None) -> np.ndarray:
+        """Vectors after the further steps of the directory; see `layers.finished`."""
+        if self.settings.normalize and normalize is None:
+            vectors = normalized(vectors)
+        vectors = vectors[..., : self.settings.truncate_dim]
+        return normalized(vectors) if normalize else vectors
 
     def similarity(self, vectors: np.ndarray, others: np.ndarray) -> np.ndarray:
         """float32 [n, m]: how alike vectors [n, H] and others [m, H] are, by the function of `search`."""
         both = [np.atleast_2d(np.asarray(each, np.float32)) for each in (vectors, others)]
-        first, second = map(layers.normalized, both) if self._similarity() == "cosine" else both
+        first, second = map(normalized, both) if self._similarity() == "cosine" else both
         return np.asarray(first) @ np.asarray(second).T
 
     def get_sentence_embedding_dimension(self) -> int:

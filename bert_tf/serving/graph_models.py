@@ -168,7 +168,7 @@ class ServedClassifier(ServedLogits):
     def __init__(self, model, encoder, head: HeadConfig, text_pairs: bool = False):
         super().__init__(model, encoder)
         self.labels, self.problem_type, self._text_pairs = task_of(model).labels or (), model.problem_type, text_pairs
-        self._gives_probability = self.problem_type == "regression" and head.gives_probability()
+        self.gives_probability = self.problem_type == "regression" and head.gives_probability()
         self.facts = {} if head.pairs is None else {"pairs": head.pairs}
         # Not foldable: windows of a text are pooled together, and a causal model pools its last token.
         self.folds = model.head_config.variant is None and not model.config.is_causal
@@ -187,7 +187,7 @@ class ServedClassifier(ServedLogits):
     def answers(self, logits, features):
         del features
         logits = tf.cast(logits, tf.float32)  # [B, C]
-        if self._gives_probability:
+        if self.gives_probability:
             return {"probability": tf.sigmoid(logits[:, 0])}
         if self.problem_type == "regression":
             return {"score": logits[:, 0]}
@@ -298,8 +298,8 @@ class ServedMaskedLM(ServedModel):
     def __init__(self, model, encoder, top_k: int = 5):
         super().__init__(model, encoder)
         tokenizer = encoder.tokenizer
-        self._top_k = min(top_k, tokenizer.vocab_size)
-        self._pieces = tuple(tokenizer.spell(tokenizer.inv_vocab[index]) for index in range(tokenizer.vocab_size))
+        self.top_k = min(top_k, tokenizer.vocab_size)
+        self.pieces = tuple(tokenizer.spell(tokenizer.inv_vocab[index]) for index in range(tokenizer.vocab_size))
 
     def model_inputs(self):
         return {**IDS, "masked_lm_positions": tf.TensorSpec([None, None], tf.int32, "masked_lm_positions")}
@@ -325,10 +325,10 @@ class ServedMaskedLM(ServedModel):
         positions = tf.where(from_end > 0, length - from_end, 0)
         logits = self.run({**features, "masked_lm_positions": positions})
         logits = tf.cast(logits, tf.float32)[..., : self.encoder.tokenizer.vocab_size]
-        best = tf.math.top_k(tf.nn.softmax(logits), self._top_k)
+        best = tf.math.top_k(tf.nn.softmax(logits), self.top_k)
         real = tf.sequence_mask(counts, tf.shape(positions)[1])
         return {
-            "tokens": tf.where(real[..., None], tf.gather(tf.constant(self._pieces), best.indices), ""),
+            "tokens": tf.where(real[..., None], tf.gather(tf.constant(self.pieces), best.indices), ""),
             "scores": tf.where(real[..., None], best.values, 0.0),
             "positions": tf.where(real, positions, -1),
         }

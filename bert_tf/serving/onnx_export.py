@@ -7,31 +7,26 @@ export_dir/VERSION/model.onnx or model_int8.onnx    operators of ONNX only; any 
 """
 
 import dataclasses
-import itertools
-import logging as python_logging
-import os
 import posixpath
-from collections.abc import Iterator
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import tensorflow as tf
 from absl import logging
+from onnx import ModelProto
 
+from bert_tf.models.initialize import model_weights
 from bert_tf.serving import export, graph_models
-from bert_tf.serving.loaded_export import OnnxModel, messages_in
+from bert_tf.serving.onnx_graph import OPSET, EncoderGraph
+from bert_tf.serving.onnx_runtime import OnnxModel, messages_in
 from bert_tf.store import save
 from bert_tf.store.description import config_files
 from bert_tf.store.open import ONNX_FILES, OpenedModel
-from bert_tf.system import storage
-from bert_tf.system.messages import without_notes
 from bert_tf.system.storage import write_file
 from bert_tf.system.text_files import exists, read_bytes
 from bert_tf.tasks import table
 from bert_tf.tasks.table import TASKS
 
-OPSET = 20  # the first with Gelu; ONNX Runtime 1.17 or later
-_CONVERTED_OPSET = 18  # the newest of tf2onnx; the operators that it writes are the same in opset 20
-_IR_VERSION = 9  # of opset 20
 _TOLERANCE = 1e-3
 _AXES = {2: ("batch", "length"), 3: ("batch", "choices", "length")}
 # The second axis of outputs, if not the length.
@@ -56,7 +51,7 @@ def export_onnx(
 
     Args:
       model_dir, task, version, top_k: as for `export.export_saved_model`.
-      int8: the weights of the matrix products and the word embeddings in 8 bits, by ONNX Runtime's dynamic quantizer.
+      int8: the weights of the matrix products and the word embeddings in 8 bits, a column or row each with its scale.
       max_seq_length: recorded for those who cut texts; the file takes rows up to what the model can take.
     """
     export.new_version(export_dir, version)
@@ -67,10 +62,11 @@ def export_onnx(
         raise ValueError(f"--format=onnx: {opened.path} reads long texts in windows; the format takes one row each.")
     served.folds = False
     function = _function(served)
-    content = _converted(function, task)
+    signatures = export.describe({"serve_ids": function})
+    content = _model(served, task, signatures["serve_ids"]).SerializeToString()  # to be compared
     description = {"task": task, "format": "onnx", "dtype": "int8" if int8 else "float32", "opset": OPSET}
     description |= {"max_seq_length": served.encoder.max_seq_length, "labels": list(served.labels)}
-    description |= {"problem_type": served.problem_type, "signatures": export.describe({"serve_ids": function})}
+    description |= {"problem_type": served.problem_type, "signatures": signatures}
     with export.version_folder(export_dir) as folder:
         tf.io.gfile.makedirs(folder)
         _write_files_of_model(folder, opened, task, served)
@@ -81,7 +77,7 @@ def export_onnx(
         if int8:
             tf.io.gfile.remove(path)
             path = posixpath.join(folder, ONNX_FILES[True])
-            content = _quantized(content)
+            content = _model(served, task, signatures["serve_ids"], int8).SerializeToString()
             write_file(path, content)
         export.write_description(folder, {**description, "ops": sorted(_checked(content))})
         target = export.publish(folder, export_dir, version)
@@ -110,69 +106,83 @@ def _function(served: graph_models.ServedModel) -> tf.types.experimental.Concret
     return tf.function(call, specs, autograph=False).get_concrete_function()
 
 
-def _converted(function: tf.types.experimental.ConcreteFunction, task: str) -> bytes:
-    """The content of the ONNX file of a function."""
-    from tf2onnx import optimizer, tf_loader, tfonnx
-
-    inputs = {tensor.name: tensor.name.split(":")[0] for tensor in function.inputs if tensor.dtype != tf.resource}
-    outputs = {tensor.name: name for name, tensor in function.structured_outputs.items()}
-    # All of the library's that do something here, but not the one for chains of reshapes: it removes the first of two
-    # even if the second one has a 0, which stands for a size of the first one's result.
-    chosen = ("ConstFold", "Loop", "MergeDuplicatedNodes", "Reshape", "Identity")
-    optimizers = {name: getattr(optimizer, f"{name}Optimizer") for name in chosen}
-    with export.quiet(python_logging.WARNING), without_notes(), tf.device("CPU:0"):
-        graph_def = tf_loader.from_function(function, list(inputs), list(outputs))
-        with tf.Graph().as_default() as graph:
-            tf.import_graph_def(graph_def, name="")
-            converted = tfonnx.process_tf_graph(
-                graph,
-                continue_on_error=True,  # an operator that is left is found by the check of the file
-                opset=_CONVERTED_OPSET,
-                input_names=list(inputs),
-                output_names=list(outputs),
-                tensors_to_rename={**inputs, **outputs},
-            )
-            converted = optimizer.optimize_graph(converted, optimizers=optimizers)
-            _fuse(converted)
-            model = converted.make_model(task)
-    del model.opset_import[:]
-    model.opset_import.add(domain="", version=OPSET)
-    model.ir_version = _IR_VERSION
-    model.doc_string, model.graph.name, model.graph.doc_string = "", task, ""
-    _number(model.graph)
-    for entries, is_input in ((model.graph.input, True), (model.graph.output, False)):
-        for entry in entries:
-            sizes = entry.type.tensor_type.shape.dim
-            names = _AXES[len(sizes)] if is_input else ("batch", _SECOND_AXIS.get(task, "length"))
-            for number, size in enumerate(sizes):
-                if not size.HasField("dim_value"):
-                    size.dim_param = names[number] if number < len(names) else f"axis_{number}"
-    return model.SerializeToString()
+def _model(
+    served: graph_models.ServedModel, task: str, described: Mapping[str, Mapping], int8: bool = False
+) -> ModelProto:
+    """The file, whose inputs and outputs are described as in export.json."""
+    graph = EncoderGraph(served.model.config, model_weights(served.model), int8=int8)
+    if task == "encoder":
+        outputs = graph.vectors()
+    elif task == "squad":
+        outputs = graph.span_logits()
+    elif task == "masked_lm":
+        outputs = _guesses(graph, served.encoder.tokenizer.mask_id, served.pieces, served.top_k)
+    else:
+        logits = graph.logits(task, served.model.head_config)
+        outputs = {"logits": logits, **_answers(graph, logits, task, served)}
+    for name, tensor in outputs.items():
+        graph.op("Identity", tensor, name=name)
+    axes = ("batch", _SECOND_AXIS.get(task, "length"))
+    outputs = {name: (kind, _named(shape, axes)) for name, (kind, shape) in described["outputs"].items()}
+    inputs = {name: (kind, _named(shape, _AXES[len(shape)])) for name, (kind, shape) in described["inputs"].items()}
+    return graph.model(task, inputs, outputs)
 
 
-def _number(graph) -> None:
-    """Sorts a graph by what its outputs need, and numbers its parts: the converter's order and names change from run to
-    run, and the same model is to have the same bytes."""
-    made_by = {name: node for node in graph.node for name in node.output}
-    names = {entry.name: entry.name for entry in (*graph.input, *graph.output)}
-    positions, waiting = {"": 0}, [entry.name for entry in reversed(graph.output)]
-    while waiting:
-        node = made_by.get(waiting[-1])
-        missing = [name for name in node.input if name not in positions] if node else []
-        waiting += reversed(missing)
-        if not missing:
-            for name in node.output if node else waiting[-1:]:
-                positions.setdefault(name, len(positions))
-            waiting.pop()
-    names = {name: f"tensor_{position}" if name else "" for name, position in positions.items()} | names
-    graph.node.sort(key=lambda node: positions[node.output[0]])
-    graph.initializer.sort(key=lambda tensor: positions[tensor.name])
-    del graph.value_info[:]
-    for tensor in graph.initializer:
-        tensor.name = names[tensor.name]
-    for number, node in enumerate(graph.node):
-        node.name, node.doc_string = f"{node.op_type}_{number}", ""
-        node.input[:], node.output[:] = ([names[name] for name in part] for part in (node.input, node.output))
+def _named(shape: Sequence[int | None], axes: Sequence[str]) -> list[int | str]:
+    return [size or (axes[number] if number < len(axes) else f"axis_{number}") for number, size in enumerate(shape)]
+
+
+def _answers(graph: EncoderGraph, logits: str, task: str, served: graph_models.ServedModel) -> dict[str, str]:
+    """What the task's `ServedLogits.answers` makes of logits."""
+    first = graph.constant(0, np.int64)
+    if served.problem_type == "regression":
+        name, score = ("probability", graph.op("Sigmoid", logits)) if served.gives_probability else ("score", logits)
+        return {name: graph.op("Gather", score, first, axis=-1)}
+    names = graph.constant(list(served.labels), object)
+    if served.problem_type == "multi_label_classification":
+        probabilities = graph.op("Sigmoid", logits)
+        holds = graph.op("Greater", probabilities, graph.constant(0.5, np.float32))
+        return {"labels": graph.repeated(names, logits), "probabilities": probabilities, "holds": holds}
+    probabilities = graph.op("Softmax", logits, axis=-1)
+    best, score = graph.op("ArgMax", logits, axis=-1, keepdims=0), graph.largest(probabilities)
+    if task == "multiple_choice":
+        return {"choice": graph.cast(best, "int32"), "score": score, "probabilities": probabilities}
+    label = graph.op("Gather", names, best)
+    if task == "ner":
+        real = graph.cast(graph.inputs[1], "bool")
+        return {"tags": graph.where(real, label, ""), "scores": graph.where(real, score, np.float32(0))}
+    return {"label": label, "score": score, "labels": graph.repeated(names, logits), "probabilities": probabilities}
+
+
+def _guesses(graph: EncoderGraph, mask_id: int, pieces: Sequence[str], top_k: int) -> dict[str, str]:
+    """What `ServedMaskedLM.outputs` returns."""
+    zero, one = graph.constant(0, np.int64), graph.constant([1], np.int64)
+    is_mask = graph.op("Equal", graph.inputs[0], graph.constant(mask_id, np.int32))
+    counts = graph.op("ReduceSum", graph.cast(is_mask, "int64"), one)  # [B, 1]
+    length = graph.size(graph.inputs[0], 1)
+    # Counted from the end, so that the first is largest. At least one place, which some operators need.
+    from_end = graph.where(is_mask, graph.op("Sub", length, graph.range(length)), np.int64(0))
+    most = graph.op("Max", graph.op("Reshape", graph.op("ReduceMax", counts, keepdims=0), one), one)
+    from_end, _ = graph.ops("TopK", from_end, most, names=("from_end", "from_end_indices"))  # [B, M]
+    places = graph.op("Sub", length, from_end)
+    positions = graph.where(graph.op("Greater", from_end, zero), places, np.int64(0))
+    logits = graph.masked_lm(positions)
+    logits = graph.op(
+        "Slice",
+        logits,
+        graph.constant([0], np.int64),
+        graph.constant([len(pieces)], np.int64),
+        graph.constant([2], np.int64),
+    )
+    probabilities = graph.op("Softmax", logits, axis=-1)
+    scores, best = graph.ops("TopK", probabilities, graph.constant([top_k], np.int64), names=("best_scores", "best"))
+    real = graph.op("Less", graph.range(most), counts)  # [B, M]
+    tokens = graph.op("Gather", graph.constant(list(pieces), object), best)
+    return {
+        "tokens": graph.where(graph.axis(real, 2), tokens, ""),
+        "scores": graph.where(graph.axis(real, 2), scores, np.float32(0)),
+        "positions": graph.cast(graph.where(real, positions, np.int64(-1)), "int32"),
+    }
 
 
 def _checked(content: bytes) -> set[str]:
@@ -185,21 +195,6 @@ def _checked(content: bytes) -> set[str]:
     if foreign := {f"{node.domain}.{node.op_type}" for node in nodes if node.domain not in ("", "ai.onnx")}:
         raise RuntimeError(f"the graph has operators that are not ONNX's: {', '.join(sorted(foreign))}")
     return {node.op_type for node in nodes}
-
-
-def _quantized(content: bytes) -> bytes:
-    """The ONNX file with the weights of matrix products and of word embeddings in 8 bits."""
-    from onnxruntime.quantization import QuantType, quantize_dynamic
-
-    with storage.private_folder() as folder:
-        source, target = (os.path.join(folder, name) for name in ONNX_FILES)
-        with open(source, "wb") as file:
-            file.write(content)
-        options = {"op_types_to_quantize": ["MatMul", "Gather"], "per_channel": True, "weight_type": QuantType.QInt8}
-        with export.quiet(python_logging.WARNING):
-            quantize_dynamic(source, target, **options)
-        with open(target, "rb") as file:
-            return file.read()
 
 
 def _check_outputs(directory: str, function, served: graph_models.ServedModel) -> None:
@@ -229,71 +224,3 @@ def _write_files_of_model(directory: str, opened: OpenedModel, task: str, served
     elif name and exists(path := posixpath.join(opened.directory, name)):
         contents[name] = read_bytes(path)
     save.write_beside(directory, contents)
-
-
-# ---- chains that are one operator of ONNX ----------------------------------------------------------------------------
-
-# TensorFlow has no operators for layer norm and GELU, so the converter writes each as a chain of ten, which passes over
-# memory ten times. A pattern is an operator with the patterns of its inputs; a number, for a constant; or a name, for
-# any tensor, which is the same one wherever the name occurs.
-_Pattern = tuple | float | str
-
-_CENTERED = ("Sub", "x", ("ReduceMean", "x"))
-_INVERSE = ("Reciprocal", ("Sqrt", ("Add", ("ReduceMean", ("Mul", _CENTERED, _CENTERED)), "epsilon")))
-_INNER = ("Mul", float(np.sqrt(2 / np.pi)), ("Add", "x", ("Mul", ("Mul", ("Mul", 0.044715, "x"), "x"), "x")))
-_HALF = ("Mul", 0.5, "x")
-_CHAINS: tuple[tuple[str, _Pattern, dict], ...] = (
-    ("LayerNormalization", ("Add", ("Mul", _CENTERED, ("Mul", _INVERSE, "gamma")), "beta"), {"axis": -1}),
-    # TensorFlow's graph optimizer multiplies the two factors first.
-    ("LayerNormalization", ("Add", ("Mul", ("Mul", _CENTERED, _INVERSE), "gamma"), "beta"), {"axis": -1}),
-    ("Gelu", ("Mul", _HALF, ("Add", 1.0, ("Tanh", _INNER))), {"approximate": "tanh"}),
-    ("Gelu", ("Mul", _HALF, ("Add", 1.0, ("Erf", ("Mul", "x", float(np.sqrt(0.5)))))), {"approximate": "none"}),
-)
-
-
-def _fuse(graph) -> None:
-    """Replaces the chains of a graph of tf2onnx by `LayerNormalization` (opset 17) and `Gelu` (opset 20)."""
-    for node, (kind, pattern, attributes) in itertools.product(graph.get_nodes(), _CHAINS):
-        tensors = next(_matches(graph, node.output[0], pattern, {}), None) if node.output else None
-        if tensors is None:
-            continue
-        inputs, attributes = [tensors["x"]], dict(attributes)
-        if kind == "LayerNormalization":
-            epsilon, *vectors = (_constant(graph, tensors[name]) for name in ("epsilon", "gamma", "beta"))
-            if epsilon is None or epsilon.size != 1 or any(vector is None or vector.ndim != 1 for vector in vectors):
-                continue
-            inputs += [tensors["gamma"], tensors["beta"]]
-            attributes["epsilon"] = float(epsilon.item())
-        (output,) = node.output
-        known = {"shapes": [graph.get_shape(output)], "dtypes": [graph.get_dtype(output)]}
-        graph.remove_node(node.name)
-        graph.make_node(kind, inputs, attributes, outputs=[output], name=node.name, **known)
-    graph.delete_unused_nodes(graph.outputs)
-
-
-def _constant(graph, name: str) -> np.ndarray | None:
-    """The value of a tensor; None if it is not a constant."""
-    return graph.get_tensor_value(name, as_list=False) if graph.is_const(name) else None
-
-
-def _matches(graph, name: str, pattern: _Pattern, known: dict[str, str]) -> Iterator[dict[str, str]]:
-    """The ways in which a tensor fits a pattern: names of the pattern -> tensors."""
-    if isinstance(pattern, str):
-        if known.get(pattern, name) == name:
-            yield {**known, pattern: name}
-        return
-    if isinstance(pattern, float):
-        value = _constant(graph, name)
-        if value is not None and value.size == 1 and np.isclose(value.item(), pattern, rtol=1e-6):
-            yield known
-        return
-    kind, *parts = pattern
-    node = graph.get_node_by_output(name)
-    if node is None or node.type != kind:
-        return
-    inputs = node.input[: len(parts)]  # the further inputs of a reduction are its axes
-    for names in (inputs, inputs[::-1]) if kind in ("Add", "Mul") else (inputs,):
-        ways = [known]
-        for tensor, part in zip(names, parts, strict=True):
-            ways = [further for way in ways for further in _matches(graph, tensor, part, way)]
-        yield from ways

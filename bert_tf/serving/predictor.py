@@ -2,21 +2,16 @@
 
 import dataclasses
 import functools
-import types
 from collections.abc import Iterator, Mapping, Sequence
 
-import keras
 import numpy as np
-import tensorflow as tf
 
 from bert_tf.data import token_rows
 from bert_tf.data.token_rows import TokenRows
-from bert_tf.models.task_models import BertForSequenceClassification
-from bert_tf.serving import loaded_export
 from bert_tf.store.open import OpenedModel, open_model
-from bert_tf.system.checks import check_integer, check_list, true_or_false
+from bert_tf.system.checks import check_integer, check_list, missing_packages, true_or_false
 from bert_tf.system.messages import naming_flag, progress_bar, warn_once
-from bert_tf.system.workers import batches_at_once, mapped_in_order
+from bert_tf.system.workers import has_gpu, mapped_in_order
 from bert_tf.tasks import rows as task_rows
 from bert_tf.tasks.classification import metrics as classification_metrics
 from bert_tf.tasks.classification.data import task_of
@@ -27,52 +22,78 @@ from bert_tf.tasks.table import check_task, choose_max_seq_length
 _SECONDS_WITHOUT_PROGRESS = 5
 
 
+RUNTIMES = ("onnxruntime", "tensorflow")
+DTYPES = ("float32", "int8", "bfloat16")  # the first two of ONNX Runtime, the others of TensorFlow
+OPTIONS = ("runtime", "dtype", "threads", "trust")  # of all answerers, see `Predictor`
+
+
 class Answerer:
     """A model directory of any format, or an export, opened once. Threads may share it.
 
     A subclass sets:
       tasks: names of `tasks.table.TASKS` that it answers.
-      model_class: the class that loads a model directory, with `model_arguments`.
       action: the label of the progress bar.
 
     Attributes:
       path: what was opened: of a directory of versions the newest.
-      export: the `loaded_export.Export` of a SavedModel, else None; then tokenizer, files and model are not None. The
-        model of an ONNX export is an `OnnxModel`, and its directory has the files of a model directory.
+      export: the `loaded_export.Export` of a SavedModel, else None; then tokenizer, files and runtime are not None.
+      runtime: what computes: an `OnnxModel`, an `OpenedOnnxModel` or a `KerasModel`.
+      model: the Keras model, if that computes, else None.
 
-    path, batch_size, trust: see `Predictor`.
+    Args:
+      path, batch_size, runtime, dtype, threads, trust: see `Predictor`.
+      pooling: see `OpenedOnnxModel`.
     """
 
     tasks: tuple[str, ...]
-    model_class: type
-    model_arguments: Mapping[str, object] = types.MappingProxyType({})
     action: str
     shows_progress: bool | None = None  # None: if it takes long
     # Warns about given texts, once in a process, whatever model they are given to.
     warn = staticmethod(functools.partial(warn_once, "given texts"))
 
-    def __init__(self, path: str | OpenedModel, batch_size: int, trust: bool = False):
+    def __init__(
+        self,
+        path: str | OpenedModel,
+        batch_size: int,
+        *,
+        runtime: str | None = None,
+        dtype: str | None = None,
+        threads: int | None = None,
+        trust: bool = False,
+        pooling: str | None = None,
+    ):
         true_or_false(trust=trust)
         opened = path if isinstance(path, OpenedModel) else open_model(path, or_export=True)
         self.path, self.batch_size = opened.path, batch_size
-        self.export = self.tokenizer = self.files = self.model = self._graph = None
+        self.export = self.tokenizer = self.files = self.runtime = self.model = None
+        if opened.export and (runtime or dtype):
+            raise ValueError(f"runtime={runtime}, dtype={dtype}: what an export computes is decided when it is written")
         if opened.export:
             if opened.is_onnx:
-                self.model = loaded_export.OnnxModel(self.path)
+                from bert_tf.serving.onnx_runtime import OnnxModel
+
+                self.runtime = OnnxModel(self.path, threads, pooling)
             else:
-                self.export = loaded_export.Export(self.path, trust)
-            task = (self.export or self.model).task
+                from bert_tf.serving.loaded_export import Export
+
+                self.export = Export(self.path, trust)
+            task = (self.export or self.runtime).task
             if task not in self.tasks:
                 raise ValueError(f"{self.path} is an export for {task}, not for {self.tasks[0]}")
         if not self.export:
-            self.tokenizer, self.files = opened.make_tokenizer(), opened
+            self.tokenizer, self.files = opened.make_tokenizer(), dataclasses.replace(opened, weights=None)
         if not opened.export:
             check_task(opened, self.tasks[0])
-            self.model = self.model_class.from_pretrained(opened, trained=True, **self.model_arguments)
-            self.files = dataclasses.replace(opened, weights=None)
-            if keras.backend.backend() == "tensorflow":
-                # Operation by operation a single text takes several times as long.
-                self._graph = tf.function(self.batch_outputs, autograph=False)
+            if _runtime_of(opened, runtime, dtype) == "onnxruntime":
+                from bert_tf.serving.onnx_runtime import OpenedOnnxModel
+
+                arguments = {"dtype": dtype or "float32", "threads": threads, "pooling": pooling}
+                self.runtime = OpenedOnnxModel(opened, self.tasks[0], **arguments)
+            else:
+                from bert_tf.serving.keras_runtime import KerasModel
+
+                self.runtime = KerasModel(opened, self.tasks[0], dtype=dtype or "float32", pooling=pooling)
+                self.model = self.runtime.model
 
     def length(self, given: int | None) -> int:
         if not self.export:
@@ -88,13 +109,16 @@ class Answerer:
         delay, is_hidden = 0 if self.shows_progress else _SECONDS_WITHOUT_PROGRESS, self.shows_progress is False
         return iter(progress_bar(rows, desc=self.action, unit="batch", leave=False, delay=delay, disable=is_hidden))
 
+    def features(self, rows: TokenRows, chosen: np.ndarray) -> dict[str, np.ndarray]:
+        return rows.batch(chosen, int(rows.lengths[chosen].max()))
+
     def outputs(self, rows: TokenRows) -> Iterator[tuple[np.ndarray, np.ndarray | dict[str, np.ndarray]]]:
         """(row numbers, the model's outputs for them) of each batch of token rows."""
 
         def outputs_of(chosen):
-            return chosen, self.compute(rows.batch(chosen, int(rows.lengths[chosen].max())))
+            return chosen, self.runtime.compute(self.features(rows, chosen))
 
-        return mapped_in_order(outputs_of, self._batches(rows.lengths), batches_at_once())
+        return mapped_in_order(outputs_of, self._batches(rows.lengths), self.runtime.batches_at_once)
 
     def computed(self, rows: TokenRows, *shape: int) -> np.ndarray:
         """float32 [n, *shape]: the model's outputs for all token rows in their order."""
@@ -113,23 +137,33 @@ class Answerer:
                 rows[row] = {name: value[position] for name, value in outputs.items()}
         return rows
 
-    def batch_outputs(self, features: dict):
-        """The model's outputs for a batch; `compute` runs this in a graph."""
-        return self.model(features, training=False)
-
     def answer(self, first, second: str | None = None, **options):
         """What `predict` gives for one item, or, of a list of them, the list."""
         is_list = second is None and not isinstance(first, str | Mapping)
         found = self.predict(first if is_list else [first if second is None else (first, second)], **options)
         return found if is_list else found[0]
 
-    def compute(self, features: dict[str, np.ndarray]) -> np.ndarray | dict[str, np.ndarray]:
-        """`batch_outputs`, in one graph for batches of all sizes if TensorFlow computes."""
-        outputs_of = self.batch_outputs
-        if self._graph is not None:
-            specs = {name: tf.TensorSpec([None] * value.ndim, value.dtype) for name, value in features.items()}
-            outputs_of = self._graph.get_concrete_function(specs)
-        return keras.tree.map_structure(np.asarray, outputs_of(features))
+
+def _runtime_of(opened: OpenedModel, given: str | None, dtype: str | None) -> str:
+    """The runtime given, else ONNX Runtime if it is installed, on a CPU, for what it computes."""
+    if given not in (None, *RUNTIMES):
+        raise ValueError(f"runtime={given!r:.80} is not one of {', '.join(RUNTIMES)}")
+    if dtype not in (None, *DTYPES):
+        raise ValueError(f"dtype={dtype!r:.80} is not one of {', '.join(DTYPES)}")
+    cannot = None
+    if opened.head.window_pooling:
+        cannot = "the model reads long texts in windows"
+    elif dtype not in (None, "float32", "int8"):
+        cannot = f"dtype={dtype}"
+    elif missing := missing_packages("onnx"):
+        cannot = f"{' and '.join(missing)} not installed"
+    if given == "onnxruntime" and cannot:
+        raise ValueError(f"runtime=onnxruntime: {cannot}")
+    if given is None and (cannot or has_gpu()):
+        given = "tensorflow"
+    if given == "tensorflow" and dtype == "int8":
+        raise ValueError(f"dtype=int8 needs ONNX Runtime{f': {cannot}' if cannot else ''}")
+    return given or "onnxruntime"
 
 
 def rows_of(items, name: str, kinds: Mapping[str, type], least: int, line: str | None = None) -> list[dict]:
@@ -162,7 +196,12 @@ class Predictor(Answerer):
       max_seq_length: longer texts lose their last tokens, or are read in windows if the model was trained to. Default:
         the length of training, if known, else the model's maximum.
       batch_size: texts computed together.
-      trust: load an export whatever its graph may do, see `loaded_export.Export`.
+      options:
+        runtime: "onnxruntime", which computes without TensorFlow, or "tensorflow". Default: the first, where it is
+          installed and there is no GPU.
+        dtype: "float32"; "int8", twice as fast, for ONNX Runtime; or "bfloat16", for TensorFlow.
+        threads: of ONNX Runtime for a batch. Default: one for each core that the process may use.
+        trust: load an export whatever its graph may do, see `loaded_export.Export`.
 
     Attributes:
       labels: in the order of their ids; none for a regression.
@@ -172,11 +211,10 @@ class Predictor(Answerer):
     """
 
     tasks = ("classification", "regression")
-    model_class = BertForSequenceClassification
     action = "predict"
 
-    def __init__(self, path: str, *, max_seq_length: int | None = None, batch_size: int = 32, trust: bool = False):
-        super().__init__(path, batch_size, trust)
+    def __init__(self, path: str, *, max_seq_length: int | None = None, batch_size: int = 32, **options):
+        super().__init__(path, batch_size, **options)
         self.max_seq_length = self.length(max_seq_length)
         if self.export:
             labels = tuple(self.export.description["labels"])
@@ -186,7 +224,7 @@ class Predictor(Answerer):
             self._gives_probability = "probability" in outputs
             self._pairs = self.export.description.get("pairs")  # whether it was trained on pairs, if that is known
         else:
-            self.task, head = task_of(self.model), self.files.head
+            self.task, head = task_of(self.runtime), self.files.head
             with naming_flag(self.path):
                 self._gives_probability = self.task.is_regression and head.gives_probability()
             self.windows = task_rows.windows_of_model(head, self.tokenizer, self.max_seq_length)

@@ -4,8 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from bert_tf.models.task_models import BertForMultipleChoice, BertForQuestionAnswering
-from bert_tf.serving.predictor import Answerer, rows_of
+from bert_tf.serving.predictor import OPTIONS, Answerer, rows_of
 from bert_tf.store.head_config import softmax
 from bert_tf.system.checks import list_of_strings
 from bert_tf.tasks.choice.data import ChoiceExample, describe, encode_examples
@@ -28,18 +27,18 @@ class QuestionAnswerer(Answerer):
         # {"answer": "Her teacher", "score": 0.93, "start": 0, "end": 11, "nbest": [...]}
 
     Args:
-      path, trust, errors: as for `Predictor`. The settings of training are read from question_answering.json, if
+      path, options, errors: as for `Predictor`. The settings of training are read from question_answering.json, if
         present: whether there may be no answer, and the threshold for that.
       batch_size: windows (for an export, questions) computed together.
       settings: fields of `WindowSettings` and `PredictionSettings`, e.g. doc_stride=64, max_answer_length=10.
     """
 
     tasks = ("squad",)
-    model_class = BertForQuestionAnswering
     action = "answer"
 
-    def __init__(self, path: str, *, batch_size: int = 32, trust: bool = False, **settings):
-        super().__init__(path, batch_size, trust)
+    def __init__(self, path: str, *, batch_size: int = 32, **settings):
+        options = {name: settings.pop(name) for name in OPTIONS if name in settings}
+        super().__init__(path, batch_size, **options)
         if not self.export:
             chosen = answer_settings(self.files.directory, self.files.config, **settings)
             chosen.windows.check_room(self.tokenizer)
@@ -120,11 +119,10 @@ class ChoicePredictor(Answerer):
     """
 
     tasks = ("multiple_choice",)
-    model_class = BertForMultipleChoice
     action = "choose"
 
-    def __init__(self, path: str, *, max_seq_length: int | None = None, batch_size: int = 8, trust: bool = False):
-        super().__init__(path, batch_size, trust)
+    def __init__(self, path: str, *, max_seq_length: int | None = None, batch_size: int = 8, **options):
+        super().__init__(path, batch_size, **options)
         self.max_seq_length = self.length(max_seq_length)
 
     def predict(self, questions: Sequence[tuple]) -> list[dict]:

@@ -5,7 +5,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bert_tf.models.task_models import BertForTokenClassification
 from bert_tf.serving.predictor import Answerer
 from bert_tf.store.head_config import softmax
 from bert_tf.system.checks import check_list, list_of_strings
@@ -33,7 +32,7 @@ class Tagger(Answerer):
         # [{"type": "PER", "text": "Ada Brown", "start": 0, "end": 9, "score": 0.99}, ...]
 
     Args:
-      path, trust, errors: as for `Predictor`; a model directory is one as run_ner.py leaves it, with its tags.
+      path, options, errors: as for `Predictor`; a model directory is one as run_ner.py leaves it, with its tags.
       max_seq_length: longer texts are tagged in windows of this many tokens. Default: as for `Predictor`.
       batch_size: windows (for an export, texts) computed together.
 
@@ -42,11 +41,10 @@ class Tagger(Answerer):
     """
 
     tasks = ("ner",)
-    model_class = BertForTokenClassification
     action = "tag"
 
-    def __init__(self, path: str, *, max_seq_length: int | None = None, batch_size: int = 32, trust: bool = False):
-        super().__init__(path, batch_size, trust)
+    def __init__(self, path: str, *, max_seq_length: int | None = None, batch_size: int = 32, **options):
+        super().__init__(path, batch_size, **options)
         self.max_seq_length = self.length(max_seq_length)
         if self.export:
             self.labels = standard_tags(self.export.description["labels"])

@@ -14,7 +14,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from bert_tf.models.layers import normalized
 from bert_tf.store.description import SIMILARITIES
 from bert_tf.system.checks import list_of_strings, target_directory
 from bert_tf.system.hub import path_of
@@ -25,6 +24,11 @@ from bert_tf.system.text_files import exists, parse_json, read_bytes, read_text_
 _VECTORS, _TEXTS = ("vectors.npy", "vectors_2.npy"), "texts.jsonl"
 _ALIKE = 0.02  # of a vector's length, in each dimension: bfloat16 has two decimals
 _AT_ONCE = 64  # queries
+
+
+def normalized(vectors: np.ndarray) -> np.ndarray:
+    """The vectors [..., H] with the length 1; zeros stay zeros."""
+    return vectors / np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-12)
 
 
 def normalize_for(similarity: str) -> bool | None:
@@ -64,7 +68,7 @@ class TextIndex:
         if similarity not in SIMILARITIES:
             raise ValueError(f"similarity={similarity!r:.80} is not one of {', '.join(SIMILARITIES)}")
         self.texts, self.prompt_name, self.similarity = texts, prompt_name, similarity
-        self.vectors = np.asarray(normalized(vectors)) if similarity == "cosine" else vectors
+        self.vectors = normalized(vectors) if similarity == "cosine" else vectors
         self._embedder = None  # the last one that was found to be of this model
 
     def __len__(self) -> int:

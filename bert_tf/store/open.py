@@ -31,7 +31,7 @@ from bert_tf.store.tensor_files import Weights, open_safetensors
 from bert_tf.system.hub import path_of
 from bert_tf.system.messages import abbreviated_list, naming_flag
 from bert_tf.system.storage import is_remote, names_in, paths_beginning_with
-from bert_tf.system.text_files import Folder, list_folder
+from bert_tf.system.text_files import Folder, list_folder, read_json
 from bert_tf.text.tokenizer_files import read_casing, resolve_casing
 
 # How the names of files other than TensorFlow's checkpoints end.
@@ -341,3 +341,14 @@ def find_export(folder: Folder) -> Folder | None:
 def onnx_file(directory: str) -> str | None:
     names = names_in(directory)
     return next((posixpath.join(directory, name) for name in ONNX_FILES if name in names), None)
+
+
+def description_of(directory: str) -> dict:
+    """The content of export.json; what it lacks is an error that names the file."""
+    path = posixpath.join(directory, EXPORT_FILE)
+
+    class Described(dict):
+        def __missing__(self, key):
+            raise ValueError(f"{path} does not say {key!r} where exports do: is it damaged?")
+
+    return read_json(path, object_hook=Described)

@@ -12,7 +12,7 @@ import os
 import posixpath
 import re
 import tempfile
-from collections.abc import Callable, Collection, Generator, Iterator, Mapping
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from typing import Any
 
 import google_crc32c
@@ -51,6 +51,12 @@ class Weights(Mapping[str, np.ndarray]):
     def read(self, name: str) -> np.ndarray:
         return self.reader(name)
 
+    def read_finite(self, name: str) -> np.ndarray:
+        value = self.reader(name)
+        if not np.isfinite(value).all():
+            raise ValueError(f"{self.path}: {name} has NaN or infinite values.")
+        return value
+
     @property
     def checksum(self) -> str:
         """CRC-32C of names and values of the model's variables, 8 hexadecimal digits; reads them all."""
@@ -71,6 +77,15 @@ class Weights(Mapping[str, np.ndarray]):
 
     def __len__(self) -> int:
         return len(self.shapes)
+
+
+def incomplete(path: str, missing: Sequence[str], untrained: bool) -> ValueError:
+    """The error of a model whose outputs depend on variables that its weights lack, or have untrained."""
+    verb = "holds, but untrained," if untrained else "lacks"
+    return ValueError(
+        f"{path} {verb} {len(missing)} of the model's variables, so that its answers would be random: "
+        f"{abbreviated_list(missing)}. Train it first."
+    )
 
 
 def blocks(tensor: np.ndarray) -> Iterator[np.ndarray]:

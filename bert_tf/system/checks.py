@@ -51,7 +51,7 @@ EXTRAS = {
     "pretraining": ("sentencex",), "metrics": ("pytrec_eval",),
     "official": ("official",), "plots": ("matplotlib",),
     "parquet": ("pyarrow",),
-    "onnx": ("onnx", "onnxruntime", "tf2onnx"),
+    "onnx": ("onnx", "onnxruntime"),
     "beam": ("apache_beam",), "dask": ("apache_beam", "distributed"),
     "chinese": ("jieba",), "japanese": ("fugashi", "unidic_lite"),
 }  # fmt: skip

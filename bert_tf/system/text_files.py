@@ -21,7 +21,7 @@ from absl import logging
 
 from bert_tf.system import hub, text_encodings
 from bert_tf.system.declare import changeable_setting
-from bert_tf.system.messages import abbreviated_list, warn_once
+from bert_tf.system.messages import abbreviated_list, escape_control_characters, warn_once
 from bert_tf.system.storage import finish_replacing, gfile, is_on_hub, is_remote, names_in
 from bert_tf.system.workers import in_threads
 
@@ -64,6 +64,16 @@ def read_json(path: str, kind: type = dict, encoding: str | None = None, **optio
 
 def read_json_if_there(path: str) -> dict | None:
     return read_json(path) if exists(path) else None
+
+
+@contextlib.contextmanager
+def naming_damaged(files: str) -> Generator[None]:
+    """Names the files that a library reads, which fails in many ways at damaged ones."""
+    try:
+        yield
+    except Exception as error:
+        message = escape_control_characters(" ".join(str(error).split()))
+        raise ValueError(f"{files} can't be read: is it damaged? {type(error).__name__}: {message:.300}") from error
 
 
 @contextlib.contextmanager

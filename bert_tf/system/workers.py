@@ -25,6 +25,11 @@ def available_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def has_gpu() -> bool:
+    """Whether this process may use a GPU of NVIDIA; asked without TensorFlow, whose import takes seconds."""
+    return os.path.exists("/dev/nvidiactl") and os.environ.get("CUDA_VISIBLE_DEVICES") not in ("", "-1")
+
+
 def on_cpu() -> bool:
     """Whether TensorFlow is Keras' backend and runs on the CPU only."""
     import keras

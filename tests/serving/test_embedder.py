@@ -88,13 +88,13 @@ def test_arguments_of_sentence_transformers(embedder, tmp_path, monkeypatch):
 
 def test_many_texts_are_worth_constant_matrices_in_bfloat16(model_dir, monkeypatch):
     embedder = Embedder(model_dir, dtype="bfloat16", batch_size=len(TEXTS))
-    expected, graph = embedder.encode(TEXTS), embedder._graph
+    expected, graph = embedder.encode(TEXTS), embedder.runtime.graphs[0]
     monkeypatch.setattr(embedder_module, "_CONSTANTS_FROM", len(TEXTS))
-    found, constant = embedder.encode(TEXTS), embedder._graph
+    found, constant = embedder.encode(TEXTS), embedder.runtime.graphs[0]
     assert constant is not graph
     np.testing.assert_array_equal(found, expected)
     embedder.encode(TEXTS)
-    assert embedder._graph is constant  # made once
+    assert embedder.runtime.graphs[0] is constant  # made once
 
 
 def test_spaces_around_a_text_do_not_count(tmp_path):

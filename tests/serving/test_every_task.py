@@ -12,8 +12,8 @@ from helpers.slow import slow
 from bert_tf import ChoicePredictor, Embedder, Predictor, QuestionAnswerer, Tagger, fill_mask, read_tokenizer
 from bert_tf.models import task_models
 from bert_tf.serving import export
-from bert_tf.serving.loaded_export import OnnxModel
 from bert_tf.serving.onnx_export import export_onnx
+from bert_tf.serving.onnx_runtime import OnnxModel
 from bert_tf.store.open import open_model
 from bert_tf.tasks import table
 from bert_tf.tasks.ner import metrics as ner_tags
@@ -33,7 +33,7 @@ SETTINGS = QuestionAnsweringSettings(
     WindowSettings(max_seq_length=48, doc_stride=16, max_query_length=10),
     PredictionSettings(n_best_size=5, max_answer_length=8, version_2_with_negative=True),
 )
-HAS_ONNX = all(importlib.util.find_spec(name) for name in ("onnx", "onnxruntime", "tf2onnx"))
+HAS_ONNX = all(importlib.util.find_spec(name) for name in ("onnx", "onnxruntime"))
 
 CLASSIFIER, CHOICE = task_models.BertForSequenceClassification, task_models.BertForMultipleChoice
 QUESTIONS = [("Who met Ada?", context) for context in CONTEXTS]

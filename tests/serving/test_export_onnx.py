@@ -16,7 +16,7 @@ from helpers.paths import ROOT
 from bert_tf.models import task_models
 from bert_tf.models.pretrained import read_tokenizer
 from bert_tf.serving import export, onnx_export
-from bert_tf.serving.loaded_export import OnnxModel
+from bert_tf.serving.onnx_runtime import OnnxModel
 from bert_tf.serving.predictor import Predictor
 from bert_tf.serving.question_answerer import QuestionAnswerer
 from bert_tf.store.open import find_export
@@ -24,7 +24,6 @@ from bert_tf.system.text_files import list_folder, read_json
 
 onnx = pytest.importorskip("onnx", reason="needs the extra `onnx`")
 onnxruntime = pytest.importorskip("onnxruntime", reason="needs the extra `onnx`")
-pytest.importorskip("tf2onnx", reason="needs the extra `onnx`")
 
 helper = onnx.helper
 TEXTS = ["A short text.", "", "naïve café 日本 김철수 (2019, it's 9,000)…", "many words " * 60]
@@ -145,7 +144,7 @@ def test_the_script(classifier, tmp_path):
     result = warm.run([*script, "--version=3"], capture_output=True, text=True, cwd=tmp_path)
     assert result.returncode == 0, result.stderr[-2000:]
     assert result.stdout.splitlines()[0] == f"{tmp_path}/out/3"
-    assert "opset 20" in result.stderr and "tf2onnx" not in result.stderr
+    assert "opset 20" in result.stderr
 
 
 # ---- tensors in other files ------------------------------------------------------------------------------------------

@@ -159,7 +159,9 @@ def answerer(small, tmp_path_factory):
 def answer(answerer):
     settings = QuestionAnsweringSettings(answerer.windows, answerer.predictions)
     encoder = TextEncoder(answerer.tokenizer, 48, split_unknown=True)
-    served = ServedQuestionAnswering(answerer.model, encoder, settings, window_batch=8)
+    served = ServedQuestionAnswering(
+        QuestionAnswerer(answerer.path, runtime="tensorflow").model, encoder, settings, window_batch=8
+    )
     return tf.function(served.answer, input_signature=[TEXTS, TEXTS])
 
 
@@ -383,7 +385,7 @@ def choices_of_the_script(chooser, questions, folder) -> list[dict]:
     ]
     rows = encode_examples(examples, chooser.tokenizer, 64)
     settings = {"batch_size": 2, "max_seq_length": 64, "static_padding": False}
-    logits = predict_logits(lambda batches: (np.asarray(chooser.model(batch)) for batch in batches), rows, **settings)
+    logits = predict_logits(lambda batches: map(chooser.runtime.compute, batches), rows, **settings)
     ChoiceTask(None).write_predictions(str(folder), ExampleSet("test", rows, examples), logits)
     return [json.loads(line) for line in (folder / "predictions.jsonl").read_text(encoding="utf-8").splitlines()]
 

@@ -43,10 +43,18 @@ def predictor(tmp_path_factory):
 TEXTS = [" ".join(["good", "w1", "bad", "w2"][: 1 + number % 4] * (1 + number % 3)) for number in range(11)]
 
 
-def test_one_graph_answers_texts_of_all_lengths(predictor):
-    found = predictor.logits([*TEXTS, ("good", "bad w1")])
+@pytest.fixture(scope="module")
+def with_tensorflow(predictor):
+    return Predictor(predictor.path, batch_size=4, runtime="tensorflow")
+
+
+def test_one_graph_answers_texts_of_all_lengths(predictor, with_tensorflow):
+    rows = [*TEXTS, ("good", "bad w1")]
+    np.testing.assert_allclose(predictor.logits(rows), with_tensorflow.logits(rows), atol=1e-5)
+    predictor = with_tensorflow
+    found = predictor.logits(rows)
     np.testing.assert_allclose(predictor.logits(TEXTS[:1]), found[:1], atol=1e-6)
-    assert predictor._graph.experimental_get_tracing_count() == 1
+    assert [graph.experimental_get_tracing_count() for graph in predictor.runtime.graphs.values()] == [1]
     for text, logits in zip(TEXTS, found, strict=False):  # operation by operation
         expected = predictor.model(predictor.tokenizer([text]), training=False)
         np.testing.assert_allclose(logits, np.asarray(expected)[0], atol=1e-5)
@@ -88,7 +96,8 @@ def test_what_predictor_takes_for_texts(predictor):
             predictor.predict(texts)
 
 
-def test_weights_that_change_count(predictor):
+def test_weights_that_change_count(with_tensorflow):
+    predictor = with_tensorflow
     before, more = Predictor(pathlib.Path(predictor.path)).logits(TEXTS[:2]), np.array([1.0, 3.0], np.float32)
     bias = predictor.model.trainable_variables[-1]
     old = bias.numpy()
@@ -165,7 +174,7 @@ SIGMOID, IDENTITY = "torch.nn.modules.activation.Sigmoid", "torch.nn.modules.lin
 def test_what_a_cross_encoder_makes_of_its_output(predictor, tmp_path, config, beside, key):
     """The answer's key says it; in copies and in what an export is made of, too. `beside` is what sentence-transformers
     6 writes into its own file."""
-    model = BertForSequenceClassification(predictor.model.config, num_labels=1)
+    model = BertForSequenceClassification(predictor.files.config, num_labels=1)
     model.build()
     model.head.weights[1].assign([-0.358])
     path = str(tmp_path / "theirs")
@@ -221,7 +230,7 @@ def test_a_model_of_another_task_names_who_answers_with_it(predictor, tmp_path):
         (BertForMaskedLM, no_layer, {}),
     ):
         path = str(tmp_path / model_class.__name__)
-        model = model_class(predictor.model.config, **arguments)
+        model = model_class(predictor.files.config, **arguments)
         model.save_pretrained(path, vocab_file=f"{predictor.path}/vocab.txt", do_lower_case=True)
         for kind in (Predictor, ChoicePredictor):
             with pytest.raises(ValueError, match=message):

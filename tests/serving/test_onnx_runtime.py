@@ -1,0 +1,142 @@
+"""Predictors that ONNX Runtime computes: equal to the Keras models, without TensorFlow in the process, in threads."""
+
+import concurrent.futures
+import itertools
+import json
+import subprocess
+import sys
+
+import keras
+import numpy as np
+import pytest
+from helpers.descendants import NAMES, save_model
+from helpers.paths import ROOT
+from helpers.slow import exhaustive
+
+from bert_tf import BertConfig, ChoicePredictor, Embedder, Predictor, QuestionAnswerer, Tagger
+from bert_tf.models import task_models
+from bert_tf.serving import predictor as predictor_module
+
+TEXTS = ["A short text.", "", "naïve café 日本 김철수 (2019, it's 9,000)…", "many words " * 40, "one"] * 3
+LABELS = ["bad", "fair", "좋다"]
+TAGS = ["O", "B-PER", "I-PER"]
+QUESTIONS = [("Who met Ada?", "Her teacher met Ada Brown (1801-1852) in London. " * 6), ("Who?", "Nobody.")]
+CHOICES = [("It rained.", ["a b", "walks in.", "it rains"]), ("So what?", ["c", "9,000"], "Then")]
+# kind -> (class of the model, its arguments, class that answers, what it is asked)
+KINDS = {
+    "classes": (task_models.BertForSequenceClassification, {"labels": LABELS}, Predictor, TEXTS),
+    "tags": (task_models.BertForTokenClassification, {"num_labels": 3, "labels": TAGS}, Tagger, TEXTS),
+    "answers": (task_models.BertForQuestionAnswering, {}, QuestionAnswerer, QUESTIONS),
+    "choices": (task_models.BertForMultipleChoice, {}, ChoicePredictor, CHOICES),
+}
+
+
+def numbers_in(answers) -> tuple[list[float], object]:
+    """All floats of answers, in their order, and the answers without them."""
+    found = []
+    others = json.loads(json.dumps(answers), parse_float=lambda text: found.append(float(text)))
+    return found, others
+
+
+@pytest.mark.parametrize(
+    ("family", "kind"),
+    [
+        ("bert", "classes"), ("electra", "choices"), ("roberta", "answers"), ("albert", "tags"),
+        *exhaustive(*itertools.product(NAMES, KINDS)),
+    ],
+)  # fmt: skip
+def test_answers_are_those_of_tensorflow(tmp_path, family, kind):
+    model_class, arguments, answerer, asked = KINDS[kind]
+    path = save_model(tmp_path / "model", family, model_class, **arguments)
+    options = {"max_seq_length": 48} if answerer is not QuestionAnswerer else {"max_seq_length": 48, "doc_stride": 16}
+    found, others = numbers_in(answerer(path, **options).predict(asked))
+    expected, others_expected = numbers_in(answerer(path, runtime="tensorflow", **options).predict(asked))
+    assert others == others_expected
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+@pytest.fixture(scope="module")
+def classifier(tmp_path_factory):
+    folder, kind = tmp_path_factory.mktemp("classifier"), task_models.BertForSequenceClassification
+    save_model(folder / "theirs", "bert", kind, format="huggingface", labels=LABELS)
+    save_model(folder / "tf1", "bert", kind, format="tf1", labels=LABELS)
+    return save_model(folder / "ours", "bert", kind, labels=LABELS)
+
+
+def test_no_tensorflow_in_the_process(classifier, tmp_path):
+    """Of any format that NumPy reads, and of an ONNX export."""
+    from bert_tf.serving.onnx_export import export_onnx
+
+    folders = [classifier, f"{classifier[:-4]}theirs", f"{classifier[:-4]}tf1", export_onnx(classifier, str(tmp_path))]
+    code = "import json, sys; from bert_tf import Embedder, Predictor\n"
+    code += "print(json.dumps([Predictor(path)('A short text.') for path in sys.argv[1:]]))\n"
+    code += "Embedder(sys.argv[1])('A short text.'); print({'tensorflow', 'keras'} & {*sys.modules})"
+    command = [sys.executable, "-c", code, *folders]
+    lines = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=True).stdout.splitlines()
+    assert lines[-1] == "set()"
+    found = [numbers_in(answer)[0] for answer in json.loads(lines[0])]
+    expected = numbers_in(Predictor(classifier, runtime="tensorflow")("A short text."))[0]
+    np.testing.assert_allclose(found, [expected] * 4, atol=1e-5)
+
+
+@pytest.mark.parametrize("pooling", ["mean", "max", "cls"])
+def test_vectors_are_those_of_tensorflow(classifier, pooling):
+    embedders = [Embedder(classifier, pooling=pooling, runtime=runtime) for runtime in (None, "tensorflow")]
+    found, expected = (embedder.encode(TEXTS) for embedder in embedders)
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+def test_a_causal_model_reads_its_last_token(tmp_path):
+    config = BertConfig(13, 32, 2, 2, 64, type_vocab_size=2, attention="causal")
+    keras.utils.set_random_seed(3)
+    model = task_models.BertForSequenceClassification(config, num_labels=3)
+    vocabulary = tmp_path / "vocab.txt"
+    vocabulary.write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefgh"]) + "\n")
+    model.save_pretrained(str(tmp_path / "model"), vocab_file=str(vocabulary), do_lower_case=True)
+    texts = ["a b c", "h", "d e f g h a b"]
+    found, expected = (Predictor(tmp_path / "model", runtime=name).logits(texts) for name in (None, "tensorflow"))
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+def test_eight_bits(classifier):
+    """Near, and in each process the same; texts that are computed alone don't depend on others."""
+    plain, small = Predictor(classifier), Predictor(classifier, dtype="int8", batch_size=1)
+    expected, found = plain.logits(TEXTS), small.logits(TEXTS)
+    assert 1e-5 < np.abs(found - expected).max() < 0.1 * np.abs(expected).max()
+    np.testing.assert_array_equal(small.logits(TEXTS[:1]), found[:1])
+
+
+def test_threads_share_a_predictor(classifier):
+    predictor = Predictor(classifier, threads=1)
+    expected = predictor.logits(TEXTS[:5])
+    with concurrent.futures.ThreadPoolExecutor(8) as threads:
+        rows = list(threads.map(lambda number: predictor.logits([TEXTS[number % 5]])[0], range(400)))
+    np.testing.assert_allclose(rows, np.tile(expected, (80, 1)), atol=1e-6)
+
+
+def test_who_computes(classifier, tmp_path, monkeypatch):
+    assert Predictor(classifier).model is None and Predictor(classifier, runtime="tensorflow").model is not None
+    monkeypatch.setattr(predictor_module, "has_gpu", lambda: True)
+    assert Predictor(classifier).model is not None and Predictor(classifier, runtime="onnxruntime").model is None
+    assert Predictor(classifier, dtype="bfloat16").model is not None
+    for message, options in (
+        ("runtime='torch' is not one of onnxruntime, tensorflow", {"runtime": "torch"}),
+        ("runtime=onnxruntime: dtype=bfloat16", {"runtime": "onnxruntime", "dtype": "bfloat16"}),
+        ("dtype=int8 needs ONNX Runtime", {"runtime": "tensorflow", "dtype": "int8"}),
+        ("dtype='int4' is not one of", {"dtype": "int4"}),
+    ):
+        with pytest.raises(ValueError, match=message):
+            Predictor(classifier, **options)
+    monkeypatch.undo()
+    monkeypatch.setattr(predictor_module, "missing_packages", lambda extra: ["onnxruntime"])
+    assert Predictor(classifier).model is not None
+    with pytest.raises(ValueError, match="runtime=onnxruntime: onnxruntime not installed"):
+        Predictor(classifier, runtime="onnxruntime")
+
+
+def test_weights_that_are_not_there_are_an_error(tmp_path):
+    path = save_model(tmp_path / "model", "electra", task_models.BertForSequenceClassification, labels=LABELS)
+    head = json.loads((tmp_path / "model" / "head_config.json").read_text())
+    (tmp_path / "model" / "head_config.json").write_text(json.dumps({**head, "untrained": ["output_bias"]}))
+    with pytest.raises(ValueError, match="holds, but untrained, 1 of the model's variables.*: output_bias. Train it"):
+        Predictor(path)
