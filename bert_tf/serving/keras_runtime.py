@@ -11,7 +11,6 @@ import tensorflow as tf
 from bert_tf.models import layers, task_models
 from bert_tf.store.open import OpenedModel
 from bert_tf.system.workers import batches_at_once
-from bert_tf.training.settings import DTYPE_POLICIES
 
 _MOST_BYTES = 1_900_000_000  # of constants: a graph is a protocol buffer, which must be smaller than 2 GiB
 
@@ -35,11 +34,12 @@ class KerasModel:
 
     graphs: of TensorFlow, by how many tokens their pooling leaves out.
 
-    task, pooling: see `onnx_runtime.OpenedOnnxModel`. dtype: a key of `DTYPE_POLICIES`.
+    task, pooling: see `onnx_runtime.OpenedOnnxModel`. dtype: "float32" or "bfloat16".
     """
 
     def __init__(self, opened: OpenedModel, task: str, *, dtype: str = "float32", pooling: str | None = None):
-        self.model = _CLASSES[task].from_pretrained(opened, trained=True, dtype=DTYPE_POLICIES[dtype])
+        policy = "mixed_bfloat16" if dtype == "bfloat16" else dtype
+        self.model = _CLASSES[task].from_pretrained(opened, trained=True, dtype=policy)
         self._pooling, self.graphs, self._constants = pooling, {}, []
 
     @property
