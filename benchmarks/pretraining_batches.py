@@ -10,6 +10,7 @@ from bert_tf.families.config import BertConfig
 from bert_tf.pretraining.create import create_pretraining_data
 from bert_tf.training.pretraining_settings import PretrainingSettings
 from bert_tf.training.pretraining_tasks import PretrainingTask
+from bert_tf.training.run_directory import EarlierRun
 
 
 def random_batch(config: BertConfig, batch_size: int, length: int, predictions: int) -> dict:
@@ -56,7 +57,9 @@ def batches_of_records(
         files, "", do_train=True, nsp=True, max_seq_length=length, max_predictions_per_seq=predictions,
         train_batch_size=batch_size, vocab_file=vocab_file,
     )  # fmt: skip
-    task = PretrainingTask(settings, config, "the benchmark's model", tf.distribute.OneDeviceStrategy("CPU:0"))
+    task = PretrainingTask(
+        settings, config, "the benchmark's model", tf.distribute.OneDeviceStrategy("CPU:0"), EarlierRun("")
+    )
     opened = task.data["input_file"]
     return records.training_batches(
         opened.index, opened.features, batch_size=batch_size, seed=seed, prepare=task.labeller(opened, seed)

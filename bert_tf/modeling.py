@@ -12,7 +12,7 @@ from bert_tf.models.layers import truncated_normal
 from bert_tf.models.task_models import BertModel
 from bert_tf.store.description import read_head
 from bert_tf.store.open import open_weights
-from bert_tf.system.checks import path_of
+from bert_tf.system.hub import path_of
 
 __all__ = [
     "BertConfig",

@@ -47,16 +47,14 @@ def pytest_xdist_setupnodes(specs):
 
 # The longest files start first, so that all processes end at about the same time; test_create.py compiles for others.
 _LONGEST_FIRST = """
-    documentation exact_runs damaged_checkpoints notebooks demo one_program create run_ner export run_classifier
-    recipe labels keras_callbacks run_squad run_pretraining layer_loop loop from_transformers script equal_steps
-    every_task last_layer run_similarity ranges remote_paths graph_squad start similarity run_swag fine_tuning_runs
+    documentation exact_runs checkpoints notebooks demo one_program create run_ner export run_classifier
+    recipe labels keras_callbacks run_squad run_pretraining equal_steps loop from_transformers script
+    every_task last_layer run_similarity backends remote_paths graph_squad start similarity fine_tuning_runs
 """
 
 
 def pytest_addoption(parser):
-    parser.addoption(
-        "--slice", type=slices.parse, help="of the selected tests only this part, as in 2/4; see helpers/slices.py"
-    )
+    parser.addoption("--slice", type=slices.parse, help="of the tests only this part, as in 2/4; see helpers/slices.py")
     parser.addoption("--touched-by", type=int, default=0, help="and those near to what so many last commits changed")
 
 
@@ -66,9 +64,8 @@ def pytest_collection_modifyitems(config, items):
     if part:
         files = [item.path.relative_to(ROOT).as_posix() for item in items]
         chosen = slices.chosen(files, part, config.getoption("touched_by"))
-        config.hook.pytest_deselected(
-            items=[item for item, file in zip(items, files, strict=True) if file not in chosen]
-        )
+        left_out = [item for item, file in zip(items, files, strict=True) if file not in chosen]
+        config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item, file in zip(items, files, strict=True) if file in chosen]
     ranks = {name: rank for rank, name in enumerate(_LONGEST_FIRST.split())}
     items.sort(key=lambda item: ranks.get(item.path.stem.removeprefix("test_"), len(ranks)))

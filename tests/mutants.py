@@ -29,7 +29,7 @@ MUTANTS = {
         ("tf.maximum(norm, optimizer.global_clipnorm)", "norm")],
     ("training/step.py", "training/test_loop.py::test_a_nan_step_can_be_skipped_and_counted"): [
         ("counts = ~failed if", "counts = failed if")],
-    ("training/step.py", "training/test_gpu_programs.py::test_replicas_on_a_cpu_add_up_all_gradients_at_once"): [
+    ("training/step.py", "training/test_in_place.py::test_replicas_on_a_cpu_add_up_all_gradients_at_once"): [
         ("gradients = [g if g is None else tf.convert_to_tensor(g) for g in gradients]", "pass")],
     ("training/step.py", "training/test_equal_steps.py::test_runs_end_equal"): [
         ("(replica * self._parts + part) * size", "part * size"),
@@ -59,9 +59,9 @@ MUTANTS = {
     ("training/checkpoints.py", "training/test_checkpoints.py"): [
         ("if 0 < keep_max <= len(listed) else ()", "if 0 < keep_max else ()"),
         ("if step < oldest:", "if step <= oldest:")],
-    ("training/loop.py", "training/test_workers.py"): [("zlib.crc32(values[name].tobytes(), checksum)", "0")],
-    ("training/pretraining_tasks.py", "training/test_workers.py"): [("zlib.crc32(payload, checksum)", "checksum")],
-    ("tasks/script.py", "training/test_workers.py"): [
+    ("training/loop.py", "training/test_distribution.py"): [("zlib.crc32(values[name].tobytes(), checksum)", "0")],
+    ("training/pretraining_tasks.py", "training/test_distribution.py"): [("zlib.crc32(payload, checksum)", "checksum")],
+    ("tasks/script.py", "training/test_distribution.py"): [
         ("distribution.await_written(self.strategy, self.keeper.paths)", "pass")],
     ("training/fine_tuning.py", "training/test_best_model.py"): [
         ("score > old[self._metric]:", "score >= old[self._metric]:"),
@@ -113,7 +113,7 @@ MUTANTS = {
     ("data/records.py", "data/test_records.py::test_values_that_can_not_be_are_named"): [
         ("tf.int64) == tf.reduce_sum(batch", "tf.int64) >= tf.reduce_sum(batch"),
         ("tf.bitcast(numbers, tf.uint64) < feature.limit", "numbers < feature.limit")],
-    ("data/parquet.py", "data/test_parquet.py"): [
+    ("data/parquet.py", "data/test_tables.py"): [
         ("if value in (None, -1)", "if value is None"),
         ("all_names += names", "pass"),
         ("if isinstance(feature, list):", "if False:"),
@@ -163,7 +163,7 @@ MUTANTS = {
         ("(*partners[anchor], anchor) if text in number_of", "partners[anchor] if text in number_of"),
         ("best = [corpus[number] for number in np.argsort(-row", "best = [corpus[number] for number in np.argsort(row"),
         ("zip(anchors[begin:], scores, strict=False)", "zip(anchors, scores, strict=False)")],
-    ("system/declare.py", "system/test_declare.py"): [
+    ("system/declare.py", "system/test_checks.py"): [
         ("self.above < value < self.below", "self.above <= value <= self.below"),
         ("if self.choices and value not in self.choices:", "if False:"),
         ("heading = declared.heading or heading", "heading = declared.heading"),
@@ -171,8 +171,8 @@ MUTANTS = {
         ("if value is not None:\n            declared.check", "if value:\n            declared.check")],
     ("system/declare.py", "scripts/test_flags.py"): [
         ("default = list(default) if isinstance(default, tuple) else default", "pass")],
-    ("system/storage.py", "system/test_hub.py"): [("and not os.path.lexists(re.split(\"[/@]\", path)[0])", "")],
     ("system/hub.py", "system/test_hub.py"): [
+        ("and not os.path.lexists(re.split(\"[/@]\", path)[0])", ""),
         ("revision = match[2] or (output_dir and _noted_commit(match[1], output_dir))", "revision = match[2]"),
         ("if _DESCRIPTION.fullmatch(file)]", "]"),
         ("filter(_CONFIGURATION.fullmatch, described)", "described"),
@@ -225,7 +225,7 @@ MUTANTS = {
     ("tasks/ner/data.py", "tasks/ner/test_data.py"): [
         ('line.rstrip(" ") if file.separator == "\\t" else line.rstrip(" \\t")', 'line.rstrip(" \\t")'),
         ("tag = spell(ner_tags.OUTSIDE)", "pass")],
-    ("tasks/squad/answers.py", "tasks/squad/test_answers.py"): [
+    ("tasks/squad/answers.py", "tasks/squad/test_metrics.py"): [
         ('if token_text[start] == " " or token_text[end] == " ":', "if False:"),
         ("if further == index:", "if True:"),
         ('if len(orig_text) - orig_text.count(" ") != len(token_text)', "if len(orig_text) != len(token_text)")],
@@ -247,10 +247,11 @@ MUTANTS = {
         ("if checksum != published", "if checksum != checksum")],
     ("serving/onnx_export.py", "serving/test_export_onnx.py::test_the_files_of_a_version"): [
         ('attributes["epsilon"] = float(epsilon.item())', "pass")],
-    ("models/layer_loop.py", "training/test_layer_loop.py"): [
+    ("models/layer_loop.py", "training/test_equal_steps.py::test_steps_end_as_those_of_unrolled_layers"): [
         ("x_gradient + tf.gather(inputs_gradient, turn)", "x_gradient"),
         ("tf.gather(record, turn)", "tf.gather(record, 0)")],
-    ("models/dropout.py", "training/test_layer_loop.py"): [("words, \"int32\"), scope.turn", "words, \"int32\"), 0")],
+    ("models/dropout.py", "training/test_equal_steps.py::test_steps_end_as_those_of_unrolled_layers"): [
+        ("words, \"int32\"), scope.turn", "words, \"int32\"), 0")],
 }  # fmt: skip
 
 

@@ -103,9 +103,8 @@ def run_both(found, train, theirs, their_inputs):
     """Outputs before, losses of two steps, outputs after, each compared."""
     logits = ["start_logits", "end_logits"] if hasattr(theirs, "qa_outputs") else ["logits"]
     found["model"].config.span_dropout = 0.0  # of DistilBERT's answers
-    labels = {
-        name: value.numpy() for name, value in their_inputs.items() if name in ("labels", *found.get("positions", ()))
-    }
+    names = their_inputs.keys() & {"labels", *found.get("positions", ())}
+    labels = {name: their_inputs[name].numpy() for name in names}
     found["model"].dropout_rate = 0.0  # before the output layer; transformers takes it from hidden_dropout_prob
 
     def compare():

@@ -96,7 +96,6 @@ def main(_):
     conversion = prepare() if is_light(source) else None
     # On SIGTERM, temporary files are still removed.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    # TensorFlow is imported here, so that --help and flag errors appear at once.
     script.start_tensorflow()
     report = (conversion or prepare()).carry_out()
     print(report.text())

@@ -91,7 +91,6 @@ def main(_):
         raise ValueError(f"--export_dir={settings.export_dir} {inside}")
     if is_onnx:
         checks.check_extra("onnx", f"--format={settings.format}")
-    # TensorFlow is imported here, so that --help and flag errors appear at once.
     script.start_tensorflow()
     from bert_tf.serving import export, onnx_export
 

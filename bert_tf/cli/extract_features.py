@@ -21,7 +21,6 @@ define_flags(FeatureSettings)
 
 def main(_):
     settings = settings_of(FeatureSettings, FLAGS, FeatureSettings.check)
-    # TensorFlow is imported here, so that --help and errors in flags or files appear at once.
     script.start_tensorflow(settings.num_virtual_cpus, trains=False)
     from bert_tf.tasks.features import extract
 

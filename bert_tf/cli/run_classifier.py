@@ -30,7 +30,6 @@ define_flags(ClassificationSettings, FineTuningSettings, eval_batch_size=8)
 
 def main(_):
     run, task_settings = checked_settings(ClassificationSettings, FLAGS)
-    # TensorFlow is imported here, so that --help and errors in flags or files appear at once.
     script.start_tensorflow(run.num_virtual_cpus, trains=run.do_train)
     from bert_tf.tasks.classification.task import ClassificationTask
     from bert_tf.tasks.script import run_task

@@ -42,7 +42,6 @@ define_flags(SimilaritySettings, FineTuningSettings, without=_UNUSED)
 
 def main(_):
     run, task_settings = checked_settings(SimilaritySettings, FLAGS)
-    # TensorFlow is imported here, so that --help and errors in flags or files appear at once.
     script.start_tensorflow(run.num_virtual_cpus, trains=run.do_train)
     from bert_tf.serving.embedder import Embedder
     from bert_tf.tasks.script import run_task

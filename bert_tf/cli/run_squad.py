@@ -30,7 +30,6 @@ define_flags(SquadSettings, FineTuningSettings, without=_UNUSED, max_seq_length=
 
 def main(_):
     run, task_settings = checked_settings(SquadSettings, FLAGS)
-    # TensorFlow is imported here, so that --help and errors in flags or files appear at once.
     script.start_tensorflow(run.num_virtual_cpus, trains=run.do_train)
     from bert_tf.tasks.script import run_task
     from bert_tf.tasks.squad.task import SquadTask

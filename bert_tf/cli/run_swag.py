@@ -31,7 +31,6 @@ define_flags(ChoiceSettings, FineTuningSettings, without=("eval_batch_size",))
 
 def main(_):
     run, task_settings = checked_settings(ChoiceSettings, FLAGS)
-    # TensorFlow is imported here, so that --help and errors in flags or files appear at once.
     script.start_tensorflow(run.num_virtual_cpus, trains=run.do_train)
     from bert_tf.tasks.choice.task import ChoiceTask
     from bert_tf.tasks.script import run_task

@@ -20,7 +20,8 @@ from absl import flags, logging
 from bert_tf.store.description import check_weights, read_head
 from bert_tf.system import checks
 from bert_tf.system.declare import REQUIRED, define_flags, setting, settings_of
-from bert_tf.system.text_files import encoding_setting
+from bert_tf.system.messages import escape_control_characters
+from bert_tf.system.text_files import encoding_setting, parse_json, read_text_lines
 
 FLAGS = flags.FLAGS
 
@@ -60,8 +61,6 @@ define_flags(ClientSettings)
 
 
 def _read_examples(settings: ClientSettings) -> list[dict]:
-    from bert_tf.system.text_files import parse_json, read_text_lines
-
     if bool(settings.input) == bool(settings.input_file):
         raise ValueError("Give --input (once for each input of the signature) or --input_file.")
     if settings.input:
@@ -93,7 +92,6 @@ def _to_ids(settings: ClientSettings, examples: list[dict]) -> Callable[[dict], 
 
 def main(_):
     from bert_tf.serving import client
-    from bert_tf.system.messages import escape_control_characters
 
     logging.set_verbosity(logging.WARNING)
     settings = settings_of(ClientSettings, FLAGS)

@@ -220,10 +220,8 @@ def _compare_tensors(weights: Weights, path: str, with_optimizer: bool) -> str:
     needed = weights if with_optimizer else filter(is_model_variable, filter(is_encoder_variable, weights))
     lost, extra = [name for name in needed if name not in back], [name for name in back if name not in weights]
     if lost or extra:
-        raise ValueError(
-            f"Reading back {path} failed: lost {abbreviated_list(lost) or 'nothing'}, "
-            f"new {abbreviated_list(extra) or 'nothing'}."
-        )
+        differ = (abbreviated_list(names) or "nothing" for names in (lost, extra))
+        raise ValueError(f"Reading back {path} failed: lost {', new '.join(differ)}.")
     for name in progress_bar(names, desc="Comparing tensors", unit="tensor"):
         if _digest(back, name) != _digest(weights, name):
             raise ValueError(f"Reading back {path} failed: {name} differs from {weights.path}.")

@@ -278,10 +278,8 @@ def _parse(serialized: tf.Tensor, features: Features) -> dict[str, tf.Tensor]:
             if feature.is_padded:
                 value = value.to_tensor(shape=[serialized.shape[0], feature.length])
             batch[name] = tf.cast(value, tf.int32) if value.dtype == tf.int64 else tf.identity(value)
-    return _with_lengths(batch) if {*features} == {*record_files.ELECTRA} else batch
-
-
-def _with_lengths(batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+    if {*features} != {*record_files.ELECTRA}:
+        return batch
     mask, segments = batch["input_mask"], batch["segment_ids"]
     length = tf.reduce_sum(mask, axis=1)
     first = length - tf.reduce_sum(segments, axis=1)

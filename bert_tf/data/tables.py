@@ -173,9 +173,8 @@ def named_rows(path: str, names: Sequence[str], table: TableSettings) -> Iterato
                 header = row
                 continue
         elif len(row) != width:
-            raise ValueError(
-                f"{path}, line {line}: {len(row)} columns, but line {first_line} has {width}. See --skip_short_rows."
-            )
+            differs = f"{len(row)} columns, but line {first_line} has {width}"
+            raise ValueError(f"{path}, line {line}: {differs}. See --skip_short_rows.")
         cells = by_name(row, header)
         yield line, cells, copied_columns(cells, table, path, line, by_number)
 

@@ -3,8 +3,7 @@
 A batch is padded to its longest row, rounded up to one of a few lengths. Which rows form a batch is a function of
 (lengths, batch size, seed, step), so that a killed run resumes with exactly the batches it would have had.
 
-Shape legend: B batch, n rows or examples, N rows of an example, W most windows of an example of the batch,
-S sequence length.
+Shape legend: B batch, n rows or examples, N rows of an example, W most windows of one, S sequence length.
 """
 
 import dataclasses
@@ -15,6 +14,8 @@ import google_crc32c
 import numpy as np
 from absl import logging
 
+from bert_tf.system.example_bytes import example, float_feature, int64_feature, pack
+from bert_tf.system.storage import written
 from bert_tf.text import watch_unknown
 from bert_tf.text.tokenizer import Tokenizer
 
@@ -310,9 +311,6 @@ def write_records(path: str, rows: TokenRows, max_seq_length: int, columns: Mapp
     columns: further feature name -> values [n] or [n, C]: non-negative integers, or floats.
     """
     import tensorflow as tf
-
-    from bert_tf.system.example_bytes import example, float_feature, int64_feature, pack
-    from bert_tf.system.storage import written
 
     flat, offsets, starts = rows.ids.tolist(), rows.offsets.tolist(), rows.second_starts.tolist()
     further = [(name.encode(), values.dtype.kind == "f", values.reshape(len(rows), -1).tolist())

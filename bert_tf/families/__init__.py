@@ -65,7 +65,5 @@ def config_of_size(size: str, vocab_size: int | None = None) -> BertConfig:
         with contextlib.suppress(KeyError):
             return kind.from_size(size, vocab_size)
     files = ", ".join(f"{kind.file_name} ({kind.title})" for kind in kinds)
-    raise ValueError(
-        f"--bert_size={size} is not one of {', '.join(name for kind in kinds for name in kind.sizes)}. For any other "
-        f"size, write a --bert_config_file, whose name says the family: {files}."
-    )
+    advice = f"For any other size, write a --bert_config_file, whose name says the family: {files}."
+    raise ValueError(f"--bert_size={size} is not one of {', '.join(n for k in kinds for n in k.sizes)}. {advice}")

@@ -63,16 +63,14 @@ class BertConfig:
         config = BertConfig(vocab_size=30522, type_vocab_size=2)
         config = BertConfig.from_json_file("bert_config.json")
 
-    The defaults are the original constructor's: BERT-Base, except that type_vocab_size is 16, while the released models
-    have 2.
+    The defaults are the original constructor's: BERT-Base with type_vocab_size 16; the released models have 2.
 
     Args:
       vocab_size: rows of the word embedding table. hidden_size: width of the encoder.
       num_hidden_layers: encoder layers. num_attention_heads: heads per layer; divides hidden_size.
       intermediate_size: width of the feed-forward layer.
       hidden_act: "gelu" (tanh form), "gelu_erf", "relu", "tanh" or "linear", in any case; None means linear.
-      hidden_dropout_prob, attention_probs_dropout_prob: dropout in embeddings and encoder, and of the attention
-        weights, 0 <= p < 1.
+      hidden_dropout_prob, attention_probs_dropout_prob: in embeddings and encoder, of attention weights, 0 <= p < 1.
       max_position_embeddings: longest sequence. type_vocab_size: number of segment ids.
       initializer_range: standard deviation of the truncated normal that initialises the weights.
       layer_norm_eps: added to the variance in every layer norm. The original's value, 1e-12, is not written to
@@ -228,9 +226,8 @@ class BertConfig:
         extra = {key: value for key, value in extra.items() if key not in KEYS_IN_CONFIG}
         unknown = sorted(str(key) for key in extra if key not in cls.idle_keys)
         if unknown and not allow_unknown:
-            raise ValueError(
-                f"{source}: unknown key {', '.join(unknown)} (allow_unknown=True keeps it). Known: {', '.join(known)}."
-            )
+            names = f"{', '.join(unknown)} (allow_unknown=True keeps it). Known: {', '.join(known)}"
+            raise ValueError(f"{source}: unknown key {names}.")
         if unknown:
             logging.warning("%s: unknown keys kept but not used: %s", source, ", ".join(unknown))
         if values.get("vocab_size") is None:

@@ -118,10 +118,9 @@ def number_of_steps(num_examples: int, batch_size: int, num_train_epochs: float)
     """Steps of a run, as the original counts them."""
     steps = int(num_examples / batch_size * num_train_epochs)
     if steps < 1:
-        raise ValueError(
-            f"{num_examples} training examples, --train_batch_size={batch_size} and --num_train_epochs="
-            f"{num_train_epochs} give less than one step: lower the batch size, or train longer."
-        )
+        given = f"{num_examples} training examples, --train_batch_size={batch_size}"
+        given = f"{given} and --num_train_epochs={num_train_epochs} give less than one step"
+        raise ValueError(f"{given}: lower the batch size, or train longer.")
     return steps
 
 

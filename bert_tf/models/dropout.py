@@ -1,5 +1,4 @@
-"""Dropout whose masks depend on nothing but the seed of the run, the step, the name of the place, the row in the whole
-batch, and the element.
+"""Dropout whose masks depend on the run's seed, the step, the place's name, the row of the batch and the element alone.
 
 So a resumed run repeats them without a saved generator, they are the same for any number of replicas and micro-batches,
 and the backward pass draws them again instead of storing them. The first two and the row come from a scope:
@@ -170,8 +169,7 @@ def _mix(value, shift, multiplier):
 def random_bits(seed, starts, size):
     """Uniform uint32 [..., size] for rows of a tensor whose last axis has `size` elements: a counter-based hash.
 
-    seed: int32 [2 or more], or with as many leading axes as there are rows, which broadcast; two words of it are
-    read.
+    seed: int32 [2 or more], of which two words are read, perhaps with leading axes that broadcast to the rows.
     starts: int32 [...], the number of each row's first element, counted over the whole tensor.
     """
     seed = ops.cast(seed, "uint32")

@@ -219,8 +219,7 @@ class ElectraPretrainer(TaskModel):
     They share all embeddings, of words, segments and positions, with their layer norm, but not the layers that project
     these to their widths. The discriminator's loss has no gradient with respect to the generator but for these.
 
-    Its variables in checkpoints are those of the original's. What it learned is an `ElectraDiscriminator` and a
-    `BertForMaskedLM`.
+    Its variables are those of the original's checkpoints: an `ElectraDiscriminator` and a `BertForMaskedLM`.
 
     Args:
       config, generator_config: `ElectraConfig`s or their dicts.

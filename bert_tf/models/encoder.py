@@ -8,24 +8,14 @@ from keras import ops
 
 from bert_tf.families import as_config
 from bert_tf.families.config import BertConfig
-from bert_tf.models import kernels
+from bert_tf.models import kernels, layers
 from bert_tf.models.dropout import dropout, in_scope, layer_name_scope, name_scope
 from bert_tf.models.inputs import is_packed, require, require_inputs
 from bert_tf.models.layer_loop import looped
-from bert_tf.models.layers import (
-    ConfigFromArguments,
-    ConfiguredLayer,
-    NamedInputs,
-    Projection,
-    TransformerBlock,
-    add_random_weight,
-    attention_bias,
-    gather_positions,
-)
 from bert_tf.store.variable_names import ADAPTER_A, ADAPTER_ALPHA, ADAPTER_B, Lora
 
 
-class Embeddings(ConfiguredLayer):
+class Embeddings(layers.ConfiguredLayer):
     """Word + segment + position embeddings, layer norm, dropout (paper section 3, figure 2).
 
     E is config.embedding_size. A type_vocab_size of 0 means that there are no segment embeddings. `dense_gradient`: see
@@ -43,7 +33,7 @@ class Embeddings(ConfiguredLayer):
         # The tables stay in float32: to look up a few rows, a cast would go over the whole table.
         def table(name, rows):
             shape, precise = (rows, config.embedding_size), {"autocast": False, "dtype": "float32"}
-            return add_random_weight(self, name, shape, config.initializer_range, **precise)
+            return layers.add_random_weight(self, name, shape, config.initializer_range, **precise)
 
         self.word_embeddings = table("word_embeddings", config.vocab_size)
         if config.type_vocab_size:
@@ -78,7 +68,7 @@ class Embeddings(ConfiguredLayer):
         return dropout(self.layer_norm(x), config.hidden_dropout_prob, self.name, training)
 
 
-class BertEncoder(NamedInputs, ConfigFromArguments, keras.Model):
+class BertEncoder(layers.NamedInputs, layers.ConfigFromArguments, keras.Model):
     """The encoder of BERT or of a descendant as a part of other models; on its own, use `BertModel`.
 
     Its arguments, and embeddings: those of another encoder, which both share; None: its own.
@@ -99,12 +89,12 @@ class BertEncoder(NamedInputs, ConfigFromArguments, keras.Model):
         self.project = None
         if config.embedding_size != config.hidden_size:
             deviation = None if config.head_initializer_range is None else config.initializer_range
-            self.project = Projection(config.hidden_size, deviation, name="embeddings_project", dtype=dtype)
+            self.project = layers.Projection(config.hidden_size, deviation, name="embeddings_project", dtype=dtype)
         count = 1 + max(config.block_order)
-        self.blocks = [TransformerBlock(config, name=f"layer_{k}", dtype=dtype) for k in range(count)]
+        self.blocks = [layers.TransformerBlock(config, name=f"layer_{k}", dtype=dtype) for k in range(count)]
         self.pooler = None
         if config.has_pooler:
-            self.pooler = Projection(config.hidden_size, config.initializer_range, name="dense", dtype=dtype)
+            self.pooler = layers.Projection(config.hidden_size, config.initializer_range, name="dense", dtype=dtype)
         self.seed_generator = keras.random.SeedGenerator(seed)
         self.frozen_layers = None
         self.lora = None
@@ -181,7 +171,7 @@ class BertEncoder(NamedInputs, ConfigFromArguments, keras.Model):
         input_ids, read_positions = inputs["input_ids"], inputs["masked_lm_positions"]
         segment_ids = ops.zeros_like(input_ids) if inputs.get("segment_ids") is None else inputs["segment_ids"]
         input_mask = self._mask(inputs)
-        bias = attention_bias(input_mask, self.config.is_causal) + wrong[:, None, None, :]
+        bias = layers.attention_bias(input_mask, self.config.is_causal) + wrong[:, None, None, :]
         pooled_positions = self._pooled_positions(inputs.get("pooled_positions"), input_mask)
         few = None  # int32 [B, P]: the tokens that are read, if they are clearly fewer than all, as far as is known
         if read_positions is not None and not (return_all_layers or return_attention):
@@ -194,19 +184,19 @@ class BertEncoder(NamedInputs, ConfigFromArguments, keras.Model):
         with name_scope(self.name):
             x = self.embeddings(input_ids, segment_ids, position_ids=positions, training=training)
             embedding_output = self.project(x) if self.project else x
-            layers, attention = self._run_blocks(embedding_output, bias, few, training, return_attention)
+            encoded, attention = self._run_blocks(embedding_output, bias, few, training, return_attention)
         if few is None:
-            first = gather_positions(layers[-1], pooled_positions)
-            sequence = layers[-1] if read_positions is None else gather_positions(layers[-1], read_positions)
+            first = layers.gather_positions(encoded[-1], pooled_positions)
+            sequence = encoded[-1] if read_positions is None else layers.gather_positions(encoded[-1], read_positions)
         else:
             count = ops.shape(pooled_positions)[1]
-            first, sequence = layers[-1][:, :count], layers[-1][:, count:]
+            first, sequence = encoded[-1][:, :count], encoded[-1][:, count:]
         # [B, M, H]; always tanh, whatever hidden_act says.
         pooled = self.pooler(first, activation="tanh", training=training) if self.pooler else first
         pooled = pooled if "pooled_positions" in inputs else pooled[:, 0]
         outputs = {"sequence_output": sequence, "pooled_output": pooled}
         if return_all_layers:
-            outputs |= {"embedding_output": embedding_output, "encoder_layers": layers}
+            outputs |= {"embedding_output": embedding_output, "encoder_layers": encoded}
         if return_attention:
             outputs["attention_probabilities"] = attention
         return outputs
@@ -232,8 +222,7 @@ class BertEncoder(NamedInputs, ConfigFromArguments, keras.Model):
     def _run_blocks(self, x, bias, positions, training: bool, return_attention: bool) -> tuple[list, list]:
         """The outputs of all layers for x [B, S, H], the last [B, P, H] at positions [B, P] if these are given.
 
-        And their attention weights [B, N, S, S], on request, else an empty list, so that eager execution frees their
-        memory at once.
+        And their attention weights [B, N, S, S], on request, else an empty list, so that they don't take memory.
         """
         order = self.config.block_order
         if kernels.in_one_program() and not return_attention:

@@ -17,18 +17,11 @@ import keras
 from keras import ops
 
 from bert_tf.families import as_config
+from bert_tf.models import layers
 from bert_tf.models.dropout import dropout, in_scope
 from bert_tf.models.encoder import BertEncoder
 from bert_tf.models.inputs import ENCODER_INPUTS, features_with_labels, select
 from bert_tf.models.keras_internals import MetricsList
-from bert_tf.models.layers import (
-    ConfigFromArguments,
-    ConfiguredLayer,
-    NamedInputs,
-    Projection,
-    add_random_weight,
-    gather_positions,
-)
 from bert_tf.models.objectives import ClassificationObjective, MultiLabelObjective, RegressionObjective
 from bert_tf.store.head_config import NO_HEAD, HeadConfig
 from bert_tf.store.tensor_files import Weights
@@ -98,8 +91,7 @@ class Pretrained:
             Hub or this project; the format is detected.
           arguments: for the class; `config` instead of the one beside the weights. `num_labels`, if the class has it,
             defaults to that of the head in the file; `labels` gives their names instead: the outputs of a model that
-            was trained for the same names are put into this order. `new_head=True` begins a new output layer for other
-            ones.
+            was trained for the same names are put into this order. `new_head=True` begins a new output layer.
 
         Warns:
           PartialLoadWarning: the file lacks variables of the model, which are random until they are trained.
@@ -152,12 +144,11 @@ class Pretrained:
         super().export(filepath, format, input_signature=input_signature, **arguments)
 
 
-class TaskModel(NamedInputs, Pretrained, ConfigFromArguments, keras.Model):
+class TaskModel(layers.NamedInputs, Pretrained, layers.ConfigFromArguments, keras.Model):
     """The base class of models with heads: the encoder, and an objective.
 
     A subclass creates its `head` in __init__ (if it has others, it builds them in `build_head`), and defines `call`.
-    Besides the encoder's inputs it accepts the features that its objective reads, so that it can be called with whole
-    batches of a dataset.
+    Besides the encoder's inputs it accepts what its objective reads, so that it can be called with whole batches.
 
     objective: a class of objectives.py.
     config: of any family, or its dict. seed, dense_embedding_gradient: see `BertModel`. dtype: Keras dtype policy.
@@ -292,7 +283,7 @@ def _share_of_mean(loss, outputs):
     return value + (loss - value) * here["rows"] * whole["replicas"] / whole["rows"]
 
 
-class LinearHead(ConfigFromArguments, keras.layers.Layer):
+class LinearHead(layers.ConfigFromArguments, keras.layers.Layer):
     """x Wᵀ + b with W stored [C, H], as the original stores output layers (`output_weights`, `output_bias`)."""
 
     def __init__(self, num_outputs: int, initializer_range: float | None = 0.02, **kwargs):
@@ -303,7 +294,7 @@ class LinearHead(ConfigFromArguments, keras.layers.Layer):
 
     def build(self, input_shape):
         shape = (self.num_outputs, input_shape[-1])
-        self.output_weights = add_random_weight(self, "output_weights", shape, self.initializer_range)
+        self.output_weights = layers.add_random_weight(self, "output_weights", shape, self.initializer_range)
         self.output_bias = self.add_weight(name="output_bias", shape=(self.num_outputs,), initializer="zeros")
 
     def call(self, x):
@@ -312,7 +303,7 @@ class LinearHead(ConfigFromArguments, keras.layers.Layer):
         return ops.cast(logits, "float32")
 
 
-class PredictionTransform(ConfiguredLayer):
+class PredictionTransform(layers.ConfiguredLayer):
     """Dense layer H -> E with hidden_act (or masked_lm_act), then layer norm; no dropout."""
 
     def __init__(self, config, **kwargs):
@@ -329,7 +320,7 @@ class PredictionTransform(ConfiguredLayer):
         return self.layer_norm(x)
 
 
-class MaskedLanguageModelHead(ConfiguredLayer):
+class MaskedLanguageModelHead(layers.ConfiguredLayer):
     """Scores of every vocabulary entry; the output matrix is the word-embedding table."""
 
     def __init__(self, config, **kwargs):
@@ -347,7 +338,7 @@ class MaskedLanguageModelHead(ConfiguredLayer):
 
         sequence_output: [B, S, H]. embedding_table: [V, E], tied. positions: [B, P], or None for all: P is S.
         """
-        x = sequence_output if positions is None else gather_positions(sequence_output, positions)
+        x = sequence_output if positions is None else layers.gather_positions(sequence_output, positions)
         x = self.transform(x, training=training)  # [B, P, E]
         table = ops.transpose(ops.cast(embedding_table, x.dtype))  # [E, V]
         logits = ops.matmul(ops.reshape(x, (-1, self.config.embedding_size)), table)  # [B * P, V]
@@ -408,7 +399,8 @@ class ClassifierModel(TaskModel):
         self.dropout_rate = dropout_rate
         config, dtype, self.hidden = self.config, self.dtype_policy, None
         if self.hidden_act:
-            self.hidden = Projection(config.hidden_size, config.initializer_range, name="pre_classifier", dtype=dtype)
+            size, deviation = config.hidden_size, config.initializer_range
+            self.hidden = layers.Projection(size, deviation, name="pre_classifier", dtype=dtype)
         self.head = LinearHead(num_labels, config.head_initializer_range, name="classifier", dtype=dtype)
 
     @property

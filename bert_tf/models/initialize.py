@@ -16,7 +16,7 @@ from bert_tf.store import variable_names
 from bert_tf.store.description import read_head
 from bert_tf.store.open import open_weights
 from bert_tf.store.tensor_files import Weights
-from bert_tf.system.checks import path_of
+from bert_tf.system.hub import path_of
 from bert_tf.system.messages import abbreviated_list
 
 # The attribute of a model that has the variables its weights lacked, with the checksums of their random values.
@@ -53,11 +53,7 @@ def model_variables(model: keras.Model) -> dict[str, keras.Variable]:
 
 def model_weights(model: keras.Model) -> Weights:
     """A model in memory, its kernels with the adapters of LoRA."""
-    weights = variables_as_weights(model.name, all_variables(model))
-    if not variable_names.has_adapters(model):
-        return weights
-
-    return variable_names.merged(weights)
+    return variable_names.merged(variables_as_weights(model.name, all_variables(model)))
 
 
 def variables_as_weights(path: str, variables: Mapping[str, keras.Variable]) -> Weights:
@@ -110,13 +106,9 @@ def initialize(
     sizes = {name: (list(shapes[name]), list(variables[name].shape)) for name in shared}
     wrong = [f"{name}: {old} in the checkpoint, {new} in the model" for name, (old, new) in sizes.items() if old != new]
     if wrong:
-        raise ValueError(
-            f"{path} does not match the model, {len(wrong)} of {len(shared)} shapes: {abbreviated_list(wrong, '; ')}."
-        )
+        raise ValueError(f"{path} does not match the model in {len(wrong)} shapes: {abbreviated_list(wrong, '; ')}.")
     if must_have_all and missing:
-        raise ValueError(
-            f"{path} lacks {len(missing)} of the run's {len(variables)} variables: {abbreviated_list(missing)}."
-        )
+        raise ValueError(f"{path} lacks {len(missing)} of the run's variables: {abbreviated_list(missing)}.")
     for name in shared:
         variables[name].assign(finite_value(weights, name))
         layers.mark_initialized(variables[name])
@@ -151,7 +143,17 @@ def initialize_model(
     if complete:
         check_complete(result, model)
     log_initialization(result, model, logging.INFO)
-    _warn_of_random_weights(result, model, depth + 1)
+    missing, variables = _random_variables(result, model), model_variables(model)
+    setattr(model, _RANDOM, {name: _checksum(variables, name) for name in missing})
+    unused = [name for name, reason in result.unused.items() if not reason and is_model_variable(name)]
+    unused = _without_pooler(filter(is_encoder_variable, unused))
+    if missing:
+        verb = "are untrained" if _UNTRAINED in map(result.unused.get, missing) else "are not"
+        message = f"{len(missing)} variables of {type(model).__name__} {verb} in {result.checkpoint} and are random: "
+        warnings.warn(f"{message}{abbreviated_list(missing)}. Train it before you use it.", PartialLoadWarning, depth)
+    if unused:
+        message = f"{len(unused)} variables of the encoder in {result.checkpoint} are not used by the model: "
+        warnings.warn(f"{message}{abbreviated_list(unused)}.", PartialLoadWarning, depth)
     return result
 
 
@@ -163,8 +165,7 @@ def weights_for(model: keras.Model, path: str, *, merge: bool = True) -> Weights
 
 def draw_normal_weights(model: keras.Model) -> None:
     """Draws the weights of a new model from a normal distribution that is not cut off, as fairseq does for RoBERTa
-    (init_bert_params) and transformers for DistilBERT; the rows of padding in its tables are 0. Layers draw from a
-    truncated one.
+    (init_bert_params) and transformers for DistilBERT; the rows of padding in its tables are 0.
 
     model: built.
     """
@@ -210,24 +211,8 @@ def check_complete(result: Initialization, model: keras.Model, unread: tuple[str
     """
     if missing := [name for name in _random_variables(result, model) if not name.startswith(unread)]:
         verb = "holds, but untrained," if _UNTRAINED in map(result.unused.get, missing) else "lacks"
-        raise ValueError(
-            f"{result.checkpoint} {verb} {len(missing)} of the model's variables, so that its answers would be random: "
-            f"{abbreviated_list(missing)}. Train it first."
-        )
-
-
-def _warn_of_random_weights(result: Initialization, model: keras.Model, depth: int) -> None:
-    missing, variables = _random_variables(result, model), model_variables(model)
-    setattr(model, _RANDOM, {name: _checksum(variables, name) for name in missing})
-    unused = [name for name, reason in result.unused.items() if not reason and is_model_variable(name)]
-    unused = _without_pooler(filter(is_encoder_variable, unused))
-    if missing:
-        verb = "are untrained" if _UNTRAINED in map(result.unused.get, missing) else "are not"
-        message = f"{len(missing)} variables of {type(model).__name__} {verb} in {result.checkpoint} and are random: "
-        warnings.warn(f"{message}{abbreviated_list(missing)}. Train it before you use it.", PartialLoadWarning, depth)
-    if unused:
-        message = f"{len(unused)} variables of the encoder in {result.checkpoint} are not used by the model: "
-        warnings.warn(f"{message}{abbreviated_list(unused)}.", PartialLoadWarning, depth)
+        what = f"{len(missing)} of the model's variables, so that its answers would be random"
+        raise ValueError(f"{result.checkpoint} {verb} {what}: {abbreviated_list(missing)}. Train it first.")
 
 
 def untrained_variables(model: keras.Model) -> list[str]:
@@ -240,10 +225,8 @@ def untrained_variables(model: keras.Model) -> list[str]:
 def check_trained(model: keras.Model, unread: tuple[str, ...] = ()) -> None:
     """Raises for variables that the weights lacked and that were not trained since, but for the pooler and `unread`."""
     if names := _without_pooler(untrained_variables(model), unread):
-        kind = type(model).__name__
-        raise ValueError(
-            f"{len(names)} variables of {kind} are still random, as its weights lack them: {abbreviated_list(names)}."
-        )
+        problem = f"{len(names)} variables of {type(model).__name__} are still random, as its weights lack them"
+        raise ValueError(f"{problem}: {abbreviated_list(names)}.")
 
 
 def _checksum(variables: Mapping[str, keras.Variable], name: str) -> str:

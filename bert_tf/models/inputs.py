@@ -109,9 +109,6 @@ def known_shape(value) -> tuple[int | None, ...] | None:
     return None if shape is None or getattr(shape, "rank", 0) is None else tuple(shape)
 
 
-# --- arrays ----------------------------------------------------------------------------------------------------------
-
-
 def as_array(value):
     """An input or labels; Keras takes a list for several inputs, so that lists of numbers become arrays."""
     if not isinstance(value, list | tuple) or not value or not isinstance(value[0], list | tuple | numbers.Number):
@@ -184,10 +181,9 @@ class _EndsAtNan(keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch, logs=None):
         if np.isnan((logs or {}).get("loss", 0.0)):
-            raise FloatingPointError(
-                f"The loss of epoch {epoch + 1} is NaN: labels or input_ids are out of range, which a compiled step "
-                "can't tell in place (jit_compile=False of `compile` can); or learning diverged."
-            )
+            reason = "labels or input_ids are out of range, which a compiled step can't tell in place"
+            reason = f"{reason} (jit_compile=False of `compile` can); or learning diverged."
+            raise FloatingPointError(f"The loss of epoch {epoch + 1} is NaN: {reason}")
 
 
 def _arrays(value, one_for_each_label: bool):
@@ -207,10 +203,8 @@ def _check_label_names(model, data) -> None:
         if of_model and [*map(plain_name, names)] == [*map(plain_name, of_model)]:
             continue
         if of_model or count not in (None, len(names)):
-            problem = (
-                f"as_dataset has label_names={names!r:.200}, the model num_labels={count} with the names "
-                f"{of_model!r:.200}: give as_dataset label_names=model.labels."
-            )
+            has = f"as_dataset has label_names={names!r:.200}, the model num_labels={count} with the names"
+            problem = f"{has} {of_model!r:.200}: give as_dataset label_names=model.labels."
             if not is_mapped:
                 raise ValueError(problem)
             warn_once("label_names", "%s They are right only if what is mapped over it changes them.", problem)

@@ -8,8 +8,7 @@ forms that give the same numbers:
   such as mask, softmax and dropout passes over memory once instead of ten times. Compiling only these chains, and
   leaving matrix products to oneDNN or cuBLAS, is faster on a CPU than compiling the whole step.
 
-`set_fused(False)` switches to the plain form, and so do `one_program` and a TPUStrategy in scope: there the whole step
-is compiled.
+`set_fused(False)` switches to the plain form, and so do `one_program` and a TPUStrategy, which compile the whole step.
 
 Shape legend: B batch, S sequence length, Q queries, H hidden size, N attention heads, X any leading axes.
 """
@@ -227,8 +226,7 @@ def embedding_lookup(table, ids, dense_gradient: bool = False):
 
     dense_gradient: give TensorFlow a dense gradient. If the table is also the output layer (tied weights), the two
     gradients are added; TensorFlow would first turn the dense one into slices, which costs several passes over the
-    whole table. By default the gradient is `IndexedSlices`, as in the original, whose global norm is computed over the
-    unmerged slices.
+    whole table. By default the gradient is `IndexedSlices`, as in the original: global norms are of unmerged slices.
     """
     if not dense_gradient or keras.config.backend() != "tensorflow":
         return ops.take(table, ids, axis=0)
@@ -265,7 +263,7 @@ def sample(logits, seeds):
     seeds: int32 [B, 2]; what is drawn for an example depends only on its own.
     """
     logits = ops.stop_gradient(logits)
-    return _fused_sample()(*_tensors(logits, seeds)) if fused_enabled() else _sample(logits, seeds)
+    return _compiled(_sample)(*_tensors(logits, seeds)) if fused_enabled() else _sample(logits, seeds)
 
 
 def _sample(logits, seeds):
@@ -287,6 +285,7 @@ def _tensors(*values):
     return [tf.convert_to_tensor(value) for value in values]
 
 
+@functools.cache
 def _compiled(function):
     import tensorflow as tf
 
@@ -378,8 +377,3 @@ def _fused_attention(scale, rate):
         return weights, lambda upstream: (backward(probabilities, key, upstream), None, None)
 
     return fused
-
-
-@functools.cache
-def _fused_sample():
-    return _compiled(_sample)

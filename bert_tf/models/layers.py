@@ -135,8 +135,7 @@ class ConfiguredLayer(ConfigFromArguments, keras.layers.Layer):
 class LayerNorm(ConfigFromArguments, keras.layers.Layer):
     """Layer norm over the last axis, of `residual + dropout(x)` if those are given.
 
-    Statistics and both variables (`gamma`, `beta`, [H]) stay in float32 under every dtype policy, and so does a float32
-    input.
+    Statistics and both variables (`gamma`, `beta`, [H]) stay in float32 under every policy, as a float32 input does.
     """
 
     def __init__(self, epsilon: float = 1e-12, **kwargs):
@@ -304,8 +303,7 @@ class TransformerBlock(ConfiguredLayer):
 def attention_bias(input_mask, causal: bool = False):
     """The additive form of an attention mask, float32: 0 where attention is allowed, -10000 elsewhere.
 
-    The mask is soft on purpose: a row without any key attends to everything instead of giving NaN (original:
-    attention_layer).
+    The mask is soft on purpose: a row without any key attends to everything, as in the original, and is not NaN.
 
     input_mask: [B, S], 1 for a key that may be attended to, else 0; or [B, S, S], queries by keys.
     causal: a query attends to no key after itself.

@@ -20,7 +20,7 @@ from bert_tf.store.description import read_head
 from bert_tf.store.head_config import HeadConfig
 from bert_tf.store.tensor_files import Weights, open_safetensors, with_tensors, write_safetensors
 from bert_tf.store.variable_names import ADAPTER_ALPHA, adapted_kernels, is_adapter, merged
-from bert_tf.system.checks import path_of
+from bert_tf.system.hub import path_of
 from bert_tf.system.messages import abbreviated_list
 from bert_tf.system.text_files import parse_json
 
@@ -81,10 +81,8 @@ def load_lora(model: keras.Model, path: str) -> None:
     if different := sorted((heads[0] ^ heads[1]) | (set(changed) - set(variables))):
         raise ValueError(f"{path} is of another kind of model: only one of the two has {abbreviated_list(different)}.")
     if metadata["base"] != base_checksum(model):
-        raise ValueError(
-            f"{path} was trained on another encoder: give the model the weights that the training started from, "
-            "without another adapter."
-        )
+        advice = "give the model the weights that the training started from, without another adapter."
+        raise ValueError(f"{path} was trained on another encoder: {advice}")
     # The model's kernels and what the file adds, as a checkpoint of the training has them.
     tensors = {name: keras.ops.convert_to_numpy(variables[name].value) for name in kernels}
     tensors[f"{kernels[0].split('/')[0]}/{ADAPTER_ALPHA}"] = np.float32(alpha)

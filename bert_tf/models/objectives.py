@@ -261,8 +261,7 @@ class MultiLabelObjective(ClassificationObjective):
     """Sigmoid cross-entropy of labels that do not exclude each other, mean over labels and batch.
 
     Outputs: logits [B, C]. Features: `label_ids` [B, C], 0 or 1.
-    Metrics: `accuracy` (share of correct decisions), `exact_match` (share of examples with all decisions correct),
-    `example_loss`.
+    Metrics: `accuracy` (share of correct decisions), `exact_match` (examples with all correct), `example_loss`.
     """
 
     ratios = means("accuracy", "exact_match", example_loss="metric_loss")
@@ -289,8 +288,7 @@ class MultiLabelObjective(ClassificationObjective):
 class SpanObjective(ClassificationObjective):
     """Mean of the cross-entropies of first and last token of an answer, mean over the batch (original: run_squad.py).
 
-    Outputs: dict of `start_logits`, `end_logits` [B, S]. Features: `start_positions`, `end_positions` [B], places
-    in the row.
+    Outputs: dict of `start_logits`, `end_logits` [B, S]. Features: `start_positions`, `end_positions` [B].
     Metrics: `start_accuracy`, `end_accuracy`, `exact_match` (both correct), `example_loss`.
     """
 
@@ -369,8 +367,7 @@ class MaskedLanguageModelObjective(TokenClassificationObjective):
 
 
 class MeanMaskedLanguageModelObjective(MaskedLanguageModelObjective):
-    """`MaskedLanguageModelObjective` whose loss is the mean over the predictions, as in fairseq and Hugging Face; 0 if
-    there are none."""
+    """`MaskedLanguageModelObjective` whose loss is the mean over the predictions, as in fairseq; 0 without any."""
 
     @classmethod
     def loss(cls, sums: dict, totals: dict):

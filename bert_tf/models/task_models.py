@@ -13,17 +13,9 @@ from types import MappingProxyType
 from keras import ops
 
 from bert_tf.families.config import ACTIVATIONS
-from bert_tf.models import objectives
+from bert_tf.models import heads, objectives
 from bert_tf.models.dropout import dropout, in_scope, several_rows
 from bert_tf.models.encoder import BertEncoder
-from bert_tf.models.heads import (
-    PROBLEM_TYPES,
-    ClassifierModel,
-    LinearHead,
-    MaskedLanguageModelHead,
-    Pretrained,
-    TaskModel,
-)
 from bert_tf.models.inputs import ENCODER_INPUTS, ROW_INPUTS, flat_rows, select
 from bert_tf.models.layers import WindowPooling
 from bert_tf.store.head_config import HeadConfig, head_in, labels_of
@@ -36,7 +28,7 @@ PRETRAINING_FEATURES = (
 )
 
 
-class BertModel(Pretrained, BertEncoder):
+class BertModel(heads.Pretrained, BertEncoder):
     """The BERT encoder (original: modeling.py, BertModel).
 
         config = BertConfig(vocab_size=100, hidden_size=32, num_hidden_layers=2, num_attention_heads=2)
@@ -52,7 +44,7 @@ class BertModel(Pretrained, BertEncoder):
     """
 
 
-class BertForMaskedLM(TaskModel):
+class BertForMaskedLM(heads.TaskModel):
     """Encoder and masked-LM head.
 
         model = BertForMaskedLM(BertConfig(vocab_size=30522))
@@ -66,7 +58,7 @@ class BertForMaskedLM(TaskModel):
 
     def __init__(self, config, seed: int | None = None, name="masked_lm", **kwargs):
         super().__init__(objectives.MaskedLanguageModelObjective, config, seed, True, name=name, **kwargs)
-        self.head = MaskedLanguageModelHead(self.config, name="cls_predictions", dtype=self.dtype_policy)
+        self.head = heads.MaskedLanguageModelHead(self.config, name="cls_predictions", dtype=self.dtype_policy)
 
     def call(self, inputs, training=False):
         """inputs: as for `BertModel`, and optionally `masked_lm_positions` [B, P]. Returns float32 [B, P or S, V]."""
@@ -75,11 +67,8 @@ class BertForMaskedLM(TaskModel):
         return self.head(encoded["sequence_output"], self.bert.get_embedding_table(), training=training)
 
 
-class BertForNextSentencePrediction(TaskModel):
-    """Encoder and next-sentence head.
-
-    config, seed and dtype are as for `BertModel`.
-    """
+class BertForNextSentencePrediction(heads.TaskModel):
+    """Encoder and next-sentence head. The arguments are as for `BertModel`."""
 
     further_inputs = PRETRAINING_FEATURES
     reads_pooler = True
@@ -87,14 +76,14 @@ class BertForNextSentencePrediction(TaskModel):
     def __init__(self, config, seed: int | None = None, name="next_sentence", **kwargs):
         super().__init__(objectives.NextSentenceObjective, config, seed, name=name, **kwargs)
         deviation = self.config.initializer_range
-        self.head = LinearHead(2, deviation, name="cls_seq_relationship", dtype=self.dtype_policy)
+        self.head = heads.LinearHead(2, deviation, name="cls_seq_relationship", dtype=self.dtype_policy)
 
     def call(self, inputs, training=False):
         """inputs: as for `BertModel`. Returns float32 logits [B, 2]; class 1 is a random second segment."""
         return self.head(self.encode_pooled(inputs, training=training))
 
 
-class BertForSequenceClassification(ClassifierModel):
+class BertForSequenceClassification(heads.ClassifierModel):
     """Encoder and text classifier.
 
         model = BertForSequenceClassification(BertConfig(vocab_size=30522, type_vocab_size=2), num_labels=3)
@@ -144,7 +133,7 @@ class BertForSequenceClassification(ClassifierModel):
         problem_type = problem_type or "single_label_classification"
         if (num_labels == 1) != (problem_type == "regression") and problem_type != "multi_label_classification":
             raise ValueError(f"num_labels={num_labels} does not fit problem_type={problem_type!r}")
-        objective = PROBLEM_TYPES[problem_type]
+        objective = heads.PROBLEM_TYPES[problem_type]
         super().__init__(objective, config, num_labels, head, seed, dropout_rate=dropout_rate, name=name, **kwargs)
         self.problem_type = problem_type
         self.windows = None
@@ -197,7 +186,7 @@ class BertForSequenceClassification(ClassifierModel):
 BertClassifier = BertForSequenceClassification
 
 
-class BertForTokenClassification(ClassifierModel):
+class BertForTokenClassification(heads.ClassifierModel):
     """Encoder and token classifier, e.g. for named entities.
 
     num_labels: C. labels: the names of the classes in the order of their ids. Others: see `BertForMultipleChoice`.
@@ -228,13 +217,13 @@ class BertForTokenClassification(ClassifierModel):
         return self.classify(inputs, training)
 
 
-class BertForMultipleChoice(ClassifierModel):
+class BertForMultipleChoice(heads.ClassifierModel):
     """Encoder and a score for each of several choices, one of which is correct.
 
     dropout_rate: before the output layer in training; None: the family's, 0.1 for BERT. Others: see `BertModel`.
     """
 
-    exported_inputs = MappingProxyType(dict.fromkeys(Pretrained.exported_inputs, 3))
+    exported_inputs = MappingProxyType(dict.fromkeys(heads.Pretrained.exported_inputs, 3))
 
     def __init__(
         self, config, dropout_rate: float | None = None, seed: int | None = None, name="multiple_choice", **kwargs
@@ -256,7 +245,7 @@ class BertForMultipleChoice(ClassifierModel):
             return ops.reshape(self.classify(rows, training), (-1, choices))
 
 
-class BertForQuestionAnswering(TaskModel):
+class BertForQuestionAnswering(heads.TaskModel):
     """Encoder and scores of every token as the answer's first and last token; BERT has no dropout in the head.
 
     config, seed and dtype are as for `BertModel`.
@@ -265,7 +254,7 @@ class BertForQuestionAnswering(TaskModel):
     def __init__(self, config, seed: int | None = None, name="question_answering", **kwargs):
         super().__init__(objectives.SpanObjective, config, seed, name=name, **kwargs)
         deviation = self.config.head_initializer_range
-        self.head = LinearHead(2, deviation, name="cls_squad", dtype=self.dtype_policy)
+        self.head = heads.LinearHead(2, deviation, name="cls_squad", dtype=self.dtype_policy)
 
     @in_scope
     def call(self, inputs, training=False):
@@ -275,7 +264,7 @@ class BertForQuestionAnswering(TaskModel):
         return {"start_logits": logits[..., 0], "end_logits": logits[..., 1]}
 
 
-class BertForPreTraining(TaskModel):
+class BertForPreTraining(heads.TaskModel):
     """Encoder, masked-LM head and next-sentence head.
 
     Works with Keras `compile` and `fit`: the input is the features that create_pretraining_data.py writes, or those of
@@ -291,13 +280,14 @@ class BertForPreTraining(TaskModel):
     part = "generator"
     further_inputs = PRETRAINING_FEATURES
     reads_pooler = True
-    exported_inputs = MappingProxyType({**Pretrained.exported_inputs, "masked_lm_positions": 2})
+    exported_inputs = MappingProxyType({**heads.Pretrained.exported_inputs, "masked_lm_positions": 2})
 
     def __init__(self, config, seed: int | None = None, name="pretraining", **kwargs):
         super().__init__(objectives.PretrainingObjective, config, seed, True, name=name, **kwargs)
         dtype = self.dtype_policy
-        self.masked_lm = MaskedLanguageModelHead(self.config, name="cls_predictions", dtype=dtype)
-        self.next_sentence = LinearHead(2, self.config.initializer_range, name="cls_seq_relationship", dtype=dtype)
+        self.masked_lm = heads.MaskedLanguageModelHead(self.config, name="cls_predictions", dtype=dtype)
+        deviation = self.config.initializer_range
+        self.next_sentence = heads.LinearHead(2, deviation, name="cls_seq_relationship", dtype=dtype)
 
     def build_head(self):
         self.masked_lm.build()

@@ -219,9 +219,6 @@ class Corpus:
                 yield from _record_texts(sources[0], start, stop, reading)
 
 
-# ---- what the files are ----------------------------------------------------------------------------------------------
-
-
 def _inspect_file(path: str, settings: TextSettings) -> tuple[TextFile, bool, int]:
     """(file, whether it holds JSON lines, bytes on the disk)."""
     is_gzip, name = text_files.gzip_of(path)

@@ -1,17 +1,8 @@
 """Text to pre-training records: masked LM and next sentence instances (original: create_pretraining_data.py).
 
-Where things are:
-
-  corpus                            text of any kind, cut into ranges -> lines
-  model_vocabulary                  the tokenizer of any family, by its vocabulary's file
-  token_store, word_kernels         lines -> documents, sentences and ids on disk; each word is encoded once
-  instances, instance_kernels       pairs of sentence runs, [CLS] A [SEP] B [SEP], with masked positions
-  row_kinds                         or the rows of other families; several short pairs in a row
-  record_writer                     tf.train.Example records in TFRecord files
-  shard                             all of it for one shard of the text
-  system.workers                    many shards, on this machine; `_make_shards_by_beam`: on a cluster
-
-This module finds what an earlier run has already done, starts the rest, and says what looks wrong.
+The stages: corpus -> token_store (word_kernels) -> instances (instance_kernels) or row_kinds -> record_writer; `shard`
+is all of it for one shard of the text. This module finds what an earlier run has already done, starts the rest, and
+says what looks wrong.
 """
 
 import contextlib

@@ -96,8 +96,7 @@ def tokenize(
     A line without any token (only control characters, say) is left out and ends no document.
 
     Args:
-      pieces: of the text: one sentence per line, a blank line between documents; cut anywhere after a newline, or after
-        a space.
+      pieces: of the text: one sentence per line, a blank line between documents; cut after any newline or space.
       directory: local; what is in it is overwritten.
       boundaries: say which pieces continue a word; None: the pieces themselves do. Word pieces only.
       mark_words: store which pieces continue a word by their characters. SentencePiece only, where that is more than

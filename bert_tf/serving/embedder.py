@@ -140,12 +140,10 @@ class Embedder(Answerer):
 
         Args:
           texts: strings.
-          normalize: give all vectors the length 1, so that their product is their cosine. Default: what the directory
-            says, else False.
+          normalize: give all vectors the length 1, so that their product is their cosine. Default: the directory's.
           prompt_name: a prompt of the directory (config_sentence_transformers.json), which is put before every text.
             Default: the directory's default prompt, if any.
-          others: as in sentence-transformers. normalize_embeddings=False is what the directory says; tensors are
-            TensorFlow's.
+          others: as in sentence-transformers. normalize_embeddings=False: as the directory says. Tensors: TensorFlow's.
 
         Raises:
           TypeError, ValueError: not a list of strings; there is no such prompt.

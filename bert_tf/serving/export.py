@@ -119,9 +119,6 @@ def _log_export(target: str, model_dir: str, description: Mapping) -> None:
     logging.info("On a server: %s%s", command, versions)
 
 
-# ---- the model of a task ---------------------------------------------------------------------------------------------
-
-
 def open_for(model_dir: str | OpenedModel, task: str | None) -> OpenedModel:
     """The model in a directory, opened to be exported for a task."""
     if isinstance(model_dir, OpenedModel):
@@ -186,9 +183,6 @@ def create_served_model(
     return graph_models.ServedWindowClassifier(model, encoder, opened.head)
 
 
-# ---- ops -------------------------------------------------------------------------------------------------------------
-
-
 def used_ops(functions: Mapping[str, tf.types.experimental.ConcreteFunction]) -> set[str]:
     """Of the graphs and of the functions that these call."""
     names, library = set(), set()
@@ -241,7 +235,12 @@ def publish(folder: str, export_dir: str, version: int | None) -> str:
     while True:
         target = posixpath.join(export_dir, str(new_version(export_dir, version)))
         if is_remote(target):
-            _copy_version(folder, target)
+            names = sorted(files_in(folder), key=lambda name: (name in _MODELS, name != EXPORT_FILE))
+            if there := files_in(target):
+                logging.info("%s is of an export that was interrupted: it is made anew.", target)
+            obsolete = [posixpath.join(target, name) for name in there if name not in names]
+            moves = {posixpath.join(folder, name): posixpath.join(target, name) for name in names}
+            storage.replace_files(moves, obsolete)
             return target
         try:
             tf.io.gfile.rename(folder, target)
@@ -249,14 +248,6 @@ def publish(folder: str, export_dir: str, version: int | None) -> str:
         except tf.errors.OpError:
             if not tf.io.gfile.exists(target):
                 raise
-
-
-def _copy_version(folder: str, target: str) -> None:
-    names = sorted(files_in(folder), key=lambda name: (name in _MODELS, name != EXPORT_FILE))
-    if there := files_in(target):
-        logging.info("%s is of an export that was interrupted: it is made anew.", target)
-    obsolete = [posixpath.join(target, name) for name in there if name not in names]
-    storage.replace_files({posixpath.join(folder, name): posixpath.join(target, name) for name in names}, obsolete)
 
 
 def _is_half(directory: str) -> bool:
@@ -324,13 +315,13 @@ def warm_up_request(inputs: Mapping[str, Sequence]) -> bytes:
 
 def describe(functions: Mapping[str, tf.types.experimental.ConcreteFunction]) -> dict:
     """Names, dtypes and shapes of the inputs and outputs of each signature."""
+
+    def forms(specs: Mapping) -> dict:
+        return {name: [spec.dtype.name, spec.shape.as_list()] for name, spec in specs.items()}
+
     described = {}
     for name, function in functions.items():
-        inputs = function.structured_input_signature
-        specs = {spec.name: spec for spec in [*inputs[0], *inputs[1].values()]}
-        outputs = function.structured_outputs
-        described[name] = {
-            "inputs": {key: [spec.dtype.name, spec.shape.as_list()] for key, spec in specs.items()},
-            "outputs": {key: [spec.dtype.name, spec.shape.as_list()] for key, spec in outputs.items()},
-        }
+        arguments, keywords = function.structured_input_signature
+        specs = {spec.name: spec for spec in (*arguments, *keywords.values())}
+        described[name] = {"inputs": forms(specs), "outputs": forms(function.structured_outputs)}
     return described

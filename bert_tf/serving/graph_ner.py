@@ -2,8 +2,7 @@
 
 The rules are those of `tasks/ner/`, written again because no Python runs in a server.
 
-Shape legend: B texts, N words of the longest text, P pieces of all texts, W windows of all texts, R pieces of a
-window, C tags.
+Shape legend: B texts, N words of the longest text, P pieces of all texts, W windows, R pieces of a window, C tags.
 """
 
 import functools

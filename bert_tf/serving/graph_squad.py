@@ -1,7 +1,6 @@
 """Question answering as TensorFlow ops, for an exported graph: strings in, answers out, like `QuestionAnswerer`.
 
-The rules are those of `tasks/squad/`, with answers from character offsets, written again because no Python runs in a
-server.
+The rules are those of `tasks/squad/`, with answers from character offsets, since no Python runs in a server.
 
 Shape legend: B questions, P pieces of all contexts, W windows of all questions, S max_seq_length, K n_best_size,
 N length of the n-best list, M spans of a window that are looked at, V those of all windows that can be answers.

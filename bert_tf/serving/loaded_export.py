@@ -78,10 +78,8 @@ def check_ops(directory: str) -> None:
         raise ValueError(f"{path} is not an export of export_saved_model.py: it was not saved by TensorFlow 2.")
     if foreign := safe_graph.disallowed_parts(saved.meta_graphs[0]):
         names = escape_control_characters(abbreviated_list([name for names in foreign.values() for name in names]))
-        raise ValueError(
-            f"{path} has {' and '.join(foreign)} that no export has, and which may do anything: {names}. If you trust "
-            "it like a program of your own, give trust=True."
-        )
+        what = f"{' and '.join(foreign)} that no export has, and which may do anything: {names}"
+        raise ValueError(f"{path} has {what}. If you trust it like a program of your own, give trust=True.")
 
 
 class OnnxModel:

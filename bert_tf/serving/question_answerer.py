@@ -117,8 +117,7 @@ class ChoicePredictor(Answerer):
 
     Args:
       path, trust: as for `Predictor`; a model directory is one as run_swag.py leaves it.
-      max_seq_length: longer rows lose the last tokens of the context or the choice, whichever is longer. Default: as
-        for `Predictor`.
+      max_seq_length: longer rows lose the last tokens of the longer of both. Default: as for `Predictor`.
       batch_size: questions computed together, each with all its choices.
 
     Raises: as `Predictor` does.

@@ -66,12 +66,9 @@ FIRST_VERSION = dict.fromkeys(_SINCE_2_5.split(), "2.5") | {
 
 def lowest_version(ops: set[str]) -> str:
     """The oldest version of TensorFlow Serving that has all these ops."""
-    unknown = sorted(ops - FIRST_VERSION.keys())
-    if unknown:
-        raise ValueError(
-            "The export has ops that a stock TensorFlow Serving is not known to have (bert_tf/serving/safe_graph.py): "
-            + ", ".join(unknown)
-        )
+    if unknown := sorted(ops - FIRST_VERSION.keys()):
+        known = "a stock TensorFlow Serving is not known to have (bert_tf/serving/safe_graph.py)"
+        raise ValueError(f"The export has ops that {known}: {', '.join(unknown)}")
     return max((FIRST_VERSION[op] for op in ops), key=lambda version: tuple(map(int, version.split("."))))
 
 

@@ -63,8 +63,7 @@ class Tagger(Answerer):
 
         Args:
           texts: strings, or lists of words for texts that are already split. A string is split at spaces, with each
-            punctuation mark, Chinese character and added token a word of its own; or into characters, if the model was
-            trained on them.
+            punctuation mark, Chinese character and added token a word of its own; or into characters, as in training.
 
         Returns:
           for each text a dict of `words`, `tags`, `scores` (probability of the likeliest tag of each word), `starts`,
@@ -119,7 +118,13 @@ class Tagger(Answerer):
         ):
             rows = self.exported(signature, [len(texts[number]) for number in numbers], columns)
             for number, row in zip(numbers, rows, strict=True):
-                by_text[number] = _row_of(texts[number], row)
+                count = int(np.count_nonzero(row["tags"] != b""))  # the rest is padding
+                if signature == "serve_words":
+                    cut = _joined(texts[number])
+                else:
+                    words = [word.decode() for word in row["words"][:count]]
+                    cut = _Words(texts[number], words, *(row[name][:count].tolist() for name in ("starts", "ends")))
+                by_text[number] = cut, [tag.decode() for tag in row["tags"][:count]], row["scores"][:count]
         return by_text
 
     def _describe(self, words: _Words, tags: list[str], scores: np.ndarray) -> dict:
@@ -137,14 +142,3 @@ def _joined(words: Sequence[str]) -> _Words:
     ends = np.cumsum([len(word) + 1 for word in words], dtype=int) - 1
     starts = [int(end) - len(word) for end, word in zip(ends, words, strict=True)]
     return _Words(" ".join(words), list(words), starts, ends.tolist())
-
-
-def _row_of(text: str | Sequence[str], outputs: dict[str, np.ndarray]) -> tuple[_Words, list[str], np.ndarray]:
-    """One row of an export's outputs, without the padding."""
-    count = int(np.count_nonzero(outputs["tags"] != b""))
-    tags, scores = [tag.decode() for tag in outputs["tags"][:count]], outputs["scores"][:count]
-    if not isinstance(text, str):
-        return _joined(text), tags, scores
-    words = [word.decode() for word in outputs["words"][:count]]
-    starts, ends = (outputs[name][:count].tolist() for name in ("starts", "ends"))
-    return _Words(text, words, starts, ends), tags, scores

@@ -16,7 +16,8 @@ import numpy as np
 
 from bert_tf.models.layers import normalized
 from bert_tf.store.description import SIMILARITIES
-from bert_tf.system.checks import list_of_strings, path_of, target_directory
+from bert_tf.system.checks import list_of_strings, target_directory
+from bert_tf.system.hub import path_of
 from bert_tf.system.messages import naming_flag
 from bert_tf.system.storage import write_file
 from bert_tf.system.text_files import exists, parse_json, read_bytes, read_text_lines
@@ -57,10 +58,8 @@ class TextIndex:
         vectors = np.asarray(vectors, np.float32)
         fits = vectors.ndim == 2 and vectors.size and (texts is None or len(texts) == len(vectors))
         if not fits or not np.isfinite(vectors).all():
-            shape = f"[{'n' if texts is None else len(texts)}, H]"
-            raise ValueError(
-                f"an index needs at least one text and finite vectors {shape}, not vectors {list(vectors.shape)}"
-            )
+            needed = f"at least one text and finite vectors [{'n' if texts is None else len(texts)}, H]"
+            raise ValueError(f"an index needs {needed}, not vectors {list(vectors.shape)}")
         "".join(texts or ()).encode()  # raises for what `save` can't write
         if similarity not in SIMILARITIES:
             raise ValueError(f"similarity={similarity!r:.80} is not one of {', '.join(SIMILARITIES)}")
@@ -109,9 +108,8 @@ class TextIndex:
         computed = embedder.encode((self.texts or [])[:1], normalize, self.prompt_name)
         is_other = computed.shape[1] != first.shape[1]
         if is_other or np.abs(computed - first[: len(computed)]).max(initial=0) > _ALIKE * np.linalg.norm(first):
-            raise ValueError(
-                f"{name} was made by another model than {embedder.path}, or with another pooling or length: make it new"
-            )
+            other = f"another model than {embedder.path}, or with another pooling or length"
+            raise ValueError(f"{name} was made by {other}: make it new")
         self._embedder = embedder
 
     def save(self, directory: str) -> None:

@@ -218,19 +218,26 @@ def tensor_value(tensor):
 
 
 def latest_checkpoint(output_dir: str) -> str | None:
-    """The prefix of the checkpoint that the state file names, or, with a warning, of the newest one that is there."""
+    return next(iter(checkpoints_in(output_dir)), None)
+
+
+def checkpoints_in(output_dir: str) -> list[str]:
+    """The prefix of the checkpoint that the state file names, or, with a warning, of the newest one that is there, and
+    those of older ones of the same run, the newest first."""
     newest, _ = checkpoint_state(output_dir)
+    names = names_in(output_dir)
+    indexed = {int(match[2]): match[1] for match in map(_INDEX_OF_STEP.fullmatch, names) if match}
+    with_values = {name.partition(".data-")[0] for name in names if ".data-" in name}
+    left = [posixpath.join(output_dir, indexed[step]) for step in sorted(indexed) if indexed[step] in with_values]
     if newest and exists(newest + INDEX_SUFFIX) and data_files(newest):
-        return newest
-    steps, names = saved_steps(output_dir), names_in(output_dir)
-    there = {name.partition(".data-")[0] for name in names if ".data-" in name}
-    left = [steps[step] for step in sorted(steps) if posixpath.basename(steps[step]) in there]
-    if not left:
-        return None
-    logging.warning("%s names no checkpoint that is there; %s is the newest.", f"{output_dir}/checkpoint", left[-1])
-    return left[-1]
+        older = left[: left.index(newest)] if newest in left else []
+        return [newest, *reversed(older)]
+    if left:
+        logging.warning("%s names no checkpoint that is there; %s is the newest.", f"{output_dir}/checkpoint", left[-1])
+    return left[::-1]
 
 
+_INDEX_OF_STEP = re.compile(r"(model\.ckpt-(\d+))\.index")
 _STATE_LINE = re.compile(rb'\s*(\w+):\s*(?:"((?:[^"\\\\]|\\\\.)*)"|[\d.e+-]+)\s*')
 
 
@@ -266,7 +273,7 @@ def _beside(output_dir: str, name: str) -> str:
 
 def saved_steps(output_dir: str) -> dict[int, str]:
     """step -> prefix of all checkpoints of a run that have an index."""
-    matches = (re.fullmatch(r"(model\.ckpt-(\d+))\.index", name) for name in names_in(output_dir))
+    matches = map(_INDEX_OF_STEP.fullmatch, names_in(output_dir))
     return {int(match[2]): posixpath.join(output_dir, match[1]) for match in matches if match}
 
 
@@ -291,7 +298,5 @@ def find_bundle(path: str, usual_name: str) -> str | None:
     names = names_in(path)
     prefixes = [name.removesuffix(INDEX_SUFFIX) for name in names if name.endswith(INDEX_SUFFIX)]
     if len(prefixes) > 1:
-        raise FileNotFoundError(
-            f"{path} has several checkpoints: give the prefix of one of them. It contains {abbreviated_list(names)}."
-        )
+        raise FileNotFoundError(f"{path} has several checkpoints: name one, {abbreviated_list(prefixes)}.")
     return posixpath.join(path, prefixes[0]) if prefixes else None

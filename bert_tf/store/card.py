@@ -17,7 +17,7 @@ from absl import logging
 from bert_tf.families.family import REPLACED_TOKEN_HEAD, is_model_variable
 from bert_tf.store.description import ModelFiles
 from bert_tf.store.tensor_files import Weights
-from bert_tf.system import storage
+from bert_tf.system import hub
 from bert_tf.system.text_files import exists, is_folder, open_binary
 from bert_tf.text.tokenizer_files import directory_of, first_existing
 
@@ -78,11 +78,11 @@ def beginning_of(path: str | None, weights: Weights | None = None, with_checksum
     if file != CARD:
         words = " ".join(_beginning(directory, file)[:3000].lower().split()) if file else ""
         license = next(({"license": name} for phrase, name in _LICENSES.items() if phrase in words), {})
-    hub_name = storage.name_of(directory)
+    hub_name = hub.name_of(directory)
     # The card of a model that has no name there says which it began from.
     base = hub_name.partition("@")[0] if hub_name != directory else front.get("base_model") if _MARK in card else None
     return {
-        "path": storage.name_of(path),
+        "path": hub.name_of(path),
         "step": int(weights["global_step"]) if "global_step" in weights else None,
         "checksum": weights.checksum if with_checksum else None,
         "license": license,
@@ -241,7 +241,7 @@ def public(value: object) -> object:
         return ", ".join(str(public(inner)) for inner in value)
     if not isinstance(value, str):
         return value
-    return ",".join(_end_of(storage.name_of(path)) for path in value.split(","))
+    return ",".join(_end_of(hub.name_of(path)) for path in value.split(","))
 
 
 def _end_of(path: str) -> str:

@@ -19,8 +19,9 @@ from bert_tf.families.config import BertConfig, check_vocab_size
 from bert_tf.families.family import Family
 from bert_tf.store.head_config import HEAD_CONFIG, HUGGINGFACE_CONFIG, NO_HEAD, SENTENCES_CONFIG, HeadConfig
 from bert_tf.system.checks import check_integer
+from bert_tf.system.hub import name_of
 from bert_tf.system.messages import is_first, naming_flag
-from bert_tf.system.storage import is_remote, name_of, paths_beginning_with
+from bert_tf.system.storage import is_remote, paths_beginning_with
 from bert_tf.system.text_files import exists, naming_file, read_bytes, read_json, read_json_if_there
 from bert_tf.text import find_vocabulary, tokenizer_class_of, tokenizer_of_file
 from bert_tf.text.characters import TOKENIZER

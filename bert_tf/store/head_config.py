@@ -15,6 +15,7 @@ from absl import logging
 
 from bert_tf.families.family import base_name
 from bert_tf.store.tensor_files import Weights
+from bert_tf.system import removed
 from bert_tf.system.checks import list_of_names
 from bert_tf.system.messages import abbreviated_list
 from bert_tf.system.text_files import naming_file, read_json
@@ -77,8 +78,6 @@ class HeadConfig:
         values = read_json(path)
         known = [field.name for field in dataclasses.fields(cls)]
         if unknown := sorted(values.keys() - set(known)):
-            from bert_tf.system import removed
-
             if advice := next(filter(None, map(removed.HEADS.get, unknown)), None):
                 raise ValueError(f"{path}: {advice}.")
             raise ValueError(f"{path}: unknown key {', '.join(unknown)}. Known: {', '.join(known)}.")
@@ -99,8 +98,6 @@ class HeadConfig:
             # Only text classifiers have a problem type.
             architecture = names[0] if names else CLASSIFIERS[0] if problem_type else None
             if values.get("lstm_on_top"):
-                from bert_tf.system import removed
-
                 raise ValueError(f"{source}: {removed.HEADS['lstm_on_top']}")
             kept = {name: values[name] for name in ("pairs", "untrained") if values.get(name) is not None}
             described = values.get("sentence_transformers")
@@ -197,17 +194,13 @@ def order_of(
         raise ValueError(f"{source} has other labels: {difference(known, wanted)}. {advice}")
     if respelled != known or names is not wanted:
         pairs = zip(known, (wanted[names.index(name)] for name in respelled), strict=True)
-        logging.info(
-            "%s spells labels otherwise: %s.",
-            source,
-            abbreviated_list([f"{label} is {other}" for label, other in pairs]),
-        )
+        respelt = abbreviated_list([f"{label} is {other}" for label, other in pairs])
+        logging.info("%s spells labels otherwise: %s.", source, respelt)
     order = [respelled.index(name) for name in names]
     if order == sorted(order):
         return None
-    logging.info(
-        "%s has its labels in another order (%s): its outputs are matched by name.", source, abbreviated_list(known)
-    )
+    message = "%s has its labels in another order (%s): its outputs are matched by name."
+    logging.info(message, source, abbreviated_list(known))
     return order
 
 

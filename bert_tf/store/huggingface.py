@@ -1,7 +1,6 @@
 """Hugging Face directories: config.json and weights, in and out.
 
-What differs between families is in each `Family`. Their "gelu" is the exact one, "gelu_new" the
-original's tanh form.
+What differs between families is in each `Family`. Their "gelu" is the exact one, "gelu_new" that of the original.
 """
 
 import dataclasses
@@ -210,9 +209,14 @@ def _translate(file: str, family: Family, stated_head, encoder_prefix: str, shap
     origins = {name: plain[theirs] for name, theirs in origins.items() if theirs in plain}
 
     unused, second = {}, None
-    project = origins.get(f"{family.model_type}/embeddings_project/kernel")
-    if project and shapes[project][0] == shapes[project][1]:
-        unused |= _identity_layer(file, origins, f"{family.model_type}/embeddings_project", read)
+    project = f"{family.model_type}/embeddings_project"
+    kernel_name = origins.get(f"{project}/kernel")
+    if kernel_name and shapes[kernel_name][0] == shapes[kernel_name][1]:  # the original has none there
+        layer = [origins.pop(f"{project}/{last}") for last in ("kernel", "bias")]
+        kernel, bias = map(read, layer)
+        if bias.any() or not np.array_equal(kernel, np.eye(len(kernel), dtype=kernel.dtype)):
+            raise ValueError(f"{file}: {kernel_name} is a layer between embeddings and encoder of one width.")
+        unused |= dict.fromkeys(layer, "the identity: embeddings and encoder have one width")
     for name in sorted(set(shapes) - set(origins.values()) - set(unused)):
         unused[name], differs = _reason(name, family, copies, read, origins)
         second = second or (name if differs else None)
@@ -225,15 +229,6 @@ def _translate(file: str, family: Family, stated_head, encoder_prefix: str, shap
 
     entries = Weights(file, "huggingface", dict(shapes), {name: name for name in shapes}, read_tied)
     return renamed(entries, origins, unused, [name for name in origins if name.endswith("/kernel")])
-
-
-def _identity_layer(file: str, origins: dict[str, str], layer: str, read: Callable) -> dict[str, str]:
-    """Takes a layer that changes nothing out of `origins`, since the original has none there; returns why."""
-    names = [origins.pop(f"{layer}/{last}") for last in ("kernel", "bias")]
-    kernel, bias = map(read, names)
-    if bias.any() or not np.array_equal(kernel, np.eye(len(kernel), dtype=kernel.dtype)):
-        raise ValueError(f"{file}: {names[0]} is a layer between embeddings and encoder of one width.")
-    return dict.fromkeys(names, "the identity: embeddings and encoder have one width")
 
 
 def _reason(name: str, family: Family, copies: Mapping, read: Callable, origins: Mapping) -> tuple[str, bool]:
@@ -306,19 +301,16 @@ def names_there(weights: Weights, config: BertConfig, head: HeadConfig) -> dict[
     outputs = weights.shapes.get("output_weights", (0,))[0]
     is_split = family.classifier_act == "gelu_erf" and 2 * outputs <= config.hidden_size
     if architecture in family.heads and HIDDEN_LAYER[0] not in names and not is_split:
-        raise ValueError(
-            f"format=huggingface: {weights.path} has a classifier of one layer, transformers' {family.title} of two."
-        )
+        has = f"{weights.path} has a classifier of one layer"
+        raise ValueError(f"format=huggingface: {has}, transformers' {family.title} of two.")
     following, masked = "cls/seq_relationship/output_weights" in names, "cls/predictions/output_bias" in names
     if following and not (config.has_pooler if masked else family.class_prefix == _CLASSES):
-        raise ValueError(
-            f"format=huggingface: transformers has no {family.title} with the heads of {weights.path}: use bert_tf."
-        )
+        lacks = f"transformers has no {family.title} with the heads of {weights.path}"
+        raise ValueError(f"format=huggingface: {lacks}: use bert_tf.")
     act = family.masked_lm_act
     if masked and act not in (None, config.masked_lm_act or config.activation):
-        raise ValueError(
-            f'format=huggingface: the masked-LM head of a {family.title} has hidden_act "{act}" there: use bert_tf, or '
-            f"give hidden_act={act}, which changes outputs."
-        )
+        differs = f'the masked-LM head of a {family.title} has hidden_act "{act}" there'
+        advice = f"use bert_tf, or give hidden_act={act}, which changes outputs."
+        raise ValueError(f"format=huggingface: {differs}: {advice}")
     bare = all(name.startswith(f"{family.model_type}/") for name in names)
     return {name: family.name_of(name, architecture).removeprefix(scope * bare) for name in names}

@@ -8,8 +8,7 @@ those. Where full names are ambiguous (an optimizer's copies, output layers of d
 ElectraPretrainer), the object graph decides: each of its nodes is a saved Python object, and each edge an attribute by
 which one object holds another.
 
-Whether an encoder was pre-norm (`norm_first`) can't be seen in a checkpoint, since it has the same variables; only a
-SavedModel records it.
+Whether an encoder was pre-norm (`norm_first`) can't be seen in a checkpoint, but in a SavedModel.
 
 Source: tf-models-official 2.20, nlp/modeling/models/electra_pretrainer.py and nlp/tasks/electra_task.py for ELECTRA,
 whose encoders are BertEncoders with poolers that nothing trains; only the word table may be shared.

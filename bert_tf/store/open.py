@@ -28,7 +28,7 @@ from bert_tf.store.description import (
     read_settings,
 )
 from bert_tf.store.tensor_files import Weights, open_safetensors
-from bert_tf.system.checks import path_of
+from bert_tf.system.hub import path_of
 from bert_tf.system.messages import abbreviated_list, naming_flag
 from bert_tf.system.storage import finish_replacing, is_remote, names_in
 from bert_tf.system.text_files import exists, is_folder
@@ -166,9 +166,9 @@ def open_ours(file: str) -> Weights:
     return Weights(file, BERT_TF.name, shapes, {name: name for name in shapes}, read)
 
 
-def has_optimizer_state(path: str) -> bool:
+def has_optimizer_state(weights: Weights) -> bool:
     """Whether weights have the Adam moments, without which training can't continue from them."""
-    return any(name.endswith("/adam_m") for name in open_weights(path).shapes)
+    return any(name.endswith("/adam_m") for name in weights)
 
 
 # --- a model ----------------------------------------------------------------------------------------------------------

@@ -236,17 +236,15 @@ def _check_target(directory: str, name: str, source: str, overwrite: bool) -> li
     # Of a remote directory that was to be new, and of which the card was copied, but not the weights.
     is_half = is_remote(directory) and is_ours and not has_weights(directory)
     if old and not overwrite and not is_half:
-        raise FileExistsError(
-            f"{directory} already has files of a model ({abbreviated_list(old)}); overwrite=True replaces them."
-        )
+        have = f"already has files of a model ({abbreviated_list(old)})"
+        raise FileExistsError(f"{directory} {have}; overwrite=True replaces them.")
     from_file = exists(source) or exists(source + bundle.INDEX_SUFFIX)
     if old and from_file and posixpath.normpath(tokenizer_files.directory_of(source)) == posixpath.normpath(directory):
         raise ValueError(f"{directory} would replace the source {source}: give another target.")
     run = [file for file in old if file.startswith("model.ckpt-") and not file.startswith(name + ".")]
     if run:
-        raise FileExistsError(
-            f"{directory} has the checkpoints of a training run ({abbreviated_list(run)}): give another target."
-        )
+        has = f"has the checkpoints of a training run ({abbreviated_list(run)})"
+        raise FileExistsError(f"{directory} {has}: give another target.")
     return old
 
 

@@ -181,10 +181,9 @@ def open_safetensors(path: str) -> tuple[Shapes, dict[str, str], Reader]:
 
     def check(name: str, content) -> None:
         if name in noted and noted[name] != _crc32c(content):
-            raise ValueError(
-                f"{path} is damaged: {name or 'its header'} does not match its checksum. Copy it again; or, if a "
-                f"program has changed it, write it without the metadata {_CHECKSUMS!r}."
-            )
+            advice = f"or, if a program has changed it, write it without the metadata {_CHECKSUMS!r}"
+            problem = f"{name or 'its header'} does not match its checksum"
+            raise ValueError(f"{path} is damaged: {problem}. Copy it again; {advice}.")
 
     check("", _described(shapes, metadata))
     if {"F16", "BF16"} & set(types.values()):
@@ -274,9 +273,6 @@ def write_safetensors(path: str, tensors: Mapping[str, np.ndarray], metadata: Ma
             with open(temporary, "r+b") as file:
                 file.seek(8)
                 file.write(text.replace(empty.encode(), "".join(sums[name] for name in sorted(sums)).encode(), 1))
-
-
-# --- shards ----------------------------------------------------------------------------------------------------------
 
 
 def _open_shards(index_file: str) -> tuple[Shapes, Reader, bool]:

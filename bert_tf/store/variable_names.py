@@ -54,10 +54,8 @@ def check_depth(weights: Weights, config: BertConfig, config_name: str, of_weigh
     if config.block_order != list(range(wanted)):  # layers share blocks, whose number is not that of the layers
         return
     if 0 < blocks < wanted or (of_weights and 0 < wanted < blocks):
-        raise ValueError(
-            f"{config_name} does not fit the weights of {weights.path}: num_hidden_layers is {wanted}, but they have "
-            f"{blocks} layers."
-        )
+        differs = f"num_hidden_layers is {wanted}, but they have {blocks} layers"
+        raise ValueError(f"{config_name} does not fit the weights of {weights.path}: {differs}.")
     if blocks > wanted:
         message = "%s: num_hidden_layers is %d, but the weights of %s have %d layers: the last %d are left out."
         logging.warning(message, config_name, wanted, weights.path, blocks, blocks - wanted)
@@ -81,10 +79,8 @@ def check_shapes(weights: Weights, config: BertConfig, config_name: str) -> None
         if name.startswith(encoder) and not name.startswith(head) and name not in weights.shapes:
             wrong.append(f"{name}: expected {list(shape)}, not there")
     if wrong:
-        raise ValueError(
-            f"{config_name} does not fit the weights of {weights.path}, {len(wrong)} variables differ: "
-            f"{abbreviated_list(wrong, '; ')}."
-        )
+        differ = f"{len(wrong)} variables differ: {abbreviated_list(wrong, '; ')}"
+        raise ValueError(f"{config_name} does not fit the weights of {weights.path}, {differ}.")
 
 
 # --- TF1 checkpoints of other originals -------------------------------------------------------------------------------
@@ -181,9 +177,8 @@ def merged(weights: Weights) -> Weights:
         return weights
     alpha = next((name for name in weights.shapes if name.endswith(f"/{ADAPTER_ALPHA}")), None)
     if alpha is None or not weights.shapes.keys() >= set(adapted):
-        raise ValueError(
-            f"{weights.path} has adapters of LoRA without their encoder: give its weights, and load_lora this file."
-        )
+        advice = "give its weights, and load_lora this file"
+        raise ValueError(f"{weights.path} has adapters of LoRA without their encoder: {advice}.")
 
     def read(name: str) -> np.ndarray:
         value = weights.read(name)

@@ -11,9 +11,8 @@ import os
 import pathlib
 import posixpath
 import tempfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 
-from bert_tf.system import storage
 from bert_tf.system.messages import naming_flag, without_logging
 from bert_tf.system.storage import is_on_hub, is_remote
 from bert_tf.system.text_files import is_folder, list_files, read_json_if_there, size_of
@@ -68,16 +67,6 @@ def check_extra(extra: str, use: str) -> None:
     """Raises if packages of an extra that a use, say "--do_eval", needs are not installed."""
     if missing := missing_packages(extra):
         raise ValueError(f"{use} needs {' and '.join(missing)}: pip install 'bert-tf[{extra}]'")
-
-
-def path_of(path, check: Callable[[str], object] | None = None, with_weights: bool = True) -> str:
-    """A path as a string, or the local folder of a model that it names on the hub; without a check, no weights come."""
-    path = os.fspath(path)
-    if not storage.is_name(path):
-        return path
-    from bert_tf.system import hub
-
-    return hub.local(path, with_weights=with_weights and bool(check), check=check)
 
 
 def target_directory(directory) -> str:

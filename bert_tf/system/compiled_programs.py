@@ -47,7 +47,11 @@ def keep_programs(deterministic: bool = False) -> Generator[None]:
         return
     # A process that started this one may have its folder in XLA_FLAGS.
     xla = re.sub(rf"{_MEASURED}=\S*/{PRIVATE}\S* ", "", os.environ.get("XLA_FLAGS", ""))
-    gpus = _gpus()
+    driver = "".join(file.read_text(errors="replace") for file in _NVIDIA.glob("version"))
+    texts = [file.read_text(errors="replace") for file in _NVIDIA.glob("gpus/*/information")]
+    gpus = sorted("".join(re.findall(r"^Model:.*", text, re.MULTILINE)) + driver for text in texts)
+    if (visible := os.environ.get("CUDA_VISIBLE_DEVICES")) is not None:
+        gpus = gpus[: len(list(filter(None, visible.split(","))))]
     devices = "CPU,GPU" if len(gpus) == 1 else "CPU"  # as TensorFlow calls their types
     try:
         folder = _folder([*gpus, "deterministic"] if gpus and deterministic else gpus, xla)
@@ -74,14 +78,6 @@ def keep_programs(deterministic: bool = False) -> Generator[None]:
         del os.environ["TF_XLA_FLAGS"]
         if flags:
             os.environ["TF_XLA_FLAGS"] = flags
-
-
-def _gpus() -> list[str]:
-    driver = "".join(file.read_text(errors="replace") for file in _NVIDIA.glob("version"))
-    texts = [file.read_text(errors="replace") for file in _NVIDIA.glob("gpus/*/information")]
-    names = sorted("".join(re.findall(r"^Model:.*", text, re.MULTILINE)) + driver for text in texts)
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    return names if visible is None else names[: len(list(filter(None, visible.split(","))))]
 
 
 def _folder(gpus: list[str], xla: str) -> str:

@@ -24,7 +24,7 @@ from typing import TypeVar
 
 from absl import flags
 
-from bert_tf.system import storage
+from bert_tf.system import hub
 from bert_tf.system.messages import naming_flag
 
 if typing.TYPE_CHECKING:
@@ -103,7 +103,7 @@ class Declared:
 
     def names_model(self, value) -> bool:
         """Whether a value is the name of a model on the hub, or has one."""
-        return bool(self.model_check) and any(map(storage.is_name, _paths_in(value)))
+        return bool(self.model_check) and any(map(hub.is_name, _paths_in(value)))
 
 
 def _paths_in(value: str | list[str] | None) -> list[str]:
@@ -228,8 +228,6 @@ def with_models(settings: Settings, check: Callable = check_values, begun: str |
     named = [name for name, declaration in declared.items() if declaration.names_model(getattr(settings, name))]
     if not named:
         return settings
-    from bert_tf.system import hub
-
     folders = {}
     for name in named:
         value, flag, declaration = getattr(settings, name), f"--{_flag_name(name)}", declared[name]

@@ -2,8 +2,7 @@
 
 They are encoded by hand because the protocol buffer classes take three times as long. A message is a series of fields,
 each a key byte (8 * field number + wire type) and a value; nested messages and packed lists are a length and bytes. The
-field numbers: Example.features 1, Features.feature 1 (a map: key 1, value 2), Feature.float_list 2 and int64_list 3,
-with value 1.
+field numbers: Example.features 1, Features.feature 1 (key 1, value 2), Feature.float_list 2, int64_list 3, value 1.
 """
 
 import operator

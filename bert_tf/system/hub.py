@@ -2,7 +2,7 @@
 
 `huggingface_hub` fetches them, and is imported when a name is used: its cache, HF_HOME, HF_TOKEN, HF_HUB_OFFLINE and
 HF_ENDPOINT hold here. A name is replaced by the folder in that cache once, where a flag or an argument is read
-(`declare.settings_of`, `checks.path_of`); all other code sees a local folder, whose path holds the commit.
+(`declare.settings_of`, `path_of`); all other code sees a local folder, whose path holds the commit.
 """
 
 import contextlib
@@ -15,13 +15,28 @@ import json
 import os
 import posixpath
 import re
-from collections.abc import Callable, Collection, Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 
 from absl import logging
 from tqdm import tqdm
 
 from bert_tf.system.messages import abbreviated_list, escape_control_characters, naming_flag, without_logging
-from bert_tf.system.storage import COMMIT, HUB, NAME, PAGE, PAGES, PREFIX, WEB, full_name, is_name, names_in, sync
+from bert_tf.system.storage import HUB, PAGE, PAGES, PREFIX, names_in, sync
+
+WEB = (PREFIX, "https://", "http://")
+NAME = re.compile(r"([a-zA-Z0-9_][a-zA-Z0-9_.-]*/[a-zA-Z0-9_.-]+)(?:@([a-zA-Z0-9_./-]+))?")
+_FILE = re.compile(r".*\.(ckpt(-\d+)?|index|safetensors|bin|pth?|json|txt|zip|gz|keras|h5|onnx|pb|model)")
+COMMIT = re.compile(r"[0-9a-f]{40}")
+# Models that the hub once had without an owner, and their owners today.
+_OWNERS = {
+    r"bert-(base|large)-(un)?cased[\w-]*|bert-base-(chinese|german|multilingual)[\w-]*": "google-bert",
+    r"roberta-(base|large)(-mnli)?": "FacebookAI",
+    r"distilbert-base-[\w-]+|distilroberta-base": "distilbert",
+    r"albert-(x{0,2}large|base)-v[12]": "albert",
+    r"electra-(small|base|large)-(discriminator|generator)": "google",
+}
+# Where the cache keeps a commit of a model.
+_CACHED = re.compile(rf"(?:^|/)models--([\w.-]+?)--([\w.-]+)/snapshots/({COMMIT.pattern})(?:/|$)")
 
 # The files of a model that are fetched: what describes it, and the first kind of weights that is there.
 _CONFIGURATION = re.compile(r"([^/]+/)?[\w.-]*config\.json")
@@ -41,6 +56,39 @@ _MOST_COMPRESSED = 1 << 18  # bytes of an answer, which could be a thousand time
 _ETAG = re.compile(r"(W/)?[\w.:+\"=-]*")
 # Where the cache has a large file, which snapshots link to; its name is its checksum.
 _BLOB = re.compile(r".*/(?:model|dataset)s--[^/]+/blobs/([0-9a-f]{64})")
+
+
+def is_name(path: str) -> bool:
+    """Whether a path is the owner/name of a model on the hub, with no folder owner here, or an address in the web.
+
+    So are names without an owner, such as bert-base-uncased, that the hub once had; see `full_name`.
+    """
+    if path.startswith(WEB):
+        return True
+    is_named = path != full_name(path) or (NAME.fullmatch(path) and not _FILE.fullmatch(path))
+    return bool(is_named) and not os.path.lexists(re.split("[/@]", path)[0])
+
+
+def full_name(name: str) -> str:
+    """A model's name with its owner, where the hub once had it without; another name as it is."""
+    owners = [owner for pattern, owner in _OWNERS.items() if re.fullmatch(pattern, name.partition("@")[0])]
+    return "/".join([*owners, name])
+
+
+def name_of(path: str) -> str:
+    """The name of the model of a path in the hub's cache, with its commit: owner/name@commit; another path as it is."""
+    match = _CACHED.search(path)
+    return f"{match[1]}/{match[2]}@{match[3]}" if match else path
+
+
+def with_hub_names(settings: Mapping[str, object]) -> dict[str, object]:
+    """Settings with `name_of` their texts, as a run notes them."""
+    return {name: name_of(value) if isinstance(value, str) else value for name, value in settings.items()}
+
+
+def path_of(path, check: Callable[[str], object] | None = None, with_weights: bool = True) -> str:
+    """A path as a string, or the local folder of a model that it names on the hub; without a check, no weights come."""
+    return local(os.fspath(path), with_weights=with_weights and bool(check), check=check)
 
 
 def local(
@@ -77,7 +125,13 @@ def local(
             folder = _fetch(repo, listed, filter(_CONFIGURATION.fullmatch, described), is_silent=True)
             with naming_flag(start), without_logging():
                 check(folder)
-        return _fetch(repo, listed, described + (_weights_in(listed, start) if with_weights else []))
+        if with_weights:
+            kinds = ([file for file in listed if re.fullmatch(pattern, file)] for pattern in _WEIGHTS)
+            if not (weights := next(filter(None, kinds), None)):
+                there = abbreviated_list(sorted(listed))
+                raise ValueError(f"{start} has no weights in a format that is read here. It has {there}.")
+            described += weights
+        return _fetch(repo, listed, described)
 
 
 def _at_commit(kind: str, name: str, revision: str | None, cache_dir: str | None = None) -> dict:
@@ -210,13 +264,6 @@ def _checksum(path: str, announced: str) -> str:
         return hashlib.file_digest(file, lambda: digest).hexdigest()
 
 
-def _weights_in(files: Collection[str], start: str) -> list[str]:
-    for pattern in _WEIGHTS:
-        if weights := [file for file in files if re.fullmatch(pattern, file)]:
-            return weights
-    raise ValueError(f"{start} has no weights in a format that is read here. It has {abbreviated_list(sorted(files))}.")
-
-
 def _noted_commit(name: str, output_dir: str) -> str | None:
     """The commit of a model that a run in output_dir, or in a folder there, has noted, if any."""
     noted, walk, opened = re.compile(rf'"{re.escape(name)}@({COMMIT.pattern})"'.encode()), os.walk, open
@@ -282,19 +329,13 @@ def _requesting(start: str, meant: str) -> Generator[None]:
         if type(error).__module__ == "builtins" and not isinstance(error, OSError | RuntimeError):
             raise
         if getattr(getattr(error, "response", None), "status_code", None) in (401, 403, 404):
-            raise FileNotFoundError(
-                f"{start}: there is no such {meant} on {constants.ENDPOINT}, or not in this revision. If it is private "
-                "or gated, accept its terms there, and set HF_TOKEN to a token that may read it (or `hf auth login`)."
-            ) from None
-        reason = (
-            "HF_HUB_OFFLINE is set"
-            if constants.HF_HUB_OFFLINE
-            else escape_control_characters(_first_line(error.__cause__ or error))
-        )
-        raise OSError(
-            f"{start} is not, with all its files, in the cache ({constants.HF_HUB_CACHE}), and can't be fetched from "
-            f"{constants.ENDPOINT}: {reason}."
-        ) from None
+            problem = f"{start}: there is no such {meant} on {constants.ENDPOINT}, or not in this revision"
+            advice = "accept its terms there, and set HF_TOKEN to a token that may read it (or `hf auth login`)"
+            raise FileNotFoundError(f"{problem}. If it is private or gated, {advice}.") from None
+        reason = escape_control_characters(_first_line(error.__cause__ or error))
+        reason = "HF_HUB_OFFLINE is set" if constants.HF_HUB_OFFLINE else reason
+        problem = f"{start} is not, with all its files, in the cache ({constants.HF_HUB_CACHE})"
+        raise OSError(f"{problem}, and can't be fetched from {constants.ENDPOINT}: {reason}.") from None
 
 
 def _first_line(error: BaseException) -> str:

@@ -14,7 +14,7 @@ import uuid
 import zipfile
 import zlib
 
-from bert_tf.system import hub, storage
+from bert_tf.system import hub
 from bert_tf.system.checks import check_family
 from bert_tf.system.messages import without_logging
 from bert_tf.system.storage import batch_fsync, names_in, private_folder, remove_left_behind
@@ -94,11 +94,10 @@ def download(name: str, cache_dir: str | None = None) -> str:
       cache_dir/name, or the folder of the model's commit in the cache of huggingface.co.
 
     Raises:
-      ValueError: no such model (the message lists them), one of another family, or cache_dir is not a local
-        folder.
+      ValueError: no such model (the message lists them), one of another family, or no local cache_dir.
       OSError: it could not be downloaded or written; the message has the address. cache_dir/name does not exist then.
     """
-    if name not in MODELS and isinstance(name, str) and storage.is_name(name):
+    if name not in MODELS and isinstance(name, str) and hub.is_name(name):
         return hub.local(name, cache_dir=cache_dir, check=check_family)
     if name not in MODELS:
         raise ValueError(f"{name!r} is not the name of a released model; the names are {', '.join(MODELS)}.")

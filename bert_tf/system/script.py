@@ -65,16 +65,12 @@ def run(main) -> None:
             print(f"{os.path.basename(sys.argv[0])}: interrupted", file=sys.stderr)
             sys.exit(128 + signal.SIGINT)
         except Exception as error:
-            if isinstance(error, BrokenPipeError) and _has_left(sys.stdout.fileno()):
-                raise
+            has_left = isinstance(error, BrokenPipeError) and _has_left(sys.stdout.fileno())
             message = _user_error_message(error)
-            if message is None or show_all:
+            if has_left or message is None or show_all:
                 raise
-            print(
-                f"{os.path.basename(sys.argv[0])}: error: {escape_control_characters(' '.join(message.splitlines()))}",
-                file=sys.stderr,
-            )
-            sys.exit(1)
+            message = escape_control_characters(" ".join(message.splitlines()))
+            sys.exit(f"{os.path.basename(sys.argv[0])}: error: {message}")
 
     sys.modules["__main__"].__doc__ = sys.modules[main.__module__].__doc__  # for absl's --helpfull
     if {"--help", "-help", "--helpshort", "-?", "-h"} & set(sys.argv[1:]) and (text := help_text(flags.FLAGS)):

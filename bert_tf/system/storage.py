@@ -29,21 +29,7 @@ import numpy as np
 from absl import logging
 
 PREFIX, PAGE = "hf://", "https://huggingface.co/"  # before the name of a model on the hub
-WEB = (PREFIX, "https://", "http://")
 HUB, PAGES = f"{PREFIX}datasets/", f"{PAGE}datasets/"  # before a file of a data set there
-NAME = re.compile(r"([a-zA-Z0-9_][a-zA-Z0-9_.-]*/[a-zA-Z0-9_.-]+)(?:@([a-zA-Z0-9_./-]+))?")
-_FILE = re.compile(r".*\.(ckpt(-\d+)?|index|safetensors|bin|pth?|json|txt|zip|gz|keras|h5|onnx|pb|model)")
-COMMIT = re.compile(r"[0-9a-f]{40}")
-# Models that the hub once had without an owner, and their owners today.
-_OWNERS = {
-    r"bert-(base|large)-(un)?cased[\w-]*|bert-base-(chinese|german|multilingual)[\w-]*": "google-bert",
-    r"roberta-(base|large)(-mnli)?": "FacebookAI",
-    r"distilbert-base-[\w-]+|distilroberta-base": "distilbert",
-    r"albert-(x{0,2}large|base)-v[12]": "albert",
-    r"electra-(small|base|large)-(discriminator|generator)": "google",
-}
-# Where the cache keeps a commit of a model.
-_CACHED = re.compile(rf"(?:^|/)models--([\w.-]+?)--([\w.-]+)/snapshots/({COMMIT.pattern})(?:/|$)")
 _SPECIAL = frozenset("[]*?\\")
 PRIVATE = "bert_tf_private_"
 _SECONDS_TO_LOCK = 1.0
@@ -59,34 +45,6 @@ def is_remote(path: str) -> bool:
 
 def is_on_hub(path: str) -> bool:
     return path.startswith((HUB, PAGES))
-
-
-def is_name(path: str) -> bool:
-    """Whether a path is the owner/name of a model on the hub, with no folder owner here, or an address in the web.
-
-    So are names without an owner, such as bert-base-uncased, that the hub once had; see `full_name`.
-    """
-    if path.startswith(WEB):
-        return True
-    is_named = path != full_name(path) or (NAME.fullmatch(path) and not _FILE.fullmatch(path))
-    return bool(is_named) and not os.path.lexists(re.split("[/@]", path)[0])
-
-
-def full_name(name: str) -> str:
-    """A model's name with its owner, where the hub once had it without; another name as it is."""
-    owners = [owner for pattern, owner in _OWNERS.items() if re.fullmatch(pattern, name.partition("@")[0])]
-    return "/".join([*owners, name])
-
-
-def name_of(path: str) -> str:
-    """The name of the model of a path in the hub's cache, with its commit: owner/name@commit; another path as it is."""
-    match = _CACHED.search(path)
-    return f"{match[1]}/{match[2]}@{match[3]}" if match else path
-
-
-def with_hub_names(settings: Mapping[str, object]) -> dict[str, object]:
-    """Settings with `name_of` their texts, as a run notes them."""
-    return {name: name_of(value) if isinstance(value, str) else value for name, value in settings.items()}
 
 
 def names_in(folder: str) -> list[str]:
@@ -312,10 +270,9 @@ def _finish(folder: str, arriving: str) -> None:
     except (OSError, ValueError, tf.errors.OpError) as error:
         if getattr(error, "errno", None) == errno.ENOTEMPTY:
             return  # removed, and another process has put a new one there
-        raise OSError(
-            f"{arriving}, of an interrupted save, can't be moved to its place: {error}. Open the model once where it "
-            "may be written; or, if you do not trust it, remove that folder."
-        ) from error
+        problem = f"{arriving}, of an interrupted save, can't be moved to its place: {error}"
+        advice = "Open the model once where it may be written; or, if you do not trust it, remove that folder."
+        raise OSError(f"{problem}. {advice}") from error
 
 
 @contextlib.contextmanager
@@ -434,10 +391,8 @@ def locked(path: str, named: str) -> Generator[None]:
         try:
             lock.acquire(timeout=0)
         except filelock.Timeout:
-            raise LockedError(
-                f"{named} is in use by another run, which holds {path}: wait for its end, end it, or choose another "
-                "place."
-            ) from None
+            advice = "wait for its end, end it, or choose another place."
+            raise LockedError(f"{named} is in use by another run, which holds {path}: {advice}") from None
         try:
             yield
         finally:

@@ -75,10 +75,9 @@ def converted(path: str, encoding: str, errors: str, chunks: Iterable[bytes]) ->
         except UnicodeDecodeError as error:
             offset = done - len(error.object) + error.start
             line = newlines + error.object[: error.start].decode(name, "replace").count("\n") + 1
-            raise ValueError(
-                f"{path}, line {line}: not {encoding} at byte offset {offset} of the file (byte "
-                f"0x{error.object[error.start]:02x}, {error.reason}), as --encoding={encoding} says."
-            ) from None
+            where = f"{offset} of the file (byte 0x{error.object[error.start]:02x}, {error.reason})"
+            problem = f"not {encoding} at byte offset {where}, as --encoding={encoding} says."
+            raise ValueError(f"{path}, line {line}: {problem}") from None
         newlines += text.count("\n")
         yield (text.removeprefix("\ufeff") if done <= len(first) else text).encode()
 

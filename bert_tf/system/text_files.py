@@ -16,9 +16,13 @@ import sys
 import zlib
 from collections.abc import Callable, Generator, Iterable, Iterator
 
+from absl import logging
+
+from bert_tf.system import hub, text_encodings
 from bert_tf.system.declare import changeable_setting
 from bert_tf.system.messages import abbreviated_list, warn_once
 from bert_tf.system.storage import is_on_hub
+from bert_tf.system.workers import in_threads
 
 UTF_8 = "utf-8"
 LONGEST_LINE = 1 << 26  # bytes; lines are read whole
@@ -70,9 +74,8 @@ def naming_file(path: str) -> Generator[None]:
     try:
         yield
     except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError) as error:
-        raise ValueError(
-            f"{path}: a value in it, or in a JSON file next to it, is not of the expected kind ({error!r:.200})"
-        ) from error
+        what = "a value in it, or in a JSON file next to it, is not of the expected kind"
+        raise ValueError(f"{path}: {what} ({error!r:.200})") from error
 
 
 def parse_json(text: str, path: str, line: int | None = None, **options):
@@ -91,10 +94,6 @@ def list_files(patterns: str | None, flag: str = "--input_file") -> list[str]:
     TensorFlow returns the files of a glob in the order of the file system, which differs between machines. Sorted, the
     same files give the same output everywhere.
     """
-    from absl import logging
-
-    from bert_tf.system.workers import in_threads
-
     files = []
     for pattern in filter(None, (part.strip() for part in (patterns or "").split(","))):
         # File names may contain glob characters: if a file of exactly this name exists, it is used.
@@ -121,8 +120,6 @@ def _matches(pattern: str) -> list[str]:
 
 def warn_of_missing_shards(files: Iterable[str], flag: str = "--input_file") -> None:
     """Warns if some of the files name-00000-of-00003 to name-00002-of-00003 are given, but not all."""
-    from absl import logging
-
     numbers: dict[tuple[str, int], set[int]] = {}
     for path in files:
         if match := re.fullmatch(r"(.*)-(\d{5,})-of-(\d{5,})", path):
@@ -210,12 +207,10 @@ class TextFile:
         """
         if self.starts_anywhere:
             return _plain(self.path, begin, end, progress)
-        from bert_tf.system import text_encodings
-
         raw = _decompressed(self.path, progress) if self.is_gzip else _plain(self.path, 0, None, progress)
-        return (
-            text_encodings.converted(self.path, self.encoding or UTF_8, self.errors, raw) if self.is_converted else raw
-        )
+        if not self.is_converted:
+            return raw
+        return text_encodings.converted(self.path, self.encoding or UTF_8, self.errors, raw)
 
     def decode(self, offset: int, block: bytes) -> str:
         """The text of a block of `whole_lines` that begins at `offset`, `with_newlines`.
@@ -227,23 +222,17 @@ class TextFile:
         except UnicodeDecodeError as error:
             raise self._not_utf_8(offset, block, error.start, error.reason) from None
         if b"\0" in block:
-            from bert_tf.system import text_encodings
-
             if not offset and text_encodings.wide_ascii(block[: text_encodings.FIRST_BYTES]):
                 raise self._not_utf_8(offset, block, block.find(b"\0"), "a zero byte")
             warn_once(self.path, "%s has zero bytes, which stand for no text: is it damaged?", self.path)
         return text
 
     def _not_utf_8(self, offset: int, block: bytes, start: int, reason: str) -> ValueError:
-        what = "the uncompressed text" if self.is_gzip else "the file"
-        from bert_tf.system import text_encodings
-
         beginning = next(iter(self.chunks()), b"")[: text_encodings.FIRST_BYTES]
         advice = text_encodings.advice(beginning, block, start, self.encoding is not None)
-        return ValueError(
-            f"{self.path}, line {self.line_number(offset + start)}: not UTF-8 at byte offset {offset + start} of "
-            f"{what} (byte 0x{block[start]:02x}, {reason}). {advice}"
-        )
+        line, of = self.line_number(offset + start), "the uncompressed text" if self.is_gzip else "the file"
+        where = f"byte offset {offset + start} of {of} (byte 0x{block[start]:02x}, {reason})"
+        return ValueError(f"{self.path}, line {line}: not UTF-8 at {where}. {advice}")
 
     def line_number(self, offset: int) -> int:
         """The number, from 1, of the line that contains byte `offset`; reads the file up to there."""
@@ -315,19 +304,14 @@ def _gfile(path: str):
 
 def matching_files(path: str) -> dict[str, str]:
     """The address and the local path of each file at a path: several if it is a glob on the hub."""
-    if not is_on_hub(path):
-        return {path: path}
-    from bert_tf.system.hub import matching
-
-    return matching(path)
+    return hub.matching(path) if is_on_hub(path) else {path: path}
 
 
 def local_file(path: str) -> str:
     """The path in the cache of a file on the hub; other paths as they are."""
     if len(files := matching_files(path)) > 1:
-        raise ValueError(
-            f"{path} matches {len(files)} files: {abbreviated_list([*files])}; name one. Only .parquet may be several."
-        )
+        found = f"{path} matches {len(files)} files: {abbreviated_list([*files])}"
+        raise ValueError(f"{found}; name one. Only .parquet may be several.")
     return next(iter(files.values()))
 
 

@@ -177,10 +177,9 @@ def run_tasks(
             except BrokenProcessPool:
                 deaths += 1
                 if deaths > _DEATHS_ALLOWED:
-                    raise RuntimeError(
-                        f"A worker process was killed, probably for memory, {deaths} times in a row with "
-                        f"{len(pending)} tasks left: fewer processes need less (--num_workers, if there is that flag)."
-                    ) from None
+                    problem = f"probably for memory, {deaths} times in a row with {len(pending)} tasks left"
+                    advice = "fewer processes need less (--num_workers, if there is that flag)."
+                    raise RuntimeError(f"A worker process was killed, {problem}: {advice}") from None
                 logging.warning("A worker process was killed; its work starts again (%d tasks left).", len(pending))
             except BaseException:
                 pool.shutdown(cancel_futures=True)

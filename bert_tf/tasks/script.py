@@ -33,8 +33,9 @@ from bert_tf.models import encoder, initialize, lora_file
 from bert_tf.models.distillation import DistillationObjective, TaughtModel, chosen_layers
 from bert_tf.models.heads import with_class_weights
 from bert_tf.store import card, head_config, save, variable_names
+from bert_tf.store.bundle import latest_checkpoint
 from bert_tf.store.description import CardFacts, ModelFiles
-from bert_tf.store.open import has_optimizer_state
+from bert_tf.store.open import has_optimizer_state, open_weights
 from bert_tf.system.declare import declared_in, value_of, with_models
 from bert_tf.system.messages import announced
 from bert_tf.system.storage import write_text_file
@@ -71,11 +72,12 @@ def fine_tune(task: FineTuningTask, run: FineTuningSettings) -> dict[str, float]
 def run_task(task: FineTuningTask, run: FineTuningSettings) -> dict[str, float]:
     """`fine_tune` with settings that were checked, and name no model on the hub."""
     combinations = run.combinations
-    run, runs, files, tokenizer, newest = _prepare(task, run)
+    run, runs, files, tokenizer = _prepare(task, run)
     tried, table, several = [], "", run.num_seeds * len(runs) > 1
     with distribution.set_up_run(*runs) as strategy:
         task.is_chief, task.num_replicas = distribution.is_chief(strategy), strategy.num_replicas_in_sync
-        _load(task, run, files, tokenizer, newest)
+        task.load(run, files, tokenizer)
+        _match_labels(task, run)
         steps = [0] * len(runs)
         if run.do_train:
             count = task.num_training_examples()
@@ -109,35 +111,35 @@ def run_task(task: FineTuningTask, run: FineTuningSettings) -> dict[str, float]:
 
 def _prepare(
     task: FineTuningTask, run: FineTuningSettings
-) -> tuple[FineTuningSettings, list[FineTuningSettings], ModelFiles, Tokenizer, str | None]:
-    """The run's settings, those of each combination, its model's files and tokenizer, the checkpoint in output_dir."""
-    newest = run_directory.check_earlier_run(run.output_dir, dataclasses.asdict(task.settings), trains=run.do_train)
-    if run.search and newest:
+) -> tuple[FineTuningSettings, list[FineTuningSettings], ModelFiles, Tokenizer]:
+    """The run's settings, those of each combination, its model's files and tokenizer."""
+    earlier = run_directory.find_earlier_run(run.output_dir, vars(task.settings), trains=run.do_train)
+    if run.do_train:
+        earlier.check_is_run()
+    if run.search and earlier.newest:
         raise ValueError(f"--output_dir={run.output_dir} already holds a run: choose another one for --search.")
     combinations = run.combinations
     run = dataclasses.replace(run, **combinations[0])
     if run.layers:
         run = dataclasses.replace(run, init_checkpoint=run.teacher)
-    run = task.resolve(run, newest)
-    files, tokenizer = task.describe(run, newest)
+    run, files, tokenizer = task.describe(run, earlier)
+    files.max_seq_length = run.max_seq_length
+    starting_model.check_length(files, run)
     whose = f"As {files.config.title} was fine-tuned" if run.do_train else None
     run = recipe.with_recipe(run, files.config.recipe, whose)
     if run.lora_rank is not None and run.lora_alpha is None:  # as in microsoft/LoRA, examples/NLU
         run = dataclasses.replace(run, lora_alpha=2.0 * run.lora_rank)
     runs = [dataclasses.replace(run, **values) for values in combinations]
-    return run, runs, files, tokenizer, newest
+    return run, runs, files, tokenizer
 
 
-def _load(
-    task: FineTuningTask, run: FineTuningSettings, files: ModelFiles, tokenizer: Tokenizer, newest: str | None
-) -> None:
-    """Loads the task's data, and matches the labels of the model and its teacher with them."""
-    task.load(run, files, tokenizer, newest)
+def _match_labels(task: FineTuningTask, run: FineTuningSettings) -> None:
+    """Matches the labels of the model and its teacher with those of the data."""
     task.files.description = save.description_of(task.files) if run.do_train else None
     head, others = task.files.head, task.other_labels
     task.teacher = task.teacher and with_labels_of(task.teacher, head, others)
-    if run.do_train and newest:
-        # It goes on with its own labels, see `run_directory.check_output_dir`.
+    if run.do_train and task.earlier.newest:
+        # It goes on with its own labels, see `EarlierRun.check_model`.
         task.adjust = starting_model.unchanged
     elif run.new_head and task.output_layer:
         task.adjust = functools.partial(head_config.without, reason="--new_head")
@@ -177,7 +179,7 @@ class _Run(loop.Run):
         self, task: FineTuningTask, run: FineTuningSettings, strategy: tf.distribute.Strategy, num_train_steps: int
     ):
         super().__init__(run, strategy, num_train_steps)
-        self.task, self.teacher, self.files = task, task.teacher, task.files
+        self.task, self.teacher, self.files, self.earlier = task, task.teacher, task.files, task.earlier
         self.was_finished = False
         self.eval_batch_size = run.eval_batch_size or run.predict_batch_size
         self.eval_every_steps = 0
@@ -189,12 +191,10 @@ class _Run(loop.Run):
         """Raises if the run does not fit what is in its directory; notes whether it is finished there."""
         task, run = self.task, self.settings
         task.begin(run)
+        self.earlier = run_directory.find_earlier_run(self.output_dir, vars(task.settings), trains=run.do_train)
+        self.earlier.check_model(task.files.config, task.files.head, trains=run.do_train)
         if run.do_train:
-            checkpoints.check_newest(self.output_dir)
-        run_directory.check_output_dir(self.output_dir, task.files.config, task.files.head, trains=run.do_train)
-        if run.do_train:
-            settings = [run, task.settings]
-            self.manifest = run_directory.Manifest(self.output_dir, self.recorded_settings(), settings)
+            self.manifest = run_directory.Manifest(self.earlier, self.recorded_settings(), [run, task.settings])
             self.manifest.check_fixed()
             self.trains = not self.manifest.is_finished(self.num_train_steps)
             self.was_finished = not self.trains and self.manifest.earlier.get(run_directory.FINISHED) is not None
@@ -228,7 +228,7 @@ class _Run(loop.Run):
         if task.answers:
             usage = outcome.usage(task, card.PLACE, outcome.samples(task))
             facts["usage"] = "from bert_tf import {}\n\n{}".format(*usage)
-        return self.manifest.card_facts(data, run.init_checkpoint, **facts)
+        return self.manifest.card_facts(data, run.init_checkpoint, task.files.weights, **facts)
 
     # --- restore
 
@@ -252,8 +252,8 @@ class _Run(loop.Run):
 
     def restore(self, model: keras.Model, optimizer: keras.optimizers.Optimizer | None) -> int:
         """`checkpoints.restore`; also what of the model does not learn, or at another rate."""
-        task, run, start = self.task, self.settings, self.settings.init_checkpoint
-        newest = checkpoints.latest_checkpoint(self.output_dir)
+        task, run, newest = self.task, self.settings, self.earlier.newest
+        start = run.init_checkpoint
         if self.trains and run.classifier_dropout is not None:
             model.dropout_rate = run.classifier_dropout
         if self.trains and run.freeze_layers is not None:
@@ -292,7 +292,7 @@ class _Run(loop.Run):
             "background_work": _preload_evaluation_modules,
         }
         sum_loss = task.files.config.recipe.sum_loss
-        newest = checkpoints.latest_checkpoint(self.output_dir)
+        newest = latest_checkpoint(self.output_dir)
         return Trainer(trained, optimizer, objective, self.strategy, run, sum_loss, newest), options
 
     def begin(self, step: int, trainer: Trainer | None) -> None:
@@ -325,7 +325,7 @@ class _Run(loop.Run):
             self.manifest.warn_of_changes()
         elif self.chief:
             task, beginning = self.task, self.files.card.beginning
-            # First, since it marks the directory as that of a run; see `run_directory.check_earlier_run`.
+            # First, since it marks the directory as that of a run; see `EarlierRun.check_is_run`.
             notes = {run_directory.BEGINNING: beginning, run_directory.FINISHED: None}
             self.manifest.record(resumed=step > 0, **notes)
             run_directory.lock_and_record_output_dir(
@@ -379,8 +379,8 @@ class _Run(loop.Run):
         weights = initialize.model_weights(self.model)
         if variable_names.has_adapters(self.model):
             lora_file.write_lora(posixpath.join(self.output_dir, lora_file.FILE), self.model)
-        newest = checkpoints.latest_checkpoint(self.output_dir)
-        if not self.settings.keeps_optimizer and has_optimizer_state(newest):
+        newest = latest_checkpoint(self.output_dir)
+        if not self.settings.keeps_optimizer and has_optimizer_state(open_weights(newest)):
             tensors = {name: weights[name] for name in weights} | {"global_step": np.int64(step)}
             with announced(f"Saving the weights of the last step in {self.output_dir} ..."):
                 checkpoints.save(self.output_dir, step, tensors, keep_max=1)

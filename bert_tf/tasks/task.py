@@ -13,9 +13,11 @@ from absl import logging
 from bert_tf.data import token_rows
 from bert_tf.data.token_rows import TokenRows
 from bert_tf.models import distillation, task_models
-from bert_tf.store.description import ModelFiles
+from bert_tf.store.description import ModelFiles, read_head
+from bert_tf.store.head_config import NO_HEAD
 from bert_tf.tasks.table import TASKS
 from bert_tf.text.tokenizer import Tokenizer
+from bert_tf.text.tokenizer_files import directory_of
 from bert_tf.training import fine_tuning, run_directory, starting_model
 from bert_tf.training.settings import FineTuningSettings
 from bert_tf.training.starting_model import Adjustment, StartingHead
@@ -44,7 +46,8 @@ class FineTuningTask(abc.ABC):
     name: in the table of tasks. is_chief: whether this process writes files.
     num_replicas: over which a batch is divided. main_metric: chooses the best model.
     files: that are written next to the weights; `head` says which task the model is trained for.
-    starting_head, teacher: what `describe` opens: the output layer of the run's weights, and its teacher, if any.
+    earlier: what is in output_dir. source: the path of the weights that the run goes on from, uses or begins with.
+    source_head: next to them. starting_head, teacher: what `describe` opens: their output layer, and the teacher.
     adjust: of the weights, so that their output layer is that of the labels; see `adjustment_of`.
     train_rows: token rows to train on; None without --do_train.
     class_weights: of the classes in the loss; None: 1.
@@ -63,6 +66,7 @@ class FineTuningTask(abc.ABC):
         self.is_chief, self.num_replicas = True, 1
         self.main_metric = ""
         self.files: ModelFiles | None = None
+        self.earlier, self.source, self.source_head = run_directory.EarlierRun(""), None, NO_HEAD
         self.starting_head: StartingHead | None = None
         self.teacher: Teacher | None = None
         self.adjust: Adjustment = starting_model.unchanged
@@ -89,22 +93,24 @@ class FineTuningTask(abc.ABC):
         """`texts_of` the main dev set; empty without one."""
         return self.texts_of(self.dev_sets[0].examples) if self.dev_sets else []
 
-    def resolve(self, run: FineTuningSettings, newest: str | None) -> FineTuningSettings:
-        """The run's settings with what follows from the task's. newest: checkpoint in output_dir, if any."""
-        return run
-
-    def describe(self, run: FineTuningSettings, newest: str | None) -> tuple[ModelFiles, Tokenizer]:
-        """The files beside the weights, see `starting_model.describe_model`; opens all models that the run reads."""
-        files, tokenizer = starting_model.describe_model(run, newest, self.output_layer)
+    def describe(
+        self, run: FineTuningSettings, earlier: run_directory.EarlierRun
+    ) -> tuple[FineTuningSettings, ModelFiles, Tokenizer]:
+        """Opens all models that the run reads; returns its settings with what follows from them, and what describes its
+        model, see `starting_model.describe_model`."""
+        newest, layer = earlier.newest, self.output_layer
+        files, tokenizer = starting_model.describe_model(run, newest, layer)
         if run.layers:
             files.config = distillation.shallower(files.config, run.layers)
-        self.starting_head = starting_model.find_head(run, files, newest, self.output_layer)
-        like = (tokenizer, run.max_seq_length, self.output_layer, self.teacher_architecture)
+        self.earlier, self.source = earlier, newest or run.init_checkpoint
+        self.source_head = read_head(directory_of(self.source)) if self.source else NO_HEAD
+        self.starting_head = starting_model.find_head(run, files, self.source_head, newest, layer)
+        like = (tokenizer, run.max_seq_length, layer, self.teacher_architecture)
         self.teacher = open_teacher(run.teacher, *like) if run.teacher else None
-        return files, tokenizer
+        return run, files, tokenizer
 
     @abc.abstractmethod
-    def load(self, run: FineTuningSettings, files: ModelFiles, tokenizer: Tokenizer, newest: str | None) -> None:
+    def load(self, run: FineTuningSettings, files: ModelFiles, tokenizer: Tokenizer) -> None:
         """Reads, checks and encodes all data, and sets the attributes."""
 
     def is_trained_on(self, examples: ExampleSet) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import numpy as np
 from absl import logging
 
-from bert_tf.system.storage import name_of
+from bert_tf.system.hub import name_of
 from bert_tf.system.text_files import naming_file, read_json, read_json_if_there
 from bert_tf.text import tokenizer_files as files
 from bert_tf.text.characters import TOKENIZER

@@ -4,8 +4,7 @@ Text becomes code points, `GraphNormalizer` does what `BasicTokenizer.normalize`
 tokens of their own, and tensorflow-text's FastWordpiece op splits the tokens into pieces. Texts of plain ASCII take a
 shorter path, five times as fast: the same op also splits at ASCII punctuation.
 
-Shape legend: B texts, N characters of all normalized texts, K those of all tokens, W tokens before they are split into
-pieces, P pieces.
+Shape legend: B texts, N characters of all normalized texts, K those of all tokens, W uncut tokens, P pieces.
 """
 
 import functools

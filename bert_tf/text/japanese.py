@@ -1,5 +1,4 @@
-"""The tokenizer of Japanese BERTs (Hugging Face: BertJapaneseTokenizer): MeCab finds the words, which become word
-pieces or characters.
+"""The tokenizer of Japanese BERTs (BertJapaneseTokenizer): MeCab finds the words, which become pieces or characters.
 
 MeCab is the extra `fugashi`. A text is normalized (NFKC) before MeCab sees it, so that an offset may cover several
 characters of the text that became one, or one that became several.

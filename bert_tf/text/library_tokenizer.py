@@ -122,9 +122,6 @@ class LibraryTokenizer(Tokenizer):
             return self._library.encode(text, add_special_tokens=False)
 
 
-# --- rows ------------------------------------------------------------------------------------------------------------
-
-
 def _rows_of(part: Mapping) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...], int] | None:
     """Begin, between and end tokens of a post-processor, and the second segment; None if a single text gets others."""
     if part["type"] != "TemplateProcessing":
@@ -207,9 +204,6 @@ def _check_size(values: Mapping, path: str) -> None:
             growth = math.inf if longest > _LONGEST_REPLACEMENT else growth
     if growth > _MOST_GROWTH:
         raise ValueError(f"{path}: its rules would make texts more than {_MOST_GROWTH} times as long.")
-
-
-# --- byte-level BPE --------------------------------------------------------------------------------------------------
 
 
 class ByteBpeTokenizer(LibraryTokenizer):

@@ -18,7 +18,8 @@ from typing import ClassVar
 import numpy as np
 from absl import logging
 
-from bert_tf.system.checks import check_family, check_list, path_of, target_directory, true_or_false
+from bert_tf.system.checks import check_family, check_list, target_directory, true_or_false
+from bert_tf.system.hub import path_of
 from bert_tf.system.storage import write_files
 from bert_tf.system.text_files import read_json_if_there
 from bert_tf.text import characters, transformers_call
@@ -199,8 +200,7 @@ class Tokenizer(abc.ABC):
         """`encode`, and for each id the first character of `text` that it covers and the one after the last.
 
         A mark that is dropped belongs to the character before it. Two pieces may share a character, as a Hangul
-        syllable that is taken apart. A piece that is only the beginning of a word covers nothing: both numbers are
-        where the word begins.
+        syllable that is taken apart. The beginning of a word as a piece covers nothing: both numbers are there.
 
         Args:
           dropped_marks: False: a mark that is dropped belongs to nothing, as in transformers.

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from absl import logging
 
-from bert_tf.system import storage, text_files
+from bert_tf.system import hub, storage, text_files
 from bert_tf.system.messages import abbreviated_list, warn_once
 from bert_tf.system.storage import names_in, paths_beginning_with
 from bert_tf.text.characters import TOKENIZER, TOKENIZER_CONFIG
@@ -101,7 +101,7 @@ def read_casing(directory: str) -> Casing:
         return Casing(False, None, source)
     if of_json:
         return of_json
-    name = posixpath.basename(storage.name_of(directory.rstrip("/"))).partition("@")[0]
+    name = posixpath.basename(hub.name_of(directory.rstrip("/"))).partition("@")[0]
     match = _RELEASED_NAME.fullmatch(name)
     released = bool(match[1]) if match else _RELEASED_MODELS.get(name)
     return Casing(released, None, f"the name of {directory}") if released is not None else Casing()

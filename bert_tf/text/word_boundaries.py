@@ -35,8 +35,7 @@ class WordBoundaries:
 
     A piece continues the word of the piece before it if that one's last character and its own first character are in
     the same segment, and neither piece is a punctuation mark. Segments are what whitespace separates, divided further
-    by a segmenter. "##" has no meaning here: a piece that begins a segment begins a word, and a piece that lies in two
-    segments joins them.
+    by a segmenter. "##" has no meaning here: a piece that begins a segment begins a word; one in two joins them.
 
     tokenizer: makes the pieces.
     segmenter: a name in SEGMENTERS; None: whitespace alone.

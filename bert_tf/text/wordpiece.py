@@ -23,9 +23,6 @@ CONTINUATION = "##"
 _LONGEST_WORD = 200  # in code points
 
 
-# ---- rules about one character --------------------------------------------------------------------------------------
-
-
 class _CharacterTable(dict):
     """A table for `str.translate` that calls `rule` the first time it sees a character."""
 
@@ -39,9 +36,6 @@ class _CharacterTable(dict):
 
 
 _WITHOUT_ACCENTS = _CharacterTable(characters.strip_accent)
-
-
-# ---- the tokenizers -------------------------------------------------------------------------------------------------
 
 
 def whitespace_tokenize(text: str) -> list[str]:
@@ -64,8 +58,7 @@ class BasicTokenizer:
 
     Args:
       do_lower_case: lower-case the text.
-      strip_accents: None follows do_lower_case, as in the original. False keeps é and composed Hangul in lower-cased
-        text.
+      strip_accents: None follows do_lower_case, as in the original. False keeps é and composed Hangul in lower case.
       drop_unassigned: drop unassigned and private-use characters and surrogates, too, as ELECTRA does.
       tokenize_chinese_chars: separate CJK characters.
       do_basic_tokenize: False only splits at whitespace.
@@ -223,8 +216,7 @@ class WordpieceTokenizer:
         """`cut`, with each piece's number of characters.
 
         Args:
-          split_unknown: split an unknown word, however long, into its known pieces and an unk_token for each other
-            character.
+          split_unknown: split an unknown word, however long, into known pieces and an unk_token for other characters.
         """
         pieces = self.cut(word)
         if pieces == [self.unk_token]:
@@ -321,8 +313,7 @@ class FullTokenizer(WordPieces):
       do_lower_case: as when the model was trained.
       strip_accents: None follows do_lower_case, as the original does; see `BasicTokenizer`.
       max_input_chars_per_word: see `WordpieceTokenizer`.
-      rules: further arguments of `BasicTokenizer`. Special tokens in never_split have no effect: in a text they are
-        text.
+      rules: further arguments of `BasicTokenizer`. Special tokens in never_split have no effect.
 
     Attributes:
       vocab: token -> id, in the order of the file; don't change it: words already seen are cached.

@@ -21,8 +21,7 @@ from absl import logging
 
 from bert_tf.models import initialize
 from bert_tf.store import bundle, variable_names
-from bert_tf.store.bundle import latest_checkpoint, saved_steps, write_bundle
-from bert_tf.store.open import open_weights
+from bert_tf.store.bundle import saved_steps, write_bundle
 from bert_tf.store.tensor_files import Weights
 from bert_tf.system.messages import announced
 from bert_tf.system.storage import names_in, sync, temporary_folder, write_text_file
@@ -33,12 +32,6 @@ _SET_ASIDE = "damaged."  # before the names of a damaged checkpoint's files
 Used = TypeVar("Used")
 
 
-def read_global_step(prefix: str) -> int:
-    """The step at which a checkpoint was saved; 0 if it has none (released weights)."""
-    weights = open_weights(prefix)
-    return int(weights.read("global_step")) if "global_step" in weights.shapes else 0
-
-
 def use_newest(output_dir: str, use: Callable[[str], Used], may_be_older: bool = True) -> Used | None:
     """Uses the newest checkpoint, or if that is damaged, the newest one that is not, with a warning that names both.
 
@@ -47,14 +40,8 @@ def use_newest(output_dir: str, use: Callable[[str], Used], may_be_older: bool =
     use: called with a prefix; raises DamagedError. Its result is returned, if there is a checkpoint.
     may_be_older: False: only the newest will do.
     """
-    newest = latest_checkpoint(output_dir)
-    if newest is None:
-        return None
-    steps = saved_steps(output_dir)
-    newest_step = next((step for step, prefix in steps.items() if prefix == newest), None)
-    older = [] if newest_step is None else [steps[step] for step in sorted(steps, reverse=True) if step < newest_step]
-    damaged = []
-    for prefix in (newest, *filter(bundle.data_files, older)):
+    prefixes, damaged = bundle.checkpoints_in(output_dir), []
+    for prefix in prefixes:
         try:
             used = use(prefix)
         except bundle.DamagedError as error:
@@ -66,13 +53,15 @@ def use_newest(output_dir: str, use: Callable[[str], Used], may_be_older: bool =
             logging.warning("%s is damaged; going on from %s instead. %s", path, prefix, error)
             _set_aside(path)
         return used
-    raise damaged[0][1]
+    if damaged:
+        raise damaged[0][1]
+    return None
 
 
 def check_newest(output_dir: str) -> str | None:
     """The newest checkpoint whose index, which is read before the rest, is whole."""
-    use_newest(output_dir, bundle.CheckpointReader)
-    return latest_checkpoint(output_dir)
+    reader = use_newest(output_dir, bundle.CheckpointReader)
+    return reader and reader.prefix
 
 
 def _set_aside(prefix: str) -> None:
@@ -236,7 +225,7 @@ def restore(
         merge = optimizer is None or not variable_names.has_adapters(model)
         weights = initialize.weights_for(model, newest, merge=merge)
         _restore_all(everything, adjust(weights))
-        return newest, read_global_step(newest)
+        return newest, int(weights["global_step"]) if "global_step" in weights else 0  # released weights have none
 
     resumed = use_newest(output_dir, resume, may_be_older=optimizer is not None)
     if resumed:

@@ -17,6 +17,7 @@ import socket
 import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TypeVar
 
 import keras
 import numpy as np
@@ -28,16 +29,18 @@ from bert_tf.families.config import BertConfig
 from bert_tf.models import kernels
 from bert_tf.system.messages import abbreviated_list, announced, hide_note_of_first_compilation
 from bert_tf.training import run_directory
-from bert_tf.training.settings import DeviceSettings
+from bert_tf.training.settings import DeviceSettings, TrainingSettings
+
+Settings = TypeVar("Settings", bound=TrainingSettings)
 
 _CONNECT_SECONDS = 60  # that a TPU may take to accept a connection
 # Settings in which workers may differ: where something is, since its content is compared, and what only the first
-# worker does, or all as the first does (`loop._StepsPerCall`).
+# worker does, or all as the first does.
+_PACE = ("log_every_steps", "iterations_per_loop", "save_checkpoints_steps")
 _MAY_DIFFER = {
     "output_dir", "init_checkpoint", "bert_config_file", "generator_config_file", "vocab_file", "teacher", "data_dir",
     "input_file", "eval_input_file", "train_file", "dev_file", "test_file", "predict_file", "feature_cache_dir",
-    "log_every_steps", "iterations_per_loop", "save_checkpoints_steps", "keep_checkpoint_max", "write_tf_records",
-    "verbose_logging", "verify_records", "recompute",
+    "keep_checkpoint_max", "write_tf_records", "verbose_logging", "verify_records", "recompute", *_PACE,
 }  # fmt: skip
 _SECONDS_TO_APPEAR = 60.0  # of a file on a disk that the workers share
 _SECONDS_TO_COME = 1800.0  # of the other workers
@@ -231,6 +234,12 @@ def gather(strategy: tf.distribute.Strategy, value) -> list:
     rows[own, : len(content)] = content
     rows = np.rint(count * mean(strategy, rows)).astype(np.uint8)
     return [json.loads(row[:length].tobytes()) for row, length in zip(rows, lengths, strict=True)]
+
+
+def with_pace_of_first(strategy: tf.distribute.Strategy, settings: Settings) -> Settings:
+    """The settings, with those of the first worker that say when a call of the graph ends."""
+    pace = {name: getattr(settings, name) for name in _PACE}
+    return dataclasses.replace(settings, **gather(strategy, pace)[0])
 
 
 def meet(strategy: tf.distribute.Strategy) -> None:

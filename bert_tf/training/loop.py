@@ -27,6 +27,7 @@ from absl import logging
 from tqdm import tqdm
 
 from bert_tf.models import initialize, layers
+from bert_tf.store.bundle import latest_checkpoint
 from bert_tf.store.card import shown_results
 from bert_tf.system import messages
 from bert_tf.system.storage import write_file
@@ -99,16 +100,18 @@ class Run:
         """Restores, trains, evaluates; returns the results of the last evaluation."""
         # Before a model is built: another one's variables would be waited for.
         distribution.compare(self.strategy, self.common_facts)
+        self.settings = distribution.with_pace_of_first(self.strategy, self.settings)
         self.model, optimizer, step = self.build_and_restore()
         trainer, options = self.create_trainer(optimizer) if self.trains else (None, {})
         distribution.compare(self.strategy, lambda: self.restored_facts(optimizer, step))
         self.begin(step, trainer)
         if trainer:
             with self.reading:
+                batches = distribute(self.strategy, functools.partial(self.training_batches, step))
                 step = train(
                     trainer,
                     self.num_train_steps,
-                    distribute(self.strategy, functools.partial(self.training_batches, step)),
+                    batches,
                     self.output_dir,
                     evaluate=lambda step: self.evaluate(step) if self.is_due(step) else None,
                     **options,
@@ -189,7 +192,7 @@ def train(
             step, result, stops = pace.after(step, result)
             if result.pop("failed"):
                 writer.join()
-                raise NonFiniteLossError(_NOT_FINITE % (step - 1, checkpoints.latest_checkpoint(output_dir)))
+                raise NonFiniteLossError(_NOT_FINITE % (step - 1, latest_checkpoint(output_dir)))
             log.add(step, result)
             at_end = step >= num_train_steps
             if step % settings.save_checkpoints_steps == 0 or at_end or any(stops):
@@ -215,9 +218,8 @@ class _StepsPerCall:
 
     def __init__(self, trainer: Trainer, periods: Sequence[int], received: Collection[int], background_work: Callable):
         # Workers synchronize in every step, and TensorFlow matches their messages by position within the call: all must
-        # make calls of the same length, and agree on the time and on the end.
-        own = trainer.settings.iterations_per_loop, periods
-        self._most, self._periods = distribution.gather(trainer.strategy, own)[0]
+        # make calls of the same length, and agree on the time and on the end; see `distribution.with_pace_of_first`.
+        self._most, self._periods = trainer.settings.iterations_per_loop, periods
         self._strategy, self._received = trainer.strategy, received
         self._background_work = threading.Thread(target=background_work, daemon=True)
         self._seconds = math.inf  # a step; unknown: the first call runs one

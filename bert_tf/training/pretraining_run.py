@@ -22,7 +22,7 @@ from bert_tf.store.open import OpenedModel, open_model
 from bert_tf.system.declare import with_models
 from bert_tf.system.messages import naming_flag
 from bert_tf.text.tokenizer_files import is_there
-from bert_tf.training import checkpoints, distribution, loop, run_directory
+from bert_tf.training import distribution, loop, run_directory
 from bert_tf.training.pretraining_settings import WARMUP_STEPS, PretrainingSettings, student_family
 from bert_tf.training.pretraining_tasks import LeftToRightTask, PretrainingTask
 from bert_tf.training.pretraining_two_models import DistillationTask, ElectraTask
@@ -46,34 +46,36 @@ def pretrain(settings: PretrainingSettings) -> dict[str, float]:
 
 def run(settings: PretrainingSettings) -> dict[str, float]:
     """`pretrain` of settings that were checked, and name no model on the hub."""
-    settings, opened, config, name = _resolve(settings)
+    settings, earlier, opened, config, name = _resolve(settings)
     with distribution.set_up_run(settings) as strategy:
         loop.set_seed(settings.seed, settings.deterministic)
-        task = _kind_of_task(settings)(settings, config, name, strategy, opened)
+        task = _kind_of_task(settings)(settings, config, name, strategy, earlier, opened)
         if settings.do_train:
-            run_directory.Manifest(settings.output_dir, task.recorded, [settings]).check_fixed()
+            run_directory.Manifest(earlier, task.recorded, [settings]).check_fixed()
         _check_records(task)
         return task.execute()
 
 
-def _resolve(settings: PretrainingSettings) -> tuple[PretrainingSettings, OpenedModel | None, BertConfig, str]:
+def _resolve(
+    settings: PretrainingSettings,
+) -> tuple[PretrainingSettings, run_directory.EarlierRun, OpenedModel | None, BertConfig, str]:
     """What follows from the settings, checked against the run in output_dir, if any.
 
-    Returns the settings with the family's recipe; the model that the run begins with, or else its teacher; the
-    configuration, and its name in messages.
+    Returns the settings with the family's recipe; what is in output_dir; the model that the run begins with, or else
+    its teacher; the configuration, and its name in messages.
     """
-    folder, opened = settings.output_dir, None
-    run_directory.check_script(folder, vars(settings))
-    newest = checkpoints.check_newest(folder) if settings.do_train else checkpoints.latest_checkpoint(folder)
+    opened = None
+    earlier = run_directory.find_earlier_run(settings.output_dir, vars(settings), trains=settings.do_train)
     if settings.student_layers:
         settings = dataclasses.replace(settings, init_checkpoint=settings.teacher)
-    if not (settings.do_train or settings.init_checkpoint or newest):
-        raise ValueError(f"Nothing to evaluate: no checkpoint in --output_dir={folder}, and no --init_checkpoint.")
+    if not (settings.do_train or settings.init_checkpoint or earlier.newest):
+        where = f"--output_dir={settings.output_dir}"
+        raise ValueError(f"Nothing to evaluate: no checkpoint in {where}, and no --init_checkpoint.")
     path, has_config = (
         settings.init_checkpoint or settings.teacher,
         bool(settings.bert_size or settings.bert_config_file),
     )
-    if newest and has_config and path and not is_there(path):
+    if earlier.newest and has_config and path and not is_there(path):
         path = None  # what the run began with is gone
     is_teacher = path == settings.teacher
     if path:
@@ -98,8 +100,8 @@ def _resolve(settings: PretrainingSettings) -> tuple[PretrainingSettings, Opened
     if settings.nsp and not config.has_pooler:
         raise ValueError(f"--nsp needs a model with a pooler, but {name} is that of {config.title}: leave it out.")
     settings = _with_recipe(settings, config)
-    run_directory.check_output_dir(folder, config)
-    return settings, opened, config, name
+    earlier.check_model(config)
+    return settings, earlier, opened, config, name
 
 
 def _kind_of_task(settings: PretrainingSettings) -> type[PretrainingTask]:

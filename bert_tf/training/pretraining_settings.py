@@ -19,7 +19,7 @@ from bert_tf.system.declare import (
     setting,
     setting_group,
 )
-from bert_tf.system.storage import is_name
+from bert_tf.system.hub import is_name
 from bert_tf.training.settings import TrainingSettings
 from bert_tf.training.teacher import LanguageTeacherSettings
 

@@ -28,6 +28,7 @@ from bert_tf.models import encoder, initialize, objectives, task_models
 from bert_tf.pretraining import mask_rules, model_vocabulary
 from bert_tf.pretraining.masking import Masking
 from bert_tf.store import card, save
+from bert_tf.store.bundle import latest_checkpoint
 from bert_tf.store.description import CardFacts, ModelFiles, read_model_files
 from bert_tf.store.open import OpenedModel
 from bert_tf.store.tensor_files import Weights
@@ -93,7 +94,8 @@ def open_all_records(settings: PretrainingSettings, config: BertConfig, config_n
 class PretrainingTask(Run):
     """A run of masked LM; in families with a pooler also of the order of two segments, unless --nsp=false.
 
-    name: the configuration in messages. opened: the model that it starts from, or its teacher.
+    name: the configuration in messages. earlier: what is in output_dir.
+    opened: the model that it starts from, or its teacher.
     data: the run's records, by the names of their flags. masking: how unmasked records are masked, if any.
     token_weights: of `mask_rules.smoothed`; None: all tokens are masked alike.
     own_masks: attributes of the masks that the settings have no say in.
@@ -103,10 +105,10 @@ class PretrainingTask(Run):
 
     def __init__(
         self, settings: PretrainingSettings, config: BertConfig, name: str, strategy: tf.distribute.Strategy,
-        opened: OpenedModel | None = None,
+        earlier: run_directory.EarlierRun, opened: OpenedModel | None = None,
     ):  # fmt: skip
         super().__init__(settings, strategy, settings.stop_at_step or settings.num_train_steps)
-        self.config, self.config_name, self.opened = config, name, opened
+        self.config, self.config_name, self.earlier, self.opened = config, name, earlier, opened
         self.data = open_all_records(settings, config, name)
         read = {opened.index.fingerprint for opened in self.data.values()}
         if len(read) == 1 and settings.do_train and (settings.do_eval or settings.eval_every_steps):
@@ -177,8 +179,8 @@ class PretrainingTask(Run):
 
     def start(self, model: keras.Model) -> str | Weights | None:
         """The weights that the model starts from without a run to resume; with one, their name."""
-        path, resumes = self.settings.init_checkpoint, checkpoints.latest_checkpoint(self.output_dir)
-        return path if resumes or not path else model.weights_in(self.opened.weights)
+        path = self.settings.init_checkpoint
+        return path if self.earlier.newest or not path else model.weights_in(self.opened.weights)
 
     def around(self, model: keras.Model):
         """What is trained and evaluated: the model, or a model around it."""
@@ -243,7 +245,7 @@ class PretrainingTask(Run):
         settings, opened = self.settings, self.data["input_file"]
         self.reading = records.explained_errors(opened.index, opened.features, opened.flag)
         cost = settings.max_seq_length, self.flops_per_example
-        newest = checkpoints.latest_checkpoint(self.output_dir)
+        newest = latest_checkpoint(self.output_dir)
         trainer = Trainer(self.trained, optimizer, self.objective, self.strategy, settings, checkpoint=newest)
         return trainer, {"eval_every_steps": settings.eval_every_steps, "cost_of_example": cost}
 
@@ -254,11 +256,11 @@ class PretrainingTask(Run):
         self.facts = None
         # A run that was killed after its last step has yet to write cards; the weights it began with may be gone.
         if writes and (goes_on or card.read_generated_card(folder) is None):
-            self.manifest = run_directory.Manifest(folder, self.recorded_settings(), [settings])
+            self.manifest = run_directory.Manifest(self.earlier, self.recorded_settings(), [settings])
             self.facts = self.card_facts()
         if writes and goes_on:
             self.manifest.record(resumed=step > 0, **{run_directory.BEGINNING: self.facts.beginning})
-            newest = checkpoints.latest_checkpoint(folder)
+            newest = self.earlier.newest
             # A run that goes on keeps its vocabulary, which was complete before its first checkpoint.
             is_there = newest and find_vocabulary(folder, self.family.tokenizer_class)
             self.lock_and_record_output_dir(
@@ -372,7 +374,8 @@ class PretrainingTask(Run):
         index, is_served = self.data["input_file"].index, self.vocabulary is not None
         usage = textwrap.dedent(self.usage(card.PLACE, is_served))
         data = f"{index.total_records:,} records, fingerprint {index.fingerprint}"
-        return self.manifest.card_facts(data, self.settings.init_checkpoint, is_served=is_served, usage=usage)
+        weights, facts = self.opened and self.opened.weights, {"is_served": is_served, "usage": usage}
+        return self.manifest.card_facts(data, self.settings.init_checkpoint, weights, **facts)
 
     def usage(self, folder: str, has_vocabulary: bool) -> str:
         if has_vocabulary:

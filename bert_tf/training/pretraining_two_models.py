@@ -22,7 +22,7 @@ from bert_tf.store.open import open_model, open_weights
 from bert_tf.store.tensor_files import Weights
 from bert_tf.system.declare import value_of
 from bert_tf.system.messages import naming_flag
-from bert_tf.training import checkpoints, distribution, run_directory
+from bert_tf.training import distribution, run_directory
 from bert_tf.training.pretraining_settings import FIXED_MASK_FLAGS, PretrainingSettings, student_family
 from bert_tf.training.pretraining_tasks import PretrainingTask
 from bert_tf.training.teacher import DISTILLATION_FLAGS, open_teacher
@@ -52,7 +52,7 @@ class ElectraTask(PretrainingTask):
 
     def prepare(self) -> None:
         settings, untied = self.settings, self.settings.untied_generator_embeddings
-        start = checkpoints.latest_checkpoint(settings.output_dir) or settings.init_checkpoint
+        start = self.earlier.newest or settings.init_checkpoint
         if path := settings.generator_config_file:
             with naming_flag("--generator_config_file"):
                 generator_config = read_config(path)
@@ -62,7 +62,7 @@ class ElectraTask(PretrainingTask):
             generator_config = self.config.generator(value_of(settings, "generator_size"))
             if untied:
                 generator_config.embedding_size = generator_config.hidden_size
-        run_directory.check_output_dir(settings.output_dir, generator_config, part="generator")
+        self.earlier.check_model(generator_config, part="generator")
         self.generator_config = generator_config
 
     @property
@@ -157,7 +157,7 @@ class DistillationTask(PretrainingTask):
         return chosen_layers(self.teacher.weights, layers, self.config, transform=transform)
 
     def around(self, model: keras.Model) -> TaughtLanguageModel:
-        teacher = BertForMaskedLM.from_pretrained(self.teacher.path, dtype=self.settings.dtype_policy, trained=True)
+        teacher = BertForMaskedLM.from_pretrained(self.teacher.files, dtype=self.settings.dtype_policy, trained=True)
         return TaughtLanguageModel(model, teacher, self.objective)
 
     @property

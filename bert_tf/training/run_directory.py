@@ -18,7 +18,7 @@ from bert_tf.store.description import CardFacts, ModelFiles, config_files, find_
 from bert_tf.store.head_config import HEAD_CONFIG, NO_HEAD, HeadConfig, difference
 from bert_tf.store.open import has_optimizer_state, open_weights
 from bert_tf.store.tensor_files import Weights
-from bert_tf.system import storage
+from bert_tf.system import hub, storage
 from bert_tf.system.declare import declared_in
 from bert_tf.system.messages import abbreviated_list
 from bert_tf.system.storage import is_temporary_name, names_in, remove_folder, write_text_file
@@ -37,49 +37,11 @@ def write_eval_results(path: str, results: dict) -> None:
         logging.info("  %s%s", line.rstrip(), " (mean over batches, as in the original)" if of_batches else "")
 
 
-def check_output_dir(
-    output_dir: str, config: BertConfig, head: HeadConfig = NO_HEAD, part: str = "", trains: bool = True
-) -> None:
-    """Raises if a directory has the checkpoints of another model.
-
-    head: compared if it says anything, but for windows, which say how a model is used.
-    part: of several models that are trained together; its configuration is in a folder of this name.
-    trains: whether the run is resumed; where its model is only used, its labels are matched by name, not compared.
-    """
-    if not (latest_checkpoint(output_dir) and (path := find_config(posixpath.join(output_dir, part)))):
-        return
-    other = f"--output_dir={output_dir} holds a run of"
-    old, new = {key: value for key, value in read_json(path).items() if key not in KEYS_IN_CONFIG}, config.to_dict()
-    if head != NO_HEAD:
-        old_head = read_head(output_dir)
-        old_labels, new_labels = old_head.labels or (), head.labels or ()
-        if trains and old_labels != new_labels:
-            is_order = {*old_labels} == {*new_labels}
-            different = "in another order" if is_order else difference(old_labels, new_labels)
-            raise ValueError(f"{other} other labels ({different}): choose another directory.")
-        use = dict.fromkeys(("window_stride", "max_windows", "labels", "pairs", "activation"))
-        old |= dataclasses.replace(old_head, **use).to_dict()
-        new |= dataclasses.replace(head, **use).to_dict()
-    keys = [key for key in sorted({*old, *new}) if old.get(key) != new.get(key)]
-    if keys:
-        found = [f"{key}: {old.get(key)!s:.40} there, {new.get(key)!s:.40} now" for key in keys]
-        different = abbreviated_list(found, "; ")
-        raise ValueError(f"{other} another configuration{part and f' of the {part}'} ({different}). Choose another.")
-
-
 # A setting that only the runs of one script have.
 _SCRIPTS = {
     "task_name": "run_classifier.py", "tag_scheme": "run_ner.py", "max_query_length": "run_squad.py",
     "first_label": "run_swag.py", "score_range": "run_similarity.py", "objective": "run_pretraining.py",
 }  # fmt: skip
-
-
-def check_script(output_dir: str, settings: Collection[str]) -> None:
-    """Raises if a directory has a run of another script. settings: the names of this run's."""
-    earlier = read_settings(output_dir)
-    others = [script for name, script in _SCRIPTS.items() if name in earlier and name not in settings]
-    if others:
-        raise ValueError(f"--output_dir={output_dir} holds a run of {others[0]}: choose another directory.")
 
 
 # The files that a run makes: results, which are copied from the best of several runs, and all others.
@@ -95,22 +57,69 @@ _OTHERS = re.compile(
 )
 
 
-def check_earlier_run(output_dir: str, settings: Collection[str], *, trains: bool) -> str | None:
-    """The checkpoint in a directory, if any; raises if a run of another script is there, or, where it is to be trained,
-    files that a run would replace and no run."""
+@dataclasses.dataclass(frozen=True)
+class EarlierRun:
+    """What the folder of a run has from earlier, read once.
+
+    newest: its newest checkpoint, if any. settings: flags and versions, see `read_settings`. names: of all files.
+    """
+
+    output_dir: str
+    newest: str | None = None
+    settings: Mapping[str, object] = dataclasses.field(default_factory=dict)
+    names: Sequence[str] = ()
+
+    def check_is_run(self) -> None:
+        """Raises if there are files that a run would replace, but no run."""
+        written = [name for name in self.names if RESULTS.fullmatch(name) or _OTHERS.fullmatch(name)]
+        written = [name for name in written if not is_folder(posixpath.join(self.output_dir, name))]
+        if written and not self.newest and {SETTINGS, SEEDS, SEARCH}.isdisjoint(self.names):
+            raise ValueError(
+                f"--output_dir={self.output_dir} has files that a run would replace, but is not the directory of one "
+                f"(it has no {SETTINGS}): {abbreviated_list(written)}. Choose another directory, or move these away."
+            )
+
+    def check_model(self, config: BertConfig, head: HeadConfig = NO_HEAD, part: str = "", trains: bool = True) -> None:
+        """Raises if the checkpoints are those of another model.
+
+        head: compared if it says anything, but for windows, which say how a model is used.
+        part: of several models that are trained together; its configuration is in a folder of this name.
+        trains: whether the run is resumed; where its model is only used, its labels are matched by name, not compared.
+        """
+        if not (self.newest and (path := find_config(posixpath.join(self.output_dir, part)))):
+            return
+        other = f"--output_dir={self.output_dir} holds a run of"
+        old, new = {key: value for key, value in read_json(path).items() if key not in KEYS_IN_CONFIG}, config.to_dict()
+        if head != NO_HEAD:
+            old_head = read_head(self.output_dir)
+            old_labels, new_labels = old_head.labels or (), head.labels or ()
+            if trains and old_labels != new_labels:
+                is_order = {*old_labels} == {*new_labels}
+                different = "in another order" if is_order else difference(old_labels, new_labels)
+                raise ValueError(f"{other} other labels ({different}): choose another directory.")
+            use = dict.fromkeys(("window_stride", "max_windows", "labels", "pairs", "activation"))
+            old |= dataclasses.replace(old_head, **use).to_dict()
+            new |= dataclasses.replace(head, **use).to_dict()
+        keys = [key for key in sorted({*old, *new}) if old.get(key) != new.get(key)]
+        if keys:
+            found = [f"{key}: {old.get(key)!s:.40} there, {new.get(key)!s:.40} now" for key in keys]
+            different = abbreviated_list(found, "; ")
+            raise ValueError(
+                f"{other} another configuration{part and f' of the {part}'} ({different}). Choose another."
+            )
+
+
+def find_earlier_run(output_dir: str, own_settings: Collection[str], *, trains: bool) -> EarlierRun:
+    """What is in a folder; raises if that is a run of another script. own_settings: names of this run's."""
     from bert_tf.training import checkpoints  # it imports TensorFlow
 
-    check_script(output_dir, settings)
-    newest = (checkpoints.check_newest if trains else latest_checkpoint)(output_dir)
-    names = names_in(output_dir) if trains else []
-    written = [name for name in names if RESULTS.fullmatch(name) or _OTHERS.fullmatch(name)]
-    written = [name for name in written if not is_folder(posixpath.join(output_dir, name))]
-    if written and not newest and {SETTINGS, SEEDS, SEARCH}.isdisjoint(names):
-        raise ValueError(
-            f"--output_dir={output_dir} has files that a run would replace, but is not the directory of one (it has no "
-            f"{SETTINGS}): {abbreviated_list(written)}. Choose another directory, or move these away."
-        )
-    return newest
+    names = names_in(output_dir)
+    settings = read_json(posixpath.join(output_dir, SETTINGS)) if SETTINGS in names else {}
+    others = [script for name, script in _SCRIPTS.items() if name in settings and name not in own_settings]
+    if others:
+        raise ValueError(f"--output_dir={output_dir} holds a run of {others[0]}: choose another directory.")
+    newest = checkpoints.check_newest(output_dir) if trains else latest_checkpoint(output_dir)
+    return EarlierRun(output_dir, newest, settings, names)
 
 
 def lock_and_record_output_dir(
@@ -194,17 +203,17 @@ def settings_of_model(path: str) -> dict:
 
 
 class Manifest:
-    """What run.json is to keep of a run in a folder, and what an earlier run left there, which is read once.
+    """What run.json is to keep of a run, against what an earlier run left in its folder.
 
     noted: name -> value of the run's settings and of what tells its data and teacher from others. settings: the run's,
     whose classes declare what their change means.
     """
 
-    def __init__(self, output_dir: str, noted: Mapping[str, object], settings: Sequence):
-        self.output_dir, self.noted = output_dir, noted
+    def __init__(self, earlier: EarlierRun, noted: Mapping[str, object], settings: Sequence):
+        self.output_dir, self.newest, self.earlier = earlier.output_dir, earlier.newest, earlier.settings
+        self.noted = noted
         self.declared = {name: declared for own in settings for name, declared in declared_in(type(own)).items()}
         self.defaults = {field.name: field.default for own in settings for field in dataclasses.fields(own)}
-        self.newest, self.earlier = latest_checkpoint(output_dir), read_settings(output_dir)
 
     def check_fixed(self) -> None:
         """Raises if a resumed run has another teacher, or another value of a setting that may not change."""
@@ -218,7 +227,7 @@ class Manifest:
 
     def changes(self) -> dict[str, tuple]:
         """What leads to another model than the earlier run has: name -> (what it was, what it is now)."""
-        old, new = self.earlier, json.loads(json.dumps(storage.with_hub_names(self.noted)))
+        old, new = self.earlier, json.loads(json.dumps(hub.with_hub_names(self.noted)))
         changes = {}
         for name in sorted({*self.declared, *new}) if old else ():
             may_change = name in self.declared and self.declared[name].may_change_on_resume
@@ -240,12 +249,10 @@ class Manifest:
 
     def is_finished(self, num_train_steps: int) -> bool:
         """Whether the folder holds the finished run of these settings, or one that has taken its last step."""
-        from bert_tf.training.checkpoints import read_global_step  # it imports TensorFlow
-
         if self.newest is None or FINISHED not in self.earlier:
             return False
-        step, goes_on = self.earlier[FINISHED], has_optimizer_state(self.newest)
-        saved = read_global_step(self.newest)
+        weights, step = open_weights(self.newest), self.earlier[FINISHED]
+        goes_on, saved = has_optimizer_state(weights), int(weights["global_step"]) if "global_step" in weights else 0
         if goes_on and (step is None or saved < step):  # a damaged last checkpoint was set aside
             return False
         step = saved if step is None else step  # it was killed after its last checkpoint
@@ -268,18 +275,16 @@ class Manifest:
         if resumed:
             self.warn_of_changes()
         tf.io.gfile.makedirs(self.output_dir)
-        _write_settings(self.output_dir, {**storage.with_hub_names({**self.noted, **notes}), **_versions()})
+        _write_settings(self.output_dir, {**hub.with_hub_names({**self.noted, **notes}), **_versions()})
 
-    def card_facts(self, data: str, init_checkpoint: str | None, **others) -> CardFacts:
-        """What the cards of the run's models say of it; of a new run, this reads all weights that it begins from.
+    def card_facts(self, data: str, init_checkpoint: str | None, weights: Weights | None, **others) -> CardFacts:
+        """What the cards of the run's models say of it.
 
         data: what tells the training data from any other, which no setting repeats. others: see `CardFacts`.
+        weights: those at init_checkpoint, all of which are read if the run is new.
         """
-        if self.newest:  # the weights that it began from may be elsewhere by now
-            beginning = self.earlier.get(BEGINNING)
-        else:
-            weights = open_weights(init_checkpoint) if init_checkpoint else None
-            beginning = card.beginning_of(init_checkpoint, weights)
+        # The weights that an earlier run began from may be elsewhere by now.
+        beginning = self.earlier.get(BEGINNING) if self.newest else card.beginning_of(init_checkpoint, weights)
         always, further = {}, {}
         for name, value in sorted(self.noted.items()):
             declared = self.declared.get(name)

@@ -31,18 +31,18 @@ def describe_model(values: FineTuningSettings, newest: str | None, head: str | N
     newest: checkpoint in --output_dir, if any. head: name of the output layer's weights, e.g. "output_weights",
       which evaluation and prediction need; None: they need none.
     """
-    path = values.init_checkpoint or newest
+    path = values.init_checkpoint if newest is None or values.do_train else None
+    flag = "--init_checkpoint" if path else "--output_dir"
+    path = path or newest
     if not path and not values.do_train:
         raise ValueError(f"Nothing to evaluate or predict with: no --init_checkpoint, and none in {values.output_dir}.")
     names = ("bert_config_file", "vocab_file", "do_lower_case", "strip_accents")
-    flag = "--init_checkpoint" if values.init_checkpoint else "--output_dir"
     opened = open_for_script(path, **{name: getattr(values, name) for name in names}, flag=flag)
     if not values.do_train and not newest and head in opened.head.untrained:
         raise ValueError(f"--init_checkpoint: the output layer ({head}) was saved untrained: give --do_train.")
     opened.head = dataclasses.replace(opened.head, untrained=())
     tokenizer = make_tokenizer(opened, values)
-    opened.max_seq_length = values.max_seq_length
-    # For a resumed run see `run_directory.check_output_dir`. With another configuration either side may lack layers.
+    # For a resumed run see `EarlierRun.check_model`. With another configuration either side may lack layers.
     if values.init_checkpoint and not newest and not values.bert_config_file:
         with naming_flag("--init_checkpoint"):
             check_depth(opened.weights, opened.config, opened.config_file or opened.config.file_name)
@@ -51,16 +51,19 @@ def describe_model(values: FineTuningSettings, newest: str | None, head: str | N
 
 def make_tokenizer(files: ModelFiles, values: ModelSettings) -> Tokenizer:
     """The tokenizer of a model's files, which are checked against each other and the flags."""
-    if values.max_seq_length > files.config.max_length:
-        raise ValueError(
-            f"--max_seq_length={values.max_seq_length} is more than the {files.config.max_length} tokens that "
-            f"{files.config_file or values.init_checkpoint} allows (max_position_embeddings)."
-        )
     with naming_flag("--vocab_file") if values.vocab_file else contextlib.nullcontext():
         tokenizer = files.make_tokenizer(is_checked=True)
     tokenizer_files.validate_case_matches_checkpoint(not tokenizer.cased, values.init_checkpoint)
     tokenizer.check_casing(files.vocab_file, values.do_lower_case, values.strip_accents)
     return tokenizer
+
+
+def check_length(files: ModelFiles, values: ModelSettings) -> None:
+    if values.max_seq_length > files.config.max_length:
+        raise ValueError(
+            f"--max_seq_length={values.max_seq_length} is more than the {files.config.max_length} tokens that "
+            f"{files.config_file or values.init_checkpoint} allows (max_position_embeddings)."
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,20 +81,20 @@ class StartingHead:
 
 
 def find_head(
-    run: FineTuningSettings, opened: OpenedModel, newest: str | None, layer: str | None
+    run: FineTuningSettings, opened: OpenedModel, head: HeadConfig, newest: str | None, layer: str | None
 ) -> StartingHead | None:
     """The output layer of a run's weights; None if it begins with a new one, or with one without classes.
 
-    opened: see `describe_model`. newest: checkpoint in --output_dir, if any. layer: the output layer of the task's
-      models.
+    opened: see `describe_model`. head: next to the weights. newest: checkpoint in --output_dir, if any.
+    layer: the output layer of the task's models.
     """
     path, flag = newest or run.init_checkpoint, "--output_dir" if newest else "--init_checkpoint"
     if not path or layer != head_config.OUTPUT_LAYER or (not newest and (run.layers or run.new_head)):
         return None
-    weights, head = opened.weights, read_head(opened.directory)
+    weights = opened.weights
     if path != opened.path:
         with naming_flag(flag):
-            weights, head = open_weights(path), read_head(tokenizer_files.directory_of(path))
+            weights = open_weights(path)
     if head == NO_HEAD and run.bert_config_file:
         head = read_head(posixpath.dirname(run.bert_config_file), run.bert_config_file)
     return StartingHead(f"{flag}: {path}", head, weights.shapes[layer][0]) if layer in weights else None

@@ -32,10 +32,8 @@ def equal_to_transformers(folder) -> set[str]:
     transformers = pytest.importorskip("transformers", reason="transformers is not installed (requirements-dev.txt)")
     (architecture,) = read_json(str(pathlib.Path(folder) / "config.json"))["architectures"]
     task = architecture.partition("For")[2]
-    kind = (
-        bert_tf.ElectraDiscriminator if architecture == "ElectraForPreTraining" else getattr(bert_tf, f"BertFor{task}")
-    )
-    ours = kind.from_pretrained(str(folder))
+    ours = "ElectraDiscriminator" if architecture == "ElectraForPreTraining" else f"BertFor{task}"
+    ours = getattr(bert_tf, ours).from_pretrained(str(folder))
     theirs = getattr(transformers, architecture).from_pretrained(folder, dtype=torch.float32).eval()
     inputs = example_inputs(ours.config)
     names = {"input_ids": "input_ids", "attention_mask": "input_mask"}

@@ -13,9 +13,8 @@ _KINDS = {
 
 
 def example_of(values: dict[str, list]) -> bytes:
-    features = {
-        name: tf.train.Feature(**_KINDS[type(value[0])](value) if value else {}) for name, value in values.items()
-    }
+    made = {name: _KINDS[type(value[0])](value) if value else {} for name, value in values.items()}
+    features = {name: tf.train.Feature(**value) for name, value in made.items()}
     return tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString()
 
 

@@ -87,7 +87,6 @@ def compared(case: str, read: bool) -> tuple[float, float, int, list[str]]:
 
 
 if __name__ == "__main__":
-    os.environ["TF_XLA_FLAGS"] = (
-        f"{os.environ.get('TF_XLA_FLAGS', '')} --tf_xla_enable_xla_devices"  # read at first use
-    )
+    # Read at first use.
+    os.environ["TF_XLA_FLAGS"] = f"{os.environ.get('TF_XLA_FLAGS', '')} --tf_xla_enable_xla_devices"
     print(json.dumps([compared(case, read=number == 0) for number, case in enumerate(sys.argv[1:])]))

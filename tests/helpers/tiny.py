@@ -13,9 +13,7 @@ TINY_CONFIG = BertConfig(100, 32, 2, 2, 64, max_position_embeddings=32, type_voc
 ONE_LAYER = {**TINY_CONFIG, "num_hidden_layers": 1}
 
 
-def write_encoder(
-    folder: pathlib.Path, pieces: list[str], config: dict = ONE_LAYER, do_lower_case: bool = True
-) -> None:
+def write_encoder(folder: pathlib.Path, pieces: list[str], config=ONE_LAYER, do_lower_case: bool = True) -> None:
     (folder / "vocab.txt").write_text("".join(piece + "\n" for piece in pieces))
     keras.utils.set_random_seed(0)
     model = BertModel(BertConfig.from_dict(config))
@@ -23,9 +21,7 @@ def write_encoder(
     model.save_pretrained(str(folder / "encoder"), vocab_file=str(folder / "vocab.txt"), do_lower_case=do_lower_case)
 
 
-def write_pretraining_records(
-    path, count, max_seq_length=16, max_predictions_per_seq=3, seed=0, mask_of_last=1
-) -> None:
+def write_pretraining_records(path, count, max_seq_length=16, max_predictions_per_seq=3, seed=0, mask_of_last=1):
     """Random pre-training examples in the original's format; mask_of_last: input_mask in the last record."""
     generator, payloads = np.random.default_rng(seed), []
     for number in range(count):

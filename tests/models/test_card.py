@@ -103,9 +103,8 @@ def test_a_text_of_unknown_content_stays_in_its_place():
     start = {"path": "x\n---\ny: `z`", "license": {"license": "a: b\nc"}, "license_file": "README.md"}
     text = card_text(head, {"output_weights": (5, 2)}, CardFacts(start))
     assert front_of(text)["license"] == "a: b\nc"
-    blocks = [
-        yaml.safe_load(block) for block in re.findall(r"^```yaml\n(.*?)^ {0,3}```$", text, re.DOTALL | re.MULTILINE)
-    ]
+    found = re.findall(r"^```yaml\n(.*?)^ {0,3}```$", text, re.DOTALL | re.MULTILINE)
+    blocks = list(map(yaml.safe_load, found))
     assert blocks[1] == dict(enumerate(" ".join(label.split()) for label in labels)) and len(blocks) == 3
     assert blocks[2]["weights at the start"] == "x --- y: `z`" and "\n## Heading" not in text
 

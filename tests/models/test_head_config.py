@@ -57,7 +57,7 @@ def test_names_can_be_read_in_all_files(tmp_path):
     model.save_pretrained(str(tmp_path))
     convert.convert(str(tmp_path), str(tmp_path / "theirs"), "huggingface")
     export.write_description(str(tmp_path), {"labels": ["긍정", "\ud800"]})
-    run_directory.Manifest(str(tmp_path), {"labels": ["긍정"]}, []).record(resumed=False)
+    run_directory.Manifest(run_directory.EarlierRun(str(tmp_path)), {"labels": ["긍정"]}, []).record(resumed=False)
     for name in ("head_config.json", "theirs/config.json", "export.json", "run.json"):
         assert "긍정" in (text := (tmp_path / name).read_text(encoding="utf-8")), name
         assert name != "export.json" or json.loads(text) == {"labels": ["긍정", "\ud800"]}

@@ -58,10 +58,8 @@ def official(tmp_path_factory):
     files["trainer, newer optimizer"] = prefix, garden.pretrainer_values(pretrainers[two]), 2 * count + 1 + 2 + 2
 
     encoder = pretrainers[one].encoder_network
-    older = models.BertPretrainer(
-        garden.make_encoder(networks.BertEncoder, dict_outputs=False), 2, 4, activation=garden.gelu
-    )
-    older = garden.randomise(older, 7)
+    older = garden.make_encoder(networks.BertEncoder, dict_outputs=False)
+    older = garden.randomise(models.BertPretrainer(older, 2, 4, activation=garden.gelu), 7)
     expected = garden.encoder_values(older.encoder) | garden.masked_lm_values(older.masked_lm)
     expected |= garden.output_values("cls/seq_relationship/", older.classification.layers[1])
     files["BertPretrainer"] = garden.write(folder, "older", model=older), expected, 1
@@ -169,18 +167,16 @@ def test_names_of_older_releases(tmp_path, split_heads):
     assert weights.hints == ({"num_attention_heads": 3} if split_heads else {})
     # A position table from the time in between.
     values["position_embeddings/embeddings"] = values.pop("bert_model/embedding_postprocessor/position_embeddings")
-    garden.assert_same_bits(
-        model_garden.open_checkpoint(garden.write_variables(tmp_path / "between", values)), expected
-    )
+    between = garden.write_variables(tmp_path / "between", values)
+    garden.assert_same_bits(model_garden.open_checkpoint(between), expected)
 
 
 def test_half_precision_is_widened(tmp_path):
     values, expected = garden.older_names()
     narrow = {name: tf.cast(value, tf.bfloat16) for name, value in values.items()}
     weights = model_garden.open_checkpoint(garden.write_variables(tmp_path / "x", narrow))
-    garden.assert_same_bits(
-        weights, {n: tf.cast(tf.cast(v, tf.bfloat16), tf.float32).numpy() for n, v in expected.items()}
-    )
+    expected = {name: tf.cast(tf.cast(value, tf.bfloat16), tf.float32).numpy() for name, value in expected.items()}
+    garden.assert_same_bits(weights, expected)
 
 
 def test_heads_that_do_not_fit_are_listed(tmp_path):

@@ -70,9 +70,8 @@ def test_ranking(texts, batches):
         # Rows that only pad a batch count neither as texts nor as candidates.
         more, weights = np.concatenate([vectors, vectors[:2] + 1]), np.array([1.0] * 6 + [0.0] * 2, np.float32)
         padded = np.concatenate([ids, 100 + ids[:2]])
-        assert loss_of(objective, more, text_ids=padded, example_weights=weights)[0] == pytest.approx(
-            expected, rel=1e-5
-        )
+        found = loss_of(objective, more, text_ids=padded, example_weights=weights)[0]
+        assert found == pytest.approx(expected, rel=1e-5)
 
 
 def features_of(loss, count=4, length=8):

@@ -79,10 +79,8 @@ def test_the_kind_of_problem():
 
 
 RANDOM = np.random.default_rng(0)
-BATCH = {
-    "input_ids": RANDOM.integers(5, 100, (8, 12)),
-    "input_mask": (np.arange(12) < RANDOM.integers(4, 13, (8, 1))) * 1,
-}
+BATCH = {"input_ids": RANDOM.integers(5, 100, (8, 12))}
+BATCH["input_mask"] = (np.arange(12) < RANDOM.integers(4, 13, (8, 1))) * 1
 LABELS = BATCH["input_ids"][:, 0] % 2
 SEED = np.array([5, 7], np.int32)
 

@@ -26,6 +26,7 @@ from bert_tf.pretraining.create import create_pretraining_data
 from bert_tf.system import numba_compile, storage
 from bert_tf.training.pretraining_settings import PretrainingSettings
 from bert_tf.training.pretraining_tasks import PretrainingTask
+from bert_tf.training.run_directory import EarlierRun
 
 
 @pytest.mark.parametrize("number", [1, 2, 3, 4])
@@ -217,7 +218,7 @@ def test_records_with_and_without_words(tmp_path, caplog):
         )  # fmt: skip
         caplog.clear()
         with caplog.at_level("INFO", logger="absl"):
-            PretrainingTask(settings, config, "c", one_device())
+            PretrainingTask(settings, config, "c", one_device(), EarlierRun(""))
         kind = "whole words" if whole_words else "single pieces"
         assert f"are unmasked and say what a word is: by the rule of bert, 0.15 of the tokens ({kind})" in caplog.text
         assert (unused in caplog.text) != whole_words
@@ -244,9 +245,8 @@ def make(tmp_path):
         arguments = {"max_seq_length": 32, "max_predictions_per_seq": 5, "dupe_factor": 2, "num_workers": 1}
         arguments |= {"do_lower_case": True, "show_progress": False} | flags
         folder.mkdir(exist_ok=True)
-        return create_pretraining_data(
-            f"{tmp_path}/text/*.txt", f"{folder}/{name}", f"{tmp_path}/vocab.txt", **arguments
-        )
+        texts, vocab = f"{tmp_path}/text/*.txt", f"{tmp_path}/vocab.txt"
+        return create_pretraining_data(texts, f"{folder}/{name}", vocab, **arguments)
 
     return make
 

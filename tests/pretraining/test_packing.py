@@ -1,17 +1,27 @@
-"""Several pairs in one row: everything computed for a pair is the same as in a separate row."""
+"""Several pairs in a row: all is as in separate rows. Left-to-right models: what a token attends to and predicts."""
+
+import dataclasses
+import json
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from helpers.masking import CLS, SEP, VOCAB, mask, rows_of
+from helpers.masking import CLS, SEP, VOCAB, mask, masking, rows_of
 from helpers.outputs import in_training
+from helpers.tiny import TINY_CONFIG
 from helpers.training_steps import build as build_for_training
 from helpers.training_steps import mirrored, one_device
 
-from bert_tf import BertConfig, BertForPreTraining, PretrainingObjective
-from bert_tf.models import kernels
+from bert_tf import BertConfig, BertForPreTraining, BertModel, PretrainingObjective
+from bert_tf.models import kernels, task_models
+from bert_tf.models.dropout import dropout_scope
+from bert_tf.pretraining import mask_rules
+from bert_tf.pretraining.mask_rules import left_to_right as predict_next_tokens
+from bert_tf.store.open import open_for_script
 from bert_tf.training import step as train_step
+from bert_tf.training.pretraining_settings import PretrainingSettings
+from bert_tf.training.pretraining_tasks import PretrainingTask, pretraining_objective
 
 PAIRS, LENGTH, PREDICTIONS = 4, 32, 8
 NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
@@ -94,10 +104,8 @@ def test_loss_and_gradients_are_those_of_the_unpacked_pairs(fused, request):
 def test_absent_pairs_count_nothing():
     model, batch = build(), packed_batch()
     sums = PretrainingObjective.sums(model(batch), batch)
-    changed = {
-        **batch,
-        "next_sentence_labels": np.where(batch["next_sentence_weights"] > 0, batch["next_sentence_labels"], 1),
-    }
+    labels = np.where(batch["next_sentence_weights"] > 0, batch["next_sentence_labels"], 1)
+    changed = {**batch, "next_sentence_labels": labels}
     assert (changed["next_sentence_labels"] != batch["next_sentence_labels"]).sum() == 6
     for name, value in PretrainingObjective.sums(model(changed), changed).items():
         assert float(value) == float(sums[name]), name
@@ -118,3 +126,145 @@ def test_evaluation_leaves_filling_rows_out():
             evaluate([])
     for key, value in results[0].items():
         np.testing.assert_allclose(results[1][key], value, rtol=1e-5, err_msg=key)
+
+
+CAUSAL_LENGTH = 12
+CAUSAL_CONFIG = {**TINY_CONFIG, "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0, "attention": "causal"}
+
+
+def model_of(model_class=BertModel, **arguments):
+    keras.utils.set_random_seed(7)
+    model = model_class(BertConfig.from_dict(CAUSAL_CONFIG), **arguments)
+    model.build()
+    for variable in model.trainable_variables:  # large enough for each token to matter
+        variable.assign(keras.random.normal(variable.shape, stddev=0.3, seed=len(variable.path)))
+    return model
+
+
+def random_ids(rows=2, length=CAUSAL_LENGTH, seed=1) -> np.ndarray:
+    return np.random.default_rng(seed).integers(5, 100, (rows, length)).astype("int32")
+
+
+def sequence_output(model, inputs, training):
+    with dropout_scope([1, 2]):
+        return model(inputs, training=training)["sequence_output"].numpy()
+
+
+@pytest.fixture(params=[True, False], ids=["fused", "plain"])
+def training(request):
+    """Whether the model trains; plain kernels where it does not."""
+    before = kernels.fused_enabled()
+    kernels.set_fused(request.param)
+    yield request.param
+    kernels.set_fused(before)
+
+
+def test_no_token_sees_what_follows(training):
+    model, ids = model_of(), random_ids()
+    before = sequence_output(model, ids, training)
+    for place in (0, 4, CAUSAL_LENGTH - 1):
+        changed = ids.copy()
+        changed[:, place] = 5 + (changed[:, place] + 1) % 90
+        after = sequence_output(model, changed, training)
+        np.testing.assert_array_equal(after[:, :place], before[:, :place])
+        assert (np.abs(after[:, place:] - before[:, place:]).max(-1) > 1e-4).all()
+    # The original's attention is bidirectional.
+    values = {key: value for key, value in CAUSAL_CONFIG.items() if key != "attention"}
+    both = BertModel(BertConfig.from_dict(values))
+    both.build()
+    both.set_weights(model.get_weights())
+    changed = ids.copy()
+    changed[:, -1] = 7
+    difference = sequence_output(both, changed, training) - sequence_output(both, ids, training)
+    assert (np.abs(difference[:, 0]).max(-1) > 1e-4).all()
+
+
+def test_padding_and_packed_rows():
+    model, ids = model_of(), random_ids(1)
+    alone = [model(part) for part in (ids[:, :5], ids[:, 5:])]
+    mask = (np.arange(CAUSAL_LENGTH) < 5).astype("int32")[None]
+    padded = model({"input_ids": ids, "input_mask": mask})
+    np.testing.assert_allclose(padded["pooled_output"], alone[0]["pooled_output"], atol=1e-5)
+    np.testing.assert_allclose(padded["sequence_output"][:, :5], alone[0]["sequence_output"], atol=1e-5)
+    # The last token is pooled, since [CLS] attends only to itself.
+    last = alone[0]["sequence_output"][:, -1]
+    expected = np.tanh(last @ model.pooler.kernel + model.pooler.bias)
+    np.testing.assert_allclose(padded["pooled_output"], expected, atol=1e-5)
+    packed = {"input_ids": ids, "sequence_ids": np.array([[1] * 5 + [2] * 7])}
+    packed |= {"position_ids": np.array([[*range(5), *range(7)]])}
+    outputs = model({**packed, "pooled_positions": np.array([[4, 11]])})
+    for number, (begin, end) in enumerate([(0, 5), (5, 12)]):
+        np.testing.assert_allclose(
+            outputs["sequence_output"][:, begin:end], alone[number]["sequence_output"], atol=1e-5
+        )
+        np.testing.assert_allclose(outputs["pooled_output"][:, number], alone[number]["pooled_output"], atol=1e-5)
+
+
+def test_labels_are_the_next_tokens_of_the_same_sequence():
+    rows = rows_of([[([CLS, 7, 8, SEP], [9, SEP]), ([CLS, 10, SEP], [])], [([CLS, 11, SEP], [12, 13, SEP])]], 16, 2)
+    features = {name: np.asarray(value) for name, value in predict_next_tokens(rows).items()}
+    assert features["masked_lm_positions"].tolist() == [list(range(15))] * 2
+    assert features["masked_lm_ids"].tolist() == [
+        [7, 8, SEP, 9, SEP, 0, 10, SEP] + [0] * 7,
+        [11, SEP, 12, 13, SEP] + [0] * 10,
+    ]
+    assert features["masked_lm_weights"].tolist() == [[1, 1, 1, 1, 1, 0, 1, 1] + [0] * 7, [1] * 5 + [0] * 10]
+    assert features["input_ids"].tolist() == rows["input_ids"].numpy().tolist()
+    assert features["segment_ids"][0].tolist() == [0, 0, 0, 0, 1, 1, 0, 0, 0] + [0] * 7
+    assert features["sequence_ids"][0].tolist() == [1] * 6 + [2] * 3 + [0] * 7
+    assert features["pooled_positions"].tolist() == [[5, 8], [5, 0]]
+    assert features["next_sentence_weights"].tolist() == [[1, 1], [1, 0]]
+
+
+def test_masked_records_get_their_tokens_back():
+    rows = rows_of([[([CLS, 7, 8, SEP], [9, 20, 21, SEP])], [([CLS, 11, SEP], [12, 13, SEP])]], 16, 1)
+    masked = mask_rules.bert(rows, 1, tf.constant(0, tf.int64), masking(max_predictions_per_seq=6, masked_lm_prob=0.5))
+    assert (masked["input_ids"].numpy() != rows["input_ids"].numpy()).any()
+    restored, plain = predict_next_tokens(masked), predict_next_tokens(rows)
+    for name in plain:
+        np.testing.assert_array_equal(restored[name], plain[name], err_msg=name)
+
+
+def test_loss_is_that_of_plain_numpy():
+    rows = rows_of([[([CLS, 7, 8, SEP], [9, SEP])], [([CLS, 11, SEP], [12, 13, 14, 15, SEP])]], 16, 1)
+    features = predict_next_tokens(rows)
+    model = model_of(task_models.BertForPreTraining)
+    outputs = model(features)
+    objective = pretraining_objective("ltr", nsp=False)
+    sums = objective.sums(outputs, features)
+    assert set(sums) == set(objective.sum_names)
+    # Each prefix alone: the logits of its last token predict the token that follows.
+    ids, ends = rows["input_ids"].numpy(), (6, 8)
+    losses, right = [], []
+    for row, end in enumerate(ends):
+        for place in range(1, end):
+            prefix = {name: features[name][row : row + 1, :place] for name in ("input_ids", "segment_ids")}
+            prefix["masked_lm_positions"] = np.array([[place - 1]])
+            logits = model(prefix)["masked_lm_logits"].numpy()[0, 0].astype("float64")
+            losses.append(np.log(np.exp(logits - logits.max()).sum()) + logits.max() - logits[ids[row, place]])
+            right.append(logits.argmax() == ids[row, place])
+    assert len(losses) == 12
+    np.testing.assert_allclose(objective.loss(sums, sums), np.mean(losses), rtol=1e-5)
+    metrics = objective.metrics(sums)
+    np.testing.assert_allclose(metrics["next_token_loss"], np.mean(losses), rtol=1e-5)
+    np.testing.assert_allclose(metrics["next_token_accuracy"], np.mean(right), rtol=1e-5)
+    both = pretraining_objective("ltr", nsp=True)
+    sums = both.sums(outputs, features)
+    np.testing.assert_allclose(both.loss(sums, sums) - sums["next_sentence_loss"] / 2, np.mean(losses), rtol=1e-5)
+    names = {f"next_{what}_{kind}" for what in ("token", "sentence") for kind in ("loss", "accuracy")}
+    assert set(both.metrics(sums)) == names
+
+
+def test_attention_is_that_of_weights_and_objective(tmp_path):
+    model_of().save_pretrained(str(tmp_path / "model"))
+    (tmp_path / "both.json").write_text(json.dumps({**CAUSAL_CONFIG, "attention": "bidirectional"}))
+    given = {"vocab_file": "vocab.txt", "do_lower_case": True, "strip_accents": None}
+    given |= {"bert_config_file": str(tmp_path / "both.json")}
+    with pytest.raises(ValueError, match=r"both.json says attention=bidirectional, .* causal"):
+        open_for_script(str(tmp_path / "model"), **given)
+    settings = PretrainingSettings(input_file="a", output_dir=str(tmp_path), do_train=True)
+    with pytest.raises(ValueError, match="--objective=mlm needs attention to both sides"):
+        PretrainingTask.configure(settings, BertConfig.from_dict(CAUSAL_CONFIG), "c")
+    rates = {"objective": "ltr", "bert_size": "tiny", "mask_rate": 1.0, "random_rate": 0.0, "keep_rate": 0.0}
+    with pytest.raises(ValueError, match="--mask_rate is not for --objective=ltr"):
+        dataclasses.replace(settings, **rates).check()

@@ -106,7 +106,7 @@ def test_the_vocabulary_of_a_kobert_is_that_with_its_model(folder):
         find_vocabulary(str(folder / "vocab.txt"), None, {"--input_file": [str(folder / "out")]}, summary["vocab_size"])
 
 
-@pytest.mark.slow  # in small: test_plain.py
+@pytest.mark.slow  # in small: test_row_kinds.py
 def test_processes_shards_and_blocks_change_nothing(folder, golden, monkeypatch):
     shutil.copy(golden / "pretraining" / "corpus_0.txt", folder / "text.txt")
     vocab_file = VOCABULARIES["albert"][0]

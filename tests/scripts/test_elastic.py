@@ -1,21 +1,25 @@
-"""A run goes on with other replicas and micro-batches as if nothing had happened; what a killed one left is removed."""
+"""A run goes on with other replicas, after a kill, and after a disk was full at any file."""
 
 import json
 import os
+import pathlib
 import re
 import signal
 import sys
 
 import numpy as np
 import pytest
+from helpers import warm
 from helpers.cluster import workers
 from helpers.events import wait_until
 from helpers.paths import ROOT
 from helpers.pretraining_runs import command, run, values, write_inputs
 from helpers.scenarios import SCENARIOS
 from helpers.script_cases import arguments_of, kill_at_checkpoint, weights_of
+from helpers.slow import slow
 
-from bert_tf.training import checkpoints, loop
+from bert_tf.store.bundle import latest_checkpoint
+from bert_tf.training import loop
 
 STEPS = 20
 
@@ -69,7 +73,8 @@ def test_sigterm_on_one_of_two_workers_stops_both_at_the_same_step(number, tmp_p
 def test_the_others_end_when_a_worker_is_lost_and_the_same_command_goes_on(number, how, tmp_path):
     data = write_inputs(tmp_path)
     flags = {"num_train_steps": 100_000, "save_checkpoints_steps": 10, "log_every_steps": 10}
-    arguments = command(data, tmp_path / "out", distribution_strategy="multi_worker_mirrored", **flags)
+    flags["distribution_strategy"] = "multi_worker_mirrored"
+    arguments = command(data, tmp_path / "out", **flags)
     with workers([arguments] * 2, tmp_path) as processes:
         wait_for_steps(tmp_path / "out", processes)
         processes[number].send_signal(how)
@@ -77,11 +82,16 @@ def test_the_others_end_when_a_worker_is_lost_and_the_same_command_goes_on(numbe
     last = (tmp_path / f"worker-{1 - number}.log").read_text().splitlines()[-1]
     assert re.search(rf"error: worker {number} \(localhost:\d+\) has ended or can't be reached: start all", last), last
     # Not the largest of saved_steps: the chief may have been killed between writing a checkpoint and naming it.
-    step = checkpoints.read_global_step(checkpoints.latest_checkpoint(str(tmp_path / "out")))
+<<<<<<< HEAD
+    step = int(latest_checkpoint(str(tmp_path / "out")).rpartition("-")[2])
     shorter = command(
         data, tmp_path / "out", distribution_strategy="multi_worker_mirrored", **flags, stop_at_step=step + 5
     )
     with workers([shorter] * 2, tmp_path) as processes:
+=======
+    step = checkpoints.read_global_step(checkpoints.latest_checkpoint(str(tmp_path / "out")))
+    with workers([command(data, tmp_path / "out", **flags, stop_at_step=step + 5)] * 2, tmp_path) as processes:
+>>>>>>> tests
         assert [process.wait() for process in processes] == [0, 0]
     log = (tmp_path / "worker-0.log").read_text()
     assert f"Resuming at step {step} from" in log
@@ -148,3 +158,64 @@ def test_what_a_killed_run_left_is_removed_by_the_next_start(tmp_path_factory, t
     text = (tmp_path / "train_log.jsonl").read_text()
     assert text.startswith(log) and [json.loads(line)["step"] for line in text.splitlines()] == [1, 2, 3, 4]
     assert not list(tmp_path.glob("*.writing"))
+
+
+# A limit on the size of files simulates a full disk.
+_LIMITED = """
+import resource, runpy, sys
+limit = int(sys.argv[1])
+resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+sys.argv = sys.argv[2:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+# run_ner.py and run_swag.py write with the code of run_classifier.py.
+CASES = ("one file", "pretraining", "classifier", "squad", "conversion", "export", "features")
+SHORT = {"num_train_epochs": 1, "num_train_steps": 2, "num_warmup_steps": 1, "eval_every_steps": None}
+# What may be named: an output, the scratch directory, the folder of XLA's programs that all tests share (of their own
+# such folder, scripts check the room before).
+NAMED = ("/limited/", "--scratch_dir", "/xla_compile_cache")
+
+
+def outputs(folder: pathlib.Path) -> set[str]:
+    """What is in a folder; each start has files for TensorBoard of its own."""
+    files = (str(path.relative_to(folder)) for path in folder.rglob("*"))
+    return {path for path in files if "events.out.tfevents" not in path}
+
+
+def run_limited(arguments: list[str], limit: int) -> tuple[str, int]:
+    """Runs a script while no file can be longer than this; returns what it wrote to stderr, and its exit code."""
+    # Without a cache of XLA's programs: the limit is meant for outputs.
+    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2", "BERT_TF_COMPILED": ""}
+    command = [sys.executable, "-c", _LIMITED, str(limit), *arguments]
+    # Through a pipe, which has no size.
+    process = warm.Popen(command, stdout=warm.DEVNULL, stderr=warm.PIPE, text=True, env=environment)
+    return process.communicate()[1], process.returncode
+
+
+@pytest.mark.parametrize("case", ["vocabulary", *slow(*CASES)])
+def test_a_full_disk_is_one_line(case, tmp_path):
+    folders = [tmp_path / name for name in ("whole", "limited")]
+    commands, before = [], []
+    for folder in folders:
+        (folder / "out").mkdir(parents=True)
+        script, flags = SCENARIOS[case](folder)
+        flags = {flag: SHORT.get(flag, value) for flag, value in flags.items()}
+        given = arguments_of({flag: value for flag, value in flags.items() if value is not None})
+        commands.append([str(ROOT / f"{script}.py"), *given])
+        before.append(outputs(folder))
+    log, code = run_limited(commands[0], 1 << 30)
+    assert code == 0, log[-3000:]
+    written = {folders[0] / path for path in outputs(folders[0]) - before[0]}
+    sizes = sorted({path.stat().st_size for path in written if path.is_file()}, reverse=True)
+    wrong = []
+    for size in sizes:
+        log, code = run_limited(commands[1], size - 1)
+        last = log.strip().split("\n")[-1]
+        named = any(name in last for name in NAMED)
+        left = [path for path in outputs(folders[1]) if path.endswith((".tmp", ".writing", ".lock"))]
+        if code == 0 or "Traceback" in log or not named or left:
+            wrong.append((size, code, "Traceback" in log, left, last[-400:]))
+    assert not wrong, "\n".join(map(str, [len(sizes), *wrong]))
+    log, code = run_limited(commands[1], 1 << 30)
+    assert code == 0, log[-3000:]
+    assert outputs(folders[1]) - before[1] == outputs(folders[0]) - before[0]

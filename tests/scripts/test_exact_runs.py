@@ -36,16 +36,15 @@ def assert_same_steps(one, other, tolerance) -> None:
     assert one.keys() == other.keys() and one["global_step"] == other["global_step"]
     assert any(name.endswith("adam_m") and value.any() for name, value in one.items())
     for name, value in one.items():
-        if (
-            "key/bias" not in name and "adam" not in name
-        ):  # its true gradient is 0, and Adam makes steps of its rounding
+        # The true gradient of a key bias is 0, and Adam makes steps of its rounding.
+        if "key/bias" not in name and "adam" not in name:
             np.testing.assert_allclose(other[name], value, rtol=1e-3, atol=tolerance, err_msg=name)
 
 
 CUT = [name for name in (*FINE_TUNING, *PRETRAINING) if name not in CUT_ALIKE]
 
 
-# In small: training/test_equal_steps.py, training/test_optimization.py.
+# In small: training/test_equal_steps.py, training/test_recipes.py.
 @pytest.mark.parametrize("name", [*slow(*CUT), *exhaustive(*sorted(CUT_ALIKE))])
 def test_two_replicas_take_the_steps_of_two_parts_of_a_batch(name, tmp_path):
     """With dropout, whose masks follow the place in the batch."""

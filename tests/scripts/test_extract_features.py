@@ -26,9 +26,8 @@ def test_script(tmp_path):
     config = json.loads((MODEL / "bert_config.json").read_text())
     (tmp_path / "large.json").write_text(json.dumps(config | {"num_hidden_layers": 3}))
     model = BertModel.from_pretrained(str(MODEL / "bert_model.ckpt"))
-    model.save_pretrained(
-        str(tmp_path / "hf"), format="huggingface", vocab_file=str(GOLDEN / "vocab.txt"), do_lower_case=True
-    )
+    vocab = {"vocab_file": str(GOLDEN / "vocab.txt"), "do_lower_case": True}
+    model.save_pretrained(str(tmp_path / "hf"), format="huggingface", **vocab)
     full = {"input_file": GOLDEN / "input.txt", "output_file": output, "layers": "-1,-2", "max_seq_length": 24}
     full |= {"bert_config_file": MODEL / "bert_config.json", "vocab_file": GOLDEN / "vocab.txt", "do_lower_case": True}
     full |= {"init_checkpoint": MODEL / "bert_model.ckpt", "batch_size": 2, "use_tpu": False, "num_tpu_cores": 8}

@@ -1,17 +1,28 @@
-"""run_classifier.py: the original's results, kinds of labels, patience, weights of classes, and refusals."""
+"""run_classifier.py: the original's results, kinds of labels, teachers, windows of long texts, modules, refusals."""
 
+import functools
+import http.server
 import json
+import tarfile
 
+import keras
 import numpy as np
 import pytest
+from helpers.descendants import save_model
+from helpers.local_server import serving
 from helpers.paths import TESTS, lines_of
-from helpers.script_cases import results_of, run_and_refuse, weights_of
-from helpers.tiny import write_encoder
+from helpers.scenarios import fine_tuning_flags
+from helpers.script_cases import results_of, run_and_refuse, run_cases, weights_of
+from helpers.small_data import PIECES as TAUGHT_PIECES
+from helpers.tiny import ONE_LAYER, write_encoder
 
+from bert_tf import Predictor
 from bert_tf.families.config import BertConfig
+from bert_tf.models import task_models
 from bert_tf.store.head_config import HeadConfig
 
 NLI = ("neutral", "contradiction", "entailment")
+MIRRORED = {"distribution_strategy": "mirrored"}
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{number}" for number in range(95))]
 
 
@@ -86,10 +97,7 @@ def ran(folder):
         "no dev": ({**rte, "do_eval": True}, "rte/dev.tsv"),
         "no dev for patience": ({**rte, "early_stopping_patience": 1}, "--early_stopping_patience*dev set"),
         "no training set": ({**rte, "task_name": "ax", "data_dir": folder}, "--do_train*ax has no train set"),
-        "eval batch": (
-            {**train, "eval_batch_size": 3, "distribution_strategy": "mirrored"},
-            "--eval_batch_size=3*divided by 2",
-        ),
+        "eval batch": ({**train, "eval_batch_size": 3, **MIRRORED}, "--eval_batch_size=3*divided by 2"),
         "columns of one's own": ({**rte, "regression": True}, "--regression is for --task_name=custom*RTE has its own"),
     }
     return folder / "out", run_and_refuse("run_classifier", folder / "out", done, refused)
@@ -188,3 +196,229 @@ def test_weights_of_classes_reach_the_loss_and_are_recorded(ran):
     assert np.abs(plain - weighted).max() > 1e-4
     assert json.loads((out / "weighted" / "run.json").read_text())["class_weights"] == "entailment=9"
     assert "class_weights" in (out / "weighted" / "README.md").read_text()
+
+
+MODELS = {
+    "run_classifier": (task_models.BertForSequenceClassification, {"labels": ["down", "up"]}),
+    "run_squad": (task_models.BertForQuestionAnswering, {}),
+}
+
+
+def save_teacher(folder, script, seed=5, vocab=TAUGHT_PIECES, max_length=32, **arguments) -> str:
+    """Saves a random model of three layers that is sure of what it says."""
+    kind, own = MODELS[script]
+    folder.mkdir()
+    (folder / "vocab.txt").write_text("".join(piece + "\n" for piece in vocab))
+    keras.utils.set_random_seed(seed)
+    sizes = {"num_hidden_layers": 3, "vocab_size": len(vocab), "max_position_embeddings": max_length}
+    model = kind(BertConfig.from_dict({**ONE_LAYER, **sizes}), **{**own, **arguments})
+    model.build()
+    for variable in model.head.trainable_variables[:1]:
+        variable.assign(variable * 50)
+    model.save_pretrained(str(folder), vocab_file=str(folder / "vocab.txt"), do_lower_case=True, overwrite=True)
+    return str(folder)
+
+
+@pytest.fixture(scope="module", params=["run_classifier", "run_squad"])
+def taught(request, tmp_path_factory):
+    """Output folder, and what each case wrote to stderr; later cases are built on earlier ones."""
+    script, folder = request.param, tmp_path_factory.mktemp(request.param)
+    teacher = save_teacher(folder / "teacher", script)
+    training = fine_tuning_flags(script, folder, keep_checkpoint_max=2, output_dir=None)
+    taught, out = {**training, "teacher": teacher}, folder / "out"
+    layers = {**taught, "init_checkpoint": None, "student_layers": "2,0", "learning_rate": 1e-30}
+    done = {"whole": {**taught, "num_train_epochs": 3}, "without": training, "layers": layers}
+    done |= {"layers again": {**layers, "num_train_epochs": 2, "output_dir": out / "layers"}}
+    done |= {"seeds": {**taught, "num_seeds": 2, "dtype": "bfloat16", "distillation_weight": 1}}
+    refused = {
+        "another teacher": ({**done["whole"], "teacher": save_teacher(folder / "other", script, seed=6),
+                             "output_dir": out / "whole"},
+                            "out/whole holds a run with --teacher=*teacher; this one is with --teacher=*other."),
+        "size": ({**taught, "teacher": save_teacher(folder / "few", script, vocab=TAUGHT_PIECES[:-1])},
+                 "few does not read the student's rows: its tokenizer has another vocab."),
+        "length": ({**taught, "teacher": save_teacher(folder / "short", script, max_length=23)},
+                   "--teacher: *short takes rows of at most 23 tokens, not 24."),
+    }  # fmt: skip
+    if script == "run_classifier":
+        numbers = folder / "numbers.csv"
+        numbers.write_text("text,verdict\n" + "".join(f"good w{k} w{k + 1},{k % 7}.5\n" for k in range(32)))
+        files = {"train_file": numbers, "dev_file": numbers, "regression": True}
+        kind = {"labels": None, "num_labels": 1, "problem_type": "regression"}
+        done["regression"] = taught | files | {"teacher": save_teacher(folder / "regression", script, **kind)}
+    return folder / "out", run_and_refuse(script, folder / "out", done, refused)
+
+
+@pytest.mark.slow  # in small: models/test_distillation.py
+def test_only_the_student_is_saved(taught):
+    out, *_ = taught
+    encoder = weights_of(out.parent / "encoder")
+    for folder in (out / "whole", out / "whole" / "best_model"):
+        weights = weights_of(folder)
+        trained = {name for name in weights if "/adam_" not in name} - {"global_step"}
+        assert trained >= encoder.keys() and len(trained - encoder.keys()) == 2  # the output layer
+        assert any((weights[name] != encoder[name]).any() for name in encoder if "layer_0" in name)
+    recorded = json.loads((out / "whole" / "run.json").read_text())
+    assert recorded["teacher"] == str(out.parent / "teacher") and len(recorded["teacher_checksum"]) == 8
+
+
+@pytest.mark.slow  # in small: models/test_distillation.py
+def test_the_student_starts_from_layers_of_the_teacher(taught):
+    out, logs = taught
+    teacher, student = weights_of(out.parent / "teacher"), weights_of(out / "layers" / "model.ckpt-4")
+    assert json.loads((out / "layers" / "bert_config.json").read_text())["num_hidden_layers"] == 2
+    student = {name: value for name, value in student.items() if name.startswith("bert/") and "adam" not in name}
+    assert "bert/pooler/dense/kernel" in student and len(student) == 5 + 2 * 16 + 2
+    for name, value in student.items():
+        name = name.replace("layer_1", "layer_x").replace("layer_0", "layer_2").replace("layer_x", "layer_0")
+        np.testing.assert_allclose(value, teacher[name], rtol=0, atol=1e-20, err_msg=name)  # the rate moves zeros
+    said = " variables begin anew (not what a student takes over): "
+    assert said in logs["layers"] and "keep their random" not in logs["layers"]
+    assert "Resuming at step 4" in logs["layers again"]
+
+
+@pytest.mark.slow  # in small: models/test_distillation.py
+@pytest.mark.parametrize("script", ["run_classifier", "run_squad"])
+def test_a_teacher_of_another_family(tmp_path, script):
+    kind, arguments = MODELS[script][:2]
+    models = {
+        "init_checkpoint": save_model(tmp_path / "student", "distilbert", task_models.BertModel),
+        "teacher": save_model(tmp_path / "teacher", "electra", kind, **arguments),
+    }
+    flags = fine_tuning_flags(script, tmp_path, do_eval=False, dev_file=None, **models)
+    outcomes, logs = run_cases(script, {"taught": flags})
+    assert outcomes == {"taught": "done"}, logs["taught"][-2000:]
+    assert "Teacher: the ELECTRA of 2 layers" in logs["taught"]
+    assert (tmp_path / "out" / "distilbert_config.json").exists()
+
+
+LENGTH, STRIDE, MOST = 12, 5, 4  # the windows see 10 + 3 * 5 tokens of a text
+
+
+def long_texts(count, seed):
+    """(words, whether "good" is among them); the others have "bad". The word may be anywhere in a long text."""
+    generator = np.random.default_rng(seed)
+    for number in range(count):
+        words = [f"w{word}" for word in generator.integers(0, 10, generator.integers(2, 24))]
+        words.insert(int(generator.integers(len(words) + 1)), ("good", "bad")[number % 2])
+        yield " ".join(words), number % 2 == 0
+
+
+@pytest.fixture(scope="module")
+def of_windows(tmp_path_factory):
+    """Output folder, and what each case wrote to stderr; later cases are built on earlier ones."""
+    folder = tmp_path_factory.mktemp("models")
+    out = folder / "out"
+    short = fine_tuning_flags(
+        "run_classifier", folder, max_seq_length=LENGTH, train_batch_size=16, num_train_epochs=12, output_dir=None,
+        eval_every_steps=72, learning_rate=5e-3, static_padding=True,
+    )  # fmt: skip
+    for seed, (name, count) in enumerate((("train", 96), ("dev", 40), ("test", 9))):
+        lines = [f"{text},{('down', 'up')[up]}" for text, up in long_texts(count, seed)]
+        (folder / f"{name}.csv").write_text("\n".join(["text,verdict", *lines]) + "\n")
+    windows = {**short, "long_texts": "windows", "max_windows": MOST}
+    predict = {**short, "do_train": False, "do_eval": False, "do_predict": True}
+    used = {**predict, "init_checkpoint": out / "windows" / "best_model"}
+    done = {
+        "windows": {**windows, "do_predict": True, "use_best_model": True, "write_tf_records": True},
+        "used": {**used, "predict_batch_size": 3},
+        "other length": {**used, "max_seq_length": 40, "predict_batch_size": 3},
+    }  # fmt: skip
+    refused = {
+        "other pooling": ({**used, "window_pooling": "max"},
+                          "--window_pooling=max contradicts *windows/best_model, trained with mean."),
+        "cut after all": ({**used, "long_texts": "cut"},
+                          "--long_texts=cut contradicts *windows/best_model, which was trained on windows, pooled"),
+        "stride of none": ({**short, "window_stride": 3}, "--window_stride=3 is for --long_texts=windows."),
+    }  # fmt: skip
+    return folder / "out", run_and_refuse("run_classifier", folder / "out", done, refused)
+
+
+def probabilities_of(folder) -> np.ndarray:
+    return np.loadtxt(folder / "test_results.tsv")
+
+
+@pytest.mark.slow  # in small: models/test_similarity.py
+def test_a_model_learns_from_all_of_a_text(of_windows):
+    out, logs = of_windows
+    assert results_of(out / "windows")["eval_accuracy"] > 0.9
+    expected = {"window_pooling": "mean", "window_stride": STRIDE, "max_windows": MOST}
+    head = json.loads((out / "windows" / "best_model" / "head_config.json").read_text())
+    assert expected.items() <= head.items()
+    longer = sum(text.count(" ") >= 10 for text, _ in long_texts(96, 0))
+    assert f"{longer} of 96 texts are longer than --max_seq_length=12; all texts together make " in logs["windows"]
+    assert "need more than" not in logs["windows"] and (out / "windows" / "train.tf_record").exists()
+
+
+@pytest.mark.slow  # in small: models/test_similarity.py
+def test_a_model_of_windows_answers_everywhere_alike(of_windows):
+    out, logs = of_windows
+    assert "Windows of 12 tokens, as in training; --max_seq_length is not used." in logs["other length"]
+    np.testing.assert_array_equal(*map(probabilities_of, (out / "other length", out / "used")))
+    np.testing.assert_allclose(*map(probabilities_of, (out / "windows", out / "used")), atol=1e-6)
+    predictor = Predictor(str(out / "windows" / "best_model"))
+    assert (predictor.max_seq_length, predictor.windows.stride, predictor.windows.most) == (LENGTH, STRIDE, MOST)
+    found = predictor.predict([text for text, _ in long_texts(9, 2)])
+    found = [list(prediction["probabilities"].values()) for prediction in found]
+    np.testing.assert_allclose(found, probabilities_of(out / "windows"), atol=1e-5)
+    filling = "w1 " * 12
+    assert (predictor(filling + "good")["label"], predictor(filling + "bad")["label"]) == ("up", "down")
+    with pytest.raises(ValueError, match="Example 0 is a pair; a model of windows .--long_texts. takes single"):
+        predictor("w1", "w2")
+    with pytest.raises(ValueError, match="window_stride=5: a window of max_seq_length=6 has 4 tokens"):
+        Predictor(str(out / "windows" / "best_model"), max_seq_length=6)
+
+
+@pytest.fixture(scope="module")
+def of_module(tmp_path_factory):
+    """Folder, outcomes by case, what each wrote to stderr."""
+    folder, golden = tmp_path_factory.mktemp("tfhub"), TESTS / "golden"
+    module = folder / "module"  # as the original exported it for TF1: no configuration
+    (module / "variables").mkdir(parents=True)
+    (module / "assets").mkdir()
+    for path in (golden / "model" / "config1").glob("bert_model.ckpt.*"):
+        (module / "variables" / path.name.replace("bert_model.ckpt", "variables")).write_bytes(path.read_bytes())
+    vocab = (golden / "classifier" / "end_to_end" / "vocab.txt").read_bytes()
+    (module / "assets" / "vocab.txt").write_bytes(vocab)
+    (module / "saved_model.pb").write_bytes(b"")
+    with tarfile.open(folder / "bert.tar.gz", "w:gz") as archive:
+        archive.add(module, arcname=".")
+    rows = "".join(f"some words {number}\t{'ab'[number % 2]}\n" for number in range(8))
+    (folder / "train.tsv").write_text("text\tlabel\n" + rows)
+    handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(folder))
+    flags = {
+        "task_name": "custom", "text_a": "text", "label": "label", "train_file": folder / "train.tsv", "seed": 3,
+        "bert_config_file": golden / "model" / "config1" / "bert_config.json", "do_train": True, "max_seq_length": 16,
+        "train_batch_size": 4, "num_train_epochs": 1, "write_tf_records": False, "deterministic": True,
+    }  # fmt: skip
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    with serving(server), pytest.MonkeyPatch.context() as environment:
+        environment.setenv("BERT_TF_CACHE", str(folder / "cache"))
+        cases = {
+            "address": {"bert_hub_module_handle": f"http://127.0.0.1:{server.server_port}/bert.tar.gz"},
+            "weights, too": {"bert_hub_module_handle": module, "init_checkpoint": module},
+            "no module": {"bert_hub_module_handle": f"http://127.0.0.1:{server.server_port}/train.tsv"},
+            "no such directory": {"bert_hub_module_handle": folder / "none"},
+        }
+        cases = {name: {**flags, "output_dir": folder / "out" / name, **own} for name, own in cases.items()}
+        outcomes, logs = run_cases("run_classifier_with_tfhub", cases)
+    return folder, outcomes, logs
+
+
+def test_a_module_is_fine_tuned_from_its_address(of_module):
+    folder, outcomes, logs = of_module
+    assert outcomes["address"] == "done" and f"from {folder}/cache/" in logs["address"]
+    start, end = weights_of(folder / "module" / "variables" / "variables"), weights_of(folder / "out" / "address")
+    name = "bert/embeddings/position_embeddings"  # the later ones learn nothing
+    np.testing.assert_allclose(end[name], start[name], atol=1e-3)
+    assert int(end["global_step"]) == 2 and (end[name] != start[name]).any()
+    vocab = (folder / "module" / "assets" / "vocab.txt").read_bytes()
+    assert (folder / "out" / "address" / "vocab.txt").read_bytes() == vocab
+
+
+def test_modules_that_can_not_be_opened_are_named(of_module):
+    folder, outcomes, _ = of_module
+    assert outcomes["weights, too"].startswith("ValueError: --init_checkpoint: here the weights are those of --bert")
+    assert outcomes["no such directory"].startswith("FileNotFoundError: --bert_hub_module_handle=")
+    assert "not a complete zip or tar file" in outcomes["no module"] and outcomes["no module"].startswith("OSError: ")
+    assert len(list((folder / "cache" / "tfhub").iterdir())) == 1
+    assert not (folder / "out" / "weights, too").exists() and not (folder / "out" / "no such directory").exists()

@@ -1,15 +1,28 @@
-"""run_pretraining.py as users run it: resuming after any end, two phases, bad input."""
+"""run_pretraining.py as users run it: resuming, two phases, bad input, a teacher, and ELECTRA.
+
+ELECTRA starts from tests/golden/electra/training/model.ckpt-8, saved by the original after eight steps.
+"""
 
 import json
+import shutil
 import signal
 
 import numpy as np
 import pytest
+from helpers.descendants import save_model
 from helpers.events import after_rename, run_that
+from helpers.masking import CLS, SEP
+from helpers.paths import GOLDEN
 from helpers.pretraining_runs import STEPS, assert_bit_identical, command, flags_of, run, values
-from helpers.script_cases import arguments_of, assert_in_order, run_cases
+from helpers.record_files import example_of, write_records
+from helpers.script_cases import arguments_of, assert_in_order, run_and_refuse, run_cases, weights_of
 from helpers.tiny import ONE_LAYER, write_pretraining_records
 
+from bert_tf import BertConfig, BertForMaskedLM, BertForSequenceClassification, ElectraDiscriminator
+from bert_tf.families.electra import ElectraConfig
+from bert_tf.pretraining.create import create_pretraining_data
+from bert_tf.store import bundle
+from bert_tf.store.open import open_model
 from bert_tf.training import checkpoints
 
 
@@ -61,7 +74,7 @@ def test_finished_run_started_again_only_evaluates(finished, data):
     assert_bit_identical(before, values(output_dir))
 
 
-@pytest.mark.slow  # in small: the resumed run above, and test_optimization.py
+@pytest.mark.slow  # in small: the resumed run above, and test_recipes.py
 def test_short_sequences_then_long_ones_are_one_run_with_one_schedule(data, tmp_path):
     for length in (16, 32):
         write_pretraining_records(tmp_path / f"{length}.tfrecord", 40, max_seq_length=length, seed=length)
@@ -116,3 +129,250 @@ def test_bad_input_is_named(data, tmp_path):
     for name, (_, message) in cases.items():
         assert_in_order(message, outcomes[name])
         assert "Error: " in outcomes[name] and not list((tmp_path / name).glob("model.ckpt-*")), outcomes[name]
+
+
+TAUGHT_STEPS = 6
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory):
+    """Folder, and what each case wrote to stderr."""
+    folder = tmp_path_factory.mktemp("teachers")
+    for family in ("bert", "roberta"):
+        save_model(folder / family, family, BertForMaskedLM)
+    save_model(folder / "other", "bert", BertForMaskedLM, seed=8)
+    save_model(folder / "electra", "electra", BertForSequenceClassification)
+    save_model(folder / "electra" / "generator", "electra", BertForMaskedLM)
+    config = BertForMaskedLM.from_pretrained(save_model(folder / "distilbert", "distilbert", BertForMaskedLM)).config
+    config.hidden_dropout_prob = config.attention_probs_dropout_prob = 0.0
+    (folder / "plain").mkdir()
+    config.save(str(folder / "plain" / "distilbert_config.json"))
+    corpus, vocab = str(GOLDEN / "pretraining" / "corpus_*.txt"), str(GOLDEN / "vocab.txt")
+    made = {"max_seq_length": 32, "show_progress": False, "num_workers": 1}
+    create_pretraining_data(corpus, f"{folder}/rows.tfrecord", vocab, masking="dynamic", nsp=False, **made)
+    create_pretraining_data(corpus, f"{folder}/masked.tfrecord", vocab, max_predictions_per_seq=8, **made)
+    (folder / "bare").mkdir()  # nothing beside them says which vocabulary they have
+    shutil.copy(folder / "rows.tfrecord", folder / "bare" / "rows.tfrecord")
+    words = str(GOLDEN / "tokenization" / "roberta" / "vocab.json")
+    create_pretraining_data(corpus, f"{folder}/roberta.tfrecord", words, masking="dynamic", nsp=False, **made)
+    flags = {
+        "input_file": f"{folder}/rows.tfrecord", "do_train": True, "max_seq_length": 32, "max_predictions_per_seq": 8,
+        "train_batch_size": 8, "num_train_steps": TAUGHT_STEPS, "learning_rate": 1e-2, "save_checkpoints_steps": 3,
+        "deterministic": True, "teacher": folder / "bert",
+    }  # fmt: skip
+    student = {**flags, "student_layers": "1"}
+    smoothed = {**student, "mask_smoothing": 0.7}
+    own = {**flags, "bert_config_file": folder / "plain" / "distilbert_config.json", "vocab_file": GOLDEN / "vocab.txt"}
+    same = {"student_family": "same", "vocab_transform": True, "restrict_ce_to_mask": True, "alpha_mse": 0.01}
+    done = {
+        "whole": smoothed,
+        "beginning": {**student, "learning_rate": 1e-30, "num_train_steps": 1},
+        "same": {**student, **same, "do_eval": True, "max_eval_steps": 2, "learning_rate": 1e-30, "num_train_steps": 1},
+        "unnamed": {**own, "vocab_file": None, "input_file": f"{folder}/bare/rows.tfrecord", "num_train_steps": 1},
+        "roberta": {**flags, "teacher": folder / "roberta", "student_layers": "0,1", "num_train_steps": 1,
+                    "input_file": f"{folder}/roberta.tfrecord", "dtype": "bfloat16", "use_xla": True},
+    }  # fmt: skip
+    refused = {
+        "another teacher": ({**smoothed, "teacher": folder / "other", "output_dir": folder / "out" / "whole"},
+                            "out/whole holds a run with --teacher=*bert; this one is with --teacher=*other."),
+        "discriminator": ({**student, "teacher": folder / "electra"},
+                          "electra has no output layer for this task (cls/predictions/output_bias)."),
+        "no BERT": ({**student, "teacher": folder / "roberta", "student_family": "distilbert"},
+                    "--student_family=distilbert needs a BERT as teacher, not a RoBERTa."),
+        "masked records": ({**smoothed, "input_file": f"{folder}/masked.tfrecord"}, "--mask_smoothing is for unmasked"),
+    }  # fmt: skip
+    return folder, run_and_refuse("run_pretraining", folder / "out", done, refused)
+
+
+@pytest.mark.slow  # in small: models/test_distillation.py
+@pytest.mark.parametrize("case", ["same", "beginning"])
+def test_the_student_starts_from_the_teacher(ran, case):
+    folder, *_ = ran
+    scope, count = {"beginning": ("distilbert", 4 + 16 + 1), "same": ("bert", 5 + 16 + 2 + 5)}[case]
+    teacher, student, found = weights_of(folder / "bert"), values(folder / "out" / case, 1), 0
+    for name, value in student.items():
+        source = name.replace(f"{scope}/", "bert/").replace("layer_0", "layer_1")
+        same = source in teacher and (value == teacher[source]).all()
+        assert same == ("/transform/" not in name or case == "same") or "adam" in name or name == "global_step"
+        found += same
+    assert found == count
+    config = json.loads((folder / "out" / case / f"{scope}_config.json").read_text())
+    assert config["num_hidden_layers"] == 1
+
+
+@pytest.mark.slow  # in small: models/test_distillation.py
+def test_only_the_student_is_saved_and_can_be_used(ran):
+    folder, logs = ran
+    out = folder / "out" / "whole"
+    recorded = json.loads((out / "run.json").read_text())
+    assert recorded["teacher"] == str(folder / "bert") and len(recorded["teacher_checksum"]) == 8
+    assert {"alpha_ce": 5.0, "mask_smoothing": 0.7, "student_layers": ["1"]}.items() <= recorded.items()
+    assert recorded["num_warmup_steps"] == 1  # 5 % of the steps, rounded up
+    model = BertForSequenceClassification.from_pretrained(str(out), num_labels=2)
+    assert model.config.model_type == "distilbert"
+    whole = BertForMaskedLM.from_pretrained(str(out))
+    assert {name for name in values(out, TAUGHT_STEPS) if "adam" not in name} == {
+        *weights_of(out).keys() - {name for name in weights_of(out) if "adam" in name}
+    }
+    assert len(whole.trainable_variables) == 4 + 16 + 5
+    assert (out / "vocab.txt").read_bytes() == (folder / "bert" / "vocab.txt").read_bytes()
+    assert recorded["student_family"] == "distilbert" and recorded["vocab_file"] == str(folder / "bert" / "vocab.txt")
+    assert "BertForMaskedLM.from_pretrained" in logs["whole"]
+
+
+ELECTRA = GOLDEN / "electra"
+START = str(ELECTRA / "training" / "model.ckpt-8")
+CONFIG = ElectraConfig(260, 32, 2, 2, 128, embedding_size=24, max_position_embeddings=40)
+# Two heads, which nothing in a checkpoint shows.
+GENERATOR = ElectraConfig(260, 16, 2, 2, 64, embedding_size=24, max_position_embeddings=40)
+
+
+@pytest.fixture(scope="module")
+def electra_data(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("electra")
+    for name, config in (("model", CONFIG), ("generator", GENERATOR)):
+        (folder / name).mkdir()
+        config.save(str(folder / name / "electra_config.json"))
+    BertConfig(260, 32, 1, 2, 64).save(str(folder / "bert_config.json"))
+    create_pretraining_data(
+        str(GOLDEN / "pretraining" / "corpus_*.txt"), str(folder / "packed.tfrecord"), str(ELECTRA / "vocab.txt"),
+        max_seq_length=32, max_predictions_per_seq=4, dupe_factor=1, show_progress=False, num_workers=1,
+        masking="dynamic", short_seq_prob=1.0, pack_sequences=True,
+    )  # fmt: skip
+    (folder / "place").mkdir()
+    for suffix in (".index", ".data-00000-of-00001"):
+        shutil.copy(START + suffix, folder / "place")
+    (folder / "place" / "checkpoint").write_text('model_checkpoint_path: "model.ckpt-8"\n')
+    generator, payloads = np.random.default_rng(0), []
+    for _ in range(24):
+        first, second = (generator.integers(5, 260, size).tolist() for size in generator.integers(3, 14, 2))
+        first, second = [CLS, *first, SEP], [*second, SEP] if len(second) % 2 else []
+        ids, padding = first + second, [0] * (32 - len(first + second))
+        lists = {"input_ids": ids, "input_mask": [1] * len(ids), "segment_ids": [0] * len(first) + [1] * len(second)}
+        payloads.append(example_of({name: values + padding for name, values in lists.items()}))
+    write_records(folder / "electra.tfrecord", payloads)  # as ELECTRA's build_pretraining_dataset.py does
+    return folder
+
+
+def electra_flags(electra_data, **flags) -> dict:
+    given = {
+        "objective": "electra", "input_file": electra_data / "packed.tfrecord", "output_dir": electra_data / "run",
+        "bert_config_file": electra_data / "model" / "electra_config.json",
+        "generator_config_file": electra_data / "generator" / "electra_config.json",
+        "vocab_file": ELECTRA / "vocab.txt", "do_train": True, "train_batch_size": 8, "max_seq_length": 32,
+        "num_train_steps": 20, "num_warmup_steps": min(4, flags.get("num_train_steps", 20)), "learning_rate": 1e-3,
+        "deterministic": True, **flags,
+    }  # fmt: skip
+    return {name: value for name, value in given.items() if value is not None}
+
+
+ELECTRA_CASES = {
+    "run": {"init_checkpoint": START, "init_with_optimizer": True, "stop_at_step": 10, "save_checkpoints_steps": 10},
+    "of the usual size": {"generator_config_file": None, "output_dir": "usual", "stop_at_step": 1,
+                          "lr_decay_power": 2.0},
+    "a BERT": {"input_file": "electra.tfrecord", "bert_config_file": "bert_config.json", "output_dir": "bert",
+               "generator_config_file": None, "objective": "mlm", "nsp": False, "num_train_steps": 1},
+    "in its place": {"output_dir": "place", "num_train_steps": 9},
+    "both go on": {"init_checkpoint": "run", "generator_config_file": None, "output_dir": "both", "num_train_steps": 1},
+    "only one": {"init_checkpoint": "run/discriminator", "output_dir": "one", "num_train_steps": 1,
+                 "input_file": "electra.tfrecord"},
+    "only the other": {"init_checkpoint": "run/generator", "output_dir": "other", "num_train_steps": 1},
+    "untied": {"untied_generator_embeddings": True, "generator_config_file": None, "output_dir": "untied",
+               "num_train_steps": 2, "use_xla": True, "dtype": "bfloat16", "disallow_correct": True},
+}  # fmt: skip
+REFUSED = {
+    "another generator": (
+        {"generator_config_file": None, "generator_size": 0.5, "stop_at_step": 11, "output_dir": "run"},
+        "another configuration of the generator (num_attention_heads: 2 there, 1 now). Choose"),
+    "model is a BERT": ({"bert_config_file": "bert_config.json"}, "--objective=electra is for ELECTRA, but"),
+}  # fmt: skip
+PATHS = ("input_file", "generator_config_file", "bert_config_file", "output_dir", "init_checkpoint")
+
+
+@pytest.fixture(scope="module")
+def runs(electra_data):
+    cases = {}
+    for name, flags in {
+        **ELECTRA_CASES,
+        **{name: {"output_dir": "none"} | flags for name, (flags, _) in REFUSED.items()},
+    }.items():
+        paths = {flag: electra_data / value for flag, value in flags.items() if flag in PATHS and value is not None}
+        cases[name] = electra_flags(electra_data, **{**flags, **paths})
+    return electra_data, *run_cases("run_pretraining", cases)
+
+
+@pytest.mark.slow  # in small: training/test_electra.py
+def test_the_originals_run_goes_on(runs):
+    """Weights, moments and step are the original's; ours have the same names."""
+    electra_data, outcomes, logs = runs
+    assert outcomes["run"] == "done", logs["run"]
+    there, here = (bundle.CheckpointReader(path) for path in (START, str(electra_data / "run" / "model.ckpt-10")))
+    assert here.get_variable_to_shape_map() == there.get_variable_to_shape_map()
+    assert here.get_tensor("global_step") == 10
+    name = "generator/encoder/layer_0/output/dense/kernel/adam_m"
+    assert not np.array_equal(here.get_tensor(name), there.get_tensor(name))
+    before = bundle.CheckpointReader(str(electra_data / "run" / "model.ckpt-8"))
+    for name in there.get_variable_to_shape_map():
+        np.testing.assert_array_equal(before.get_tensor(name), there.get_tensor(name), err_msg=name)
+    line = [json.loads(line) for line in (electra_data / "run" / "train_log.jsonl").read_text().splitlines()][-1]
+    assert {"masked_lm_loss", "disc_loss", "disc_accuracy", "disc_precision", "disc_recall"} <= line.keys()
+    kept = json.loads((electra_data / "run" / "run.json").read_text())
+    assert kept["disc_weight"] == 50 and kept["max_predictions_per_seq"] == 4 and "mask_rate" not in kept
+
+
+@pytest.mark.slow  # in small: training/test_electra.py
+def test_a_run_leaves_two_models(runs):
+    """Each directory holds its part of the last checkpoint, with the configuration that the run had."""
+    electra_data = runs[0]
+    checkpoint = bundle.CheckpointReader(str(electra_data / "run" / "model.ckpt-10"))
+    for part, model_class, config, scope in (
+        ("discriminator", ElectraDiscriminator, CONFIG, "electra/"),
+        ("generator", BertForMaskedLM, GENERATOR, "generator/"),
+    ):
+        folder = electra_data / "run" / part
+        names = {"bert_model.safetensors", "electra_config.json", "tokenizer_config.json", "vocab.txt", "README.md"}
+        assert {path.name for path in folder.iterdir()} == names
+        assert f"{model_class.__name__}.from_pretrained" in (folder / "README.md").read_text() or part != "generator"
+        model = model_class.from_pretrained(str(folder))
+        assert model.config == config
+        np.testing.assert_array_equal(
+            model.bert.blocks[1].block_output.dense.kernel.numpy(),
+            checkpoint.get_tensor(scope + "encoder/layer_1/output/dense/kernel"),
+        )
+        # The checkpoint itself has both.
+        assert open_model(str(electra_data / "run"), part=part).config == config
+
+
+@pytest.mark.slow
+def test_electra_rejects_another_generator_and_a_bert(runs):
+    electra_data, outcomes, _ = runs
+    for name, (_, message) in REFUSED.items():
+        kind, _, rest = outcomes[name].partition(": ")
+        assert kind in ("ValueError", "RecordError") and message in rest and "\n" not in rest, outcomes[name]
+    assert not list((electra_data / "none").glob("*config.json")) and not list((electra_data / "none").glob("model*"))
+
+
+@pytest.mark.slow
+def test_where_a_run_may_begin(runs):
+    electra_data, outcomes, logs = runs
+    for case in ELECTRA_CASES:
+        assert outcomes[case] == "done", logs[case]
+    assert "begins random" not in logs["both go on"]
+    both = values(electra_data / "both", 0)
+    for name, value in values(electra_data / "run", 10).items():
+        if name in both and not name.endswith(("adam_m", "adam_v", "global_step")):
+            np.testing.assert_array_equal(both[name], value, err_msg=name)
+    for case, folder, missing, scope in (
+        ("only one", "one", "generator", "electra/encoder"),
+        ("only the other", "other", "discriminator", "generator/encoder"),
+    ):
+        assert f"has no {missing}: its unshared variables begin random" in logs[case]
+        found = values(electra_data / folder, 0)
+        for name, value in both.items():
+            if name.startswith((scope, "electra/embeddings/")) and "adam" not in name:
+                np.testing.assert_array_equal(found[name], value, err_msg=name)
+    assert "Resuming at step 8" in logs["in its place"]
+    untied = values(electra_data / "untied", 2)
+    assert untied["generator/embeddings/word_embeddings"].shape == (260, 8)
+    model = BertForMaskedLM.from_pretrained(str(electra_data / "untied" / "generator"))
+    assert model.config.embedding_size == model.config.hidden_size == 8

@@ -165,9 +165,8 @@ def test_masks_and_vectors(tmp_path, clean_process, family):
         outputs = tf.saved_model.load(vectors).signatures["serve_ids"](**features)
     own = task_models.BertModel.from_pretrained(path)(features)
     real = features["input_mask"].astype(bool)
-    np.testing.assert_allclose(
-        outputs["sequence_output"].numpy()[real], np.asarray(own["sequence_output"])[real], atol=1e-5
-    )
+    sequences = (np.asarray(part["sequence_output"])[real] for part in (outputs, own))
+    np.testing.assert_allclose(*sequences, atol=1e-5)
     np.testing.assert_allclose(outputs["pooled_output"], own["pooled_output"], atol=1e-4)
     if HAS_ONNX:
         vectors = export_onnx(path, str(tmp_path / "onnx vectors"), task="encoder")

@@ -22,10 +22,8 @@ def make_model(vocab_size=16):  # as many as PIECES has
 
 
 def expected(model, tokens, positions):
-    features = {
-        "input_ids": np.array([[PIECES.index(token) for token in tokens]]),
-        "masked_lm_positions": np.array([positions]),
-    }
+    ids = np.array([[PIECES.index(token) for token in tokens]])
+    features = {"input_ids": ids, "masked_lm_positions": np.array([positions])}
     return np.asarray(keras.ops.softmax(model(features)["masked_lm_logits"]))[0]
 
 

@@ -36,9 +36,8 @@ def check_each_text_is_there(features, folded, lengths) -> None:
         np.testing.assert_array_equal(found["segment_ids"][row, tokens], features["segment_ids"][text, :length])
         np.testing.assert_array_equal(found["position_ids"][row, tokens], np.arange(length))
         seen = found["input_mask"][row, tokens]  # [length, W]: its own tokens only
-        np.testing.assert_array_equal(
-            seen, np.tile(np.isin(np.arange(seen.shape[1]), range(start, start + length)), (length, 1))
-        )
+        own = np.isin(np.arange(seen.shape[1]), range(start, start + length))
+        np.testing.assert_array_equal(seen, np.tile(own, (length, 1)))
 
 
 def test_texts_share_rows_where_that_saves_padding():

@@ -11,11 +11,11 @@ import tensorflow as tf
 from helpers.op_by_op import op_by_op
 from helpers.tiny import TINY_CONFIG
 
-from bert_tf import BertConfig, BertForQuestionAnswering
+from bert_tf import BertConfig, BertForQuestionAnswering, QuestionAnswerer
 from bert_tf.serving import export, graph_squad, safe_graph
 from bert_tf.serving.graph_inputs import TextEncoder
 from bert_tf.serving.graph_squad import ServedQuestionAnswering
-from bert_tf.serving.question_answerer import QuestionAnswerer, _describe, _describe_outputs
+from bert_tf.serving.question_answerer import _describe, _describe_outputs
 from bert_tf.tasks.squad.answers import SpanScores, predict_answers
 from bert_tf.tasks.squad.data import Paragraph, SquadExample
 from bert_tf.tasks.squad.metrics import QuestionAnsweringSettings

@@ -1,9 +1,10 @@
-"""How predictors compute: in one graph, for batches of any size and length, by several threads; and what they take."""
+"""Predictors: one graph for batches of any size and length, several threads, and models of the first release."""
 
 import itertools
 import json
 import pathlib
 import shutil
+import tarfile
 
 import keras
 import numpy as np
@@ -11,9 +12,11 @@ import pytest
 import tensorflow as tf
 from helpers.exports import signature_of
 from helpers.outputs import enlarge
+from helpers.paths import GOLDEN
 from helpers.slow import slow
 from helpers.small_data import PIECES
 from helpers.tiny import ONE_LAYER, write_encoder
+from scipy.special import softmax
 
 from bert_tf import BertConfig, ChoicePredictor, Predictor, QuestionAnswerer, Tagger
 from bert_tf.models.task_models import (
@@ -255,3 +258,20 @@ def test_an_export_of_added_tokens_takes_ids(tmp_path, caplog):
     np.testing.assert_allclose(signatures["serving_default"](**ids)["probabilities"], wanted, atol=1e-5)
     # Markers matter: without them in the vocabulary the answer is another.
     assert abs(wanted[0] - np.array(list(opened("삼성은 전자")["probabilities"].values()))).max() > 1e-4
+
+
+FOLDER = GOLDEN / "first_release"
+RELEASED_TEXTS = ["good film", "very bad , the films"]
+
+
+def test_a_model_and_an_export_of_an_earlier_version(tmp_path):
+    with tarfile.open(FOLDER / "export.tar.xz") as archive:
+        archive.extractall(tmp_path, filter="data")
+    expected = softmax(json.loads((FOLDER / "logits.json").read_text()), axis=1)
+    for path in (FOLDER / "classifier", tmp_path / "export", tmp_path / "export" / "1"):
+        predictor = Predictor(str(path))
+        assert predictor.labels == ["negative", "positive"]
+        answers = [
+            [answer["probabilities"][label] for label in predictor.labels] for answer in predictor(RELEASED_TEXTS)
+        ]
+        np.testing.assert_allclose(answers, expected, atol=1e-6)

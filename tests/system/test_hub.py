@@ -21,7 +21,7 @@ from bert_tf.pretraining import corpus
 from bert_tf.store.description import read_head
 from bert_tf.store.open import HUGGINGFACE
 from bert_tf.store.tensor_files import open_tensors
-from bert_tf.system import checks, hub, storage, text_files
+from bert_tf.system import checks, hub, text_files
 
 NAME, NEWER = "owner/tiny-bert.1", "0b" * 20
 DESCRIPTION = {
@@ -58,7 +58,7 @@ def test_the_files_that_are_needed_come_once(server, tmp_path, caplog, monkeypat
     assert folder == str(tmp_path / f"home/hub/models--owner--tiny-bert.1/snapshots/{COMMIT}")
     assert files_in(folder) == DESCRIPTION | {"model.safetensors"}
     assert (pathlib.Path(folder) / "model.safetensors").read_bytes() == b"{}model.safetensors"
-    assert storage.name_of(folder) == storage.name_of(f"{folder}/model.safetensors") == f"{NAME}@{COMMIT}"
+    assert hub.name_of(folder) == hub.name_of(f"{folder}/model.safetensors") == f"{NAME}@{COMMIT}"
     (line,) = [record.getMessage() for record in caplog.records]
     assert line == (f"Downloading {NAME}@main, commit {COMMIT}: 0.0 MB in 6 files from {server.address} to {folder}.")
     trees = [path for _, path, _ in server.requests if "/tree/" in path]
@@ -106,14 +106,14 @@ def test_names_of_models(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "models").mkdir()
     for name in ("klue/bert-base", "klue/bert-base@v1", "a/b@refs/pr/1", "hf://models/bert", "hf://x"):
-        assert storage.is_name(name), name
+        assert hub.is_name(name), name
     paths = (
         "", "bert-base", "models/bert", "models/bert@main", "./klue/bert-base", "../a/b", "/a/b", "~/a", "a/b/c",
         "a/b/", "runs/model.ckpt", "runs/model.ckpt-100", "run/model.safetensors", "gs://a/b", "a/b@",
         "a\\b/c",
     )  # fmt: skip
     for path in paths:
-        assert not storage.is_name(path) and hub.local(path) == path and storage.name_of(path) == path, path
+        assert not hub.is_name(path) and hub.local(path) == path and hub.name_of(path) == path, path
     # A slip in the name of a folder is not asked of the hub.
     (tmp_path / "models" / "bert").mkdir()
     with pytest.raises(FileNotFoundError, match=r"^--x=modles/bert: did you mean models/bert\?"):
@@ -124,14 +124,14 @@ def test_names_without_owner_are_those_of_their_owners_today(server, tmp_path, m
     owners = {"bert-large-cased-whole-word-masking-finetuned-squad": "google-bert", "roberta-large-mnli": "FacebookAI"}
     owners |= {"distilroberta-base": "distilbert", "albert-xxlarge-v2": "albert", "electra-small-generator": "google"}
     for name, owner in owners.items():
-        assert storage.full_name(f"{name}@v1") == f"{owner}/{name}@v1" and storage.is_name(name)
-        assert storage.full_name(f"someone/{name}") == f"someone/{name}"
+        assert hub.full_name(f"{name}@v1") == f"{owner}/{name}@v1" and hub.is_name(name)
+        assert hub.full_name(f"someone/{name}") == f"someone/{name}"
     for path in ("bert-base", "all-MiniLM-L6-v2", "albert-base", "roberta-base-mine"):
-        assert not storage.is_name(path) and storage.full_name(path) == path
+        assert not hub.is_name(path) and hub.full_name(path) == path
     server.put("google-bert/bert-base-uncased", tmp_path / "repository")
     folder = hub.local("bert-base-uncased", "--init_checkpoint")
     assert folder == hub.local(f"hf://bert-base-uncased@{COMMIT}") == bert_tf.download("bert-base-uncased")
-    assert storage.name_of(folder) == f"google-bert/bert-base-uncased@{COMMIT}"
+    assert hub.name_of(folder) == f"google-bert/bert-base-uncased@{COMMIT}"
     (tmp_path / "bert-base-uncased").mkdir()
     assert hub.local("bert-base-uncased") == "bert-base-uncased"
 

@@ -26,7 +26,7 @@ from bert_tf import BertForSequenceClassification, FullTokenizer, read_tokenizer
 from bert_tf.serving import export
 from bert_tf.serving.text_index import TextIndex
 from bert_tf.store import bundle
-from bert_tf.store.bundle import find_bundle
+from bert_tf.store.bundle import find_bundle, latest_checkpoint
 from bert_tf.store.open import find_export
 from bert_tf.store.save import files_in
 from bert_tf.system import storage
@@ -382,12 +382,12 @@ def test_checkpoints_are_found_in_folders_of_any_name(name, tmp_path):
     save(tmp_path / "lr=1", 9)
     for step in (1, 2, 10):
         save(folder, step, keep_max=2)
-    newest = checkpoints.latest_checkpoint(str(folder))
+    newest = latest_checkpoint(str(folder))
     assert newest == str(folder / "model.ckpt-10") == find_bundle(str(folder), "bert_model.ckpt")
     np.testing.assert_array_equal(weights_of(newest)["bert/x"], [10, 10, 10])
     assert {path.name for path in folder.glob("*.index")} == {"model.ckpt-10.index", "model.ckpt-2.index"}
     (folder / "checkpoint").unlink()
-    assert checkpoints.latest_checkpoint(str(folder)) == newest
+    assert latest_checkpoint(str(folder)) == newest
     for path in folder.glob("model.ckpt-10.*"):
         path.rename(folder / path.name.replace("model.ckpt-10", "released [1]?.ckpt"))
     for path in folder.glob("model.ckpt-2.*"):

@@ -27,6 +27,7 @@ from bert_tf.tasks.classification.task import ClassificationTask
 from bert_tf.tasks.ner.data import NerSettings
 from bert_tf.tasks.ner.task import NerTask
 from bert_tf.tasks.script import fine_tune
+from bert_tf.training.run_directory import EarlierRun
 from bert_tf.training.settings import FineTuningSettings
 from bert_tf.training.teacher import open_teacher, with_labels_of
 
@@ -140,9 +141,8 @@ def test_several_labels_an_example(folder):
     labels = ("spam", "ad", "abuse")
     model = save_classifier(folder / "model", labels, problem_type="multi_label_classification")
     answers = Predictor(model).predict(TEXTS)
-    task = custom(
-        folder, [",".join(one["labels"]) for one in answers], labels=["ad", "abuse", "spam"], multi_label=True
-    )
+    gold = [",".join(one["labels"]) for one in answers]
+    task = custom(folder, gold, labels=["ad", "abuse", "spam"], multi_label=True)
     results = fine_tune(task, run_of(folder, model, do_eval=True, do_predict=True))
     assert results["eval_micro_f1"] == 1.0
     with pytest.raises(ValueError, match=r"Give the flag of its kind \(--multi_label, --regression or none of them\)"):
@@ -178,9 +178,8 @@ def test_a_new_head(folder, caplog):
     assert trained.labels == list(labels) and trained.head.trainable_variables[0].shape[0] == len(labels)
     shapes, _, read = open_safetensors(f"{model}/bert_model.safetensors")
     saved = initialize.model_weights(trained)
-    same = {
-        name: np.allclose(saved[name], read(name), 0, 1e-20) for name in shapes if shapes[name] == saved.shapes[name]
-    }
+    alike = [name for name in shapes if shapes[name] == saved.shapes[name]]
+    same = {name: np.allclose(saved[name], read(name), 0, 1e-20) for name in alike}
     assert all(value for name, value in same.items() if name.startswith("bert/"))
     assert not same.get("output_weights")
 
@@ -255,8 +254,8 @@ def test_a_teacher_with_another_order(folder):
     logits = []
     for labels, spelled in ((("down", "up"), None), (("up", "down"), None), (("up", "down"), ("UP", "Down"))):
         path = save_classifier(folder / f"teacher-{len(logits)}", labels, spelled=spelled)
-        files, tokenizer = task.describe(task.resolve(run, None), None)
-        task.load(run, files, tokenizer, None)
+        run, files, tokenizer = task.describe(run, EarlierRun(run.output_dir))
+        task.load(run, files, tokenizer)
         teacher = open_teacher(path, tokenizer, 16, task.output_layer, task.teacher_architecture)
         teacher = with_labels_of(teacher, task.files.head, task.other_labels)
         logits.append(np.asarray(task.create_teacher(teacher, "float32")(features)))
@@ -305,10 +304,8 @@ def test_tags_of_the_data_are_compared_with_those_of_the_model(folder):
 
     other = [[(word, renamed(tag)) for word, tag in sentence] for sentence in gold]
     task = NerTask(write_tags(folder / "data.conll", other))
-    for action, named in (
-        ("do_train", "--init_checkpoint: .* has other labels"),
-        ("do_eval", "--dev_file has other tags"),
-    ):
+    expected = {"do_train": "--init_checkpoint: .* has other labels", "do_eval": "--dev_file has other tags"}
+    for action, named in expected.items():
         with pytest.raises(ValueError, match=rf"^{named}.*only there .*B-LOC.*; only here .*B-ANIMAL"):
             fine_tune(task, run_of(folder, model, **{action: True}))
 

@@ -1,4 +1,4 @@
-"""Tasks from end to end with Japanese words by MeCab and with KoBERT's pieces: training, answers, vectors, exports."""
+"""Tasks with words by MeCab and KoBERT's pieces, from end to end, and rows of byte BPE as transformers makes them."""
 
 import keras
 import numpy as np
@@ -7,14 +7,23 @@ from absl import logging
 from helpers.mains import run_main
 from helpers.other_tokenizers import texts_of, write_encoder, write_questions
 from helpers.outputs import enlarge
+from helpers.paths import GOLDEN, directory_of
 from helpers.script_cases import arguments_of
 from helpers.slow import slow
 
 from bert_tf import BertForTokenClassification, PartialLoadWarning, Predictor, Tagger, read_tokenizer
+from bert_tf.data.token_rows import TokenRows
+from bert_tf.tasks.choice.data import ChoiceExample
+from bert_tf.tasks.choice.data import encode_examples as encode_choices
+from bert_tf.tasks.features.extract import encode_line
+from bert_tf.tasks.ner.data import Sentence
+from bert_tf.tasks.ner.encode import encode_sentences
+from bert_tf.tasks.rows import InputExample, Task, encode_examples
 from bert_tf.tasks.squad.answers import AnswerTexts
-from bert_tf.tasks.squad.data import read_squad_examples
+from bert_tf.tasks.squad.data import Paragraph, SquadExample, read_squad_examples
 from bert_tf.tasks.squad.windows import WindowSettings, build_windows
 from bert_tf.text.japanese import JapaneseTokenizer
+from bert_tf.text.library_tokenizer import ByteBpeTokenizer
 from bert_tf.text.sentence_piece import KoBertTokenizer
 
 KINDS = {"japanese": JapaneseTokenizer, "kobert": KoBertTokenizer}
@@ -92,3 +101,129 @@ def test_answers_are_found_by_their_characters(world, answer_from):
                 assert start == example.answer_start
             answered.add(example.qas_id)
     assert answered == {example.qas_id for example in examples}
+
+
+ORACLE = GOLDEN / "tokenization" / "roberta"
+CONTEXT = 'Her  teacher met "Ada Brown" (1801-1852)\nin Łódź, where she was\u00a0born.\t It\'s 9,000 km away… 日本'
+SENTENCES = [["Ada", "'s", "dog", "met", "Élodie", "(", "2019", ")", "."], ["日本", "a"], ["one"]]
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return ByteBpeTokenizer.from_pretrained(str(ORACLE))
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory):
+    """reference(**options): the tokenizer of transformers."""
+    transformers = pytest.importorskip("transformers", reason="transformers is not installed (requirements-dev.txt)")
+    names = ("tokenizer.json", "tokenizer_config.json", "vocab.json", "merges.txt")
+    folder = directory_of(tmp_path_factory.mktemp("reference"), *(ORACLE / name for name in names))
+    return lambda **options: transformers.RobertaTokenizerFast.from_pretrained(folder, **options)
+
+
+def ids_of(rows: TokenRows) -> list[list[int]]:
+    return [rows.ids[a:b].tolist() for a, b in zip(rows.offsets, rows.offsets[1:], strict=False)]
+
+
+def question(answer: str) -> SquadExample:
+    paragraph, start = Paragraph.from_context(CONTEXT), CONTEXT.index(answer)
+    first, last = paragraph.word_at(start), paragraph.word_at(start + len(answer) - 1)
+    return SquadExample("1", "Who met Ada?", paragraph, answer, first, last, False, start)
+
+
+@pytest.mark.parametrize(("length", "stride"), [(128, 128), (40, 8), (31, 3)])
+def test_windows_by_characters(tokenizer, reference, length, stride):
+    settings = WindowSettings(length, stride, 20, "offsets")
+    windows = build_windows([question("Ada Brown")], tokenizer, settings, True)
+    asked = tokenizer.encode("Who met Ada?")
+    expected = reference()(
+        "Who met Ada?", CONTEXT, truncation="only_second", max_length=length, return_overflowing_tokens=True,
+        stride=length - len(asked) - 4 - min(stride, length - len(asked) - 4), return_offsets_mapping=True,
+    )  # fmt: skip
+    assert ids_of(windows) == expected["input_ids"]
+    assert not windows.batch(range(len(windows)), length)["segment_ids"].any()
+    places = [place for row in expected["offset_mapping"] for place in row]
+    inside = [part == 1 for row in range(len(windows)) for part in expected.sequence_ids(row)]
+    found = zip(places, inside, windows.starts, windows.ends, windows.words, strict=True)
+    for place, is_context, start, end, word in found:
+        assert (word >= 0) == is_context and (not is_context or (start, end) == place)
+    texts = AnswerTexts([question("Ada Brown")], windows, tokenizer, "offsets")
+    found = [
+        texts.of(row, first, last)[0]
+        for row, (first, last) in enumerate(zip(*windows.labels.values(), strict=True))
+        if first
+    ]
+    assert found and set(found) == {"Ada Brown"}
+
+
+@pytest.mark.parametrize("answer", ["Her", "Ada Brown", "1801", "Łódź", "9,000 km", "日本"])
+def test_windows_by_words(tokenizer, reference, answer):
+    """The pieces of the words with single spaces; an answer is narrowed down to its own pieces."""
+    windows = build_windows([question(answer)], tokenizer, WindowSettings(128, 128, 20), True)
+    words = question(answer).doc_tokens
+    assert ids_of(windows) == [reference()("Who met Ada?", " ".join(words))["input_ids"]]
+    ((first,), (last,)) = windows.labels.values()
+    assert tokenizer.decode(windows.ids[first : last + 1]).strip() == answer
+    assert AnswerTexts([question(answer)], windows, tokenizer, "words").of(0, first, last)[0] == answer
+
+
+def test_tagged_words(tokenizer, reference):
+    sentences = [Sentence(words, ["O"] * len(words), []) for words in SENTENCES]
+    rows = encode_sentences(sentences, tokenizer, 64, label_ids={"O": 0})
+    assert ids_of(rows) == reference()([" ".join(words) for words in SENTENCES])["input_ids"]
+    for row, words in enumerate(SENTENCES):
+        ids = tokenizer.encode_words(words)
+        assert rows.word_positions[rows.word_rows == row].tolist() == [
+            1 + sum(map(len, ids[:number])) for number in range(len(words))
+        ]
+
+
+def test_tagged_words_that_all_have_a_space(reference, tmp_path):
+    """transformers takes words only with a space before the first one, too."""
+    prefix = {"add_prefix_space": True}
+    directory_of(tmp_path, ORACLE / "vocab.json", ORACLE / "merges.txt", tokenizer_config__json=prefix)
+    sentences = [Sentence(words, ["O"] * len(words), []) for words in SENTENCES]
+    tokenizer = ByteBpeTokenizer.from_pretrained(str(tmp_path))
+    rows = encode_sentences(sentences, tokenizer, 64, label_ids={"O": 0})
+    expected = reference(**prefix)(SENTENCES, is_split_into_words=True)
+    assert ids_of(rows) == expected["input_ids"]
+    firsts = [expected.word_ids(row).index(word) for row, words in enumerate(SENTENCES) for word in range(len(words))]
+    assert rows.word_positions.tolist() == firsts
+    for words in (["w", "", " w", "  w", "\tw", " "], ["", "w"]):  # no second space, and none for no word
+        expected = reference(**prefix)(words, is_split_into_words=True)["input_ids"]
+        assert tokenizer([words], is_split_into_words=True, padding=True)["input_ids"].tolist() == [expected]
+
+
+def test_pairs_and_choices(tokenizer, reference):
+    pairs = [("A text.", "Its pair, too."), ("Alone", None), (" one ", " two  ")]
+    examples = [InputExample(str(number), *pair) for number, pair in enumerate(pairs)]
+    rows = encode_examples(examples, Task("", (), None), tokenizer, 64)
+    assert ids_of(rows) == [reference()(*filter(None, pair))["input_ids"] for pair in pairs]
+    batch = rows.batch([1], 64)
+    assert batch["input_ids"][0, -1] == tokenizer.pad_id == 1 and not batch["segment_ids"].any()
+    choices = ("walks in.", "it rains", "日本")
+    for beginning, separator in (("Then she", " "), ("", "")):
+        rows = encode_choices([ChoiceExample("1", "She opens the door.", beginning, choices)], tokenizer, 64)
+        expected = [reference()("She opens the door.", beginning + separator + choice) for choice in choices]
+        assert ids_of(rows.rows) == [row["input_ids"] for row in expected]
+
+
+def test_lines_of_words(tokenizer, reference):
+    line = encode_line("Ada met  the dog ||| who ran", tokenizer, 64, "mean")
+    assert line.ids == reference()("Ada met the dog", "who ran")["input_ids"]
+    assert line.words == ["<s>", "Ada", "met", "the", "dog", "</s>", "</s>", "who", "ran", "</s>"]
+    assert sum(line.sizes) == len(line.ids)
+    assert encode_line("Ada met  the dog", tokenizer, 64).ids == reference()("Ada met  the dog")["input_ids"]
+
+
+def test_tagged_words_with_added_tokens(reference, tmp_path):
+    """Nothing stands for the space before an added token: the token is the word's first piece, which is tagged."""
+    library = reference(add_prefix_space=True)
+    library.add_tokens(["[E1]", "[/E1]"])
+    library.save_pretrained(tmp_path)
+    words = [["[E1]", "Ada", "[/E1]", "met"], ["a", "[E1]", "dog"]]
+    tokenizer = ByteBpeTokenizer.from_pretrained(str(tmp_path))
+    rows = encode_sentences([Sentence(row, ["O"] * len(row), []) for row in words], tokenizer, 64, label_ids={"O": 0})
+    assert ids_of(rows) == library(words, is_split_into_words=True)["input_ids"]
+    assert rows.ids[rows.offsets[1] + rows.word_positions[5]] == tokenizer.vocab["[E1]"]

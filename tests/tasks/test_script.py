@@ -1,4 +1,4 @@
-"""The fine-tuning run as a notebook calls it, and the tasks it knows."""
+"""The fine-tuning run as a notebook calls it, the tasks it knows, what it says at its end, and its predictions."""
 
 import dataclasses
 import json
@@ -9,28 +9,37 @@ import traceback
 import types
 
 import keras
+import numpy as np
 import pytest
 import tensorflow as tf
-from helpers.paths import ROOT
+from helpers.paths import ROOT, lines_of
 from helpers.slow import slow
 from helpers.small_data import WORLDS, texts_of
 from helpers.tiny import ONE_LAYER, write_encoder, write_pretraining_records
 
 import bert_tf
+from bert_tf.data.tables import TableSettings
 from bert_tf.families.recipe import number_of_steps
+from bert_tf.store import card
 from bert_tf.store.bundle import DATA_SUFFIX, CheckpointReader
-from bert_tf.tasks import script
+from bert_tf.store.description import ModelFiles, SentenceSettings
+from bert_tf.tasks import outcome, script
+from bert_tf.tasks.choice import data as choice_data
 from bert_tf.tasks.choice.data import ChoiceSettings
 from bert_tf.tasks.choice.task import ChoiceTask
-from bert_tf.tasks.classification.settings import ClassificationSettings
+from bert_tf.tasks.classification import data
+from bert_tf.tasks.classification.settings import ClassificationSettings, custom_task, declared_task
 from bert_tf.tasks.classification.task import ClassificationTask
 from bert_tf.tasks.ner.data import NerSettings
 from bert_tf.tasks.ner.task import NerTask
+from bert_tf.tasks.outcome import Trial
+from bert_tf.tasks.similarity import data as similarity_data
 from bert_tf.tasks.similarity.data import SimilaritySettings
 from bert_tf.tasks.similarity.task import SimilarityTask
-from bert_tf.tasks.squad.data import SquadSettings
+from bert_tf.tasks.squad.data import Paragraph, SquadData, SquadExample, SquadSettings
 from bert_tf.tasks.squad.task import SquadTask
 from bert_tf.tasks.table import TASKS
+from bert_tf.tasks.task import ExampleSet
 from bert_tf.training import pretraining_run, run_directory
 from bert_tf.training.fine_tuning import BestModel
 from bert_tf.training.pretraining_settings import PretrainingSettings
@@ -260,3 +269,159 @@ def test_the_table_of_tasks_names_what_there_is():
         assert (entry.architecture is None) == (entry.output_layer is None)
         assert entry.answers is None or (entry.answers.startswith(entry.answerer) and "{path}" in entry.answers)
     assert {task.name for task, _ in TASK_OF.values()} <= TASKS.keys()
+
+
+LAST = {"eval_f1": 0.0, "eval_loss": 3.0, "loss": 3.5, "global_step": 96}
+BEST = {"eval_f1": 50.0, "step": 24}
+TRAINED, USED = {"do_train": True, "do_predict": True}, {"use_best_model": True}
+RESULTS = "eval_f1 0, eval_loss 3."
+ADVICE = " To evaluate and predict with it, run the same command with --use_best_model."
+PYTHON = 'In Python:\n  from bert_tf import QuestionAnswerer\n  QuestionAnswerer("out'
+
+
+# Of the last run, of the best model, the settings -> what is said before the line of Python, where there is one.
+@pytest.mark.parametrize(("results", "best", "settings", "said"), [
+    (LAST, BEST, TRAINED, [
+        f"Results of step 96, the last one: {RESULTS}", "Predictions: of step 96, the last one.",
+        f"Best model: out/best_model (step 24, eval_f1 50.0000, compared with 0.0000 of step 96).{ADVICE}"]),
+    (LAST | {"eval_f1": 50.0, "global_step": 24}, BEST, TRAINED | USED, [
+        "Results of step 24, the best one: eval_f1 50, eval_loss 3.", "Predictions: of step 24, the best one.",
+        "Best model: out/best_model (step 24, eval_f1 50.0000)."]),
+    (LAST, BEST | {"step": 96}, {"do_train": True}, [
+        f"Results of step 96, the last one: {RESULTS}",
+        "Best model: out/best_model (step 96, eval_f1 50.0000)."]),
+    (LAST, BEST, TRAINED | {"num_seeds": 2}, [
+        f"Results of step 96, the last one, with seed 7: {RESULTS}",
+        "Predictions: of step 96, the last one, with seed 7.",
+        f"Best model: out/best_model (step 24, eval_f1 50.0000, compared with 0.0000 of step 96).{ADVICE}"]),
+    ({}, None, TRAINED, ["Predictions: of step 96, the last one.",
+                         "Model: out (the last step; without a dev set there is no best one)."]),
+    (LAST, BEST, {"do_eval": True}, [f"Results of step 96: {RESULTS}"]),
+    (LAST | {"global_step": 0}, BEST, {"do_eval": True}, [f"Results: {RESULTS}"]),
+])  # fmt: skip
+def test_what_is_said(tmp_path, caplog, results, best, settings, said):
+    texts = ["누가?", 'Er "sagt": {path}.' + 80 * "x"] if best else []
+    answers = 'QuestionAnswerer("{path}")("Who?", "Ada.")'
+    task = types.SimpleNamespace(
+        name="squad", dev_sets=texts, main_metric="eval_f1", known_texts=lambda: texts, answers=answers
+    )
+    (tmp_path / "best_model").mkdir()
+    (tmp_path / "best_model" / "eval_results.json").write_text(json.dumps(best))
+    with caplog.at_level("INFO"):
+        outcome.log_summary(task, FineTuningSettings(output_dir=str(tmp_path), **settings), results, 7, 96)
+    lines = [message.replace(str(tmp_path), "out") for message in caplog.messages]
+    if "do_train" in settings:
+        python = lines.pop()
+        ending = f'/best_model")("누가?", "Er \\"sagt\\": {{path}}.{62 * "x"}...")' if best else '")("Who?", "Ada.")'
+        assert python == PYTHON + ending
+    assert lines == said
+
+
+def test_the_loss_over_batches_is_not_shown_beside_that_over_examples(tmp_path):
+    """eval_results.txt and seeds.json keep it."""
+    assert card.shown_results(LAST) == {"eval_f1": 0.0, "eval_loss": 3.0}
+    assert card.shown_results({"loss": 1.0, "masked_lm_loss": 2.0, "step": 3}) == {"loss": 1.0, "masked_lm_loss": 2.0}
+    (tmp_path / "seed-1").mkdir()
+    table = outcome.write_seeds(str(tmp_path), Trial({}, {1: LAST, 2: LAST}), "eval_f1")
+    assert [line.split()[0] for line in table.splitlines()] == ["metric", "eval_f1", "eval_loss", "2"]
+    assert "loss" in json.loads((tmp_path / "seeds.json").read_text())["summary"]
+
+
+@pytest.mark.parametrize(("texts", "labels", "name", "expected"), [
+    (["누가?", "Ada"], None, "squad", '("대한민국의 수도는 어디입니까?", "대한민국의 수도는 서울이다.")'),
+    (["A film."], ["긍정", "부정"], "classification", '("대한민국의 수도는 서울이다.")'),
+    (["映画です"], None, "classification", '("日本の首都は東京です。")'),
+    (["电影"], None, "classification", '("中国的首都是北京。")'),
+    (["Ein Film."], ["gut"], "classification", '("A text.")'),
+])  # fmt: skip
+def test_a_card_has_examples_in_the_script_of_the_data(texts, labels, name, expected):
+    """But none of the data itself."""
+    files = types.SimpleNamespace(head=types.SimpleNamespace(labels=labels))
+    line = '{}("{{path}}")({})'.format(*(["QA", '"Who?", "Ada."'] if name == "squad" else ["P", '"A text."']))
+    task = types.SimpleNamespace(name=name, known_texts=lambda: texts, files=files, answers=line)
+    assert outcome.usage(task, card.PLACE, outcome.samples(task))[1].endswith(expected)
+
+
+def test_an_answer_in_the_language_of_the_data():
+    """The original's command has no dev set, but a file to predict; without that, training has its own."""
+    train, predicted, dev = (
+        SquadData([SquadExample("1", f"{who}?", Paragraph.from_context(f"{who} 왔다."))], [], [], "")
+        for who in ("훈련", "예측", "평가")
+    )
+    task = SquadTask(None)
+    task.train_data, task.files = train, types.SimpleNamespace(head=types.SimpleNamespace(labels=None))
+    assert task.known_texts() == ["훈련?", "훈련 왔다."]
+    task.test_sets = [types.SimpleNamespace(examples=predicted)]
+    assert task.known_texts() == ["예측?", "예측 왔다."]
+    assert outcome.samples(task)[0] == "대한민국의 수도는 어디입니까?"
+    task.dev_sets = [types.SimpleNamespace(examples=dev)]
+    assert task.known_texts() == ["평가?", "평가 왔다."]
+
+
+CSV = '번호,text,label,date\nA-7,"good, ""really""\nvery",pos,1 May\nA-8,bad,,2 May\n'
+JSON_LINES = (
+    '{"번호": "A-7", "text": "good, \\"really\\"\\nvery", "label": "pos", "date": "1 May"}\n'
+    '{"번호": "A-8", "text": "bad", "label": "", "date": "2 May"}\n'
+)
+NUMBERS = "A-7\tgood\tpos\nA-8\tbad\tneg\n"
+ALL = {"번호": "A-7", "text": 'good, "really"\nvery', "input_label": "pos", "date": "1 May"}
+LOGITS = np.array([[0.0, 2.0], [3.0, 0.0]], np.float32)
+
+
+@pytest.mark.parametrize(("name", "content", "text_a", "copied", "guid", "columns"), [
+    ("new.csv", CSV, "text", ["all"], "test-1", ALL),
+    ("new.jsonl", JSON_LINES, "text", ["all"], "test-0", ALL),
+    ("new.csv", CSV, "text", [" 번호"], "test-1", {"번호": "A-7"}),
+    ("new.csv", CSV, "text", [], "test-1", {}),
+    ("new.tsv", NUMBERS, "1", ["0", "-1"], "test-0", {"0": "A-7", "-1": "pos"}),
+    ("new.tsv", NUMBERS, "1", ["all"], "test-0", {"0": "A-7", "1": "good", "2": "pos"}),
+])  # fmt: skip
+@pytest.mark.parametrize("several", [False, True])
+def test_columns_of_a_classifiers_file(tmp_path, name, content, text_a, copied, guid, columns, several):
+    (tmp_path / name).write_text(content, encoding="utf-8", newline="")
+    file, labels = str(tmp_path / name), ["neg", "pos"]
+    own = {"test_file": file, "text_a": text_a, "labels": labels, "multi_label": several, "copy_columns": copied}
+    task = custom_task(ClassificationSettings(**own))
+    run = ClassificationTask(None)
+    run.task = task
+    examples = data.read_examples(task, task.test["test"])
+    run.write_predictions(str(tmp_path), ExampleSet("test", None, examples), LOGITS)
+    first, second = lines_of(tmp_path / "predictions.jsonl")
+    if several:
+        columns = {{"input_label": "label"}.get(name, name): value for name, value in columns.items()}
+    answer = {"labels": ["pos"]} if several else {"label": "pos"}
+    assert list(first) == ["guid", *columns, *answer, "probabilities"]
+    assert first == {"guid": guid, **columns, **answer, "probabilities": first["probabilities"]}
+    assert second["guid"] != guid and second["labels" if several else "label"] == (["neg"] if several else "neg")
+
+
+def test_pairs_and_choices(tmp_path):
+    (tmp_path / "pairs.csv").write_text("id,query,positive,score\n7,a,b,0.5\n8,c,d,1\n")
+    table = TableSettings(copy_columns=["id", "query", "score"])
+    columns = similarity_data.Columns("query", "positive")
+    examples = similarity_data.read_examples(str(tmp_path / "pairs.csv"), columns, table=table)
+    vectors = np.array([[[1.0, 0.0], [1.0, 0.0]], [[1.0, 0.0], [0.0, 1.0]]], np.float32)
+    run = SimilarityTask(None)
+    run.files = ModelFiles("", sentences=SentenceSettings(""))
+    run.write_predictions(str(tmp_path), ExampleSet("test", None, examples), vectors)
+    first, second = lines_of(tmp_path / "predictions.jsonl")
+    assert first == {"guid": "0", "id": "7", "query": "a", "score": "0.5", "cosine": pytest.approx(1.0)}
+    assert second["id"] == "8" and second["cosine"] == pytest.approx(0.0)
+    (tmp_path / "choices.csv").write_text("id,context,choices0,choices1\n7,a,b,c\n8,d,e,f\n")
+    table = TableSettings(copy_columns=["id", "context"])
+    examples = choice_data.read_examples(str(tmp_path / "choices.csv"), labels_needed=False, table=table)
+    ChoiceTask(None).write_predictions(str(tmp_path), ExampleSet("test", None, examples), LOGITS)
+    rows = [(record["id"], record["context"], record["text"]) for record in lines_of(tmp_path / "predictions.jsonl")]
+    assert rows == [("7", "a", "c"), ("8", "d", "e")]
+
+
+def test_columns_that_are_not_there_or_not_used(tmp_path):
+    path = str(tmp_path / "new.csv")
+    (tmp_path / "new.csv").write_text(CSV, encoding="utf-8")
+    own = {"task_name": "custom", "text_a": "text", "label": "label", "copy_columns": ["row"]}
+    task = declared_task(ClassificationSettings(**own, test_file=path))
+    with pytest.raises(ValueError, match=r"new\.csv, line 1: no 'row' for --copy_columns; found '번호', 'text'"):
+        data.read_examples(task, task.test["test"])
+    # Train and dev files need no such columns.
+    task = custom_task(ClassificationSettings(**own | {"label": "date"}, train_file=path))
+    assert task.labels == ("1 May", "2 May")

@@ -63,9 +63,8 @@ def test_rows_of_pairs(tokenizer):
             assert ids == record["ids"] and not any(segments)
     assert tokenizer.pad_id == 1 and tokenizer.num_special_tokens(pair=True) == 4
     features = tokenizer(["a b", "c"], ["d", "e f"])
-    assert (
-        features["input_ids"][0, 0] == 0 and (features["input_ids"] == 1).sum() == (features["input_mask"] == 0).sum()
-    )
+    ids, mask = features["input_ids"], features["input_mask"]
+    assert ids[0, 0] == 0 and (ids == 1).sum() == (mask == 0).sum()
 
 
 @pytest.mark.parametrize("count", [1500, *slow(100_000)])

@@ -1,7 +1,9 @@
-"""Checkpoints under the original's names: what is read, written, refused; written while training goes on."""
+"""Checkpoints under the original's names: what is read, written, rejected; a run whose newest one is damaged."""
 
 import functools
 import os
+import pathlib
+import shutil
 import signal
 import threading
 
@@ -10,6 +12,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from helpers.events import wait_until
+from helpers.pretraining_runs import assert_bit_identical, command, run, values, write_inputs
+from helpers.slow import slow
 from helpers.tiny import TINY_CONFIG
 from helpers.training_steps import build, make_batches, one_device, trainer_of
 from helpers.warm import HANG_SECONDS
@@ -17,10 +21,11 @@ from helpers.warm import HANG_SECONDS
 from bert_tf import BertConfig, BertForPreTraining, PretrainingObjective, create_optimizer
 from bert_tf.models import initialize
 from bert_tf.store import bundle
-from bert_tf.store.bundle import CheckpointReader
+from bert_tf.store.bundle import CheckpointReader, DamagedError, latest_checkpoint
 from bert_tf.store.open import open_weights
 from bert_tf.store.tensor_files import Weights
-from bert_tf.training import checkpoints, loop
+from bert_tf.system import storage
+from bert_tf.training import checkpoints, loop, run_directory
 
 
 def test_written_files_are_the_originals_format(golden, tmp_path):
@@ -64,7 +69,7 @@ def test_newest_are_kept_and_listed(tmp_path):
     for suffix in (".index", ".data-00000-of-00001"):
         kept = sorted(path.name for path in tmp_path.glob(f"*{suffix}"))
         assert kept == [f"model.ckpt-{step}{suffix}" for step in (3, 4)]
-    assert checkpoints.latest_checkpoint(str(tmp_path)) == str(tmp_path / "model.ckpt-4")
+    assert latest_checkpoint(str(tmp_path)) == str(tmp_path / "model.ckpt-4")
     checkpoints.save(str(tmp_path), 4, {"a": np.full(2, 9, "float32")}, keep_max=2)  # the same step again
     assert len(list(tmp_path.glob("*.index"))) == 2
     assert tf.train.load_variable(str(tmp_path / "model.ckpt-4"), "a")[0] == 9
@@ -91,11 +96,11 @@ def test_a_lost_state_file_does_not_lose_the_run(tmp_path):
         checkpoints.save(str(tmp_path), step, {"a": np.ones(2, "float32")})
     for damaged in (b"", b'all_model_checkpoint_paths: "model.ckpt-9"', b"\xff\xfe", b"model_checkpoint_path: {"):
         (tmp_path / "checkpoint").write_bytes(damaged)
-        assert checkpoints.latest_checkpoint(str(tmp_path)) == str(tmp_path / "model.ckpt-10")
+        assert latest_checkpoint(str(tmp_path)) == str(tmp_path / "model.ckpt-10")
     (tmp_path / "checkpoint").unlink()
-    assert checkpoints.latest_checkpoint(str(tmp_path)) == str(tmp_path / "model.ckpt-10")
+    assert latest_checkpoint(str(tmp_path)) == str(tmp_path / "model.ckpt-10")
     (tmp_path / "model.ckpt-10.index").unlink()
-    assert checkpoints.latest_checkpoint(str(tmp_path)) == str(tmp_path / "model.ckpt-9")
+    assert latest_checkpoint(str(tmp_path)) == str(tmp_path / "model.ckpt-9")
 
 
 @pytest.mark.parametrize("named", [None, ["model.ckpt-0", "model.ckpt-1"]])
@@ -109,7 +114,7 @@ def test_a_checkpoint_that_a_kill_left_unlisted_is_removed_in_its_turn(named, tm
         lines = [f'model_checkpoint_path: "{named[-1]}"', *(f'all_model_checkpoint_paths: "{name}"' for name in named)]
         state.write_text("\n".join(lines) + "\n")
     checkpoints.remove_superseded(folder, 2)
-    assert checkpoints.latest_checkpoint(folder).endswith("model.ckpt-3") and "ckpt-1" not in state.read_text()
+    assert latest_checkpoint(folder).endswith("model.ckpt-3") and "ckpt-1" not in state.read_text()
     for step in (6, 9):
         checkpoints.save(folder, step, {"a": np.zeros(2)}, keep_max=2)
     assert sorted(path.name for path in tmp_path.glob("*.index")) == ["model.ckpt-6.index", "model.ckpt-9.index"]
@@ -129,7 +134,7 @@ def test_shards_are_found_and_removed_together(tmp_path, monkeypatch):
         weights = Weights("here", "tf1", shapes, dict.fromkeys(shapes, ""), values.get)
         bundle.write_bundle(str(tmp_path / f"model.ckpt-{step}"), weights)
     assert len(list(tmp_path.glob("model.ckpt-6.data-*-of-00003"))) == 3
-    assert checkpoints.latest_checkpoint(str(tmp_path)) == str(tmp_path / "model.ckpt-6")
+    assert latest_checkpoint(str(tmp_path)) == str(tmp_path / "model.ckpt-6")
     checkpoints.save(str(tmp_path), 6, values, keep_max=1)
     files = [path.name.removeprefix("model.ckpt-6.") for path in tmp_path.glob("model.ckpt-6*")]
     assert sorted(files) == ["data-00000-of-00001", "index"]
@@ -177,7 +182,7 @@ def test_the_values_are_those_of_the_step(kind, in_a_graph, held, tmp_path):
 def test_one_after_the_other(held, tmp_path):
     with checkpoints.Writer(str(tmp_path), 2) as writer:
         writer.save(1, {"a": np.ones(2, np.float32)})
-        assert checkpoints.latest_checkpoint(str(tmp_path)) is None
+        assert latest_checkpoint(str(tmp_path)) is None
         held.set()
         for step in (2, 3):
             writer.save(step, {"a": np.ones(2, np.float32)})
@@ -233,3 +238,143 @@ def test_after_sigterm_the_checkpoint_is_there_before_the_end(held, tmp_path):
         held.set()
         train(tmp_path, 8, evaluate=terminate)
     assert raised.value.code == loop.EXIT_CODE_TERMINATED and max(checkpoints.saved_steps(str(tmp_path))) == 4
+
+
+NAMES = ("a/kernel", "global_step")
+
+
+def flip(path: pathlib.Path, bit: int) -> None:
+    content = bytearray(path.read_bytes())
+    content[bit // 8] ^= 1 << bit % 8
+    path.write_bytes(content)
+
+
+DAMAGE = {
+    "flipped": lambda path: flip(path, 8 * (path.stat().st_size // 2)),
+    "cut off": lambda path: path.write_bytes(path.read_bytes()[:-20]),
+    "zeroed": lambda path: path.write_bytes(bytes(path.stat().st_size)),
+    "empty": lambda path: path.write_bytes(b""),
+    "missing": lambda path: path.unlink(),
+}
+
+
+def save_steps(folder, *steps) -> None:
+    for step in steps:
+        tensors = {"a/kernel": np.full((20, 10), step, np.float32), "global_step": np.int64(step)}
+        checkpoints.save(str(folder), step, tensors)
+
+
+def read_all(prefix: str) -> dict:
+    reader = CheckpointReader(prefix)
+    return {name: reader.get_tensor(name) for name in NAMES}
+
+
+def test_a_finished_run_goes_on_from_before_its_damaged_end(tmp_path):
+    out = str(tmp_path)
+    run_directory.Manifest(run_directory.EarlierRun(out), {}, []).record(resumed=False)
+    run_directory.mark_as_finished(out, 20)
+    for step in (15, 20):
+        checkpoints.save(out, step, {"w/adam_m": np.ones(1, np.float32), "global_step": np.int64(step)})
+        earlier = run_directory.find_earlier_run(out, (), trains=True)
+        assert run_directory.Manifest(earlier, {}, []).is_finished(20) == (step == 20)
+
+
+@pytest.mark.parametrize("suffix", ["index", "data-00000-of-00001"])
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_the_newest_whole_one_is_used(damage, suffix, tmp_path, caplog):
+    save_steps(tmp_path, 1, 2, 3)
+    DAMAGE[damage](tmp_path / f"model.ckpt-3.{suffix}")
+    assert checkpoints.use_newest(str(tmp_path), read_all)["global_step"] == 2
+    assert latest_checkpoint(str(tmp_path)) == f"{tmp_path}/model.ckpt-2"
+    if damage == "missing":
+        assert f"names no checkpoint that is there; {tmp_path}/model.ckpt-2 is the newest" in caplog.text
+        return
+    assert f"{tmp_path}/model.ckpt-3 is damaged; going on from {tmp_path}/model.ckpt-2 instead. " in caplog.text
+    left = sorted(path.name for path in tmp_path.glob("*ckpt-3*"))
+    assert left == [f"damaged.model.ckpt-3.{name}" for name in ("data-00000-of-00001", "index")]
+    save_steps(tmp_path, 3)
+    assert checkpoints.use_newest(str(tmp_path), read_all)["global_step"] == 3
+
+
+@pytest.mark.parametrize("whole", [(), (1, 2)])
+def test_nothing_is_renamed_where_none_is_used(whole, tmp_path):
+    save_steps(tmp_path, 1, 2, 3)
+    for step in {1, 2, 3} - set(whole):
+        DAMAGE["cut off"](tmp_path / f"model.ckpt-{step}.data-00000-of-00001")
+    before = sorted(os.listdir(tmp_path))
+    with pytest.raises(DamagedError, match=r"model\.ckpt-3: its values can't be read"):
+        checkpoints.use_newest(str(tmp_path), read_all, may_be_older=not whole)
+    assert sorted(os.listdir(tmp_path)) == before
+
+
+@pytest.mark.parametrize(("damage", "suffix"), [("zeroed", "index"), ("empty", "data-00000-of-00001")])
+def test_what_is_checked_before_anything_else(damage, suffix, tmp_path):
+    save_steps(tmp_path, 1, 2)
+    DAMAGE[damage](tmp_path / f"model.ckpt-2.{suffix}")
+    assert checkpoints.check_newest(str(tmp_path)) == f"{tmp_path}/model.ckpt-1"
+
+
+@pytest.mark.parametrize("seed", [0, *slow(1)])
+def test_no_flipped_bit_is_silent(seed, tmp_path):
+    save_steps(tmp_path / "whole", 1)
+    whole, draws = read_all(f"{tmp_path}/whole/model.ckpt-1"), np.random.default_rng(seed)
+    for suffix in ("index", "data-00000-of-00001"):
+        size = (tmp_path / "whole" / f"model.ckpt-1.{suffix}").stat().st_size
+        for number, bit in enumerate(draws.integers(8 * size, size=15)):
+            folder = tmp_path / f"{suffix}-{number}"
+            shutil.copytree(tmp_path / "whole", folder)
+            flip(folder / f"model.ckpt-1.{suffix}", int(bit))
+            try:
+                found = read_all(f"{folder}/model.ckpt-1")
+            except DamagedError as error:
+                assert f"{folder}/model.ckpt-1" in str(error)
+            else:
+                np.testing.assert_equal(found, whole)
+
+
+def test_files_are_on_the_disk_before_they_are_named(tmp_path, monkeypatch):
+    """Values and index, then the folder, then the state file: after a power cut, what is named is there."""
+    done, rename, synced = [], tf.io.gfile.rename, os.fsync
+
+    def noted_rename(source, target, **options):
+        rename(source, target, **options)
+        done.append(("named", os.path.basename(target)))
+
+    def noted_sync(descriptor):
+        synced(descriptor)
+        path = os.readlink(f"/proc/self/fd/{descriptor}")
+        done.append(("on the disk", "the folder" if path == str(tmp_path) else os.path.basename(path)))
+
+    monkeypatch.setattr(tf.io.gfile, "rename", noted_rename)
+    monkeypatch.setattr(os, "fsync", noted_sync)
+    save_steps(tmp_path, 7)
+    state = done.pop(5)
+    assert state[0] == "on the disk" and storage.is_temporary_name(state[1])
+    files, folder = ("data-00000-of-00001", "index"), ("on the disk", "the folder")
+    written = [("on the disk", f"model.{name}") for name in files]
+    named = [("named", f"model.ckpt-7.{name}") for name in files]
+    assert done == [*written, *named, folder, ("named", "checkpoint"), folder]
+
+
+def test_a_run_begins_among_no_files_that_it_would_replace(tmp_path):
+    (tmp_path / "notes.md").write_text("mine")
+    (tmp_path / "seed-1").mkdir()
+    run_directory.find_earlier_run(str(tmp_path), (), trains=True).check_is_run()
+    run_directory.find_earlier_run(str(tmp_path / "new"), (), trains=True).check_is_run()
+    for name in ("eval_results.txt", "vocab.txt"):
+        (tmp_path / name).write_text("mine")
+    with pytest.raises(ValueError, match=r"a run would replace, .* \(it has no run.json\): eval_results.txt, voc"):
+        run_directory.find_earlier_run(str(tmp_path), (), trains=True).check_is_run()
+    (tmp_path / "run.json").write_text("{}")
+    run_directory.find_earlier_run(str(tmp_path), (), trains=True).check_is_run()
+
+
+@pytest.mark.slow  # in small: above
+def test_the_same_command_ends_with_the_same_bits(tmp_path):
+    data, folder = write_inputs(tmp_path), tmp_path / "stopped"
+    flags = {"num_train_steps": 4, "save_checkpoints_steps": 1, "log_every_steps": 1}
+    for given in ({"output_dir": tmp_path / "whole"}, {"output_dir": folder, "stop_at_step": 3}):
+        run(command(data, **flags, **given))
+    DAMAGE["flipped"](folder / "model.ckpt-3.data-00000-of-00001")
+    assert "/model.ckpt-3 is damaged; going on from " in run(command(data, folder, **flags))
+    assert_bit_identical(values(tmp_path / "whole", 4), values(folder, 4))

@@ -15,6 +15,7 @@ from helpers.training_steps import build, fresh_trainer, make_batches, mirrored,
 from bert_tf import BertConfig, BertForPreTraining, PretrainingObjective
 from bert_tf.models import initialize, kernels
 from bert_tf.models.inputs import select
+from bert_tf.store.bundle import latest_checkpoint
 from bert_tf.store.open import open_weights
 from bert_tf.training import checkpoints, loop
 from bert_tf.training import step as train_step
@@ -86,7 +87,7 @@ def train_loop(tmp_path, batches, evaluate=lambda step: None, should_stop=lambda
 def test_the_loop_names_the_step_of_a_nan_and_keeps_the_last_checkpoint(tmp_path):
     with pytest.raises(loop.NonFiniteLossError, match=r"step 4 .*model\.ckpt-3"):
         train_loop(tmp_path, with_bad_batch(4), save_checkpoints_steps=3)
-    assert checkpoints.read_global_step(checkpoints.latest_checkpoint(str(tmp_path))) == 3
+    assert latest_checkpoint(str(tmp_path)).endswith("model.ckpt-3")
 
 
 def test_ctrl_c_saves_a_checkpoint_and_a_second_one_ends_at_once(request, tmp_path, caplog):
@@ -103,11 +104,11 @@ def test_ctrl_c_saves_a_checkpoint_and_a_second_one_ends_at_once(request, tmp_pa
     for every in (2, 4, 6):
         with pytest.raises(KeyboardInterrupt):
             train_loop(tmp_path / str(every), make_batches(4, 6), interrupt, eval_every_steps=every)
-    assert checkpoints.read_global_step(checkpoints.latest_checkpoint(str(tmp_path / "2"))) == 3
+    assert latest_checkpoint(str(tmp_path / "2")).endswith("model.ckpt-3")
     assert "Interrupted: saved step 3; the same command resumes there." in caplog.text
-    assert checkpoints.latest_checkpoint(str(tmp_path / "4")) is None
+    assert latest_checkpoint(str(tmp_path / "4")) is None
     # In the evaluation after the last step: there is no further step to end after.
-    assert checkpoints.read_global_step(checkpoints.latest_checkpoint(str(tmp_path / "6"))) == 6
+    assert latest_checkpoint(str(tmp_path / "6")).endswith("model.ckpt-6")
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
@@ -135,7 +136,7 @@ def test_an_early_stop_saves_its_step_and_is_heeded_by_the_next_start(tmp_path, 
     steps = []
     options = {"eval_every_steps": 2, "should_stop": lambda: len(steps) == 2}
     assert train_loop(tmp_path, make_batches(4, 6), lambda step: steps.append(step) or {}, **options) == 4 == steps[-1]
-    assert checkpoints.read_global_step(checkpoints.latest_checkpoint(str(tmp_path))) == 4
+    assert latest_checkpoint(str(tmp_path)).endswith("model.ckpt-4")
     with caplog.at_level("INFO"):
         assert train_loop(tmp_path, make_batches(4, 6), **options) == 0  # nothing was restored
     assert "Nothing to train: step 0 is reached, and the run was stopped early." in caplog.text

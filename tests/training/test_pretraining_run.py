@@ -5,14 +5,20 @@ import json
 import pathlib
 import shutil
 
+import numpy as np
 import pytest
 import tensorflow as tf
 from helpers.record_files import create
+from helpers.training_steps import trainer_of
 
-from bert_tf import BertConfig, BertForPreTraining, fill_mask, read_tokenizer
+from bert_tf import BertConfig, BertForMaskedLM, BertForPreTraining, create_optimizer, fill_mask, read_tokenizer
 from bert_tf.conversion import convert
+from bert_tf.families.distilbert import DistilBertConfig
 from bert_tf.families.electra import ElectraConfig
+from bert_tf.models import initialize
+from bert_tf.models.distillation import LanguageDistillation, TaughtLanguageModel
 from bert_tf.pretraining import model_vocabulary
+from bert_tf.store.open import open_weights
 from bert_tf.training import run_directory
 from bert_tf.training.pretraining_run import pretrain
 from bert_tf.training.pretraining_settings import PretrainingSettings
@@ -93,7 +99,7 @@ def test_a_warning_if_the_training_records_are_evaluated(records, tmp_path, capl
                                               (1, 0, records, 1), (1, 1, records, 2)):  # fmt: skip
         flags = {"do_train": bool(trains), "do_eval": bool(evaluated), "eval_input_file": file and str(file)}
         settings = PretrainingSettings(records, "", max_seq_length=16, max_predictions_per_seq=3, **flags)
-        PretrainingTask(settings, config, "", tf.distribute.OneDeviceStrategy("CPU:0"))
+        PretrainingTask(settings, config, "", tf.distribute.OneDeviceStrategy("CPU:0"), run_directory.EarlierRun(""))
         assert caplog.text.count("The evaluation reads the training records") == warnings
 
 
@@ -108,12 +114,10 @@ TAUGHT, ADAPTED = {"teacher": "a", run_directory.TEACHER_CHECKSUM: "1"}, {"lora_
     (TAUGHT, {}, "holds a run with --teacher=a; this one is with --teacher=None"),
     (ADAPTED, {"lora_rank": 4, "lora_alpha": 9.0}, "--lora_rank=4 --lora_alpha=8.0; this"),
 ])  # fmt: skip
-def test_what_a_resumed_run_must_have_had_from_its_start(tmp_path, monkeypatch, earlier, now, message):
-    (tmp_path / "run.json").write_text(json.dumps(earlier))
-    settings = [FineTuningSettings(output_dir=str(tmp_path))]
-    run_directory.Manifest(str(tmp_path), now, settings).check_fixed()  # without a checkpoint there is none to resume
-    monkeypatch.setattr(run_directory, "latest_checkpoint", lambda folder: "model.ckpt-1")
-    manifest = run_directory.Manifest(str(tmp_path), now, settings)
+def test_what_a_resumed_run_must_have_had_from_its_start(earlier, now, message):
+    there, settings = run_directory.EarlierRun("out", None, earlier), [FineTuningSettings(output_dir="out")]
+    run_directory.Manifest(there, now, settings).check_fixed()  # without a checkpoint there is none to resume
+    manifest = run_directory.Manifest(dataclasses.replace(there, newest="model.ckpt-1"), now, settings)
     if message is None:
         return manifest.check_fixed()
     with pytest.raises(ValueError, match=message):
@@ -123,7 +127,8 @@ def test_what_a_resumed_run_must_have_had_from_its_start(tmp_path, monkeypatch, 
 def test_a_changed_setting_is_reported_but_for_one_that_may_change(tmp_path, caplog):
     def manifest(**values) -> run_directory.Manifest:
         run = FineTuningSettings(output_dir=str(tmp_path), **values)
-        return run_directory.Manifest(str(tmp_path), dataclasses.asdict(run), [run])
+        earlier = run_directory.find_earlier_run(str(tmp_path), vars(run), trains=False)
+        return run_directory.Manifest(earlier, dataclasses.asdict(run), [run])
 
     manifest(clip_norm=1.0).record(resumed=False, **{run_directory.FINISHED: 3})
     manifest(clip_norm=1.0, log_every_steps=7).warn_of_changes()
@@ -139,3 +144,67 @@ def test_a_configuration_that_another_family_left_goes(tmp_path):
         )
     assert [path.name for path in tmp_path.iterdir()] == ["bert_config.json"]
     assert json.loads((tmp_path / "bert_config.json").read_text())["hidden_size"] == 8
+
+
+PREDICTIONS = 12
+
+
+@pytest.fixture
+def oracle(shared):
+    return shared / "golden" / "distilbert"
+
+
+@pytest.fixture
+def batches(golden):
+    """The eight batches of four rows, two by two: features [4, 8, ...]."""
+    arrays = dict(np.load(golden / "distilbert" / "training_batches.npz"))
+    mask, labels = arrays["attention_mask"], arrays["mlm_labels"]
+    labels = np.where(mask == 1, labels, -100)
+    rows = 1.0 / (2 * mask.sum((1, 2)))
+    places = np.argsort(labels < 0, axis=-1, kind="stable")[..., :PREDICTIONS]
+    chosen = np.take_along_axis(labels, places, -1)
+    assert (labels >= 0).sum() == (chosen >= 0).sum()
+    counts = 2 * (labels >= 0).sum((1, 2))
+    weights = (chosen >= 0) / (counts * rows)[:, None, None]
+    features = {
+        "input_ids": arrays["input_ids"], "input_mask": mask, "segment_ids": np.ones_like(mask),
+        "masked_lm_positions": places, "masked_lm_ids": np.maximum(chosen, 0), "masked_lm_weights": weights,
+        "example_weights": np.repeat(rows[:, None], 4, axis=1),
+    }  # fmt: skip
+    return {
+        name: np.reshape(value, (4, 8, *value.shape[2:])).astype("float32" if "weight" in name else "int32")
+        for name, value in features.items()
+    }
+
+
+@pytest.mark.slow  # in small: test_distillation.py, test_equal_steps.py
+def test_all_updates(oracle, golden, batches):
+    settings = json.loads((golden / "distilbert" / "training_steps.json").read_text())
+    student, teacher = (BertForMaskedLM.from_pretrained(str(oracle / name)) for name in ("student_init", "teacher"))
+    names = ("alpha_ce", "alpha_mlm", "alpha_cos", "temperature")
+    objective = LanguageDistillation(**{name: settings[name] for name in names})
+    assert objective == LanguageDistillation()  # the defaults are those of the research project's README
+    model = TaughtLanguageModel(student, teacher, objective)
+    recipe = DistilBertConfig.pretraining_recipe
+    steps, warmup = settings["num_training_steps"], settings["warmup_steps"]
+    assert (recipe.learning_rate, recipe.clip_norm) == (settings["learning_rate"], settings["max_grad_norm"])
+    optimizer = create_optimizer(recipe.optimizer, recipe.learning_rate, steps, warmup, recipe)
+    optimizer.build(model.trainable_variables)
+    train = trainer_of(model, optimizer, objective, batch_size=8, gradient_accumulation_steps=2).steps
+    data = iter(tf.data.Dataset.from_tensor_slices(batches))
+    for number in range(settings["updates"]):
+        expected = settings["batches"][2 * number : 2 * number + 2]
+        rate = float(optimizer.learning_rate)
+        result = train(data, tf.constant(1))
+        np.testing.assert_allclose(rate, expected[1]["learning_rate"], rtol=1e-6)
+        np.testing.assert_allclose(result["gradient_norm"], expected[1]["gradient_norm"], rtol=1e-3)
+        metrics = {"loss": result["loss"], **objective.metrics(result)}
+        there = {"loss": "loss", "divergence": "loss_ce", "masked_lm_loss": "loss_mlm", "cosine_distance": "loss_cos"}
+        for here, name in there.items():
+            mean = np.mean([batch[name] for batch in expected])
+            np.testing.assert_allclose(metrics[here], mean, rtol=1e-4, err_msg=f"{number} {here}")
+    weights = open_weights(str(oracle / "training_after_8_batches.safetensors"))
+    for name, variable in initialize.model_variables(student).items():
+        # The true gradient of a key bias is zero; Adam turns its rounding noise into steps.
+        tolerance = 2e-3 if "key/bias" in name else 2e-5
+        np.testing.assert_allclose(variable.numpy(), weights[name], atol=tolerance, rtol=0, err_msg=name)

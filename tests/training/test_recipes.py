@@ -1,4 +1,4 @@
-"""The families' recipes of fine-tuning, compared with what their originals' optimizers computed."""
+"""Optimizers, schedules and the families' recipes, compared with what the originals computed."""
 
 import dataclasses
 import json
@@ -9,17 +9,27 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from helpers.slow import slow
-from helpers.training_steps import one_device, trainer_of
+from helpers.training_steps import feed, mirrored, one_device, trainer_of
 
-from bert_tf import BertConfig, BertForSequenceClassification, BertForTokenClassification, BertModel
+from bert_tf import (
+    BertConfig,
+    BertForPreTraining,
+    BertForQuestionAnswering,
+    BertForSequenceClassification,
+    BertForTokenClassification,
+    BertModel,
+    PretrainingObjective,
+)
 from bert_tf.families.distilbert import DistilBertConfig
 from bert_tf.families.electra import ElectraConfig
 from bert_tf.families.recipe import Recipe
 from bert_tf.families.roberta import RobertaConfig
-from bert_tf.models import kernels
+from bert_tf.models import initialize, kernels
+from bert_tf.models.inputs import select
+from bert_tf.store.open import open_weights
 from bert_tf.tasks import script
-from bert_tf.training import pretraining_run
-from bert_tf.training.optimization import AdamWeightDecay, WarmupLinearDecay, create_optimizer, layer_rates
+from bert_tf.training import checkpoints, pretraining_run
+from bert_tf.training.optimization import AdamWeightDecay, Lamb, WarmupLinearDecay, create_optimizer, layer_rates
 from bert_tf.training.pretraining_settings import PretrainingSettings
 from bert_tf.training.settings import FineTuningSettings
 
@@ -196,3 +206,219 @@ def test_berts_recipe_is_the_originals():
     optimizer = create_optimizer("adamw", 1e-4, 10, 1)
     assert (optimizer.weight_decay_rate, optimizer.beta_2, optimizer.bias_correction) == (0.01, 0.999, False)
     assert create_optimizer("lamb", 1e-4, 10, 1).bias_correction
+
+
+def made(folder, kind, steps, warmup):
+    model = kind(BertConfig.from_json_file(str(folder / "bert_config.json")))
+    model.build()
+    optimizer = create_optimizer("adamw", 0.001, num_train_steps=steps, num_warmup_steps=warmup)
+    optimizer.build(model.trainable_variables)
+    return model, optimizer
+
+
+def pretraining_at_step(golden, step):
+    folder = golden / "optimizer"
+    model, optimizer = made(folder, BertForPreTraining, 20, 5)
+    variables = initialize.training_variables(model, optimizer)
+    initialize.initialize(variables, open_weights(str(folder / f"pretraining.ckpt-{step}")), must_have_all=True)
+    return model, optimizer, batch_for(model, folder)
+
+
+def batch_for(model, folder):
+    features = select(np.load(folder / "inputs.npz"), model.known_inputs)
+    return {name: tf.constant(value) for name, value in features.items()}
+
+
+def assert_equals_checkpoint(variables, path):
+    reader = tf.train.load_checkpoint(str(path))
+    names = set(reader.get_variable_to_shape_map())
+    assert names == set(variables)
+    for name in sorted(names):
+        expected, actual = reader.get_tensor(name), variables[name].numpy()
+        tolerance = 2e-6 if name.endswith("adam_m") else 1e-8 if name.endswith("adam_v") else 5e-5
+        np.testing.assert_allclose(actual, expected, rtol=0, atol=tolerance, err_msg=name)
+
+
+@pytest.mark.parametrize("fused", [True, *slow(False)])
+@pytest.mark.parametrize("accumulation", [1, *slow(2)])
+def test_twelve_pretraining_steps_equal_the_original(golden, request, fused, accumulation):
+    kernels.set_fused(fused)
+    request.addfinalizer(lambda: kernels.set_fused(True))
+    model, optimizer, batch = pretraining_at_step(golden, 0)
+    options = {"batch_size": 4, "gradient_accumulation_steps": accumulation}
+    run = trainer_of(model, optimizer, PretrainingObjective, **options).steps
+    iterator = iter(tf.data.Dataset.from_tensors(batch).repeat())
+    steps = json.loads((golden / "optimizer" / "pretraining_steps.json").read_text())["steps"]
+    for number, expected in enumerate(steps):
+        assert int(optimizer.iterations.numpy()) == expected["global_step_before"]
+        np.testing.assert_allclose(float(optimizer.learning_rate), expected["learning_rate"], rtol=1e-6)
+        result = run(iterator, tf.constant(1))
+        np.testing.assert_allclose(float(result["loss"]), expected["loss"], atol=2e-4)
+        np.testing.assert_allclose(float(result["gradient_norm"]), expected["global_norm"], rtol=2e-4)
+        if number + 1 in (6, 12):
+            variables = initialize.training_variables(model, optimizer)
+            assert_equals_checkpoint(variables, golden / "optimizer" / f"pretraining.ckpt-{number + 1}")
+    assert len(steps) == 12
+
+
+def test_going_on_from_the_originals_own_checkpoint(golden):
+    """The original's weights, moments and step after 6 steps, and 6 more here, give its checkpoint of step 12."""
+    model, optimizer, batch = pretraining_at_step(golden, 6)
+    run = trainer_of(model, optimizer, PretrainingObjective, batch_size=4).steps
+    result = run(iter(tf.data.Dataset.from_tensors(batch).repeat()), tf.constant(6))
+    assert int(result["steps"]) == 6
+    variables = initialize.training_variables(model, optimizer)
+    assert_equals_checkpoint(variables, golden / "optimizer" / "pretraining.ckpt-12")
+
+
+def test_gradients_equal_the_original(golden):
+    model, _, batch = pretraining_at_step(golden, 0)
+    with tf.GradientTape() as tape:
+        sums = PretrainingObjective.sums(model(batch, training=True), batch)
+        loss = PretrainingObjective.loss(sums, sums)
+    gradients = tape.gradient(loss, [v.value for v in model.trainable_variables])
+    expected = np.load(golden / "optimizer" / "pretraining_grads_step0.npz")
+    assert len(gradients) == len(expected.files)
+    for variable, gradient in zip(model.trainable_variables, gradients, strict=True):
+        name = initialize.checkpoint_name(variable).replace("/", ".")
+        np.testing.assert_allclose(gradient, expected[name], atol=1e-5, err_msg=name)
+
+
+@pytest.mark.parametrize(
+    ("replicas", "parts", "use_xla"), [(1, 1, False), *slow((1, 2, False), (2, 1, False), (2, 2, True), (1, 4, True))]
+)
+def test_eight_squad_steps_equal_the_original(golden, replicas, parts, use_xla):
+    """However a batch is cut: every norm is above 1 and counts the rows of the word table's gradient separately.
+
+    The pooler gets no gradient.
+    """
+    folder = golden / "optimizer"
+    strategy = one_device() if replicas == 1 else mirrored(replicas)
+    with strategy.scope():
+        model, optimizer = made(folder, BertForQuestionAnswering, 10, 2)
+    variables = initialize.model_variables(model)
+    start = golden / "model" / "config1" / "squad.ckpt"
+    initialize.initialize(variables, open_weights(str(start)), must_have_all=True)
+    inputs = batch_for(model, folder)
+    options = {"batch_size": 4, "gradient_accumulation_steps": parts, "use_xla": use_xla}
+    run = trainer_of(model, optimizer, strategy=strategy, **options).steps
+    iterator = feed(strategy, tf.data.Dataset.from_tensors(inputs).repeat())
+    steps = json.loads((folder / "squad_steps.json").read_text())["steps"]
+    for expected in steps:
+        result = run(iterator, tf.constant(1))
+        np.testing.assert_allclose(float(result["loss"]), expected["loss"], atol=2e-4)
+        np.testing.assert_allclose(float(result["gradient_norm"]), expected["global_norm"], rtol=2e-4)
+        assert expected["global_norm"] > 1
+    assert len(steps) == 8
+    saved = initialize.training_variables(model, optimizer)
+    moments = [name for name in saved if name.startswith("bert/pooler") and name.endswith(("adam_m", "adam_v"))]
+    assert len(moments) == 4
+    for name in moments:  # the original has none: they stay zero here
+        assert not saved.pop(name).numpy().any()
+    assert_equals_checkpoint(saved, folder / "squad.ckpt-8")
+
+
+def test_a_run_resumes_from_the_originals_squad_checkpoint(golden, tmp_path, caplog):
+    """It has no moments of the pooler, which gets no gradient; a checkpoint without any moments is still an error."""
+    folder = golden / "optimizer"
+    for path in folder.glob("squad.ckpt-8.*"):
+        (tmp_path / path.name.replace("squad", "model")).write_bytes(path.read_bytes())
+    model, optimizer = made(folder, BertForQuestionAnswering, 10, 2)
+    variables = initialize.training_variables(model, optimizer)
+    variables["bert/pooler/dense/kernel/adam_m"].assign(np.ones(variables["bert/pooler/dense/kernel/adam_m"].shape))
+    with caplog.at_level("INFO"):
+        assert checkpoints.restore(model, optimizer, str(tmp_path), None) == 8
+    missing = "has no Adam moments of bert/pooler/dense/bias, bert/pooler/dense/kernel: they start at zero."
+    assert missing in caplog.text and "Resuming at step 8" in caplog.text
+    saved = dict(variables)
+    for name in [name for name in saved if name.startswith("bert/pooler") and "adam" in name]:
+        assert not saved.pop(name).numpy().any()
+    assert_equals_checkpoint(saved, folder / "squad.ckpt-8")
+    new = str(tmp_path / "new")
+    for variable in variables.values():
+        variable.assign(np.zeros(variable.shape))
+    assert checkpoints.restore(model, optimizer, new, str(folder / "squad.ckpt-8"), with_optimizer=True) == 8
+    assert_equals_checkpoint(saved, folder / "squad.ckpt-8")  # its moments and step, too
+    with pytest.raises(ValueError, match="squad.ckpt lacks"):
+        checkpoints.restore(
+            model, optimizer, new, str(golden / "model" / "config1" / "squad.ckpt"), with_optimizer=True
+        )
+    lost = "bert/pooler/dense/kernel/adam_v"  # with its adam_m still there, the checkpoint is damaged
+    half = {name: variable.numpy() for name, variable in variables.items() if name != lost}
+    checkpoints.save(str(tmp_path / "half"), 8, half)
+    with pytest.raises(ValueError, match=f"lacks 1 of the run's .*{lost}"):
+        checkpoints.restore(model, optimizer, str(tmp_path / "half"), None)
+
+
+def test_decay_is_excluded_by_name():
+    names = ["bert/LayerNorm/gamma", "x/output_bias", "x/layer_norm/scale", "x/kernel", "bert/word_embeddings"]
+    variables = []
+    for name in names:
+        with keras.name_scope(name.rsplit("/", 1)[0].replace("/", "_")):
+            variables.append(keras.Variable([1.0], name=name.rsplit("/", 1)[1]))
+    optimizer = AdamWeightDecay(learning_rate=0.1, global_clipnorm=None)
+    optimizer.apply([tf.constant([0.0])] * len(variables), variables)
+    # Without a gradient only decay moves a variable: 1 - 0.1 * 0.01.
+    np.testing.assert_allclose([float(v.numpy()[0]) for v in variables], [1.0, 1.0, 1.0, 0.999, 0.999], rtol=1e-6)
+
+
+def lamb_reference(p, gradients, rate, decayed, decay=0.01):
+    """LAMB in NumPy, float64 (You et al. 2019, algorithm 2)."""
+    m, v = np.zeros_like(p), np.zeros_like(p)
+    for t, g in enumerate(gradients, 1):
+        m, v = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g * g
+        u = (m / (1 - 0.9**t)) / (np.sqrt(v / (1 - 0.999**t)) + 1e-6)
+        if decayed:
+            u = u + decay * p
+            u = u * np.linalg.norm(p) / np.linalg.norm(u)
+        p = p - rate * u
+    return p
+
+
+@pytest.mark.parametrize(("name", "decayed"), [("kernel", True), ("bias", False)])
+def test_lamb(name, decayed):
+    generator = np.random.default_rng(0)
+    start = generator.normal(size=(4, 3))
+    gradients = generator.normal(size=(5, 4, 3))
+    variable = keras.Variable(start, name=name, dtype="float32")
+    optimizer = Lamb(learning_rate=0.01, global_clipnorm=None)
+    for gradient in gradients:
+        optimizer.apply([tf.constant(gradient, tf.float32)], [variable])
+    np.testing.assert_allclose(variable.numpy(), lamb_reference(start, gradients, 0.01, decayed), rtol=2e-5, atol=1e-6)
+
+
+def test_a_step_that_is_not_applied_changes_nothing():
+    variable = keras.Variable([0.5], name="kernel")
+    optimizer = AdamWeightDecay(learning_rate=0.1)
+    optimizer.build([variable])
+    optimizer.update_step(tf.constant([0.3]), variable, 0.1)
+    watched = variable, optimizer.first_moments[0], optimizer.second_moments[0]
+    before = [value.numpy() for value in watched]
+    optimizer.update_step(tf.constant([float("nan")]), variable, 0.1, gradient_factor=1.0, apply_update=False)
+    np.testing.assert_array_equal(before, [value.numpy() for value in watched])
+
+
+def test_optimizers_serialise():
+    for optimizer in (
+        create_optimizer("adamw", 1e-4, 100, 10),
+        create_optimizer("lamb", 1e-4, 100, 10),
+        AdamWeightDecay(3e-5, weight_decay_rate=0.1, exclude_from_weight_decay=["bias"]),
+    ):
+        copy = keras.optimizers.deserialize(keras.optimizers.serialize(optimizer))
+        assert type(copy) is type(optimizer) and copy.get_config() == optimizer.get_config()
+        variables = [keras.Variable([1.0], name=name) for name in ("kernel", "bias")]
+        copy.build(variables)
+        assert copy.decayed == [True, False]
+    with pytest.raises(ValueError, match="optimizer=sgd"):
+        create_optimizer("sgd", 1e-4, 100, 10)
+
+
+@pytest.mark.parametrize(("arguments", "message"), [
+    (("adamw", "1e-5", 100, 10), "learning_rate='1e-5' must be a number"),
+    (("adamw", 1e-5, 2.5, 1), "num_train_steps=2.5 must be a whole number"),
+    (("adamw", 1e-5, 100, -1), "num_warmup_steps=-1 must be a number, at least 0"),
+    (("AdamW", 1e-5, 100, 10), "optimizer=AdamW is not known; choose one of adamw, lamb"),
+])  # fmt: skip
+def test_arguments_that_are_none(arguments, message):
+    with pytest.raises((TypeError, ValueError), match=message):
+        create_optimizer(*arguments)

@@ -4,16 +4,8 @@ import dataclasses
 from collections.abc import Callable, Collection
 from typing import ClassVar
 
+from bert_tf.families import family
 from bert_tf.families.config import BertConfig, arguments_of_size
-from bert_tf.families.family import (
-    PLAIN_ENCODER,
-    REPLACED_TOKEN_HEAD,
-    Family,
-    PartNames,
-    base_name,
-    is_model_variable,
-    two_layers,
-)
 from bert_tf.families.recipe import Recipe
 from bert_tf.text.wordpiece import ElectraTokenizer
 
@@ -92,9 +84,9 @@ _MASKED_LM = {
 }
 
 
-class _Electra(Family):
-    def parts_in_original(self, names: Collection[str]) -> dict[str, PartNames]:
-        bases = {base_name(name) for name in names}
+class _Electra(family.Family):
+    def parts_in_original(self, names: Collection[str]) -> dict[str, family.PartNames]:
+        bases = {family.base_name(name) for name in names}
         has_generator = any(name.startswith((_GENERATOR, _GENERATOR_HEAD)) for name in bases)
         has_encoder = any(name.startswith(_ELECTRA + "encoder/") for name in bases)
         if not has_generator and not has_encoder:
@@ -112,7 +104,7 @@ class _Electra(Family):
 
     def names_in_original(self, names: Collection[str], inner_group_num: int = 1) -> dict[str, str]:
         """The names of a generator if there is a masked-LM head alone."""
-        is_generator = "cls/predictions/output_bias" in names and REPLACED_TOKEN_HEAD not in names
+        is_generator = "cls/predictions/output_bias" in names and family.REPLACED_TOKEN_HEAD not in names
 
         def theirs(name: str) -> str:
             for prefix, replacement in _MASKED_LM.items():
@@ -150,20 +142,20 @@ def _in_generator(name: str, names: set[str]) -> str | None:
 
 def _part(
     names: Collection[str], bases: set[str], ours: Callable, other: str, has_other_sizes: bool = False
-) -> PartNames:
+) -> family.PartNames:
     """The variables of one part, with their moments."""
     used, unused = {}, {}
     for name in sorted(names):
-        base = base_name(name)
-        if new := ours(base, bases) if is_model_variable(base) else base:
+        base = family.base_name(name)
+        if new := ours(base, bases) if family.is_model_variable(base) else base:
             used[new + name.removeprefix(base)] = name
         elif name.startswith(_TASK):
             unused[name] = "an output layer of a kind that this project doesn't have"
         else:
             unused[name] = f"of the {other}"
     # Runs of this project write checkpoints under the same scope, whose output layer is not transposed.
-    transposed = [new for new in used if base_name(new) == "output_weights" and used[new].startswith(_TASK)]
-    return PartNames(used, unused, transposed, 64, has_other_sizes)
+    transposed = [new for new in used if family.base_name(new) == "output_weights" and used[new].startswith(_TASK)]
+    return family.PartNames(used, unused, transposed, 64, has_other_sizes)
 
 
 _SUMMARY = {"summary_type": "first", "summary_use_proj": True, "summary_activation": "gelu"}
@@ -173,8 +165,8 @@ FAMILY = _Electra(
     tokenizer_class=ElectraTokenizer,
     tokenizer_name="ElectraTokenizer",
     has_tf1=True,
-    parts={"discriminator": REPLACED_TOKEN_HEAD, "generator": "cls/predictions/output_bias"},
-    refused={**PLAIN_ENCODER, **{key: (value, None) for key, value in _SUMMARY.items()}},
+    parts={"discriminator": family.REPLACED_TOKEN_HEAD, "generator": "cls/predictions/output_bias"},
+    refused={**family.PLAIN_ENCODER, **{key: (value, None) for key, value in _SUMMARY.items()}},
     written={"position_embedding_type": "absolute", "summary_last_dropout": 0.1, **_SUMMARY},
     renames=(
         ("discriminator_predictions.dense_1.", "discriminator_predictions.dense_prediction."),
@@ -185,8 +177,8 @@ FAMILY = _Electra(
     ),
     # Their classifier of texts has a hidden layer that the original's doesn't have; the original has no choices.
     heads={
-        "BertForSequenceClassification": two_layers("classifier.dense", "classifier.out_proj"),
-        "BertForMultipleChoice": two_layers("sequence_summary.summary", "classifier"),
+        "BertForSequenceClassification": family.two_layers("classifier.dense", "classifier.out_proj"),
+        "BertForMultipleChoice": family.two_layers("sequence_summary.summary", "classifier"),
     },
     masked_lm_act="gelu_erf",
     classifier_act="gelu_erf",

@@ -22,7 +22,7 @@ class ChoiceTask(FineTuningTask):
     name = "multiple_choice"
     write_records = staticmethod(task_rows.write_group_records)
 
-    def load(self, run, files, tokenizer, newest):
+    def load(self, run, files, tokenizer):
         files.head = HeadConfig(TASKS[self.name].architecture)
         self.files, self.main_metric = files, "eval_accuracy"
         settings = self.settings

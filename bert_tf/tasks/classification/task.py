@@ -5,8 +5,7 @@ import dataclasses
 from absl import logging
 
 from bert_tf.models import task_models
-from bert_tf.store.description import read_head, read_max_length
-from bert_tf.store.head_config import MAX_WINDOWS, NO_HEAD, HeadConfig
+from bert_tf.store.head_config import MAX_WINDOWS, HeadConfig
 from bert_tf.system.declare import value_of
 from bert_tf.system.messages import naming_flag
 from bert_tf.tasks import rows as task_rows
@@ -20,9 +19,7 @@ from bert_tf.tasks.classification.settings import (
 )
 from bert_tf.tasks.table import TASKS
 from bert_tf.tasks.task import LOGGED_EXAMPLES, ExampleSet, FineTuningTask
-from bert_tf.text import tokenizer_files
 from bert_tf.text.tokenizer import Tokenizer
-from bert_tf.training import run_directory
 from bert_tf.training.settings import FineTuningSettings
 
 
@@ -35,25 +32,60 @@ class ClassificationTask(FineTuningTask):
     windows: task_rows.TextWindows | None = None
     takes_pairs = False
 
-    def resolve(self, run, newest):
-        settings, source = self.settings, newest or run.init_checkpoint
-        earlier = run_directory.read_settings(run.output_dir) if newest else {}
-        then, now = earlier.get("task_name"), settings.task_name
-        if earlier and str(then).lower() != now.lower():
+    def describe(self, run, earlier):
+        settings, begun = self.settings, earlier.settings if earlier.newest else {}
+        then, now = begun.get("task_name"), settings.task_name
+        if begun and str(then).lower() != now.lower():
             raise ValueError(
                 f"--output_dir={run.output_dir} holds a run of --task_name={then}, this one is {now}. Choose another "
                 f"directory; to use that run's model, give --init_checkpoint={run.output_dir}."
             )
-        if not run.do_train and source:
-            settings.check_texts(source)
-        self.settings = settings = _with_windows(settings, run, newest)
-        if settings.long_texts and source and not run.do_train:
-            # With another length it would give other answers than `Predictor` and the exports.
-            length = read_max_length(tokenizer_files.directory_of(source)) or run.max_seq_length
+        run, files, tokenizer = super().describe(run, earlier)
+        settings = self._with_windows(run)
+        if not run.do_train:
+            settings.check_texts(self.source)
+        if settings.long_texts:
+            length = run.max_seq_length
+            if not run.do_train:  # with another length it would give other answers than `Predictor` and the exports
+                length = files.max_seq_length or length
             if length != run.max_seq_length:
                 logging.info("Windows of %d tokens, as in training; --max_seq_length is not used.", length)
-            run = dataclasses.replace(run, max_seq_length=length)
-        return run
+                run = dataclasses.replace(run, max_seq_length=length)
+            self.windows = task_rows.windows_of(settings.window_stride, settings.max_windows, tokenizer, length)
+            settings = dataclasses.replace(settings, window_stride=self.windows.stride)
+        self.settings = settings
+        windows = {name: getattr(settings, name) for name in WINDOW_FLAGS}
+        files.head = HeadConfig(labels=files.head.labels, hidden_act=files.head.hidden_act, **windows)
+        return run, files, tokenizer
+
+    def _with_windows(self, run: FineTuningSettings) -> ClassificationSettings:
+        """The settings with the windows of the model that is resumed, used or trained on; long_texts "windows" or
+        None."""
+        settings, source, head = self.settings, self.source, self.source_head
+        windows = settings.long_texts == "windows" or (settings.long_texts is None and bool(head.window_pooling))
+        goes_on = bool(source) and (bool(self.earlier.newest) or not run.do_train)
+        if goes_on and windows != bool(head.window_pooling):
+            was = f"on windows, pooled by {head.window_pooling}" if head.window_pooling else "on texts that are cut"
+            raise ValueError(f"--long_texts={settings.long_texts} contradicts {source}, which was trained {was}.")
+        if not windows:
+            for name in WINDOW_FLAGS:
+                if (value := getattr(settings, name)) is not None:
+                    raise ValueError(f"--{name}={value} is for --long_texts=windows.")
+            return dataclasses.replace(settings, long_texts=None)
+        pooling = settings.window_pooling or head.window_pooling or value_of(settings, "window_pooling")
+        if goes_on and pooling != head.window_pooling:
+            raise ValueError(f"--window_pooling={pooling} contradicts {source}, trained with {head.window_pooling}.")
+        if settings.text_b:
+            raise ValueError(f"--long_texts=windows is for single texts; leave out --text_b={settings.text_b}.")
+        if run.teacher:
+            raise ValueError("--teacher reads a text as one row, so that --long_texts=windows can't learn from it.")
+        return dataclasses.replace(
+            settings,
+            long_texts="windows",
+            window_pooling=pooling,
+            window_stride=settings.window_stride or head.window_stride,
+            max_windows=settings.max_windows or head.max_windows or MAX_WINDOWS,
+        )
 
     @property
     def other_labels(self):
@@ -66,17 +98,7 @@ class ClassificationTask(FineTuningTask):
     def texts_of(self, examples):
         return [text for text in (examples[0].text_a, examples[0].text_b) if text is not None]
 
-    def describe(self, run, newest):
-        files, tokenizer = super().describe(run, newest)
-        if self.settings.long_texts:
-            settings, length = self.settings, run.max_seq_length
-            self.windows = task_rows.windows_of(settings.window_stride, settings.max_windows, tokenizer, length)
-            self.settings = dataclasses.replace(settings, window_stride=self.windows.stride)
-        windows = {name: getattr(self.settings, name) for name in WINDOW_FLAGS}
-        files.head = HeadConfig(labels=files.head.labels, hidden_act=files.head.hidden_act, **windows)
-        return files, tokenizer
-
-    def load(self, run, files, tokenizer, newest):
+    def load(self, run, files, tokenizer):
         settings, weights = self.settings, self.settings.class_weights
         if settings.is_custom:
             stored = None if run.do_train or settings.regression else self.starting_head
@@ -158,33 +180,3 @@ class ClassificationTask(FineTuningTask):
         numbers = metrics.probabilities(self.task, outputs)
         path, _ = task_rows.write_predictions(output_dir, name, examples.examples, described, numbers)
         logging.info("Wrote %d predictions to %s; test_results%s.tsv has their numbers.", len(described), path, name)
-
-
-def _with_windows(settings, run: FineTuningSettings, newest: str | None) -> ClassificationSettings:
-    """The settings with the windows of the model that is resumed, used or trained on; long_texts "windows" or None."""
-    source = newest or run.init_checkpoint
-    head = read_head(tokenizer_files.directory_of(source)) if source else NO_HEAD
-    windows = settings.long_texts == "windows" or (settings.long_texts is None and bool(head.window_pooling))
-    goes_on = bool(source) and (bool(newest) or not run.do_train)
-    if goes_on and windows != bool(head.window_pooling):
-        was = f"on windows, pooled by {head.window_pooling}" if head.window_pooling else "on texts that are cut"
-        raise ValueError(f"--long_texts={settings.long_texts} contradicts {source}, which was trained {was}.")
-    if not windows:
-        for name in WINDOW_FLAGS:
-            if (value := getattr(settings, name)) is not None:
-                raise ValueError(f"--{name}={value} is for --long_texts=windows.")
-        return dataclasses.replace(settings, long_texts=None)
-    pooling = settings.window_pooling or head.window_pooling or value_of(settings, "window_pooling")
-    if goes_on and pooling != head.window_pooling:
-        raise ValueError(f"--window_pooling={pooling} contradicts {source}, trained with {head.window_pooling}.")
-    if settings.text_b:
-        raise ValueError(f"--long_texts=windows is for single texts; leave out --text_b={settings.text_b}.")
-    if run.teacher:
-        raise ValueError("--teacher reads a text as one row, so that --long_texts=windows can't learn from it.")
-    return dataclasses.replace(
-        settings,
-        long_texts="windows",
-        window_pooling=pooling,
-        window_stride=settings.window_stride or head.window_stride,
-        max_windows=settings.max_windows or head.max_windows or MAX_WINDOWS,
-    )

@@ -20,7 +20,7 @@ from bert_tf.pretraining.create import create_pretraining_data
 from bert_tf.pretraining.documents import Document, all_documents, marked_held_out, to_text
 from bert_tf.store.description import read_model_files
 from bert_tf.store.open import open_model
-from bert_tf.system import storage
+from bert_tf.system import hub, storage
 from bert_tf.system.declare import with_models
 from bert_tf.system.messages import naming_flag
 from bert_tf.system.storage import names_in, write_text_file, written
@@ -145,7 +145,7 @@ class _Job:
 
     def do_all(self) -> dict:
         """Does all steps, those that need no training first, so that mistakes show early."""
-        settings, name = self.settings, storage.name_of(self.settings.init_checkpoint)
+        settings, name = self.settings, hub.name_of(self.settings.init_checkpoint)
         model = self.path("pretrained", *["discriminator"] * self.start.config.detects_replaced_tokens)
         vocabulary_settings = {"init_checkpoint": name, "new_words": settings.new_words} | files_of(settings)
         made = self.do("texts", vocabulary_settings, self.make_texts)

@@ -30,8 +30,9 @@ class NerTask(FineTuningTask):
     name = "ner"
     write_records = staticmethod(encode.write_records)
 
-    def resolve(self, run, newest):
-        settings, self.source = self.settings, newest or run.init_checkpoint
+    def describe(self, run, earlier):
+        run, files, tokenizer = super().describe(run, earlier)
+        settings, newest = self.settings, earlier.newest
         with naming_flag("--output_dir" if newest else "--init_checkpoint"):
             stored = TaggingSettings.read(directory_of(self.source)) if self.source else None
         scheme, context = metrics.learned_scheme(settings.tag_scheme), settings.document_context
@@ -51,12 +52,12 @@ class NerTask(FineTuningTask):
             )
         self.tagging = stored
         self.settings = dataclasses.replace(settings, document_context=stored.document_context)
-        return run
+        return run, files, tokenizer
 
     def texts_of(self, sentences):
         return [(" " if self.tagging.split == "words" else "").join(sentences[0].words)]
 
-    def load(self, run, files, tokenizer, newest):
+    def load(self, run, files, tokenizer):
         settings, scheme = self.settings, self.tagging.learned_scheme
         added = {token.content for token in tokenizer.added_tokens.tokens}
         train = self._tagged_sentences("train") if run.do_train else []

@@ -20,7 +20,6 @@ from bert_tf.tasks.rows import log_groups, write_group_records, write_prediction
 from bert_tf.tasks.similarity import data, metrics
 from bert_tf.tasks.task import LOGGED_EXAMPLES, ExampleSet, FineTuningTask
 from bert_tf.text.tokenizer_files import directory_of
-from bert_tf.training import run_directory
 
 
 class SimilarityTask(FineTuningTask):
@@ -36,9 +35,9 @@ class SimilarityTask(FineTuningTask):
         super().__init__(settings)
         self.embedder_class = embedder_class
 
-    def load(self, run, files, tokenizer, newest):
-        settings, earlier = self.settings, run_directory.read_settings(run.output_dir) if newest else {}
-        sentences = self._sentences(run, newest)
+    def load(self, run, files, tokenizer):
+        settings, earlier = self.settings, self.earlier.settings if self.earlier.newest else {}
+        sentences = self._sentences(run)
         files.sentences = dataclasses.replace(sentences, max_seq_length=run.max_seq_length)
         files.head = NO_HEAD
         self.files = files
@@ -60,7 +59,7 @@ class SimilarityTask(FineTuningTask):
             pairs = read_sets["train"]
             self._choose_loss(run, earlier, len(pairs[0].texts), "train" in scored)
             if settings.mine_hard_negatives:
-                read_sets["train"] = self._with_hard_negatives(run, pairs, is_new=not newest)
+                read_sets["train"] = self._with_hard_negatives(run, pairs, is_new=not self.earlier.newest)
 
         def encoded(kind: str) -> ExampleSet:
             examples = read_sets[kind]
@@ -90,13 +89,13 @@ class SimilarityTask(FineTuningTask):
             )
         return data.read_examples(path, metrics.MINED_COLUMNS)
 
-    def _sentences(self, run, newest: str | None) -> SentenceSettings:
+    def _sentences(self, run) -> SentenceSettings:
         """How vectors are made: as the flags say, else the directory of the weights."""
-        settings, directory = self.settings, directory_of(newest or run.init_checkpoint or run.output_dir)
+        settings, directory = self.settings, directory_of(self.source or run.output_dir)
         stored = read_settings(directory)
         pooling = stored.pooling if settings.pooling is None else settings.pooling
         normalize = stored.normalize if settings.normalize is None else settings.normalize
-        if newest and stored.described and pooling != stored.pooling:
+        if self.earlier.newest and stored.described and pooling != stored.pooling:
             raise ValueError(
                 f"--pooling={pooling}: the run in --output_dir={run.output_dir} began with {stored.pooling}. Choose "
                 "another directory."

@@ -28,8 +28,8 @@ class SquadTask(FineTuningTask):
     test_records = "eval"
     write_records = staticmethod(windows.write_records)
 
-    def describe(self, run, newest):
-        files, tokenizer = super().describe(run, newest)
+    def describe(self, run, earlier):
+        run, files, tokenizer = super().describe(run, earlier)
         spans_words = tokenizer.added_tokens.span_words
         if self.settings.answer_from == "words" and spans_words:
             raise ValueError("added tokens of this model have spaces in them: give --answer_from=offsets.")
@@ -37,14 +37,14 @@ class SquadTask(FineTuningTask):
             answer_from = "words" if tokenizer.answers_by_words and not spans_words else "offsets"
             self.settings = dataclasses.replace(self.settings, answer_from=answer_from)
         files.head = HeadConfig()  # whatever the model was for before
-        return files, tokenizer
+        return run, files, tokenizer
 
-    def load(self, run, files, tokenizer, newest):
+    def load(self, run, files, tokenizer):
         settings = self.settings
         self.files, self.tokenizer = files, tokenizer
         name = metrics.METRICS[settings.metric][0]
         self.main_metric = f"eval_best_{name}" if settings.version_2_with_negative else f"eval_{name}"
-        self.answering = self._choose_answering(run, newest)
+        self.answering = self._choose_answering(run)
         self.answering.windows.check_room(tokenizer)
         # Everything is read and checked before the first window is cut, which takes long.
         train = self.train_data = self._read("train_file", True) if run.do_train else None
@@ -71,11 +71,11 @@ class SquadTask(FineTuningTask):
             same = self.test_sets[0] if dev is predicted else None
             self.dev_sets = [same or ExampleSet("dev", self._cut(dev, settings.dev_flag, False), dev)]
 
-    def _choose_answering(self, run, newest: str | None) -> metrics.QuestionAnsweringSettings:
+    def _choose_answering(self, run) -> metrics.QuestionAnsweringSettings:
         """How windows are cut and answers chosen: by the settings, with the threshold stored beside the model."""
-        settings, source = self.settings, newest or run.init_checkpoint
+        settings, source = self.settings, self.source
         has_null, answer_from = settings.version_2_with_negative, settings.answer_from
-        with naming_flag("--output_dir" if newest else "--init_checkpoint"):
+        with naming_flag("--output_dir" if self.earlier.newest else "--init_checkpoint"):
             stored = metrics.QuestionAnsweringSettings.read(tokenizer_files.directory_of(source)) if source else None
         threshold = value_of(settings, "null_score_diff_threshold")
         if stored and has_null and settings.null_score_diff_threshold is None:

@@ -10,7 +10,7 @@ from helpers.outputs import assert_drawn_independently
 from helpers.tiny import TINY_CONFIG
 
 from bert_tf import BertConfig, BertForPreTraining, BertForQuestionAnswering, BertForSequenceClassification, BertModel
-from bert_tf.models import initialize, kernels, objectives
+from bert_tf.models import initialize, kernels
 from bert_tf.models.dropout import dropout_scope
 from bert_tf.models.inputs import select
 from bert_tf.models.layers import LayerNorm
@@ -65,9 +65,8 @@ def test_pretraining_outputs_and_losses_equal_the_original(golden, name):
     sums = PretrainingObjective.sums(result, inputs)
     masked_lm = sums["masked_lm_loss"] / (sums["masked_lm_weight"] + 1e-5)
     np.testing.assert_allclose(masked_lm, outputs["masked_lm_loss"], atol=SCALAR)
-    np.testing.assert_allclose(
-        sums["next_sentence_loss"] / sums["examples"], outputs["next_sentence_loss"], atol=SCALAR
-    )
+    mean = sums["next_sentence_loss"] / sums["examples"]
+    np.testing.assert_allclose(mean, outputs["next_sentence_loss"], atol=SCALAR)
     np.testing.assert_allclose(PretrainingObjective.loss(sums, sums), outputs["total_loss"], atol=SCALAR)
 
 
@@ -104,9 +103,7 @@ def test_question_answering_equals_the_original(golden, name):
     else:  # has positions outside of the rows, which cost the original nothing; here they are errors
         with pytest.raises(ValueError, match=r"start_positions\[1\] is 43, but must be a place in the row"):
             model.objective.sums(result, inputs)
-        losses = [
-            objectives.cross_entropy(result[f"{end}_logits"], inputs[f"{end}_positions"]) for end in ("start", "end")
-        ]
+        losses = [cross_entropy(result[f"{end}_logits"], inputs[f"{end}_positions"]) for end in ("start", "end")]
         loss = np.mean(losses)
     np.testing.assert_allclose(loss, outputs["squad_loss"], atol=SCALAR)
 

@@ -61,10 +61,8 @@ def test_official_layouts(tmp_path, name):
     for file, lines in GLUE_LAYOUTS[name].items():
         write_lines(tmp_path / file, lines, "" if name == "cola" else "\ufeff")
     task = data.find_task(name)
-    splits = {"train": task.train, **task.dev, **task.test}
-    examples = {
-        split: data.read_examples(task, where, str(tmp_path)) for split, where in splits.items() if where is not None
-    }
+    splits = {split: where for split, where in {"train": task.train, **task.dev, **task.test}.items() if where}
+    examples = {split: data.read_examples(task, where, str(tmp_path)) for split, where in splits.items()}
     first = examples["train" if task.train else "test"][0]
     assert (first.text_a, first.text_b, first.label, first.guid) == FIRST[name]
     assert [example.label for example in examples["test"]] == [None]
@@ -84,9 +82,8 @@ def test_mnli_mismatched_and_xnli_in_another_language(tmp_path):
     write_lines(tmp_path / "multinli" / "multinli.train.ko.tsv", ["premise|hypo|label", "가|나|contradictory"])
     task = data.find_task("xnli", "ko")
     assert data.read_examples(task, task.train, str(tmp_path))[0].label == "contradiction"
-    assert data.read_examples(task, task.dev["dev"], str(tmp_path)) == [
-        task_rows.InputExample("dev-2", "하나", "둘", "neutral")
-    ]
+    expected = task_rows.InputExample("dev-2", "하나", "둘", "neutral")
+    assert data.read_examples(task, task.dev["dev"], str(tmp_path)) == [expected]
     assert data.read_examples(task, task.test["test"], str(tmp_path))[0].label == "neutral"
 
 
@@ -160,9 +157,8 @@ def test_custom_files_by_name(tmp_path, kind):
 def test_custom_files_by_number_have_no_header(tmp_path):
     task = own_task(tmp_path, 'b,"first, of\ntwo lines",second\na,x,y\n', text_a="1", text_b="-1", label="0")
     assert task.labels == ("a", "b")
-    assert data.read_examples(task, task.train)[0] == task_rows.InputExample(
-        "train-0", "first, of\ntwo lines", "second", "b"
-    )
+    expected = task_rows.InputExample("train-0", "first, of\ntwo lines", "second", "b")
+    assert data.read_examples(task, task.train)[0] == expected
 
 
 @pytest.mark.parametrize(("values", "given", "labels", "found"), [
@@ -310,9 +306,8 @@ def test_labels_in_a_test_set_and_blank_lines_are_reported(tmp_path, caplog):
 
 
 def test_labels_and_columns_that_look_alike_are_the_same(tmp_path):
-    content = (
-        "\ufefftext ,label\u00a0\na,very good \nb,\ufeffvery\u00a0good\nc, 나쁨\nd,\u1102\u1161\u1108\u1173\u11b7\n"
-    )
+    content = "\ufefftext ,label\u00a0\na,very good \nb,\ufeffvery\u00a0good\nc, 나쁨\nd,"
+    content += "\u1102\u1161\u1108\u1173\u11b7\n"
     task = own_task(tmp_path, content, text_a="text\u00a0", label=" label")
     assert task.labels == ("very good", "나쁨")
     labels = [example.label for example in data.read_examples(task, task.train)]
@@ -360,13 +355,8 @@ def test_labels_that_differ_in_case(tmp_path, caplog):
 
 def test_a_dev_set_with_texts_of_the_training_set_is_reported(caplog):
     rows = [task_rows.InputExample(str(number), f"text {number}", label="x") for number in range(300)]
-    for dev in (
-        rows,
-        rows[:1] + rows[:200:2],
-        [task_rows.InputExample("0", "text 0", "pair")],
-        rows[:1],
-        rows[199::-1],
-    ):
+    pair = [task_rows.InputExample("0", "text 0", "pair")]
+    for dev in (rows, rows[:1] + rows[:200:2], pair, rows[:1], rows[199::-1]):
         settings.warn_of_known_texts(rows[:200], dev)
     assert [record.args for record in caplog.records] == [(300, 200), (101, 101), (1, 1), (200, 200)]
     caplog.clear()

@@ -146,10 +146,8 @@ def test_a_dataset_of_other_labels_is_not_a_models(english, caplog):
 
 def test_a_csv_in_ten_lines(tmp_path, monkeypatch):
     """The lines of the docstring, word for word, with a small model instead of the downloaded one."""
-    lines = [
-        line.strip() for line in inspect.getdoc(as_dataset).split("ten lines:")[1].split("After it")[0].splitlines()
-    ]
-    lines = [line for line in lines if line]
+    shown = inspect.getdoc(as_dataset).split("ten lines:")[1].split("After it")[0]
+    lines = [line.strip() for line in shown.splitlines() if line.strip()]
     assert len(lines) == 10
     keras.utils.set_random_seed(1)
     # A step takes ten times as long with a vocabulary of normal size.

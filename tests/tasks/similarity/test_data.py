@@ -66,9 +66,8 @@ def test_retrieval_beside_a_ranking_by_hand():
     ids[9, 1], vectors[9, 1] = ids[5, 1], vectors[5, 1]  # a partner of two texts
     normal = vectors / np.linalg.norm(vectors, axis=-1, keepdims=True)
     texts = {int(ids[row, text]): normal[row, text] for row in range(count) for text in (1, 2)}
-    expected = {
-        name: [] for name in ("eval_accuracy_1", "eval_accuracy_5", "eval_accuracy_10", "eval_mrr_10", "eval_ndcg_10")
-    }
+    names = ("accuracy_1", "accuracy_5", "accuracy_10", "mrr_10", "ndcg_10")
+    expected = {f"eval_{name}": [] for name in names}
     for query in dict.fromkeys(ids[:, 0].tolist()):
         rows = np.flatnonzero(ids[:, 0] == query)
         partners = set(ids[rows, 1].tolist())

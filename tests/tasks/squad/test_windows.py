@@ -54,9 +54,8 @@ def test_windows_of_the_specification(small, length, stride, pieces, labels, bes
         flags = description["token_is_max_context"]
         assert [place for place, flag in flags.items() if flag] == list(places)
     if length == 32:
-        assert " ".join(descriptions[0]["tokens"]) == (
-            "[CLS] which year ? [SEP] her teacher met ada brown ( 1801 - 1852 ) . [SEP]"
-        )
+        tokens = "[CLS] which year ? [SEP] her teacher met ada brown ( 1801 - 1852 ) . [SEP]"
+        assert " ".join(descriptions[0]["tokens"]) == tokens
         assert list(descriptions[0]["token_to_orig_map"].values()) == [0, 1, 2, 3, 4, 5, 5, 5, 5, 5, 5]
 
 
