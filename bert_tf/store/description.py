@@ -20,8 +20,8 @@ from bert_tf.families.family import Family
 from bert_tf.store.head_config import HEAD_CONFIG, HUGGINGFACE_CONFIG, NO_HEAD, SENTENCES_CONFIG, HeadConfig
 from bert_tf.system.checks import check_integer
 from bert_tf.system.hub import name_of
-from bert_tf.system.messages import is_first, naming_flag
-from bert_tf.system.storage import is_remote, paths_beginning_with
+from bert_tf.system.messages import is_first, naming_flag, warn_once
+from bert_tf.system.storage import is_remote, names_in, paths_beginning_with
 from bert_tf.system.text_files import exists, naming_file, read_bytes, read_json, read_json_if_there
 from bert_tf.text import find_vocabulary, tokenizer_class_of, tokenizer_of_file
 from bert_tf.text.characters import TOKENIZER
@@ -315,6 +315,8 @@ def check_pooling(pooling: str) -> None:
 def read_settings(directory: str) -> SentenceSettings:
     """The settings in the files of a directory; of one without them the mean, not normalized."""
     path, folders = posixpath.join(directory, _MODULES), {}
+    if unused := [name for name in names_in(directory) if name.endswith("_linear.pt")]:  # of FlagEmbedding
+        warn_once(("heads", directory), "%s: %s are not used.", directory, ", ".join(unused))
     if not exists(path):
         return SentenceSettings(directory)
     with naming_file(path):

@@ -15,7 +15,7 @@ from bert_tf.store.open import open_weights
 from bert_tf.store.tensor_files import open_safetensors, write_safetensors
 from bert_tf.training import checkpoints
 
-FAMILIES = ["bert", *slow("distilbert", "electra", "roberta", "albert")]
+FAMILIES = ["bert", *slow("distilbert", "electra", "roberta", "albert", "xlm-roberta")]
 RANK, ALPHA, HIDDEN, INNER = 3, 4.5, 32, 64
 INPUTS = {"input_ids": np.random.default_rng(0).integers(5, 50, (4, 10)).astype("int32")}
 SEED = np.array([5, 7], "int32")
