@@ -51,7 +51,7 @@ class ConversionSettings:
     )
     overwrite: bool = setting(False, "Replace existing files of the target.")
     with_optimizer: bool = setting(
-        False, "Also convert Adam moments and global_step, to continue a run (tf1 and bert_tf)."
+        False, "Also convert Adam moments and global_step, to continue a run (tf1, bert_tf)."
     )
     part: str | None = setting(
         None,
@@ -66,8 +66,7 @@ class ConversionSettings:
     )
     hidden_act: str | None = setting(
         None,
-        "Activation to write to the configuration instead of the source's. gelu is the original's tanh form, gelu_erf "
-        "is Hugging Face's gelu.",
+        "Activation to write instead of the source's. gelu is the original's tanh form, gelu_erf Hugging Face's gelu.",
         choices=("gelu", "gelu_erf", "relu", "tanh", "linear"),
     )
     vocab_file: str | None = setting(
@@ -100,8 +99,6 @@ def main(_):
     report = (conversion or prepare()).carry_out()
     print(report.text())
     if report_file:
-        import tensorflow as tf
-
-        tf.io.gfile.makedirs(os.path.dirname(report_file) or ".")
+        storage.gfile().makedirs(os.path.dirname(report_file) or ".")
         storage.write_text_file(report_file, report.text() + "\n")
         logging.info("Wrote the report to %s.", report_file)

@@ -29,6 +29,7 @@ from bert_tf.pretraining import corpus
 from bert_tf.pretraining.record_settings import InstanceSettings, RecordSettings, settings_of_records
 from bert_tf.system import checks, script
 from bert_tf.system.declare import declared_in, define_flags, flags_given, settings_of
+from bert_tf.text import tokenizer_class_of
 
 FLAGS = flags.FLAGS
 define_flags(RecordSettings, InstanceSettings, corpus.TextSettings)
@@ -52,8 +53,6 @@ def main(_):
 
 def next_command(values: dict) -> str:
     """The command that trains on the records."""
-    from bert_tf.text import tokenizer_class_of
-
     ending = "*" if values["num_shards"] > 1 else ""
     files = ",".join(path.strip() + ending for path in values["output_file"].split(","))
     words = (values["do_whole_word_mask"], values["word_boundaries"], values["segmenter"])

@@ -40,8 +40,7 @@ class VocabularySettings:
 
     input_file: str = setting(
         REQUIRED,
-        "Text files to learn from: a comma-separated list of globs. Use the text you will pre-train on; a few hundred "
-        "megabytes of it are enough.",
+        "Text files to learn from: a comma-separated list of globs; some 100 MB of what you pre-train on are enough.",
         heading="All kinds of vocabularies",
     )
     encoding: str = encoding_setting("--input_file")
@@ -94,14 +93,12 @@ class VocabularySettings:
     )
     max_words: int = setting(
         2_000_000,
-        "Different words kept in memory while counting, about 150 bytes each; beyond this the rarest are dropped. "
-        "Lower it if memory is scarce.",
+        "Words in memory while counting, about 150 bytes each; the rarest are dropped. Lower it if memory is scarce.",
         least=1000,
     )
     character_coverage: float = setting(
         0.99995,
-        "Share of the text whose characters get pieces; 0.9995 suits Chinese, Japanese and Korean. Other characters "
-        "become <unk>.",
+        "Share of the text whose characters get pieces, not <unk>; 0.9995 suits Chinese, Japanese and Korean.",
         least=0.9,
         most=1,
     )
@@ -143,9 +140,7 @@ def main(_):
     directory = os.path.dirname(settings.output_file)
     if checks.is_remote(settings.input_file) or checks.is_remote(directory):
         script.start_tensorflow()  # only it opens them
-        import tensorflow as tf
-
-        tf.io.gfile.makedirs(directory or ".")  # now, rather than fail after the work; local ones are checked above
+        storage.gfile().makedirs(directory or ".")  # now, rather than fail after the work; local ones are checked above
     files = text_files.list_files(settings.input_file, flag="--input_file")
     if os.path.realpath(settings.output_file) in map(os.path.realpath, files):
         raise ValueError(f"--output_file={settings.output_file} is one of --input_file: it would be replaced.")

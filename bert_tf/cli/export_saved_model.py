@@ -35,9 +35,7 @@ class ExportSettings:
         check=check_weights,
         model_check=read_head,
     )
-    export_dir: str = setting(
-        REQUIRED, "Directory of the versions, as given to a server.", check=checks.check_output_dir
-    )
+    export_dir: str = setting(REQUIRED, "Directory of the versions, as servers get it.", check=checks.check_output_dir)
     format: str = setting(
         "saved_model",
         "onnx: export_dir/VERSION with a file for ONNX Runtime that takes token ids, and the tokenizer's files beside "
@@ -49,9 +47,7 @@ class ExportSettings:
         "The model's task. If unset, detected from its output layer.",
         choices=("encoder", "classification", "regression", "squad", "ner", "multiple_choice", "masked_lm"),
     )
-    version: int | None = setting(
-        None, "Version number. If unset, one more than the newest in export_dir.", least=1, most=10**18
-    )
+    version: int | None = setting(None, "Its number. If unset, one more than the newest there.", least=1, most=10**18)
     max_seq_length: int | None = setting(
         None, "Longer texts are truncated; contexts of questions are windowed. If unset, the length of training."
     )

@@ -17,11 +17,14 @@ from collections.abc import Callable
 
 from absl import flags, logging
 
+from bert_tf.serving import client
 from bert_tf.store.description import check_weights, read_head
+from bert_tf.store.open import open_model
 from bert_tf.system import checks
 from bert_tf.system.declare import REQUIRED, define_flags, setting, settings_of
 from bert_tf.system.messages import escape_control_characters
 from bert_tf.system.text_files import encoding_setting, parse_json, read_text_lines
+from bert_tf.tasks.table import choose_max_seq_length
 
 FLAGS = flags.FLAGS
 
@@ -30,9 +33,7 @@ FLAGS = flags.FLAGS
 class ClientSettings:
     """The server and the request."""
 
-    model: str = setting(
-        REQUIRED, "Name of the model on the server (--model_name, or in model.config).", heading="Request"
-    )
+    model: str = setting(REQUIRED, "Its name on the server (--model_name, or in model.config).", heading="Request")
     server: str = setting("localhost:8501", "host:port of REST (the server's --rest_api_port), or an address.")
     signature: str = setting("serving_default", "Signature; the export's export.json lists them.")
     version: int | None = setting(None, "Version of the model. If unset, the newest one served.", least=0)
@@ -79,9 +80,6 @@ def _read_examples(settings: ClientSettings) -> list[dict]:
 
 def _to_ids(settings: ClientSettings, examples: list[dict]) -> Callable[[dict], dict]:
     """Makes `input_ids`, `input_mask` and `segment_ids` of the columns `text` and, of pairs, `text_pair`."""
-    from bert_tf.store.open import open_model
-    from bert_tf.tasks.table import choose_max_seq_length
-
     if not {"text"} <= examples[0].keys() <= {"text", "text_pair"}:
         raise ValueError(f"--tokenizer makes ids of text and text_pair, not of {', '.join(examples[0])}")
     opened = open_model(settings.tokenizer, with_weights=False)
@@ -91,8 +89,6 @@ def _to_ids(settings: ClientSettings, examples: list[dict]) -> Callable[[dict], 
 
 
 def main(_):
-    from bert_tf.serving import client
-
     logging.set_verbosity(logging.WARNING)
     settings = settings_of(ClientSettings, FLAGS)
     examples = _read_examples(settings)

@@ -22,7 +22,7 @@ from absl import logging
 from bert_tf.system import example_bytes
 from bert_tf.system.example_bytes import is_frame_head, masked_crc32c
 from bert_tf.system.messages import abbreviated_list, progress_bar
-from bert_tf.system.storage import arrays_as_bytes, load_arrays
+from bert_tf.system.storage import arrays_as_bytes, gfile, load_arrays
 from bert_tf.system.text_files import open_binary, size_of
 from bert_tf.system.workers import in_threads
 
@@ -367,10 +367,8 @@ def _masked_checksums(contents: Iterable[np.ndarray]) -> np.ndarray:
 
 def write_blocks(path: str, blocks: Iterable[Block], progress: Callable[[int], object] = lambda _: None) -> np.ndarray:
     """Writes blocks to a file; returns bytes and records of each, int64 [n, 2]. progress: gets the records of each."""
-    import tensorflow as tf
-
     written = []
-    with tf.io.gfile.GFile(path, "wb") as file:
+    with gfile().GFile(path, "wb") as file:
         for count, block in blocks:
             file.write(block)
             written.append((len(block), count))

@@ -10,6 +10,7 @@ from typing import TypeVar
 
 from absl import logging
 
+from bert_tf.data import parquet
 from bert_tf.system.declare import changeable_setting, check_values, setting
 from bert_tf.system.messages import did_you_mean, is_first
 from bert_tf.system.text_files import UTF_8, encoding_setting, matching_files, parse_json, read_text_lines
@@ -45,8 +46,7 @@ class TableSettings:
 
     csv_delimiter: str | None = setting(
         None,
-        "The field separator of .csv files: a character such as ';' or '|', or the word tab. If unset, it is detected "
-        "from the header.",
+        "The field separator of .csv files: a character such as ';' or '|', or the word tab. If unset, by the header.",
         heading="How your files are read",
         check=parse_csv_delimiter,
     )
@@ -195,6 +195,17 @@ def all_examples(path: str, examples: Iterator[Example]) -> list[Example]:
     return listed
 
 
+def position_of(column, header: Sequence[str] | None, path: str):
+    """Where a column is, or several are, that the header names; numbers, and names without a header, are as given."""
+    if isinstance(column, tuple):
+        return tuple(position_of(part, header, path) for part in column)
+    if header is None or not isinstance(column, str):
+        return column
+    if column not in header:
+        raise ValueError(f"{path}, line 1: no column {column!r}; the header has {quoted(header)}")
+    return header.index(column)
+
+
 def field_of(row: list | dict, column: Column | None, path: str, line: int, flag: str = ""):
     if column is None:
         return None
@@ -226,15 +237,25 @@ def raw_rows(path: str, csv_delimiter: str | None, columns: Collection[str] | No
     kind = extension_of(path)
     if csv_delimiter and kind != "csv":
         raise ValueError(f"{path}: --csv_delimiter is for .csv files, not for .{kind}.")
-    if kind == "parquet":
-        from bert_tf.data import parquet
-
+    if kind == "csv":
+        yield from _csv_rows(path, csv_delimiter or find_csv_delimiter(path, columns, encoding), encoding)
+    elif kind == "parquet":
         rows = itertools.chain.from_iterable(map(parquet.rows, matching_files(path)))
         yield from ((number, _json_row(row, path, number)) for number, row in enumerate(rows, start=1))
     elif kind in _JSON_LINES:
-        yield from _json_rows(_lines(path, encoding), path)
-    elif kind == "csv":
-        yield from _csv_rows(path, csv_delimiter or find_csv_delimiter(path, columns, encoding), encoding)
+        lines = _lines(path, encoding)
+        stripped = (line.lstrip("\ufeff").strip() for line in lines)
+        numbered = ((number, line) for number, line in enumerate(stripped, start=1) if line)
+        start, first = next(numbered, (1, ""))
+        if not first or (first.startswith("{") and first.endswith("}")):  # a row a line
+            rows = itertools.chain([(start, first)] if first else [], numbered)
+            values = ((number, parse_json(line, path, number)) for number, line in rows)
+        else:  # messages count from the file's first line
+            text = "\n" * (start - 1) + "\n".join([first, *lines]).rstrip()
+            if first.startswith("["):
+                parse_json(text, path)
+            values = _values_in(text, start - 1, path)
+        yield from ((number, _json_row(value, path, number)) for number, value in values)
     else:
         blank = 0
         for number, line in enumerate(_lines(path, encoding), start=1):
@@ -303,24 +324,10 @@ def _csv_rows(path: str, delimiter: str, encoding: str | None) -> Iterator[tuple
         raise ValueError(f"{path}, line {first}: not CSV: {error}; {advice}.") from None
 
 
-def _json_rows(lines: Iterator[str], path: str) -> Iterator[tuple[int, dict]]:
-    """Rows of lines without line breaks. {"labels": {"label": 4.9}} also has "labels.label"."""
-    stripped = (line.lstrip("\ufeff").strip() for line in lines)
-    numbered = ((number, line) for number, line in enumerate(stripped, start=1) if line)
-    first = next(numbered, (1, ""))
-    if first[1] and not (first[1].startswith("{") and first[1].endswith("}")):  # not a row a line
-        yield from _rows_of_lines("\n".join([first[1], *lines]), first[0], path)
-        return
-    for number, line in itertools.chain([first] if first[1] else [], numbered):
-        yield number, _json_row(parse_json(line, path, number), path, number)
-
-
-def _rows_of_lines(text: str, line: int, path: str) -> Iterator[tuple[int, dict]]:
-    """The objects of an array, or one after the other, on any number of lines; the text begins in `line`."""
-    text = "\n" * (line - 1) + text.rstrip()  # messages count from the file's first line
-    at, end, decoder, line, counted = line - 1, len(text), json.JSONDecoder(), 1, 0
+def _values_in(text: str, at: int, path: str) -> Iterator[tuple[int, object]]:
+    """The values of an array, or one after the other, on any number of lines, and the line of each. at: their start."""
+    end, decoder, line, counted = len(text), json.JSONDecoder(), 1, 0
     if text[at] == "[":
-        parse_json(text, path)
         at, end = at + 1, end - 1
     while (at := next(_BETWEEN.finditer(text, at)).end()) < end:
         line, counted = line + text.count("\n", counted, at), at
@@ -328,10 +335,11 @@ def _rows_of_lines(text: str, line: int, path: str) -> Iterator[tuple[int, dict]
             value, at = decoder.raw_decode(text, at)
         except (RecursionError, ValueError) as error:
             raise ValueError(f"{path}, line {line}: not JSON: {error}") from None
-        yield line, _json_row(value, path, line)
+        yield line, value
 
 
 def _json_row(value, path: str, line: int) -> dict:
+    """{"labels": {"label": 4.9}} also has "labels.label"."""
     if not isinstance(value, dict):
         raise ValueError(f"{path}, line {line}: expected a JSON object, found {type(value).__name__}")
     return value | dict(_inner_values(value, ""))

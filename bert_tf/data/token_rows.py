@@ -168,7 +168,6 @@ def rows_of_pairs(
 def rows_of_texts(
     texts: Sequence[str], tokenizer: Tokenizer, max_seq_length: int, lower: bool = False
 ) -> tuple[TokenRows, int]:
-    """`rows_of_pairs` of single texts, in lower case on request."""
     encoded = tokenizer.encode_batch([text.lower() for text in texts] if lower else list(texts))
     return rows_of_pairs(((ids, ()) for ids in encoded), tokenizer, max_seq_length)
 
@@ -349,9 +348,6 @@ def document_spans(length: int, room: int, stride: int) -> list[tuple[int, int]]
     return spans
 
 
-# --- examples of several rows: choices of a question, texts that are compared, windows of a text ----------------------
-
-
 @dataclasses.dataclass(frozen=True)
 class GroupedRows(TokenRows):
     """Examples of N token rows each; length, `lengths`, `labels` and `batch` are of examples, the rest is of all rows.
@@ -442,3 +438,27 @@ class WindowRows(TokenRows):
             for name, values in arrays.items()
         }
         return arrays | {name: values[examples] for name, values in self.labels.items()}
+
+
+def rows_of_windows(
+    texts: Sequence, tokenizer: Tokenizer, length: int, stride: int, most: int, warn: Callable
+) -> WindowRows:
+    """Rows of texts, given as ids: of each its windows, at most so many. warn: as in `rows.encode_examples`."""
+    room = length - tokenizer.num_special_tokens(pair=False)
+    rows, counts, truncated, lost, total = [], [], 0, 0, 0
+    for ids in texts:
+        spans = document_spans(len(ids), room, stride)[:most] or [(0, 0)]
+        rows += [tokenizer.build_inputs(ids[start : start + size])[0] for start, size in spans]
+        counts.append(len(spans))
+        beyond = len(ids) - sum(spans[-1])
+        truncated, lost, total = truncated + (beyond > 0), lost + beyond, total + len(ids)
+    message = "%d of %d texts are longer than --max_seq_length=%d; all texts together make %d windows, at most %d each."
+    longer, largest = sum(count > 1 for count in counts), max(counts, default=0)
+    logging.info(message, longer, len(counts), length, len(rows), largest)
+    if truncated:
+        message = "%d of %d texts need more than max_windows=%d windows and lost their ends: %d of %d tokens (%.1f %%)."
+        warn(message, truncated, len(counts), most, lost, total, 100 * lost / total)
+    ids, offsets = flatten(rows)
+    watch_unknown(tokenizer, ids)
+    starts, first_rows = np.diff(offsets).astype(np.int32), np.cumsum([0, *counts], dtype=np.int64)
+    return WindowRows(ids, offsets, starts, {}, first_rows=first_rows, window_length=length, pad_id=tokenizer.pad_id)

@@ -21,6 +21,9 @@ import keras
 import numpy as np
 from keras import ops
 
+if keras.config.backend() == "tensorflow":
+    import tensorflow as tf
+
 _GOLDEN_RATIO = 0x9E3779B9  # its multiples, modulo 2^32, are far apart
 
 
@@ -103,8 +106,6 @@ def in_scope(call: Callable) -> Callable:
             return call(self, inputs, training=training, **arguments)
         number = 0
         if keras.config.backend() == "tensorflow":
-            import tensorflow as tf
-
             # Under tf.distribute all replicas' generators give the same seeds, so each replica folds in its number.
             context = tf.distribute.get_replica_context()
             number = 0 if context is None else context.replica_id_in_sync_group

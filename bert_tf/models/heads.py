@@ -17,7 +17,7 @@ import keras
 from keras import ops
 
 from bert_tf.families import as_config
-from bert_tf.models import layers
+from bert_tf.models import initialize, layers, pretrained
 from bert_tf.models.dropout import dropout, in_scope
 from bert_tf.models.encoder import BertEncoder
 from bert_tf.models.inputs import ENCODER_INPUTS, features_with_labels, select
@@ -99,8 +99,6 @@ class Pretrained:
         Raises:
           FileNotFoundError, ValueError: weights are missing, damaged or don't match; see `pretrained`.
         """
-        from bert_tf.models import pretrained
-
         return pretrained.from_pretrained(cls, path, **arguments)
 
     def save_pretrained(self, directory: str, *, format: str = "bert_tf", **arguments) -> None:
@@ -109,8 +107,6 @@ class Pretrained:
         format: "bert_tf", "tf1" or "huggingface".
         arguments: see `pretrained.save_pretrained`: vocab_file, do_lower_case, strip_accents, overwrite.
         """
-        from bert_tf.models import pretrained
-
         pretrained.save_pretrained(self, directory, format=format, **arguments)
 
     def export(self, filepath: str, format: str = "tf_saved_model", *, input_signature=None, **arguments) -> None:
@@ -129,8 +125,6 @@ class Pretrained:
         Raises:
           ValueError: variables are random, which the weights lacked from which the model was loaded.
         """
-        from bert_tf.models import initialize
-
         if not self.built:
             self.build()
         initialize.check_trained(self)

@@ -243,16 +243,10 @@ def log_initialization(result: Initialization, model: keras.Model, level: int | 
     """Logs what was loaded, and what stays random: at this level, or as a warning unless it is a new output layer."""
     sizes = {name: math.prod(variable.shape) for name, variable in model_variables(model).items()}
     unused = sorted(filter(is_model_variable, result.unused))
-    logging.info(
-        "Initialised %d of %d variables (%s of %s parameters) from %s; %d of its entries are not used%s.",
-        len(result.initialized),
-        len(result.initialized) + len(result.missing),
-        f"{sum(sizes.get(name, 0) for name in result.initialized):,}",
-        f"{sum(sizes.values()):,}",
-        result.checkpoint,
-        len(unused),
-        f" ({abbreviated_list(unused)})" if unused else "",
-    )
+    parameters = f"{sum(sizes.get(name, 0) for name in result.initialized):,} of {sum(sizes.values()):,} parameters"
+    count = f"{len(result.initialized)} of {len(result.initialized) + len(result.missing)} variables ({parameters})"
+    rest = f"{len(unused)} of its entries are not used" + (f" ({abbreviated_list(unused)})" if unused else "")
+    logging.info("Initialised %s from %s; %s.", count, result.checkpoint, rest)
     by_reason: dict[str, list[str]] = {}
     for name in result.missing:
         by_reason.setdefault(result.unused.get(name) or "", []).append(name)

@@ -24,6 +24,9 @@ from keras import ops
 from bert_tf.models.dropout import Drop, apply_dropout, random_bits
 from bert_tf.system.workers import on_cpu
 
+if keras.config.backend() == "tensorflow":
+    import tensorflow as tf
+
 _switches = dict.fromkeys(("fused in inference", "recomputation", "one program"), False)
 _switches["fused"] = keras.config.backend() == "tensorflow"
 
@@ -94,8 +97,6 @@ def fused_enabled() -> bool:
 
 
 def _on_tpu() -> bool:
-    import tensorflow as tf
-
     kinds = (tf.distribute.TPUStrategy, tf.distribute.experimental.TPUStrategy)
     return isinstance(tf.distribute.get_strategy(), kinds)
 
@@ -164,12 +165,9 @@ def bias_activation(x, bias, activation: str = "linear", training: bool = False)
         return ops.add(x, bias)
     if fuses(training) and activation in _SLOPES:
         return _fused_bias_activation(activation)(*_tensors(x, bias))
-    if not training and len(x.shape) == 2 and on_cpu():
-        import tensorflow as tf
-
-        if not tf.executing_eagerly():
-            # TensorFlow makes one oneDNN primitive of a product, its bias and the activation, with float32 inside.
-            return ACTIVATIONS[activation](tf.nn.bias_add(x, bias))
+    if not training and len(x.shape) == 2 and on_cpu() and not tf.executing_eagerly():
+        # TensorFlow makes one oneDNN primitive of a product, its bias and the activation, with float32 inside.
+        return ACTIVATIONS[activation](tf.nn.bias_add(x, bias))
     return ops.cast(ACTIVATIONS[activation](_add_bias(x, bias)), x.dtype)
 
 
@@ -212,7 +210,6 @@ def ordered_fan_out(x, count: int) -> tuple:
     """
     if keras.config.backend() != "tensorflow":
         return (x,) * count
-    import tensorflow as tf
 
     @tf.custom_gradient
     def copies(x):
@@ -230,7 +227,6 @@ def embedding_lookup(table, ids, dense_gradient: bool = False):
     """
     if not dense_gradient or keras.config.backend() != "tensorflow":
         return ops.take(table, ids, axis=0)
-    import tensorflow as tf
 
     @tf.custom_gradient
     def lookup(table):
@@ -275,20 +271,15 @@ def _sample(logits, seeds):
 
 
 # --- fused forms of the chains ---------------------------------------------------------------------------------------
-# TensorFlow is imported inside functions, so that the module also loads if only another backend is installed.
 
 
 def _tensors(*values):
     """Converts values to tensors, since a custom gradient needs special handling for variables as arguments."""
-    import tensorflow as tf
-
     return [tf.convert_to_tensor(value) for value in values]
 
 
 @functools.cache
 def _compiled(function):
-    import tensorflow as tf
-
     return tf.function(function, jit_compile=True, autograph=False)
 
 
@@ -298,16 +289,12 @@ def _dropped(x, rate, key):
 
 def _column_sums(x):
     """The sums over all axes but the last, as a product with ones, which matrix units accumulate in float32."""
-    import tensorflow as tf
-
     rows = tf.reshape(x, [-1, x.shape[-1]])
     return tf.linalg.matvec(rows, tf.ones([tf.shape(rows)[0]], rows.dtype), transpose_a=True)
 
 
 @functools.cache
 def _fused_bias_activation(activation):
-    import tensorflow as tf
-
     forward = _compiled(lambda x, bias: ops.cast(ACTIVATIONS[activation](_add_bias(x, bias)), x.dtype))
 
     @_compiled
@@ -327,8 +314,6 @@ def _fused_bias_activation(activation):
 
 @functools.cache
 def _fused_norm(rate, epsilon, dtype):
-    import tensorflow as tf
-
     @_compiled
     def forward(x, residual, gamma, beta, key):
         normalized, scale = _normalized(_dropped(_float32(x), rate, key) + _float32(residual), epsilon)
@@ -357,8 +342,6 @@ def _fused_norm(rate, epsilon, dtype):
 
 @functools.cache
 def _fused_attention(scale, rate):
-    import tensorflow as tf
-
     @_compiled
     def forward(scores, mask_bias, key):
         probabilities = _softmax(scores, mask_bias, scale)

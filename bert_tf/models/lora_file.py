@@ -61,8 +61,7 @@ def load_lora(model: keras.Model, path: str) -> None:
     The kernels become W + alpha / rank A B, and the head gets the trained values, with its outputs in the order of the
     model's labels: the model is then that of the training, and can be used and saved like any other.
 
-    Args:
-      model: of the class that was trained, built. path: a lora.safetensors, or its folder.
+    model: of the class that was trained, built. path: a lora.safetensors, or its folder.
 
     Raises:
       FileNotFoundError: there is no such file.

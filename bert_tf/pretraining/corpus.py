@@ -25,7 +25,7 @@ from absl import logging
 from bert_tf.system import text_files
 from bert_tf.system.declare import check_values, setting
 from bert_tf.system.messages import warn_once
-from bert_tf.system.storage import is_remote
+from bert_tf.system.storage import gfile, is_remote
 from bert_tf.system.text_files import Progress, TextFile, whole_lines, with_newlines
 
 PIECE_CHARACTERS = 1 << 20
@@ -43,8 +43,7 @@ class TextSettings:
 
     input_format: str = setting(
         "auto",
-        "The format of the files. auto: JSONL by the name (.jsonl, .json, .ndjson, before .gz and the like) or the "
-        "first line, else text.",
+        "The format. auto: JSONL by the name (.jsonl, .json, .ndjson, before .gz) or the first line, else text.",
         heading="Kinds of text",
         choices=("auto", "text", "jsonl"),
     )
@@ -58,9 +57,7 @@ class TextSettings:
         choices=("strict", "replace"),
     )
     encoding: str = text_files.encoding_setting("--input_file")
-    blanks_separate_docs: bool = setting(
-        True, "A blank line ends a document of plain text. false: each file is one document."
-    )
+    blanks_separate_docs: bool = setting(True, "A blank line ends a document of plain text. false: each file is one.")
     joins_files: bool = True
 
     def __post_init__(self):
@@ -132,8 +129,7 @@ class Corpus:
 
     def __init__(self, files: Sequence[str], settings: TextSettings | None = None):
         if any(map(is_remote, files)):
-            import tensorflow as tf  # noqa: F401  before threads do
-
+            gfile()  # imports TensorFlow before threads do
         self.settings = settings = settings or TextSettings()
         if settings.split_sentences:
             sentence_splitter(settings.language)  # fail now if the library is missing

@@ -58,8 +58,7 @@ class RecordSettings:
     )
     strip_accents: bool | None = setting(
         None,
-        "Word pieces: strip accents (é becomes e); must be as it was in create_vocab.py. If unset, as --do_lower_case, "
-        "as in the original.",
+        "Word pieces: strip accents (é becomes e); must be as in create_vocab.py. If unset, as --do_lower_case.",
         heading="Words",
     )
     word_boundaries: str | None = setting(
@@ -101,17 +100,15 @@ class RecordSettings:
     )
     pack_sequences: bool = setting(
         False,
-        "With --masking=dynamic: put several short pairs, which don't attend to each other, into one record, for less "
-        "padding.",
+        "With --masking=dynamic: put several short pairs, which don't attend to each other, into one record.",
     )
     beam_runner: str | None = setting(
         None,
         "Make the shards with Apache Beam: DirectRunner, DataflowRunner, FlinkRunner, SparkRunner, DaskRunner, ... "
-        "Needs pip install 'bert-tf[beam]', for Dask 'bert-tf[dask]'; all workers must be able to reach text, "
-        "vocabulary and output.",
+        "Needs pip install 'bert-tf[beam]', for Dask 'bert-tf[dask]'; workers must reach text, vocabulary and output.",
     )
     beam_option: tuple[str, ...] = setting(
-        (), "A further option for Beam; can be repeated: --beam_option=--project=my-project."
+        (), "An option for Beam; can be repeated: --beam_option=--project=my-project."
     )
 
     @property
@@ -150,8 +147,7 @@ class InstanceSettings:
     )
     short_seq_prob: float = setting(
         0.1,
-        "How often a document's records are made shorter than max_seq_length on purpose, so that the model knows short "
-        "input. 0: never.",
+        "How often a document's records are shorter than max_seq_length, so that models know short input. 0: never.",
         least=0,
         most=1,
     )
@@ -199,8 +195,7 @@ class InstanceSettings:
     )
     favor_shorter_ngram: bool = setting(
         True,
-        "--ngram: n words are drawn in proportion to 1/n. false: the longer, the more often, in the reverse "
-        "proportions.",
+        "--ngram: n words are drawn in proportion to 1/n. false: in the reverse proportions.",
     )
 
     def __post_init__(self):

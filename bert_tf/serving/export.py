@@ -52,7 +52,7 @@ def export_saved_model(
     warm_up: bool = True,
     ids_only: bool = False,
 ) -> str:
-    """Exports the model in a directory as `export_dir/VERSION`, complete or not at all.
+    """Exports the model in a directory as `export_dir/VERSION`, complete or not at all; returns that directory.
 
     Args:
       model_dir: a complete model directory of any format: weights, configuration, vocabulary.
@@ -65,9 +65,6 @@ def export_saved_model(
       text_pairs: a classifier's `serving_default` takes pairs. top_k: guesses for each [MASK].
       warm_up: write requests that a server runs before it reports that it is ready.
       ids_only: nothing takes texts, so that it loads without tensorflow_text; so, too, if a tokenizer has no graph.
-
-    Returns:
-      The directory written.
     """
     new_version(export_dir, version)  # raises before the work
     opened = open_for(model_dir, task)

@@ -47,8 +47,8 @@ def fill_mask(
         raise ValueError(f"fill_mask needs a masked-LM head: {type(model).__name__} has none, BertForMaskedLM has one.")
     check_trained(model, unread=("cls/seq_relationship/",))
     if tokenizer.vocab_size > model.config.vocab_size:
-        sizes = f"{tokenizer.vocab_size} tokens, the model has vocab_size={model.config.vocab_size}"
-        raise ValueError(f"The vocabulary has {sizes}: it was trained with another vocabulary.")
+        sizes = f"has {tokenizer.vocab_size} tokens, but the model has only {model.config.vocab_size}"
+        raise ValueError(f"The vocabulary {sizes} (vocab_size): it was trained with another vocabulary.")
     for text in texts:
         if tokenizer.mask_token not in text:
             raise ValueError(f"There is no {tokenizer.mask_token} in {text!r:.80}: write it for the word to guess.")

@@ -13,6 +13,7 @@ import tensorflow as tf
 from google.protobuf.message import Message
 from tensorflow.core.protobuf import saved_model_pb2
 
+from bert_tf.serving import safe_graph
 from bert_tf.store.open import EXPORT_FILE, GRAPH_FILE, onnx_file
 from bert_tf.system import storage
 from bert_tf.system.messages import abbreviated_list, escape_control_characters
@@ -69,8 +70,6 @@ def _naming(files: str) -> Iterator[None]:
 
 def check_ops(directory: str) -> None:
     """Checks that a SavedModel can only compute, as exports do; see `safe_graph`."""
-    from bert_tf.serving import safe_graph
-
     path = posixpath.join(directory, GRAPH_FILE)
     with _naming(path):
         saved = saved_model_pb2.SavedModel.FromString(read_bytes(path))

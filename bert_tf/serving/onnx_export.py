@@ -48,7 +48,7 @@ def export_onnx(
     max_seq_length: int | None = None,
     top_k: int = 5,
 ) -> str:
-    """Writes `export_dir/VERSION` with model.onnx, or model_int8.onnx, complete or not at all.
+    """Writes `export_dir/VERSION` with model.onnx, or model_int8.onnx, complete or not at all; returns that directory.
 
     Its inputs are those of the SavedModel's signature `serve_ids`: input_ids, input_mask and segment_ids, int32 [B, S]
     (multiple choice: [B, N, S]), and so are its outputs, but for those that repeat an input. Where the answers are made
@@ -58,9 +58,6 @@ def export_onnx(
       model_dir, task, version, top_k: as for `export.export_saved_model`.
       int8: the weights of the matrix products and the word embeddings in 8 bits, by ONNX Runtime's dynamic quantizer.
       max_seq_length: recorded for those who cut texts; the file takes rows up to what the model can take.
-
-    Returns:
-      The directory written.
     """
     export.new_version(export_dir, version)
     opened = export.open_for(model_dir, task)

@@ -12,6 +12,7 @@ import tensorflow as tf
 from bert_tf.data import token_rows
 from bert_tf.data.token_rows import TokenRows
 from bert_tf.models.task_models import BertForSequenceClassification
+from bert_tf.serving import loaded_export
 from bert_tf.store.open import OpenedModel, open_model
 from bert_tf.system.checks import check_integer, check_list, true_or_false
 from bert_tf.system.messages import naming_flag, progress_bar, warn_once
@@ -19,6 +20,7 @@ from bert_tf.system.workers import batches_at_once, mapped_in_order
 from bert_tf.tasks import rows as task_rows
 from bert_tf.tasks.classification import metrics as classification_metrics
 from bert_tf.tasks.classification.data import task_of
+from bert_tf.tasks.classification.settings import trained_on_pairs
 from bert_tf.tasks.rows import InputExample, Task
 from bert_tf.tasks.table import check_task, choose_max_seq_length
 
@@ -38,8 +40,7 @@ class Answerer:
       export: the `loaded_export.Export` of a SavedModel, else None; then tokenizer, files and model are not None. The
         model of an ONNX export is an `OnnxModel`, and its directory has the files of a model directory.
 
-    Args:
-      path, batch_size, trust: see `Predictor`.
+    path, batch_size, trust: see `Predictor`.
     """
 
     tasks: tuple[str, ...]
@@ -56,8 +57,6 @@ class Answerer:
         self.path, self.batch_size = opened.path, batch_size
         self.export = self.tokenizer = self.files = self.model = self._graph = None
         if opened.export:
-            from bert_tf.serving import loaded_export
-
             if opened.is_onnx:
                 self.model = loaded_export.OnnxModel(self.path)
             else:
@@ -187,8 +186,6 @@ class Predictor(Answerer):
             self._gives_probability = "probability" in outputs
             self._pairs = self.export.description.get("pairs")  # whether it was trained on pairs, if that is known
         else:
-            from bert_tf.tasks.classification.settings import trained_on_pairs
-
             self.task, head = task_of(self.model), self.files.head
             with naming_flag(self.path):
                 self._gives_probability = self.task.is_regression and head.gives_probability()

@@ -28,12 +28,10 @@ class QuestionAnswerer(Answerer):
         # {"answer": "Her teacher", "score": 0.93, "start": 0, "end": 11, "nbest": [...]}
 
     Args:
-      path, trust: as for `Predictor`. The settings of a model's training are read from question_answering.json, if
+      path, trust, errors: as for `Predictor`. The settings of training are read from question_answering.json, if
         present: whether there may be no answer, and the threshold for that.
       batch_size: windows (for an export, questions) computed together.
       settings: fields of `WindowSettings` and `PredictionSettings`, e.g. doc_stride=64, max_answer_length=10.
-
-    Raises: as `Predictor` does.
     """
 
     tasks = ("squad",)
@@ -116,11 +114,9 @@ class ChoicePredictor(Answerer):
         # {"choice": 0, "text": "She walks in.", "probabilities": [0.97, 0.03]}
 
     Args:
-      path, trust: as for `Predictor`; a model directory is one as run_swag.py leaves it.
+      path, trust, errors: as for `Predictor`; a model directory is one as run_swag.py leaves it.
       max_seq_length: longer rows lose the last tokens of the longer of both. Default: as for `Predictor`.
       batch_size: questions computed together, each with all its choices.
-
-    Raises: as `Predictor` does.
     """
 
     tasks = ("multiple_choice",)

@@ -33,14 +33,12 @@ class Tagger(Answerer):
         # [{"type": "PER", "text": "Ada Brown", "start": 0, "end": 9, "score": 0.99}, ...]
 
     Args:
-      path, trust: as for `Predictor`; a model directory is one as run_ner.py leaves it, with its tags.
+      path, trust, errors: as for `Predictor`; a model directory is one as run_ner.py leaves it, with its tags.
       max_seq_length: longer texts are tagged in windows of this many tokens. Default: as for `Predictor`.
       batch_size: windows (for an export, texts) computed together.
 
     Attributes:
       labels: the tags in the order of their ids. scheme: "iob2", "bioes", or "plain" for tags that mark no entities.
-
-    Raises: as `Predictor` does.
     """
 
     tasks = ("ner",)

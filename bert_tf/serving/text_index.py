@@ -140,8 +140,7 @@ class TextIndex:
     def load(cls, directory: str, embedder) -> "TextIndex":
         """The index in a folder.
 
-        Args:
-          embedder: the `Embedder` that is to search it: of the same model, pooling and length.
+        embedder: the `Embedder` that is to search it: of the same model, pooling and length.
 
         Raises:
           FileNotFoundError, ValueError: there is no index, it is damaged, or another model made it; names the file.

@@ -13,7 +13,7 @@ import os
 import posixpath
 import re
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -218,17 +218,15 @@ def tensor_value(tensor):
 
 
 def latest_checkpoint(output_dir: str) -> str | None:
-    return next(iter(checkpoints_in(output_dir)), None)
+    return next(iter(checkpoints_among(names_in(output_dir), output_dir)), None)
 
 
-def checkpoints_in(output_dir: str) -> list[str]:
+def checkpoints_among(names: Sequence[str], output_dir: str) -> list[str]:
     """The prefix of the checkpoint that the state file names, or, with a warning, of the newest one that is there, and
-    those of older ones of the same run, the newest first."""
+    those of older ones of the same run, the newest first. names: of all files there."""
     newest, _ = checkpoint_state(output_dir)
-    names = names_in(output_dir)
-    indexed = {int(match[2]): match[1] for match in map(_INDEX_OF_STEP.fullmatch, names) if match}
     with_values = {name.partition(".data-")[0] for name in names if ".data-" in name}
-    left = [posixpath.join(output_dir, indexed[step]) for step in sorted(indexed) if indexed[step] in with_values]
+    left = [posixpath.join(output_dir, name) for name in steps_among(names).values() if name in with_values]
     if newest and exists(newest + INDEX_SUFFIX) and data_files(newest):
         older = left[: left.index(newest)] if newest in left else []
         return [newest, *reversed(older)]
@@ -271,10 +269,19 @@ def _beside(output_dir: str, name: str) -> str:
     return here
 
 
-def saved_steps(output_dir: str) -> dict[int, str]:
-    """step -> prefix of all checkpoints of a run that have an index."""
-    matches = map(_INDEX_OF_STEP.fullmatch, names_in(output_dir))
-    return {int(match[2]): posixpath.join(output_dir, match[1]) for match in matches if match}
+def state_text(names: Sequence[str]) -> str:
+    """The content of the file `checkpoint` for checkpoints of these names, of which the last is the newest.
+
+    Names without a directory: a run that was moved or copied still finds its checkpoints.
+    """
+    lines = [f'model_checkpoint_path: "{names[-1]}"\n'] + [f'all_model_checkpoint_paths: "{name}"\n' for name in names]
+    return "".join(lines)
+
+
+def steps_among(names: Sequence[str]) -> dict[int, str]:
+    """step -> name of the checkpoints of a run that have an index, in order. names: of all files in its folder."""
+    matches = filter(None, map(_INDEX_OF_STEP.fullmatch, names))
+    return dict(sorted((int(match[2]), match[1]) for match in matches))
 
 
 def data_files(prefix: str) -> list[str]:

@@ -16,6 +16,7 @@ from absl import logging
 
 from bert_tf.families.family import REPLACED_TOKEN_HEAD, is_model_variable
 from bert_tf.store.description import ModelFiles
+from bert_tf.store.huggingface import architecture_of
 from bert_tf.store.tensor_files import Weights
 from bert_tf.system import hub
 from bert_tf.system.text_files import exists, is_folder, open_binary
@@ -125,8 +126,6 @@ def card_of(weights: Weights, files: ModelFiles, format: str = "bert_tf") -> str
     """The card of a model with weights of these variables, which are not read, in one of `open.FORMATS`."""
     shapes, head, facts, config = weights.shapes, files.head, files.card, files.needed_config()
     if not (architecture := "ElectraDiscriminator" if REPLACED_TOKEN_HEAD in shapes else head.architecture):
-        from bert_tf.store.huggingface import architecture_of
-
         architecture = architecture_of(shapes, head)
     kind = "sentences" if files.sentences else head.problem_type
     tag, task = _TASKS.get(kind or "") or _TASKS.get(architecture, (None, architecture))

@@ -166,7 +166,10 @@ def _read_variables(reader, path: str) -> list[_Variable]:
 
 def _open(reader, path: str, variables: list[_Variable], is_part: bool = False) -> Weights:
     """`open_checkpoint` of one encoder and its heads. is_part: of an ElectraPretrainer."""
-    scope = _scope(variables, is_part)
+    names = [variable.full_name for variable in variables]
+    scope = "electra" if is_part or any("embedding_projection/kernel" in name for name in names) else "bert"
+    if any(match[1] in _LAYER_SCOPES for match in map(_SHARED_BLOCK.search, names) if match):
+        scope = "albert"
     keys, reasons = _find_variables(variables, path, scope), {}
     if scope == "electra":
         reasons = {keys.pop(name): "no pooler in ELECTRA" for name in list(keys) if name.startswith(pooler(scope))}
@@ -200,13 +203,6 @@ def _open(reader, path: str, variables: list[_Variable], is_part: bool = False) 
     weights = Weights(path, "model_garden", {name: shapes[name] for name in origins}, origins, read, unused, hints)
     variable_names.check_shapes(weights, config, "The configuration that some of the variables show")
     return weights
-
-
-def _scope(variables: list[_Variable], is_part: bool) -> str:
-    names = [variable.full_name for variable in variables]
-    if any(match[1] in _LAYER_SCOPES for match in map(_SHARED_BLOCK.search, names) if match):
-        return "albert"
-    return "electra" if is_part or any("embedding_projection/kernel" in name for name in names) else "bert"
 
 
 def _find_variables(variables: list[_Variable], path: str, scope: str) -> dict[str, str]:

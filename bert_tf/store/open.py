@@ -251,6 +251,12 @@ def open_model(
     return dataclasses.replace(opened, **described)
 
 
+def open_local(path: str, *, is_checked: bool = True) -> OpenedModel:
+    """`open_model` of a local path, where no name on the hub is meant."""
+    weights = open_weights(path)
+    return OpenedModel(**vars(_files_beside(weights, None, is_checked)), path=path, weights=weights)
+
+
 def _part_of(weights: Weights, part: str) -> Weights:
     """One of the models in a file; the file's only one where nothing shows which it is."""
     if part in weights.parts:

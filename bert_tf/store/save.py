@@ -14,7 +14,7 @@ from absl import logging
 
 from bert_tf.families.config import BertConfig
 from bert_tf.families.family import is_model_variable
-from bert_tf.store import bundle, card, variable_names
+from bert_tf.store import bundle, card, huggingface, variable_names
 from bert_tf.store.card import card_of
 from bert_tf.store.description import ModelFiles, config_files, settings_files
 from bert_tf.store.head_config import HUGGINGFACE_CONFIG, HeadConfig
@@ -22,7 +22,7 @@ from bert_tf.store.open import BERT_TF, FORMATS, HUGGINGFACE, Format, has_weight
 from bert_tf.store.tensor_files import Weights, renamed, write_safetensors
 from bert_tf.system import storage
 from bert_tf.system.messages import abbreviated_list
-from bert_tf.system.storage import is_remote, names_in, write_files, write_text_file
+from bert_tf.system.storage import gfile, is_remote, names_in, write_files, write_text_file
 from bert_tf.system.text_files import exists, is_folder
 from bert_tf.text import tokenizer_files
 from bert_tf.text.tokenizer import ROLES
@@ -39,8 +39,6 @@ def write_weights(path: str, format: Format, weights: Weights, config: BertConfi
         names = {name: name for name in weights}
         write_safetensors(path, weights, {"format": "bert_tf"})
     elif format is HUGGINGFACE:
-        from bert_tf.store import huggingface
-
         weights, lines = huggingface.fitted(weights, config, head)
         for line in lines:
             logging.info("%s: %s", path, line)
@@ -60,11 +58,9 @@ def write_description(directory: str, files: ModelFiles) -> None:
 
 
 def write_beside(directory: str, description: Mapping[str, bytes]) -> None:
-    import tensorflow as tf
-
     contents = {posixpath.join(directory, name): content for name, content in description.items()}
     for folder in {posixpath.dirname(path) for path in contents}:
-        tf.io.gfile.makedirs(folder)
+        gfile().makedirs(folder)
     if contents:
         write_files(contents)
 
@@ -181,9 +177,7 @@ def check_writable(
     if with_optimizer and "global_step" not in weights.shapes:
         raise ValueError(f"--with_optimizer: {weights.path} has no optimizer state (no global_step).")
     if kind is HUGGINGFACE:
-        from bert_tf.store.huggingface import names_there
-
-        names_there(weights, config, files.head)
+        huggingface.names_there(weights, config, files.head)
     directory, name = target, kind.file_name or ""
     if kind.takes_prefix and re.search(r"\.ckpt(-[^/]*)?$", target) and not is_folder(target):
         directory, name = posixpath.dirname(target) or ".", posixpath.basename(target)

@@ -22,7 +22,7 @@ from safetensors import SafetensorError, safe_open
 from bert_tf.families.family import is_model_variable
 from bert_tf.system.hub import wrong_checksum
 from bert_tf.system.messages import abbreviated_list
-from bert_tf.system.storage import is_remote, private_folder, written
+from bert_tf.system.storage import gfile, is_remote, private_folder, written
 from bert_tf.system.text_files import read_json, refuse_pointer
 
 _BLOCK_BYTES = 1 << 23
@@ -191,7 +191,11 @@ def open_safetensors(path: str) -> tuple[Shapes, dict[str, str], Reader]:
 
     def read(name: str, _folder=folder) -> np.ndarray:
         if types[name] == "BF16":
-            return _bfloat16(local, name, shapes[name])
+            with open(local, "rb") as file:
+                size = int.from_bytes(file.read(8), "little")
+                begin, _ = json.loads(file.read(size))[name]["data_offsets"]
+            values = np.fromfile(local, "<u2", math.prod(shapes[name]), offset=8 + size + begin)
+            return (values.astype(np.uint32) << 16).view(np.float32).reshape(shapes[name])
         with _opened(local, path) as file:
             value = file.get_tensor(name)
         check(name, value)
@@ -210,23 +214,13 @@ def _crc32c(content: bytes | np.ndarray) -> str:
     return f"{google_crc32c.value(content):08x}"
 
 
-def _bfloat16(local: str, name: str, shape: tuple[int, ...]) -> np.ndarray:
-    with open(local, "rb") as file:
-        size = int.from_bytes(file.read(8), "little")
-        begin, _ = json.loads(file.read(size))[name]["data_offsets"]
-    values = np.fromfile(local, "<u2", math.prod(shape), offset=8 + size + begin)
-    return (values.astype(np.uint32) << 16).view(np.float32).reshape(shape)
-
-
 def _local(path: str) -> tuple[str, tempfile.TemporaryDirectory | None]:
     """A file's local path, and the folder of a remote one's copy, which is there as long as this object."""
     local, folder = path, None
     if is_remote(path):
-        import tensorflow as tf
-
         folder = private_folder()
         local = os.path.join(folder.name, posixpath.basename(path))
-        tf.io.gfile.copy(path, local)
+        gfile().copy(path, local)
     with open(local, "rb") as file:
         refuse_pointer(path, file.read(99))
     if wrong := wrong_checksum(local):
@@ -246,8 +240,6 @@ def _opened(local: str, path: str) -> Generator:
 
 def write_safetensors(path: str, tensors: Mapping[str, np.ndarray], metadata: Mapping[str, str]) -> None:
     """Writes a file, of `Weights` tensor by tensor; but for checksums, the library's writer gives the same bytes."""
-    import tensorflow as tf
-
     shapes = tensors.shapes if isinstance(tensors, Weights) else {name: np.shape(tensors[name]) for name in tensors}
     kinds = {name: np.dtype("int64" if name == "global_step" else "float32") for name in shapes}
     names = sorted(shapes, key=lambda name: (-kinds[name].itemsize, name))  # larger types first, for alignment
@@ -261,7 +253,7 @@ def write_safetensors(path: str, tensors: Mapping[str, np.ndarray], metadata: Ma
     text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
     text += b" " * (-len(text) % 8)
     with written(path) as temporary:
-        with tf.io.gfile.GFile(temporary, "wb") as file:
+        with gfile().GFile(temporary, "wb") as file:
             file.write(len(text).to_bytes(8, "little") + text)
             for name in names:
                 checksum = google_crc32c.Checksum()

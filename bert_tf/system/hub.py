@@ -21,7 +21,7 @@ from absl import logging
 from tqdm import tqdm
 
 from bert_tf.system.messages import abbreviated_list, escape_control_characters, naming_flag, without_logging
-from bert_tf.system.storage import HUB, PAGE, PAGES, PREFIX, names_in, sync
+from bert_tf.system.storage import HUB, PAGE, PAGES, PREFIX, gfile, names_in, sync
 
 WEB = (PREFIX, "https://", "http://")
 NAME = re.compile(r"([a-zA-Z0-9_][a-zA-Z0-9_.-]*/[a-zA-Z0-9_.-]+)(?:@([a-zA-Z0-9_./-]+))?")
@@ -248,7 +248,11 @@ def _wrong_checksum(path: str, announced: str, size: int, changed: int) -> str:
     with contextlib.suppress(OSError), open(note, "rb") as file:
         if file.read() == sound:
             return ""
-    if (found := _checksum(path, announced)) != announced:
+    is_git = len(announced) == 40
+    digest = hashlib.sha1(b"blob %d\0" % os.path.getsize(path)) if is_git else hashlib.sha256()
+    with open(path, "rb") as file:
+        found = hashlib.file_digest(file, lambda: digest).hexdigest()
+    if found != announced:
         return f"the checksum {found}, the hub announces {announced}"
     with contextlib.suppress(OSError):
         sync(path)  # a power cut leaves no note of what it damages
@@ -257,20 +261,11 @@ def _wrong_checksum(path: str, announced: str, size: int, changed: int) -> str:
     return ""
 
 
-def _checksum(path: str, announced: str) -> str:
-    is_git = len(announced) == 40
-    digest = hashlib.sha1(b"blob %d\0" % os.path.getsize(path)) if is_git else hashlib.sha256()
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, lambda: digest).hexdigest()
-
-
 def _noted_commit(name: str, output_dir: str) -> str | None:
     """The commit of a model that a run in output_dir, or in a folder there, has noted, if any."""
     noted, walk, opened = re.compile(rf'"{re.escape(name)}@({COMMIT.pattern})"'.encode()), os.walk, open
     if "://" in output_dir:  # only TensorFlow opens it
-        import tensorflow as tf
-
-        walk, opened = tf.io.gfile.walk, tf.io.gfile.GFile
+        walk, opened = gfile().walk, gfile().GFile
     for folder, _, files in walk(output_dir):
         for file in {"run.json", "settings.json"} & {*files}:
             with opened(posixpath.join(folder, file), "rb") as content:

@@ -47,13 +47,18 @@ def is_on_hub(path: str) -> bool:
     return path.startswith((HUB, PAGES))
 
 
+def gfile():
+    """TensorFlow's file functions, imported when they are used, since that takes seconds."""
+    import tensorflow as tf
+
+    return tf.io.gfile
+
+
 def names_in(folder: str) -> list[str]:
     """The names of a folder's files and folders, sorted; none if there is no such folder."""
     if not is_remote(folder):
         return sorted(os.listdir(folder or ".")) if os.path.isdir(folder or ".") else []
-    import tensorflow as tf
-
-    return sorted(name.rstrip("/") for name in tf.io.gfile.listdir(folder)) if tf.io.gfile.isdir(folder) else []
+    return sorted(name.rstrip("/") for name in gfile().listdir(folder)) if gfile().isdir(folder) else []
 
 
 def paths_beginning_with(start: str) -> list[str]:
@@ -124,13 +129,11 @@ def is_temporary_name(name: str) -> bool:
 
 def remove_temporary_files(paths: Sequence[str]) -> None:
     """Removes what a killed process left half-written of some files, which nobody else may write meanwhile."""
-    import tensorflow as tf
-
     for folder in {os.path.dirname(path) for path in paths}:
         names = {os.path.basename(path) for path in paths if os.path.dirname(path) == folder}
         for name in names_in(folder):
             if is_temporary_name(name) and name[1:].rsplit(".", 2)[0] in names:
-                tf.io.gfile.remove(os.path.join(folder, name))
+                gfile().remove(os.path.join(folder, name))
 
 
 def sync(path: str) -> None:
@@ -167,13 +170,11 @@ def atomic_files(paths: Sequence[str]) -> Generator[list[str]]:
 
     The files are created at the start, so that a folder that can't be written fails before the work.
     """
-    import tensorflow as tf
-
     key = uuid.uuid4().hex[:12]
     temporary = [os.path.join(os.path.dirname(path), f".{os.path.basename(path)}.{key}.tmp") for path in paths]
     try:
         for name in temporary:
-            with tf.io.gfile.GFile(name, "wb") as file:
+            with gfile().GFile(name, "wb") as file:
                 file.write(b"")
         yield temporary
         for name in temporary:
@@ -181,8 +182,8 @@ def atomic_files(paths: Sequence[str]) -> Generator[list[str]]:
         replace_files(dict(zip(temporary, paths, strict=True)))
     except BaseException:
         for name in temporary:
-            if tf.io.gfile.exists(name):
-                tf.io.gfile.remove(name)
+            if gfile().exists(name):
+                gfile().remove(name)
         raise
 
 
@@ -193,23 +194,21 @@ def replace_files(moves: Mapping[str, str], obsolete: Sequence[str] = ()) -> Non
 
     moves: temporary name -> path, in order. obsolete: old files to be removed, those first that readers need.
     """
-    import tensorflow as tf
-
     *others, last = moves.values()
     for path in dict.fromkeys([*obsolete, last] if others else obsolete):
-        if tf.io.gfile.exists(path):
-            tf.io.gfile.remove(path)
+        if gfile().exists(path):
+            gfile().remove(path)
             sync(os.path.dirname(path))
     for source, path in moves.items():
         if path == last:
             for folder in {os.path.dirname(path) for path in others}:
                 sync(folder)
         if is_remote(path) and not is_remote(source):
-            tf.io.gfile.makedirs(os.path.dirname(path))
+            gfile().makedirs(os.path.dirname(path))
             with written(path) as temporary:
-                tf.io.gfile.copy(source, temporary, overwrite=True)
+                gfile().copy(source, temporary, overwrite=True)
         else:
-            tf.io.gfile.rename(source, path, overwrite=True)
+            gfile().rename(source, path, overwrite=True)
     sync(os.path.dirname(last))
 
 
@@ -288,11 +287,9 @@ def write_file(path: str, content: bytes) -> None:
 
 def write_files(contents: Mapping[str, bytes]) -> None:
     """Writes files, by their paths, complete or not at all: see `atomic_files`."""
-    import tensorflow as tf
-
     with atomic_files(list(contents)) as temporary:
         for name, content in zip(temporary, contents.values(), strict=True):
-            with tf.io.gfile.GFile(name, "wb") as file:
+            with gfile().GFile(name, "wb") as file:
                 file.write(content)
 
 
@@ -303,11 +300,9 @@ def write_text_file(path: str, text: str) -> None:
 @contextlib.contextmanager
 def temporary_folder(folder: str) -> Generator[None]:
     """Creates an empty folder, clearing what a killed process left there; removes what is left of it at the end."""
-    import tensorflow as tf
-
     remove_folder(folder)
     try:
-        tf.io.gfile.makedirs(folder)
+        gfile().makedirs(folder)
         yield
     finally:
         remove_folder(folder)
@@ -316,10 +311,8 @@ def temporary_folder(folder: str) -> Generator[None]:
 def remove_folder(folder: str) -> None:
     """Removes a folder, if there is one, with all that is in it; a link in its place or in it is not followed."""
     if is_remote(folder):
-        import tensorflow as tf
-
-        if tf.io.gfile.exists(folder):
-            tf.io.gfile.rmtree(folder)
+        if gfile().exists(folder):
+            gfile().rmtree(folder)
     elif os.path.islink(folder):
         os.unlink(folder)
     elif os.path.exists(folder):
@@ -331,20 +324,16 @@ def link_or_copy(source: str, target: str) -> None:
     try:
         os.link(source, target)
     except OSError:  # a file system without links, or a remote one
-        import tensorflow as tf
-
-        tf.io.gfile.copy(source, target)
+        gfile().copy(source, target)
 
 
 def load_arrays(path: str, names: Collection[str] = ()) -> dict[str, np.ndarray] | None:
     """The arrays that `save_arrays` wrote; None if the file is not there, or, which is logged, is damaged or lacks one
     of `names`: a flipped bit in the archive's directory can hide an array."""
-    import tensorflow as tf
-
-    if not tf.io.gfile.exists(path):
+    if not gfile().exists(path):
         return None
     try:
-        with tf.io.gfile.GFile(path, "rb") as file, np.load(io.BytesIO(file.read()), allow_pickle=False) as stored:
+        with gfile().GFile(path, "rb") as file, np.load(io.BytesIO(file.read()), allow_pickle=False) as stored:
             arrays = dict(stored)  # which checks their checksums
         if lost := sorted({*names} - {*arrays}):
             raise ValueError(f"no {', '.join(lost)}")

@@ -60,10 +60,8 @@ def converted(path: str, encoding: str, errors: str, chunks: Iterable[bytes]) ->
         yield from chunks
         return
     if not wide and (other := _better(first[:FIRST_BYTES], name)) and is_first(path, other):
-        logging.warning(
-            "%s: --encoding=%s gives characters that no text has side by side. It is probably %s: --encoding=%s.",
-            path, encoding, _TITLES[other], other,
-        )  # fmt: skip
+        message = "%s: --encoding=%s gives characters that no text has side by side. It is probably %s: --encoding=%s."
+        logging.warning(message, path, encoding, _TITLES[other], other)
     if name == "utf-16":  # without a byte order mark, Python would take the machine's order
         name = _utf_16_of(first, 0) or name
     decoder = codecs.getincrementaldecoder(name)(errors)

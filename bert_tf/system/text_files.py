@@ -21,7 +21,7 @@ from absl import logging
 from bert_tf.system import hub, text_encodings
 from bert_tf.system.declare import changeable_setting
 from bert_tf.system.messages import abbreviated_list, warn_once
-from bert_tf.system.storage import is_on_hub
+from bert_tf.system.storage import gfile, is_on_hub
 from bert_tf.system.workers import in_threads
 
 UTF_8 = "utf-8"
@@ -295,11 +295,7 @@ def gzip_of(path: str) -> tuple[bool, str]:
 
 def _gfile(path: str):
     """TensorFlow's file functions; None for a local path before TensorFlow, whose import takes seconds, is imported."""
-    if sys.modules.get("tensorflow") is None and "://" not in path:
-        return None
-    import tensorflow as tf
-
-    return tf.io.gfile
+    return gfile() if sys.modules.get("tensorflow") or "://" in path else None
 
 
 def matching_files(path: str) -> dict[str, str]:

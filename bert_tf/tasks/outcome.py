@@ -31,14 +31,15 @@ class Trial:
     """A combination of settings that was trained.
 
     values: of the settings that are searched, if any. results: seed -> metrics on the main dev set.
+    best_models: seed -> the same of the best model, with `step`, if any.
     """
 
     values: Values
     results: Mapping[int, Mapping[str, float]]
+    best_models: Mapping[int, Mapping[str, float] | None] = dataclasses.field(default_factory=dict)
 
     @property
     def summary(self) -> dict[str, dict[str, float]]:
-        """mean, min, max and standard deviation over seeds of each metric."""
         summary = {}
         for name in next(iter(self.results.values())):
             values = np.array([result[name] for result in self.results.values()])
@@ -47,6 +48,10 @@ class Trial:
             summary[name] = {**numbers, "standard_deviation": deviation}
         summary.pop("global_step", None)
         return summary
+
+    @property
+    def by_seed(self) -> dict[str, dict[str, float]]:
+        return {str(seed): dict(values) for seed, values in self.results.items()}
 
     def best_seed(self, main_metric: str) -> int:
         """The seed with the largest value of a metric; the first of equals. One seed needs no metric."""
@@ -62,8 +67,7 @@ def best_of(tried: Sequence[Trial], main_metric: str) -> Trial:
 
 def write_seeds(output_dir: str, tried: Trial, main_metric: str) -> str:
     """Writes seeds.json and copies the results and model of the best output_dir/seed-<seed>; returns the table."""
-    best, summary = tried.best_seed(main_metric), tried.summary
-    seeds = {str(seed): dict(values) for seed, values in tried.results.items()}
+    best, summary, seeds = tried.best_seed(main_metric), tried.summary, tried.by_seed
     text = json.dumps({"best_seed": best, "seeds": seeds, "summary": summary}, indent=2, sort_keys=True)
     _write(output_dir, {run_directory.SEEDS: text}, f"seed-{best}")
     summary = shown_results(summary)
@@ -82,7 +86,7 @@ def write_search(output_dir: str, tried: Sequence[Trial], main_metric: str) -> s
         {
             "settings": dict(trial.values),
             "folder": folder_of(trial.values),
-            "seeds": {str(seed): dict(results) for seed, results in trial.results.items()},
+            "seeds": trial.by_seed,
             "summary": trial.summary,
         }
         for trial in tried
@@ -136,12 +140,14 @@ def table_text(tried: Sequence[Trial], main_metric: str) -> str:
 # --- last words ------------------------------------------------------------------------------------------------------
 
 
-def log_summary(task, run: FineTuningSettings, results: Mapping[str, float], seed: int, last: int) -> None:
-    """Logs the results, where the model is, and the line of Python that uses it.
+def log_summary(task, run: FineTuningSettings, trial: Trial, last: int) -> None:
+    """Logs the results of the best seed, where the model is, and the line of Python that uses it.
 
-    task: a `task.FineTuningTask`. results: of the run with this seed. last: the step where the results say none.
+    task: a `task.FineTuningTask`. last: the step where the results say none.
     """
-    path, metric, step = run.output_dir, task.main_metric, results.get("global_step", last)
+    path, metric, seed = run.output_dir, task.main_metric, trial.best_seed(task.main_metric)
+    results = trial.results[seed]
+    step = results.get("global_step", last)
     of_step = f" of step {step}" if step else ""
     if run.do_train:
         of_step += f", the {'best' if run.use_best_model else 'last'} one"
@@ -153,7 +159,7 @@ def log_summary(task, run: FineTuningSettings, results: Mapping[str, float], see
         return
     if run.do_predict:
         logging.info("Predictions:%s.", of_step)
-    if task.dev_sets and (best := fine_tuning.read_best_results(path)):
+    if task.dev_sets and (best := trial.best_models.get(seed)):
         path, beside = posixpath.join(path, fine_tuning.BEST_MODEL), ")."
         if best["step"] != step and not run.use_best_model:
             advice = "To evaluate and predict with it, run the same command with --use_best_model."

@@ -15,11 +15,11 @@ from absl import logging
 
 from bert_tf.data import token_rows
 from bert_tf.data.tables import Column, TableSettings, quoted
-from bert_tf.data.token_rows import GroupedRows, TokenRows, WindowRows, document_spans, flatten
+from bert_tf.data.token_rows import GroupedRows, TokenRows, WindowRows
 from bert_tf.store.head_config import MAX_WINDOWS, HeadConfig
 from bert_tf.system.messages import abbreviated_list, is_first
 from bert_tf.system.storage import write_text_file
-from bert_tf.text import shown, watch_unknown
+from bert_tf.text import shown
 from bert_tf.text.characters import plain_name
 from bert_tf.text.tokenizer import Tokenizer
 
@@ -168,6 +168,8 @@ def encode_examples(
     token_rows.check_room(tokenizer, max_seq_length)
     if windows and (pair := next((example for example in examples if example.text_b), None)):
         raise ValueError(f"Example {pair.guid} is a pair; a model of windows (--long_texts) takes single texts.")
+    labels = [example.label for example in examples]
+    labels = {} if None in labels else {"label_ids": label_ids(task, labels)}
     texts = [text for example in examples for text in (example.text_a, example.text_b) if text is not None]
     encoded = iter(encode_texts(texts, tokenizer, num_processes))
     pairs = [(next(encoded), () if example.text_b is None else next(encoded)) for example in examples]
@@ -180,10 +182,10 @@ def encode_examples(
         line = f", line {empty[0].line} of its file" if empty[0].line else ""
         message = "A text without any token (empty, or of dropped characters) is in %d of %d examples; the first is "
         warn(message + "%s%s.", len(empty), len(examples), empty[0].guid, line)
-    labels = [example.label for example in examples]
-    labels = {} if None in labels else {"label_ids": label_ids(task, labels)}
     if windows:
-        return _rows_of_windows([first for first, _ in pairs], labels, tokenizer, max_seq_length, windows, warn)
+        texts = [first for first, _ in pairs]
+        rows = token_rows.rows_of_windows(texts, tokenizer, max_seq_length, windows.stride, windows.most, warn)
+        return dataclasses.replace(rows, labels=labels)
     rows, truncated = token_rows.rows_of_pairs(pairs, tokenizer, max_seq_length)
     if truncated:
         message = "Longer than the maximum sequence length, %d tokens, of which the %s are lost: %d of %d examples."
@@ -202,30 +204,6 @@ def label_ids(task: Task, labels: Sequence) -> np.ndarray:
     for row, held in zip(table, labels, strict=True):
         row[[ids[label] for label in held]] = 1.0
     return table
-
-
-def _rows_of_windows(
-    texts: Sequence, labels: dict, tokenizer: Tokenizer, length: int, windows: TextWindows, warn: Callable
-) -> WindowRows:
-    room = length - tokenizer.num_special_tokens(pair=False)
-    rows, counts, truncated, lost, total = [], [], 0, 0, 0
-    for ids in texts:
-        spans = document_spans(len(ids), room, windows.stride)[: windows.most] or [(0, 0)]
-        rows += [tokenizer.build_inputs(ids[start : start + size])[0] for start, size in spans]
-        counts.append(len(spans))
-        beyond = len(ids) - sum(spans[-1])
-        truncated, lost, total = truncated + (beyond > 0), lost + beyond, total + len(ids)
-    message = "%d of %d texts are longer than --max_seq_length=%d; all texts together make %d windows, at most %d each."
-    longer, most = sum(count > 1 for count in counts), max(counts, default=0)
-    logging.info(message, longer, len(counts), length, len(rows), most)
-    if truncated:
-        message = "%d of %d texts need more than max_windows=%d windows and lost their ends: %d of %d tokens (%.1f %%)."
-        warn(message, truncated, len(counts), windows.most, lost, total, 100 * lost / total)
-    ids, offsets = flatten(rows)
-    watch_unknown(tokenizer, ids)
-    starts, first_rows = np.diff(offsets).astype(np.int32), np.cumsum([0, *counts], dtype=np.int64)
-    more = {"first_rows": first_rows, "window_length": length, "pad_id": tokenizer.pad_id}
-    return WindowRows(ids, offsets, starts, labels, **more)
 
 
 def _encode_chunk(texts: list[str], tokenizer: Tokenizer) -> list[list[int]]:
@@ -320,9 +298,6 @@ def write_predictions(
     write_text_file(paths[0], "".join(lines))
     write_text_file(paths[1], "".join("\t".join(map(str, row)) + "\n" for row in numbers))
     return paths
-
-
-# --- --class_weights --------------------------------------------------------------------------------------------------
 
 
 # --- labels -----------------------------------------------------------------------------------------------------------
@@ -427,7 +402,6 @@ def _label(value, task: Task, marked: Sequence[str]) -> str | float | tuple[str,
 
 
 def _names_in(value, task: Task, marked: Sequence[str]) -> Iterator[str]:
-    """The labels that hold in a value."""
     if isinstance(value, dict):
         marks = {_known_label(name, task): mark for name, mark in value.items()}
         value = [marks.get(name) for name in marked]

@@ -65,7 +65,7 @@ def fine_tune(task: FineTuningTask, run: FineTuningSettings) -> dict[str, float]
       FileNotFoundError, OSError, ValueError: a setting, a file or the model does not fit; names the flag.
       NonFiniteLossError, SystemExit: see `loop.train`.
     """
-    run.check(task.settings)
+    task.settings.check(run)
     return run_task(task, with_models(run, begun=run.output_dir))
 
 
@@ -77,7 +77,17 @@ def run_task(task: FineTuningTask, run: FineTuningSettings) -> dict[str, float]:
     with distribution.set_up_run(*runs) as strategy:
         task.is_chief, task.num_replicas = distribution.is_chief(strategy), strategy.num_replicas_in_sync
         task.load(run, files, tokenizer)
-        _match_labels(task, run)
+        # The labels of the model and its teacher are matched with the data's; a run that goes on has its own.
+        head, others, task.adjust = task.files.head, task.other_labels, starting_model.unchanged
+        task.files.description = save.description_of(task.files) if run.do_train else None
+        task.teacher = task.teacher and with_labels_of(task.teacher, head, others)
+        if run.new_head and task.output_layer and not task.earlier.newest:
+            task.adjust = functools.partial(head_config.without, reason="--new_head")
+        elif not (run.do_train and task.earlier.newest):
+            task.adjust = starting_model.adjustment_of(task.starting_head, head, others, trains=run.do_train)
+        for examples in filter(task.is_trained_on, task.dev_sets if run.do_train else ()):
+            message = "The set %s is the training set: results on it say nothing about other texts."
+            logging.warning(message, examples.name)
         steps = [0] * len(runs)
         if run.do_train:
             count = task.num_training_examples()
@@ -90,32 +100,29 @@ def run_task(task: FineTuningTask, run: FineTuningSettings) -> dict[str, float]:
         for number, (values, of_seeds) in enumerate(zip(combinations, plan, strict=True), start=1):
             if run.search:
                 logging.info("Combination %d of %d: %s.", number, len(runs), recipe.combination_text(values))
-            results = {}
+            results, best_models = {}, {}
             for seed, seed_run in of_seeds.items():
                 loop.set_seed(seed, run.deterministic)
-                results[seed] = seed_run.execute()
+                results[seed], best_models[seed] = seed_run.execute(), seed_run.keeper.best
                 if several:
                     keras.backend.clear_session()
-            tried.append(Trial(values, results))
+            tried.append(Trial(values, results, best_models))
             if run.num_seeds > 1 and task.is_chief:
                 table = outcome.write_seeds(_folder_of(run, values), tried[-1], task.main_metric)
         if run.search:
             table = outcome.write_search(run.output_dir, tried, task.main_metric)
         best = outcome.best_of(tried, task.main_metric)
-        seed = best.best_seed(task.main_metric)
         if task.is_chief:
             print(table, end="")
-            outcome.log_summary(task, run, best.results[seed], seed, max(steps))
-        return best.results[seed]
+            outcome.log_summary(task, run, best, max(steps))
+        return best.results[best.best_seed(task.main_metric)]
 
 
 def _prepare(
     task: FineTuningTask, run: FineTuningSettings
 ) -> tuple[FineTuningSettings, list[FineTuningSettings], ModelFiles, Tokenizer]:
-    """The run's settings, those of each combination, its model's files and tokenizer."""
-    earlier = run_directory.find_earlier_run(run.output_dir, vars(task.settings), trains=run.do_train)
-    if run.do_train:
-        earlier.check_is_run()
+    own, trains = vars(task.settings), run.do_train
+    earlier = run_directory.find_earlier_run(run.output_dir, own, trains=trains, may_have_files=not trains)
     if run.search and earlier.newest:
         raise ValueError(f"--output_dir={run.output_dir} already holds a run: choose another one for --search.")
     combinations = run.combinations
@@ -124,29 +131,12 @@ def _prepare(
         run = dataclasses.replace(run, init_checkpoint=run.teacher)
     run, files, tokenizer = task.describe(run, earlier)
     files.max_seq_length = run.max_seq_length
-    starting_model.check_length(files, run)
     whose = f"As {files.config.title} was fine-tuned" if run.do_train else None
     run = recipe.with_recipe(run, files.config.recipe, whose)
     if run.lora_rank is not None and run.lora_alpha is None:  # as in microsoft/LoRA, examples/NLU
         run = dataclasses.replace(run, lora_alpha=2.0 * run.lora_rank)
     runs = [dataclasses.replace(run, **values) for values in combinations]
     return run, runs, files, tokenizer
-
-
-def _match_labels(task: FineTuningTask, run: FineTuningSettings) -> None:
-    """Matches the labels of the model and its teacher with those of the data."""
-    task.files.description = save.description_of(task.files) if run.do_train else None
-    head, others = task.files.head, task.other_labels
-    task.teacher = task.teacher and with_labels_of(task.teacher, head, others)
-    if run.do_train and task.earlier.newest:
-        # It goes on with its own labels, see `EarlierRun.check_model`.
-        task.adjust = starting_model.unchanged
-    elif run.new_head and task.output_layer:
-        task.adjust = functools.partial(head_config.without, reason="--new_head")
-    else:
-        task.adjust = starting_model.adjustment_of(task.starting_head, head, others, trains=run.do_train)
-    for examples in filter(task.is_trained_on, task.dev_sets if run.do_train else ()):
-        logging.warning("The set %s is the training set: results on it say nothing about other texts.", examples.name)
 
 
 def _folder_of(run: FineTuningSettings, values: recipe.Values) -> str:
@@ -173,8 +163,6 @@ def _preload_evaluation_modules() -> None:
 
 
 class _Run(loop.Run):
-    """One run: a seed and its directory, which are in its settings."""
-
     def __init__(
         self, task: FineTuningTask, run: FineTuningSettings, strategy: tf.distribute.Strategy, num_train_steps: int
     ):
@@ -210,7 +198,6 @@ class _Run(loop.Run):
         return super().common_facts() | distribution.facts_of(task.settings, **configs) | facts
 
     def recorded_settings(self) -> dict:
-        """All settings, and what the training data was."""
         task = self.task
         data = f"{task.num_training_examples()} examples, checksum {task.train_rows.checksum}"
         settings = {**dataclasses.asdict(task.settings), **dataclasses.asdict(self.settings)}
@@ -325,7 +312,7 @@ class _Run(loop.Run):
             self.manifest.warn_of_changes()
         elif self.chief:
             task, beginning = self.task, self.files.card.beginning
-            # First, since it marks the directory as that of a run; see `EarlierRun.check_is_run`.
+            # First, since it marks the directory as that of a run; see `run_directory.find_earlier_run`.
             notes = {run_directory.BEGINNING: beginning, run_directory.FINISHED: None}
             self.manifest.record(resumed=step > 0, **notes)
             run_directory.lock_and_record_output_dir(
@@ -334,7 +321,6 @@ class _Run(loop.Run):
             task.write_beside_training(self.output_dir)
 
     def write_records(self, trains: bool) -> None:
-        """Writes the sets as the original's record files."""
         task, run = self.task, self.settings
         records = {"train": task.train_rows} if trains else {}
         for name, sets in ((task.dev_records, task.dev_sets), (task.test_records, task.test_sets)):

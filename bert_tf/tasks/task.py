@@ -134,7 +134,6 @@ class FineTuningTask(abc.ABC):
         return kind.from_pretrained(teacher.files, dtype=dtype, trained=True, **labels)
 
     def num_training_examples(self) -> int:
-        """The number of examples in an epoch."""
         return len(self.train_rows)
 
     def cost_of_example(self, tokens: float, flops: float, model: keras.Model) -> tuple[float, float]:
@@ -186,11 +185,9 @@ class FineTuningTask(abc.ABC):
         """Writes what is predicted for a test set."""
 
     def is_labelled(self, examples: ExampleSet) -> bool:
-        """Whether a test set has labels."""
         return "label_ids" in examples.rows.labels
 
     def score_predictions(self, output_dir: str, examples: ExampleSet, outputs, step: int, batch_size: int) -> None:
-        """Scores a test set that has labels, and writes the results."""
         if self.is_labelled(examples):
             logging.info("Step %d, %s:", step, examples.name)
             path = posixpath.join(output_dir, f"test_results{examples.suffix}.txt")

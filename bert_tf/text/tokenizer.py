@@ -20,7 +20,7 @@ from absl import logging
 
 from bert_tf.system.checks import check_family, check_list, target_directory, true_or_false
 from bert_tf.system.hub import path_of
-from bert_tf.system.storage import write_files
+from bert_tf.system.storage import gfile, write_files
 from bert_tf.system.text_files import read_json_if_there
 from bert_tf.text import characters, transformers_call
 from bert_tf.text.characters import ADDED_TOKENS, SPECIAL_TOKENS_MAP, TOKENIZER, TOKENIZER_CONFIG, AddedTokens
@@ -263,10 +263,8 @@ class Tokenizer(abc.ABC):
     def save_pretrained(self, directory: str) -> None:
         """Writes the vocabulary and tokenizer_config.json, next to a model or alone, for `read_tokenizer` and for
         `transformers`, whose ids are the same but for what docs/from-transformers.md lists."""
-        import tensorflow as tf
-
         directory, contents = target_directory(directory), self.files()
-        existing = set(tf.io.gfile.listdir(directory)) if tf.io.gfile.isdir(directory) else set()
+        existing = set(gfile().listdir(directory)) if gfile().isdir(directory) else set()
         if others := sorted(existing & _VOCABULARIES - contents.keys()):
             raise FileExistsError(f"{directory} has {', '.join(others)} of another tokenizer: remove it.")
         path = posixpath.join(directory, TOKENIZER_CONFIG)
@@ -274,7 +272,7 @@ class Tokenizer(abc.ABC):
         old_limit = {name: value for name, value in old if name == "model_max_length"}
         config = {"tokenizer_class": self.huggingface_class, **old_limit, **self.settings()}
         contents[TOKENIZER_CONFIG] = (json.dumps(config, indent=2, sort_keys=True, ensure_ascii=False) + "\n").encode()
-        tf.io.gfile.makedirs(directory)
+        gfile().makedirs(directory)
         write_files({posixpath.join(directory, name): content for name, content in reversed(contents.items())})
         if self.transformers_differs:
             logging.warning("%s: %s", directory, self.transformers_differs)

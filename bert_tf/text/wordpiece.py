@@ -102,13 +102,13 @@ class BasicTokenizer:
         return self._split(cleaned)
 
     def _split(self, cleaned: str) -> list[str]:
+        return self._decomposed(cleaned).translate(self._splitting).split()
+
+    def _decomposed(self, cleaned: str) -> str:
         # The original lower-cases and normalises word by word. Whitespace stops both the context rule of sigma and the
         # reordering of combining marks, so processing the whole text at once gives the same.
-        if self.do_lower_case:
-            cleaned = cleaned.lower()
-        if self.strip_accents and not cleaned.isascii():
-            cleaned = unicodedata.normalize("NFD", cleaned)
-        return cleaned.translate(self._splitting).split()
+        cleaned = cleaned.lower() if self.do_lower_case else cleaned
+        return unicodedata.normalize("NFD", cleaned) if self.strip_accents and not cleaned.isascii() else cleaned
 
     def clean(self, text: str) -> list[tuple[str, int]]:
         """The characters that cleaning makes of `text`, and the character of `text` that each comes from."""
@@ -116,12 +116,8 @@ class BasicTokenizer:
 
     def normalize(self, text: str) -> str:
         """`text` as it is before punctuation marks are separated; whitespace and CJK characters have spaces."""
-        text = text.translate(self._cleaning)
-        if self.do_lower_case:
-            text = text.lower()
-        if self.strip_accents and not text.isascii():
-            text = unicodedata.normalize("NFD", text).translate(_WITHOUT_ACCENTS)
-        return text
+        text = self._decomposed(text.translate(self._cleaning))
+        return text.translate(_WITHOUT_ACCENTS) if self.strip_accents and not text.isascii() else text
 
     def origins(self, text: str) -> list[int]:
         """The character of `text` that each character of `normalize(text)` comes from."""

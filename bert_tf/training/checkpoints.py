@@ -21,7 +21,7 @@ from absl import logging
 
 from bert_tf.models import initialize
 from bert_tf.store import bundle, variable_names
-from bert_tf.store.bundle import saved_steps, write_bundle
+from bert_tf.store.bundle import write_bundle
 from bert_tf.store.tensor_files import Weights
 from bert_tf.system.messages import announced
 from bert_tf.system.storage import names_in, sync, temporary_folder, write_text_file
@@ -32,15 +32,16 @@ _SET_ASIDE = "damaged."  # before the names of a damaged checkpoint's files
 Used = TypeVar("Used")
 
 
-def use_newest(output_dir: str, use: Callable[[str], Used], may_be_older: bool = True) -> Used | None:
+def use_newest(prefixes: Sequence[str], use: Callable[[str], Used], may_be_older: bool = True) -> Used | None:
     """Uses the newest checkpoint, or if that is damaged, the newest one that is not, with a warning that names both.
 
     The damaged ones are then renamed, so that no later start takes them for checkpoints.
 
+    prefixes: as `bundle.checkpoints_among` has them.
     use: called with a prefix; raises DamagedError. Its result is returned, if there is a checkpoint.
     may_be_older: False: only the newest will do.
     """
-    prefixes, damaged = bundle.checkpoints_in(output_dir), []
+    damaged = []
     for prefix in prefixes:
         try:
             used = use(prefix)
@@ -58,14 +59,7 @@ def use_newest(output_dir: str, use: Callable[[str], Used], may_be_older: bool =
     return None
 
 
-def check_newest(output_dir: str) -> str | None:
-    """The newest checkpoint whose index, which is read before the rest, is whole."""
-    reader = use_newest(output_dir, bundle.CheckpointReader)
-    return reader and reader.prefix
-
-
 def _set_aside(prefix: str) -> None:
-    """Renames a checkpoint's files; of several workers that do it at once, the first."""
     folder, base = posixpath.split(prefix)
     for name in [base + bundle.INDEX_SUFFIX, *map(posixpath.basename, bundle.data_files(prefix))]:
         try:
@@ -88,7 +82,7 @@ def save(output_dir: str, step: int, tensors: Mapping, keep_max: int = 5) -> str
             for suffix in (bundle.DATA_SUFFIX, bundle.INDEX_SUFFIX):
                 sync(posixpath.join(temporary, "model" + suffix))
             # A prefix counts as a checkpoint only while it has an index: the old index goes first, the new comes last.
-            if _exists(output_dir, posixpath.basename(prefix)):
+            if tf.io.gfile.exists(prefix + bundle.INDEX_SUFFIX):
                 _remove(prefix)
             for suffix in (bundle.DATA_SUFFIX, bundle.INDEX_SUFFIX):
                 tf.io.gfile.rename(posixpath.join(temporary, "model" + suffix), prefix + suffix, overwrite=True)
@@ -98,20 +92,20 @@ def save(output_dir: str, step: int, tensors: Mapping, keep_max: int = 5) -> str
     _, listed = bundle.checkpoint_state(output_dir)
     older = [*map(posixpath.basename, listed)]
     # Only those that a run saves: the state file may name others, such as the released weights beside them.
-    existing = {posixpath.basename(path) for path in saved_steps(output_dir).values()} - {posixpath.basename(prefix)}
+    existing = {*bundle.steps_among(names_in(output_dir)).values()} - {posixpath.basename(prefix)}
     names = [name for name in older if name in existing]
     names.append(posixpath.basename(prefix))
     dropped, kept = (names[:-keep_max], names[-keep_max:]) if keep_max else ([], names)
-    _write_state(output_dir, kept)
+    write_text_file(posixpath.join(output_dir, _STATE_FILE), bundle.state_text(kept))
     for name in dropped:
         _remove(posixpath.join(output_dir, name))
     return prefix
 
 
-def _write_state(output_dir: str, names: Sequence[str]) -> None:
-    # Names without a directory: a run that was moved or copied still finds its checkpoints.
-    lines = [f'model_checkpoint_path: "{names[-1]}"\n'] + [f'all_model_checkpoint_paths: "{name}"\n' for name in names]
-    write_text_file(posixpath.join(output_dir, _STATE_FILE), "".join(lines))
+def _remove(prefix: str) -> None:
+    tf.io.gfile.remove(prefix + bundle.INDEX_SUFFIX)
+    for path in bundle.data_files(prefix):
+        tf.io.gfile.remove(path)
 
 
 class Writer:
@@ -136,7 +130,6 @@ class Writer:
         self._thread.start()
 
     def join(self) -> None:
-        """Waits until the last checkpoint is written."""
         if self._thread is not None:
             with announced(f"Saving a checkpoint in {self._output_dir} ..."):
                 self._thread.join()
@@ -144,6 +137,11 @@ class Writer:
         if self._error is not None:
             error, self._error = self._error, None
             raise error
+
+    def newest(self) -> str | None:
+        """The newest checkpoint in the folder, once the last is written."""
+        self.join()
+        return bundle.latest_checkpoint(self._output_dir)
 
     def _write(self, step: int, values: dict) -> None:
         try:
@@ -163,39 +161,28 @@ class Writer:
             logging.error("%s", of_writing)
 
 
-def remove_superseded(output_dir: str, keep_max: int) -> None:
-    """Brings the folder to what `save` would have left, had it not been killed.
+def remove_superseded(output_dir: str, keep_max: int, names: Sequence[str]) -> None:
+    """Brings the folder to what `save` would have left, had it not been killed. names: of all files there.
 
     Checkpoints without a state file are listed in one, so that they are removed in their turn. Those older than all
     that it names are removed, if these are as many as are kept, and so are files of values without an index.
     """
-    (_, listed), steps = bundle.checkpoint_state(output_dir), saved_steps(output_dir)
+    (_, listed), steps = bundle.checkpoint_state(output_dir), bundle.steps_among(names)
+    values = [name for name in names if re.fullmatch(r"model\.ckpt-\d+\.data-\d+-of-\d+", name)]
     listed = {*map(posixpath.basename, listed)}
-    if not listed or not all(_exists(output_dir, name) for name in listed):
-        whole = [posixpath.basename(prefix) for _, prefix in sorted(steps.items()) if bundle.data_files(prefix)]
+    if not listed or not {name + bundle.INDEX_SUFFIX for name in listed} <= {*names}:
+        with_values = {name.partition(".data-")[0] for name in values}
+        whole = [name for name in steps.values() if name in with_values]
         if not whole:
             return
-        _write_state(output_dir, whole)
+        write_text_file(posixpath.join(output_dir, _STATE_FILE), bundle.state_text(whole))
         listed = set(whole)
-    oldest = min((step for step, prefix in steps.items() if posixpath.basename(prefix) in listed), default=0)
-    for step in sorted(steps) if 0 < keep_max <= len(listed) else ():
-        if step < oldest:
-            _remove(steps[step])
-    for name in names_in(output_dir):
-        match = re.fullmatch(r"(model\.ckpt-\d+)\.data-\d+-of-\d+", name)
-        if match and not _exists(output_dir, match[1]):
-            tf.io.gfile.remove(posixpath.join(output_dir, name))
-
-
-def _remove(prefix: str) -> None:
-    """Removes a checkpoint, its index first, without which the rest doesn't count."""
-    tf.io.gfile.remove(prefix + bundle.INDEX_SUFFIX)
-    for path in bundle.data_files(prefix):
-        tf.io.gfile.remove(path)
-
-
-def _exists(output_dir: str, name: str) -> bool:
-    return tf.io.gfile.exists(posixpath.join(output_dir, name + bundle.INDEX_SUFFIX))
+    oldest = min((step for step, name in steps.items() if name in listed), default=0)
+    superseded = [name for step, name in steps.items() if step < oldest] if 0 < keep_max <= len(listed) else []
+    left = {*steps.values()} - {*superseded}
+    orphans = [name for name in values if name.partition(".data-")[0] not in left]
+    for name in (*(name + bundle.INDEX_SUFFIX for name in superseded), *orphans):  # without its index none counts
+        tf.io.gfile.remove(posixpath.join(output_dir, name))
 
 
 # --- what a run starts from -------------------------------------------------------------------------------------------
@@ -227,7 +214,8 @@ def restore(
         _restore_all(everything, adjust(weights))
         return newest, int(weights["global_step"]) if "global_step" in weights else 0  # released weights have none
 
-    resumed = use_newest(output_dir, resume, may_be_older=optimizer is not None)
+    prefixes = bundle.checkpoints_among(names_in(output_dir), output_dir)
+    resumed = use_newest(prefixes, resume, may_be_older=optimizer is not None)
     if resumed:
         newest, step = resumed
         ignored = f" (so --init_checkpoint={init_checkpoint} is not used)" if isinstance(init_checkpoint, str) else ""

@@ -53,8 +53,11 @@ def set_up_devices(devices: DeviceSettings) -> tf.distribute.Strategy:
         if len(tf.config.get_logical_device_configuration(cpu) or [None]) != devices.num_virtual_cpus:
             parts = [tf.config.LogicalDeviceConfiguration()] * devices.num_virtual_cpus
             tf.config.set_logical_device_configuration(cpu, parts)
-    if devices.strategy != "tpu":
-        _grow_gpu_memory()
+    for gpu in tf.config.get_visible_devices("GPU") if devices.strategy != "tpu" else ():
+        try:
+            tf.config.experimental.set_memory_growth(gpu, True)
+        except (RuntimeError, ValueError) as error:  # started already, or split into devices of a given size
+            logging.info("The memory of %s is taken as set up before this run: %s", gpu.name, error)
     strategy = _create_strategy(devices)
     replicas = strategy.num_replicas_in_sync
     names = ", ".join(device.split("/")[-1] for device in strategy.extended.worker_devices)
@@ -91,14 +94,6 @@ def _only(create: Callable, *devices: str) -> tf.distribute.Strategy:
     return create(devices) if devices else create()
 
 
-def _grow_gpu_memory() -> None:
-    for gpu in tf.config.get_visible_devices("GPU"):
-        try:
-            tf.config.experimental.set_memory_growth(gpu, True)
-        except (RuntimeError, ValueError) as error:  # started already, or split into devices of a given size
-            logging.info("The memory of %s is taken as set up before this run: %s", gpu.name, error)
-
-
 def compiles_steps(use_xla: bool | None, strategy: tf.distribute.Strategy) -> bool:
     """Whether the trainer compiles its steps, as the setting says, or if it is None, on GPUs. A TPU does so itself."""
     on_gpus = any("GPU" in device.upper() for device in strategy.extended.worker_devices)
@@ -111,7 +106,6 @@ def is_one_cpu(strategy: tf.distribute.Strategy) -> bool:
 
 
 def check_batch_sizes(strategy: tf.distribute.Strategy, *runs) -> None:
-    """Raises if the replicas, in training with their micro-batches, don't divide a batch evenly."""
     for run in runs:
         trains, evaluates, predicts = (getattr(run, name, False) for name in ("do_train", "do_eval", "do_predict"))
         evaluates |= trains and run.eval_every_steps > 0
@@ -215,7 +209,6 @@ def _mean_of(strategy: tf.distribute.Strategy, shape: tuple[int, ...]) -> Callab
 
 
 def mean(strategy: tf.distribute.Strategy, values) -> np.ndarray:
-    """The mean of each of some numbers over all workers, in float32."""
     values = np.asarray(values, np.float32)
     return _mean_of(strategy, values.shape)(tf.constant(values)).numpy() if are_several(strategy) else values
 

@@ -151,7 +151,6 @@ def cost_of_example(
 
 
 def use_best_model(model: keras.Model, keeper: BestModel, adjust: Adjustment) -> int:
-    """Loads the best model, with its weights adjusted; returns its step."""
     initialize.load_complete(model, adjust(open_ours(keeper.paths[1])))
     if variable_names.has_adapters(model):
         variable_names.clear_adapters(model)  # its kernels have them

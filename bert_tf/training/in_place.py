@@ -68,7 +68,6 @@ class InPlaceAdam:
         return np.bool_(len({*found}) == len(found) and self.addresses.keys() >= {*found})
 
     def update_steps(self, gradients: Sequence, variables: Sequence, learning_rate, factor, counts, step) -> None:
-        """As the optimizer's, in a graph."""
         optimizer, flat = self._optimizer, []
         scale, epsilon = optimizer.correction(step, optimizer.constants)
         beta_1, beta_2 = optimizer.beta_1, optimizer.beta_2

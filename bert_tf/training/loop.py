@@ -27,7 +27,6 @@ from absl import logging
 from tqdm import tqdm
 
 from bert_tf.models import initialize, layers
-from bert_tf.store.bundle import latest_checkpoint
 from bert_tf.store.card import shown_results
 from bert_tf.system import messages
 from bert_tf.system.storage import write_file
@@ -91,7 +90,8 @@ class Run:
     """
 
     def __init__(self, settings, strategy: tf.distribute.Strategy, num_train_steps: int):
-        self.settings, self.strategy, self.num_train_steps = settings, strategy, num_train_steps
+        self.settings = distribution.with_pace_of_first(strategy, settings)
+        self.strategy, self.num_train_steps = strategy, num_train_steps
         self.chief, self.compiles = is_chief(strategy), compiles_steps(settings.use_xla, strategy)
         self.output_dir, self.trains = settings.output_dir, settings.do_train
         self.reading, self.evaluated = contextlib.nullcontext(), {}
@@ -100,7 +100,6 @@ class Run:
         """Restores, trains, evaluates; returns the results of the last evaluation."""
         # Before a model is built: another one's variables would be waited for.
         distribution.compare(self.strategy, self.common_facts)
-        self.settings = distribution.with_pace_of_first(self.strategy, self.settings)
         self.model, optimizer, step = self.build_and_restore()
         trainer, options = self.create_trainer(optimizer) if self.trains else (None, {})
         distribution.compare(self.strategy, lambda: self.restored_facts(optimizer, step))
@@ -124,7 +123,6 @@ class Run:
         return distribution.facts_of(self.settings) | runs
 
     def restored_facts(self, optimizer: keras.optimizers.Optimizer | None, step: int) -> dict[str, object]:
-        """`common_facts` of the weights and moments."""
         model = self.model
         variables = initialize.training_variables(model, optimizer) if optimizer else initialize.all_variables(model)
         values, checksum = initialize.variables_as_weights("", variables), 0
@@ -191,8 +189,7 @@ def train(
                 result = trainer.steps(iterator, pace.count(step))
             step, result, stops = pace.after(step, result)
             if result.pop("failed"):
-                writer.join()
-                raise NonFiniteLossError(_NOT_FINITE % (step - 1, latest_checkpoint(output_dir)))
+                raise NonFiniteLossError(_NOT_FINITE % (step - 1, writer.newest()))
             log.add(step, result)
             at_end = step >= num_train_steps
             if step % settings.save_checkpoints_steps == 0 or at_end or any(stops):
@@ -236,7 +233,6 @@ class _StepsPerCall:
         self._around_call = contextlib.nullcontext()
 
     def count(self, step: int) -> tf.Tensor:
-        """The number of steps from this one on."""
         count = min(self._most, *(period - step % period for period in self._periods if period))
         return tf.constant(min(count, max(1, int(_SECONDS_PER_CALL / self._seconds))))
 
@@ -381,7 +377,6 @@ class TrainingLog:
 
 
 def open_events(folder: str) -> tf.io.TFRecordWriter:
-    """A new file for the events that TensorBoard draws."""
     tf.io.gfile.makedirs(folder)
     name = f"events.out.tfevents.{time.time():.6f}.{platform.node()}.{os.getpid()}"
     writer = tf.io.TFRecordWriter(posixpath.join(folder, name))
@@ -396,7 +391,6 @@ def event(step: int, values: Mapping[str, float]) -> bytes:
 
 
 def repair_last_line(path: str) -> None:
-    """Removes the last line of a file if a kill has torn it."""
     if not tf.io.gfile.exists(path):
         return
     with tf.io.gfile.GFile(path, "rb") as file:

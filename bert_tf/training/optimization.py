@@ -193,7 +193,6 @@ class _DecayingOptimizer(keras.optimizers.Optimizer):
         return self.beta_1, self.beta_2, self.epsilon, self.bias_correction, self.epsilon_after_correction
 
     def decay_rate(self, index: int) -> float | None:
-        """The rate of weight decay of the variable of this index; None: it does not decay."""
         return self.weight_decay_rate if self.decayed[index] else None
 
     def learning_rate_at(self, step):
@@ -202,11 +201,9 @@ class _DecayingOptimizer(keras.optimizers.Optimizer):
         return ops.convert_to_tensor(self._learning_rate(step) if schedule else self._learning_rate)
 
     def step_number(self):
-        """The number of the next step, from 1, float32."""
         return ops.cast(self.iterations, "float32") + 1.0
 
     def update_step(self, gradient, variable, learning_rate, gradient_factor=1.0, apply_update=True, step_number=None):
-        """`update_steps` of one variable."""
         self.update_steps([gradient], [variable], learning_rate, gradient_factor, apply_update, step_number)
 
     def update_steps(

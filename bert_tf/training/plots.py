@@ -36,7 +36,6 @@ _KINDS = {"train": "training", "eval": "evaluation"}  # the legend's names for t
 
 
 def _can_draw(function: str) -> bool:
-    """Whether there is matplotlib; without it a function says that it draws nothing."""
     if missing := missing_packages("plots"):
         logging.warning("%s draws nothing: pip install 'bert-tf[plots]'", function)
     return not missing

@@ -18,10 +18,9 @@ from bert_tf.families.recipe import with_recipe
 from bert_tf.models import distillation
 from bert_tf.pretraining import model_vocabulary
 from bert_tf.store.description import read_config
-from bert_tf.store.open import OpenedModel, open_model
+from bert_tf.store.open import OpenedModel, open_local
 from bert_tf.system.declare import with_models
 from bert_tf.system.messages import naming_flag
-from bert_tf.text.tokenizer_files import is_there
 from bert_tf.training import distribution, loop, run_directory
 from bert_tf.training.pretraining_settings import WARMUP_STEPS, PretrainingSettings, student_family
 from bert_tf.training.pretraining_tasks import LeftToRightTask, PretrainingTask
@@ -64,23 +63,21 @@ def _resolve(
     Returns the settings with the family's recipe; what is in output_dir; the model that the run begins with, or else
     its teacher; the configuration, and its name in messages.
     """
-    opened = None
     earlier = run_directory.find_earlier_run(settings.output_dir, vars(settings), trains=settings.do_train)
     if settings.student_layers:
         settings = dataclasses.replace(settings, init_checkpoint=settings.teacher)
     if not (settings.do_train or settings.init_checkpoint or earlier.newest):
         where = f"--output_dir={settings.output_dir}"
         raise ValueError(f"Nothing to evaluate: no checkpoint in {where}, and no --init_checkpoint.")
-    path, has_config = (
-        settings.init_checkpoint or settings.teacher,
-        bool(settings.bert_size or settings.bert_config_file),
-    )
-    if earlier.newest and has_config and path and not is_there(path):
-        path = None  # what the run began with is gone
-    is_teacher = path == settings.teacher
-    if path:
+    path = settings.init_checkpoint or settings.teacher
+    is_teacher, has_config = path == settings.teacher, bool(settings.bert_size or settings.bert_config_file)
+    try:
         with naming_flag("--teacher") if is_teacher else naming_flag("--init_checkpoint"):
-            opened = open_model(path, is_checked=is_teacher or not has_config)
+            opened = open_local(path, is_checked=is_teacher or not has_config) if path else None
+    except FileNotFoundError:
+        if not (earlier.newest and has_config):
+            raise
+        opened = None  # what the run began with is gone
     if settings.bert_size:
         config, name = config_of_size(settings.bert_size), f"--bert_size={settings.bert_size}"
         if settings.vocab_file:

@@ -191,7 +191,6 @@ class PretrainingSettings(LanguageTeacherSettings, TrainingSettings):
 
     @property
     def records_read(self) -> list[str]:
-        """The settings whose records the run reads."""
         # Smoothed masks depend on the tokens of the training data, in evaluation, too.
         needed = self.do_train or self.mask_smoothing or not self.eval_input_file
         return [*(["input_file"] if needed else []), *(["eval_input_file"] if self.eval_input_file else [])]

@@ -128,7 +128,6 @@ class PretrainingTask(Run):
 
     @staticmethod
     def configure(settings: PretrainingSettings, config: BertConfig, config_name: str) -> None:
-        """Raises if a configuration can't be trained like this."""
         if config.is_causal:
             raise ValueError(
                 f"--objective={settings.objective} needs attention to both sides, but attention is {config.attention} "
@@ -152,7 +151,6 @@ class PretrainingTask(Run):
 
     @functools.cached_property
     def vocabulary(self) -> ModelFiles | None:
-        """Vocabulary and casing of the model."""
         settings = self.settings
         # A student of layers starts from its teacher; one of a configuration has its teacher's vocabulary, too.
         taught = bool(settings.teacher) and (bool(settings.student_layers) or not settings.init_checkpoint)
@@ -202,7 +200,6 @@ class PretrainingTask(Run):
 
     @property
     def flops_per_example(self) -> float:
-        """Model FLOPs of a row, forward and backward."""
         return encoder.pretraining_flops_per_example(self.config, self.settings.max_seq_length, self.predictions)
 
     @property

@@ -98,14 +98,12 @@ class ElectraTask(PretrainingTask):
     # --- the run's directory -----------------------------------------------------------------------------------------
 
     def lock_and_record_output_dir(self, description: Mapping[str, bytes]) -> None:
-        """Also keeps the generator's configuration."""
         super().lock_and_record_output_dir(description)
         run_directory.lock_and_record_output_dir(
             posixpath.join(self.settings.output_dir, "generator"), self.generator_config
         )
 
     def write_parts(self, facts: CardFacts) -> None:
-        """Writes the discriminator and the generator, each into a directory of its own."""
         folder = self.settings.output_dir
         files = read_model_files(folder)
         configs = {"discriminator": self.config, "generator": self.generator_config}

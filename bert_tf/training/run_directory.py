@@ -13,7 +13,7 @@ from absl import logging
 
 from bert_tf.families.config import KEYS_IN_CONFIG, BertConfig
 from bert_tf.store import card, save
-from bert_tf.store.bundle import latest_checkpoint
+from bert_tf.store.bundle import CheckpointReader, checkpoints_among
 from bert_tf.store.description import CardFacts, ModelFiles, config_files, find_config, read_head
 from bert_tf.store.head_config import HEAD_CONFIG, NO_HEAD, HeadConfig, difference
 from bert_tf.store.open import has_optimizer_state, open_weights
@@ -61,23 +61,12 @@ _OTHERS = re.compile(
 class EarlierRun:
     """What the folder of a run has from earlier, read once.
 
-    newest: its newest checkpoint, if any. settings: flags and versions, see `read_settings`. names: of all files.
+    newest: its newest checkpoint, if any. settings: flags and versions, see `read_settings`.
     """
 
     output_dir: str
     newest: str | None = None
     settings: Mapping[str, object] = dataclasses.field(default_factory=dict)
-    names: Sequence[str] = ()
-
-    def check_is_run(self) -> None:
-        """Raises if there are files that a run would replace, but no run."""
-        written = [name for name in self.names if RESULTS.fullmatch(name) or _OTHERS.fullmatch(name)]
-        written = [name for name in written if not is_folder(posixpath.join(self.output_dir, name))]
-        if written and not self.newest and {SETTINGS, SEEDS, SEARCH}.isdisjoint(self.names):
-            raise ValueError(
-                f"--output_dir={self.output_dir} has files that a run would replace, but is not the directory of one "
-                f"(it has no {SETTINGS}): {abbreviated_list(written)}. Choose another directory, or move these away."
-            )
 
     def check_model(self, config: BertConfig, head: HeadConfig = NO_HEAD, part: str = "", trains: bool = True) -> None:
         """Raises if the checkpoints are those of another model.
@@ -109,8 +98,14 @@ class EarlierRun:
             )
 
 
-def find_earlier_run(output_dir: str, own_settings: Collection[str], *, trains: bool) -> EarlierRun:
-    """What is in a folder; raises if that is a run of another script. own_settings: names of this run's."""
+def find_earlier_run(
+    output_dir: str, own_settings: Collection[str], *, trains: bool, may_have_files: bool = True
+) -> EarlierRun:
+    """What is in a folder; raises if that is a run of another script. own_settings: names of this run's.
+
+    trains: damaged checkpoints may be set aside. may_have_files: False: raises where files that a run would replace
+      are, and no run.
+    """
     from bert_tf.training import checkpoints  # it imports TensorFlow
 
     names = names_in(output_dir)
@@ -118,8 +113,16 @@ def find_earlier_run(output_dir: str, own_settings: Collection[str], *, trains: 
     others = [script for name, script in _SCRIPTS.items() if name in settings and name not in own_settings]
     if others:
         raise ValueError(f"--output_dir={output_dir} holds a run of {others[0]}: choose another directory.")
-    newest = checkpoints.check_newest(output_dir) if trains else latest_checkpoint(output_dir)
-    return EarlierRun(output_dir, newest, settings, names)
+    # The index is read before the rest.
+    reader = checkpoints.use_newest(checkpoints_among(names, output_dir), CheckpointReader, may_be_older=trains)
+    written = [name for name in names if RESULTS.fullmatch(name) or _OTHERS.fullmatch(name)]
+    written = [name for name in written if not is_folder(posixpath.join(output_dir, name))]
+    if written and not (may_have_files or reader) and {SETTINGS, SEEDS, SEARCH}.isdisjoint(names):
+        raise ValueError(
+            f"--output_dir={output_dir} has files that a run would replace, but is not the directory of one (it has no "
+            f"{SETTINGS}): {abbreviated_list(written)}. Choose another directory, or move these away."
+        )
+    return EarlierRun(output_dir, reader and reader.prefix, settings)
 
 
 def lock_and_record_output_dir(
@@ -147,12 +150,26 @@ _WRITING = re.compile(r"(model\.ckpt-\d+|(best_model|generator|discriminator)\.\
 
 @contextlib.contextmanager
 def lock_output_dir(output_dir: str, keep_max: int) -> Iterator[None]:
-    """Makes this process the only one that trains in output_dir, and removes what a killed run left half-written.
+    """Makes this process the only one that trains in output_dir, and removes what a killed run left: temporary files,
+    half-written folders and checkpoints that it was about to remove.
 
     Only the process that writes the files enters it. keep_max: as in `checkpoints.save`.
     """
+    import tensorflow as tf
+
+    from bert_tf.training import checkpoints
+
+    folders = _folders_of(output_dir)  # which are listed once it is locked
     with storage.locked(posixpath.join(output_dir, _LOCK), f"--output_dir={output_dir}"):
-        remove_leftovers(output_dir, keep_max)
+        for folder in folders:
+            storage.remove_left_behind(folder)
+            names = names_in(folder)
+            for name in filter(is_temporary_name, names):
+                tf.io.gfile.remove(posixpath.join(folder, name))
+            if folder == output_dir or _RUNS.fullmatch(posixpath.basename(folder)):
+                for name in filter(_WRITING.fullmatch, names):
+                    remove_folder(posixpath.join(folder, name))
+                checkpoints.remove_superseded(folder, keep_max, names)
         yield
 
 
@@ -163,22 +180,6 @@ def _folders_of(output_dir: str) -> Iterator[str]:
         path = posixpath.join(output_dir, name)
         if is_folder(path) and not os.path.islink(path):
             yield from _folders_of(path)
-
-
-def remove_leftovers(output_dir: str, keep_max: int) -> None:
-    """Removes temporary files, half-written folders and checkpoints that a killed run was about to remove."""
-    import tensorflow as tf
-
-    from bert_tf.training import checkpoints
-
-    for folder in _folders_of(output_dir):
-        storage.remove_left_behind(folder)
-        for name in filter(is_temporary_name, names_in(folder)):
-            tf.io.gfile.remove(posixpath.join(folder, name))
-        if folder == output_dir or _RUNS.fullmatch(posixpath.basename(folder)):
-            for name in filter(_WRITING.fullmatch, names_in(folder)):
-                remove_folder(posixpath.join(folder, name))
-            checkpoints.remove_superseded(folder, keep_max)
 
 
 # --- the manifest -----------------------------------------------------------------------------------------------------
@@ -307,7 +308,6 @@ def _versions() -> dict[str, str]:
 
 
 def mark_as_finished(output_dir: str, step: int) -> None:
-    """Notes in run.json that the run ended at a step."""
     _write_settings(output_dir, {**read_settings(output_dir), FINISHED: step})
 
 

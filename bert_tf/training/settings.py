@@ -37,8 +37,6 @@ TaskSettings = TypeVar("TaskSettings")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ModelSettings:
-    """Which model is used, and how its text is read."""
-
     init_checkpoint: str | None = setting(
         None,
         "Weights to start from: a checkpoint, a Hugging Face directory or name (klue/bert-base), or a SavedModel of "
@@ -313,7 +311,6 @@ class FineTuningSettings(OptimizerSettings, TeacherSettings, TrainingSettings, M
 
     @property
     def keeps_optimizer(self) -> bool:
-        """Whether checkpoints are kept after the run, with their optimizer state."""
         return self.keep_checkpoint_max is not None
 
     @property
@@ -323,8 +320,8 @@ class FineTuningSettings(OptimizerSettings, TeacherSettings, TrainingSettings, M
         return {"max_seq_length": self.max_seq_length, "static_padding": static}
 
     def check(self, task_settings) -> None:
-        """Raises if settings contradict each other, or files or folders are not there; reads no model, which may be a
-        name on the hub. task_settings: those of the run's task."""
+        """Raises if settings contradict each other, or folders are not there; reads no model, which may be a name on
+        the hub. task_settings: those of the run's task, whose own `check` calls this one."""
         self.check_flags()
         for name in () if self.do_train else {"class_weights", "mine_hard_negatives"} & {*vars(task_settings)}:
             if getattr(task_settings, name):
@@ -334,7 +331,6 @@ class FineTuningSettings(OptimizerSettings, TeacherSettings, TrainingSettings, M
             is_run = os.path.exists(f"{folder}/run.json") or os.path.exists(f"{folder}/checkpoint")
             if not is_run and folder == (start if os.path.isdir(start) else os.path.dirname(start)):
                 raise ValueError(f"--output_dir={self.output_dir} is the folder of --init_checkpoint: choose another.")
-        task_settings.check(self)
 
     def check_flags(self) -> None:
         """`check` without the task."""
@@ -360,13 +356,11 @@ class FineTuningSettings(OptimizerSettings, TeacherSettings, TrainingSettings, M
                 dataclasses.replace(self, search=None, **values).check_flags()
 
     def check_dev_set(self, there: bool, advice: str) -> None:
-        """Raises if flags choose by results on a dev set and there is none."""
         chosen = ("search", "num_seeds", "early_stopping_patience", "use_best_model")
         for name in () if there else non_default_settings(self, chosen):
             raise ValueError(f"--{name} chooses by the results on a dev set{advice}.")
 
     def check_files(self, check: Callable[[str, str], object] | None = None, **files: str | None) -> None:
-        """Raises if an action has no file. files: flag -> path, in the order of train, eval, predict."""
         for action, (name, file) in zip(("do_train", "do_eval", "do_predict"), files.items(), strict=True):
             if getattr(self, action) and not file:
                 raise ValueError(f"--{action} needs --{name}.")
@@ -374,11 +368,10 @@ class FineTuningSettings(OptimizerSettings, TeacherSettings, TrainingSettings, M
                 check(file, f"--{name}")
 
     def check_tables(self, files: FileSettings) -> None:
-        """Raises if the file of an action is not given, not there, or empty."""
         self.check_files(check_file, **{name: getattr(files, name) for name in ("train_file", "dev_file", "test_file")})
 
 
 def checked_settings(kind: type[TaskSettings], values: Flags) -> tuple[FineTuningSettings, TaskSettings]:
-    """The settings of a fine-tuning run and of its task from a script's flags; see `FineTuningSettings.check`."""
+    """The settings of a fine-tuning run and of its task from a script's flags, checked."""
     task_settings = settings_of(kind, values)
-    return settings_of(FineTuningSettings, values, lambda run: run.check(task_settings)), task_settings
+    return settings_of(FineTuningSettings, values, task_settings.check), task_settings

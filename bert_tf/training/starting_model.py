@@ -41,6 +41,8 @@ def describe_model(values: FineTuningSettings, newest: str | None, head: str | N
     if not values.do_train and not newest and head in opened.head.untrained:
         raise ValueError(f"--init_checkpoint: the output layer ({head}) was saved untrained: give --do_train.")
     opened.head = dataclasses.replace(opened.head, untrained=())
+    if values.do_train or not opened.head.window_pooling:  # else the length in training will be taken
+        check_length(opened, values)
     tokenizer = make_tokenizer(opened, values)
     # For a resumed run see `EarlierRun.check_model`. With another configuration either side may lack layers.
     if values.init_checkpoint and not newest and not values.bert_config_file:

@@ -163,7 +163,6 @@ class Trainer:
         return {**state.sums, "gradient_norm": state.gradient_norm, "failed": state.failed}
 
     def first_state(self) -> State:
-        """The state at the first step of a call."""
         names = [*self.objective.sum_names, "loss", "steps", "skipped"]
         return State(
             tf.convert_to_tensor(self.optimizer.iterations),
@@ -194,7 +193,6 @@ class Trainer:
         return _add_parts(part, self._parts, part(0))
 
     def _updated(self, sums: dict, gradients: list, squares: list, totals: dict, state: State) -> State:
-        """Updates the variables by the gradient of the whole batch; returns the state after the step."""
         optimizer, loss_scale = self.optimizer, state.loss_scale
         updated = [(g, s, v) for g, s, v in zip(gradients, squares, self._variables, strict=True) if g is not None]
         gradients, squares, variables = zip(*updated, strict=True)

@@ -56,7 +56,6 @@ class TeacherSettings:
         return value_of(self, "distillation_temperature")
 
     def check_teacher(self) -> None:
-        """Raises if settings make no sense, or need a teacher."""
         for name in () if self.teacher else non_default_settings(self, setting_group(type(self), DISTILLATION)):
             raise ValueError(f"--{name} is for distillation: give --teacher.")
         for name in ("init_checkpoint", "bert_config_file", "bert_size", "init_with_optimizer"):

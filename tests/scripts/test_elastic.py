@@ -82,16 +82,8 @@ def test_the_others_end_when_a_worker_is_lost_and_the_same_command_goes_on(numbe
     last = (tmp_path / f"worker-{1 - number}.log").read_text().splitlines()[-1]
     assert re.search(rf"error: worker {number} \(localhost:\d+\) has ended or can't be reached: start all", last), last
     # Not the largest of saved_steps: the chief may have been killed between writing a checkpoint and naming it.
-<<<<<<< HEAD
     step = int(latest_checkpoint(str(tmp_path / "out")).rpartition("-")[2])
-    shorter = command(
-        data, tmp_path / "out", distribution_strategy="multi_worker_mirrored", **flags, stop_at_step=step + 5
-    )
-    with workers([shorter] * 2, tmp_path) as processes:
-=======
-    step = checkpoints.read_global_step(checkpoints.latest_checkpoint(str(tmp_path / "out")))
     with workers([command(data, tmp_path / "out", **flags, stop_at_step=step + 5)] * 2, tmp_path) as processes:
->>>>>>> tests
         assert [process.wait() for process in processes] == [0, 0]
     log = (tmp_path / "worker-0.log").read_text()
     assert f"Resuming at step {step} from" in log

@@ -26,7 +26,7 @@ from bert_tf import BertForSequenceClassification, FullTokenizer, read_tokenizer
 from bert_tf.serving import export
 from bert_tf.serving.text_index import TextIndex
 from bert_tf.store import bundle
-from bert_tf.store.bundle import find_bundle, latest_checkpoint
+from bert_tf.store.bundle import checkpoints_among, find_bundle, latest_checkpoint
 from bert_tf.store.open import find_export
 from bert_tf.store.save import files_in
 from bert_tf.system import storage
@@ -133,8 +133,9 @@ def save_checkpoint(folder: str, version: int) -> None:
 
 
 def read_checkpoint(folder: str) -> list:
-    checkpoints.remove_superseded(folder, 5)
-    return checkpoints.use_newest(folder, lambda prefix: bundle.CheckpointReader(prefix).get_tensor("x")).tolist()
+    checkpoints.remove_superseded(folder, 5, storage.names_in(folder))
+    prefixes = checkpoints_among(storage.names_in(folder), folder)
+    return checkpoints.use_newest(prefixes, lambda prefix: bundle.CheckpointReader(prefix).get_tensor("x")).tolist()
 
 
 def save_export(folder: str, version: int, key: str) -> None:

@@ -113,7 +113,7 @@ def test_the_last_epoch_and_the_last_step_are_evaluated_once(examples, epochs, e
     run = FineTuningSettings(
         output_dir="out", do_train=True, train_batch_size=batch, num_train_epochs=epochs, eval_every_steps=every
     )
-    task = types.SimpleNamespace(is_chief=True, files=None, teacher=None, dev_sets=[1], train_rows=range(examples))
+    task = types.SimpleNamespace(earlier=None, files=None, teacher=None, dev_sets=[1], train_rows=range(examples))
     count = number_of_steps(examples, batch, epochs)
     one = script._Run(task, run, tf.distribute.OneDeviceStrategy("CPU:0"), count)
     assert [step for step in range(1, count + 1) if one.is_due(step)] == steps
@@ -159,6 +159,8 @@ def test_combinations_and_seeds_are_runs_in_folders_of_their_own(folder, tmp_pat
     made = []
 
     class Run:
+        keeper = types.SimpleNamespace(best=None)
+
         def __init__(self, _, run, *others):
             self.run = run
             made.append((os.path.relpath(run.output_dir, tmp_path), run.seed, run.learning_rate, run.train_batch_size))
@@ -305,10 +307,9 @@ def test_what_is_said(tmp_path, caplog, results, best, settings, said):
     task = types.SimpleNamespace(
         name="squad", dev_sets=texts, main_metric="eval_f1", known_texts=lambda: texts, answers=answers
     )
-    (tmp_path / "best_model").mkdir()
-    (tmp_path / "best_model" / "eval_results.json").write_text(json.dumps(best))
+    trial = outcome.Trial({}, {7: results}, {7: best})
     with caplog.at_level("INFO"):
-        outcome.log_summary(task, FineTuningSettings(output_dir=str(tmp_path), **settings), results, 7, 96)
+        outcome.log_summary(task, FineTuningSettings(output_dir=str(tmp_path), **settings), trial, 96)
     lines = [message.replace(str(tmp_path), "out") for message in caplog.messages]
     if "do_train" in settings:
         python = lines.pop()

@@ -198,7 +198,8 @@ def test_nothing_behind_a_link_is_removed(tmp_path):
     (out / "run.json").write_text("{}")
     for name in ("best_model", "eval", "seed-7"):
         (out / name).symlink_to(tmp_path / "victim")
-    run_directory.remove_leftovers(str(out), 1)
+    with run_directory.lock_output_dir(str(out), 1):
+        pass
     source = out / folder_of(TRIED[0].values)
     (source / "best_model").mkdir(parents=True)
     (source / "best_model" / "vocab.txt").write_text("new")

@@ -21,7 +21,7 @@ from helpers.warm import HANG_SECONDS
 from bert_tf import BertConfig, BertForPreTraining, PretrainingObjective, create_optimizer
 from bert_tf.models import initialize
 from bert_tf.store import bundle
-from bert_tf.store.bundle import CheckpointReader, DamagedError, latest_checkpoint
+from bert_tf.store.bundle import CheckpointReader, DamagedError, checkpoints_among, latest_checkpoint, steps_among
 from bert_tf.store.open import open_weights
 from bert_tf.store.tensor_files import Weights
 from bert_tf.system import storage
@@ -85,7 +85,7 @@ def test_weights_that_no_run_saved_are_never_removed(tmp_path):
     listed = ["bert_model.ckpt", f"{tmp_path}/../{tmp_path.name}/bert_model.ckpt", "model.ckpt-2"]
     lines = [f'all_model_checkpoint_paths: "{name}"\n' for name in listed]
     (tmp_path / "checkpoint").write_text('model_checkpoint_path: "model.ckpt-2"\n' + "".join(lines))
-    checkpoints.remove_superseded(folder, 1)
+    checkpoints.remove_superseded(folder, 1, storage.names_in(folder))
     checkpoints.save(folder, 3, {"a": np.ones(2, "float32")}, keep_max=1)
     assert sorted(path.name for path in tmp_path.glob("*.index")) == ["bert_model.ckpt.index", "model.ckpt-3.index"]
     assert (tmp_path / "bert_model.ckpt.data-00000-of-00001").exists()
@@ -113,7 +113,7 @@ def test_a_checkpoint_that_a_kill_left_unlisted_is_removed_in_its_turn(named, tm
     if named:
         lines = [f'model_checkpoint_path: "{named[-1]}"', *(f'all_model_checkpoint_paths: "{name}"' for name in named)]
         state.write_text("\n".join(lines) + "\n")
-    checkpoints.remove_superseded(folder, 2)
+    checkpoints.remove_superseded(folder, 2, storage.names_in(folder))
     assert latest_checkpoint(folder).endswith("model.ckpt-3") and "ckpt-1" not in state.read_text()
     for step in (6, 9):
         checkpoints.save(folder, step, {"a": np.zeros(2)}, keep_max=2)
@@ -122,7 +122,7 @@ def test_a_checkpoint_that_a_kill_left_unlisted_is_removed_in_its_turn(named, tm
     for path in (tmp_path / "other").glob("model.ckpt-3.*"):
         path.rename(tmp_path / path.name)
     for keep_max, remains in ((3, True), (2, False)):  # an older one goes where as many as are kept are listed
-        checkpoints.remove_superseded(folder, keep_max)
+        checkpoints.remove_superseded(folder, keep_max, storage.names_in(folder))
         assert (tmp_path / "model.ckpt-3.index").exists() == remains and (tmp_path / "model.ckpt-6.index").exists()
 
 
@@ -186,8 +186,8 @@ def test_one_after_the_other(held, tmp_path):
         held.set()
         for step in (2, 3):
             writer.save(step, {"a": np.ones(2, np.float32)})
-            assert f"{tmp_path}/model.ckpt-{step - 1}" in checkpoints.saved_steps(str(tmp_path)).values()
-    assert sorted(checkpoints.saved_steps(str(tmp_path))) == [2, 3]
+            assert f"model.ckpt-{step - 1}" in steps_among(os.listdir(tmp_path)).values()
+    assert list(steps_among(os.listdir(tmp_path))) == [2, 3]
 
 
 def test_an_error_ends_the_run_at_the_next_save_or_at_the_end(monkeypatch, tmp_path, caplog):
@@ -225,7 +225,7 @@ def test_training_does_not_wait(held, tmp_path):
 
     threading.Thread(target=release_when_a_step_is_done, daemon=True).start()
     train(tmp_path, 4, evaluate=lambda step: {})
-    assert sorted(checkpoints.saved_steps(str(tmp_path))) == [2, 4]
+    assert list(steps_among(os.listdir(tmp_path))) == [2, 4]
 
 
 def test_after_sigterm_the_checkpoint_is_there_before_the_end(held, tmp_path):
@@ -237,7 +237,7 @@ def test_after_sigterm_the_checkpoint_is_there_before_the_end(held, tmp_path):
     with pytest.raises(SystemExit) as raised:
         held.set()
         train(tmp_path, 8, evaluate=terminate)
-    assert raised.value.code == loop.EXIT_CODE_TERMINATED and max(checkpoints.saved_steps(str(tmp_path))) == 4
+    assert raised.value.code == loop.EXIT_CODE_TERMINATED and max(steps_among(os.listdir(tmp_path))) == 4
 
 
 NAMES = ("a/kernel", "global_step")
@@ -284,7 +284,7 @@ def test_a_finished_run_goes_on_from_before_its_damaged_end(tmp_path):
 def test_the_newest_whole_one_is_used(damage, suffix, tmp_path, caplog):
     save_steps(tmp_path, 1, 2, 3)
     DAMAGE[damage](tmp_path / f"model.ckpt-3.{suffix}")
-    assert checkpoints.use_newest(str(tmp_path), read_all)["global_step"] == 2
+    assert checkpoints.use_newest(checkpoints_among(os.listdir(tmp_path), str(tmp_path)), read_all)["global_step"] == 2
     assert latest_checkpoint(str(tmp_path)) == f"{tmp_path}/model.ckpt-2"
     if damage == "missing":
         assert f"names no checkpoint that is there; {tmp_path}/model.ckpt-2 is the newest" in caplog.text
@@ -293,7 +293,7 @@ def test_the_newest_whole_one_is_used(damage, suffix, tmp_path, caplog):
     left = sorted(path.name for path in tmp_path.glob("*ckpt-3*"))
     assert left == [f"damaged.model.ckpt-3.{name}" for name in ("data-00000-of-00001", "index")]
     save_steps(tmp_path, 3)
-    assert checkpoints.use_newest(str(tmp_path), read_all)["global_step"] == 3
+    assert checkpoints.use_newest(checkpoints_among(os.listdir(tmp_path), str(tmp_path)), read_all)["global_step"] == 3
 
 
 @pytest.mark.parametrize("whole", [(), (1, 2)])
@@ -303,7 +303,7 @@ def test_nothing_is_renamed_where_none_is_used(whole, tmp_path):
         DAMAGE["cut off"](tmp_path / f"model.ckpt-{step}.data-00000-of-00001")
     before = sorted(os.listdir(tmp_path))
     with pytest.raises(DamagedError, match=r"model\.ckpt-3: its values can't be read"):
-        checkpoints.use_newest(str(tmp_path), read_all, may_be_older=not whole)
+        checkpoints.use_newest(checkpoints_among(os.listdir(tmp_path), str(tmp_path)), read_all, may_be_older=not whole)
     assert sorted(os.listdir(tmp_path)) == before
 
 
@@ -311,7 +311,8 @@ def test_nothing_is_renamed_where_none_is_used(whole, tmp_path):
 def test_what_is_checked_before_anything_else(damage, suffix, tmp_path):
     save_steps(tmp_path, 1, 2)
     DAMAGE[damage](tmp_path / f"model.ckpt-2.{suffix}")
-    assert checkpoints.check_newest(str(tmp_path)) == f"{tmp_path}/model.ckpt-1"
+    earlier = run_directory.find_earlier_run(str(tmp_path), (), trains=True)
+    assert earlier.newest == f"{tmp_path}/model.ckpt-1"
 
 
 @pytest.mark.parametrize("seed", [0, *slow(1)])
@@ -359,14 +360,15 @@ def test_files_are_on_the_disk_before_they_are_named(tmp_path, monkeypatch):
 def test_a_run_begins_among_no_files_that_it_would_replace(tmp_path):
     (tmp_path / "notes.md").write_text("mine")
     (tmp_path / "seed-1").mkdir()
-    run_directory.find_earlier_run(str(tmp_path), (), trains=True).check_is_run()
-    run_directory.find_earlier_run(str(tmp_path / "new"), (), trains=True).check_is_run()
+    options = {"own_settings": (), "trains": True, "may_have_files": False}
+    run_directory.find_earlier_run(str(tmp_path), **options)
+    run_directory.find_earlier_run(str(tmp_path / "new"), **options)
     for name in ("eval_results.txt", "vocab.txt"):
         (tmp_path / name).write_text("mine")
     with pytest.raises(ValueError, match=r"a run would replace, .* \(it has no run.json\): eval_results.txt, voc"):
-        run_directory.find_earlier_run(str(tmp_path), (), trains=True).check_is_run()
+        run_directory.find_earlier_run(str(tmp_path), **options)
     (tmp_path / "run.json").write_text("{}")
-    run_directory.find_earlier_run(str(tmp_path), (), trains=True).check_is_run()
+    run_directory.find_earlier_run(str(tmp_path), **options)
 
 
 @pytest.mark.slow  # in small: above

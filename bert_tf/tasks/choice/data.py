@@ -160,8 +160,6 @@ def _label_of(value, first: str, count: int, path: str, line: int) -> int:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ChoiceSettings(tables.TableSettings, tables.FileSettings):
-    """Columns of files of multiple choice."""
-
     context: str | None = setting(
         None,
         "Column of the context, by name, or by number from 0 if the file has no header. If no columns are named: "
@@ -185,6 +183,7 @@ class ChoiceSettings(tables.TableSettings, tables.FileSettings):
         return Columns(context, question or None, tuple(map(plain_name, self.choices)), label or "label")
 
     def check(self, run: FineTuningSettings) -> None:
+        run.check(self)
         run.check_dev_set(run.do_eval, ": give --do_eval")
         self.check_predictions(run.do_predict)
         if bool(self.context) != bool(self.choices):

@@ -14,7 +14,16 @@ import numpy as np
 from absl import logging
 
 from bert_tf.data import token_rows
-from bert_tf.data.tables import by_name, copied_columns, field_of, quoted, read_rows, text_of, warn_of_left_out
+from bert_tf.data.tables import (
+    by_name,
+    copied_columns,
+    field_of,
+    position_of,
+    quoted,
+    read_rows,
+    text_of,
+    warn_of_left_out,
+)
 from bert_tf.data.token_rows import TokenRows, check_tokenizer, permutation
 from bert_tf.system.checks import check_list, list_of_names, list_of_strings
 from bert_tf.tasks.rows import InputExample, Split, Task, encode_examples, label_ids, plain_label, read_labels
@@ -30,36 +39,7 @@ def split_path(task: Task, split: Split, directory: str = "") -> str:
     return posixpath.join(directory, split.file.format(language=task.language))
 
 
-def _find_columns(task: Task, split: Split, row: list | dict, path: str, line: int) -> tuple[list, list | None]:
-    """Where a file's rows have text_a, text_b, label and guid, by its first row; and that row if it is a header."""
-    named = isinstance(row, dict)
-    header = row if split.has_header and not named else None
-    if header is not None:
-        for column, name in split.header_names.items():
-            other = header[column] if -len(header) <= column < len(header) else None
-            if other != name:
-                raise ValueError(
-                    f"{path}, line 1: column {column} should be {name!r} and is {other!r}: not a file of --task_name="
-                    f"{task.name}. The header is {quoted(header)}."
-                )
-        names = _LABEL_NAMES.intersection(header) - {split.text_a, split.text_b}
-        if split.label is None and names:
-            logging.warning("%s, line 1: a test set has no labels; %s is not used.", path, quoted(names))
-
-    def resolved(column):
-        if isinstance(column, tuple):
-            return tuple(map(resolved, column))
-        if named or not isinstance(column, str):
-            return column
-        if column not in header:
-            raise ValueError(f"{path}, line 1: no column {column!r}; the header has {quoted(header)}")
-        return header.index(column)
-
-    return [*map(resolved, (split.text_a, split.text_b, split.label, split.guid))], header
-
-
 def read_examples(task: Task, split: Split, directory: str = "") -> list[InputExample]:
-    """The examples of a split, in the order of the file."""
     return read_split(task, split, directory)[0]
 
 
@@ -81,8 +61,21 @@ def _rows(task: Task, split: Split, path: str) -> Iterator[tuple]:
     names = [name for name in split.columns if isinstance(name, str)] or None
     for index, (line, row) in enumerate(read_rows(path, split.table, names)):
         if columns is None:
-            columns, header = _find_columns(task, split, row, path, line)
-        source = copied_columns(by_name(row, header), split.table, path, line, not split.has_header)
+            header = row if split.has_header and isinstance(row, list) else None
+            for column, name in split.header_names.items() if header else ():
+                other = header[column] if -len(header) <= column < len(header) else None
+                if other != name:
+                    raise ValueError(
+                        f"{path}, line 1: column {column} should be {name!r} and is {other!r}: not a file of "
+                        f"--task_name={task.name}. The header is {quoted(header)}."
+                    )
+            unused = _LABEL_NAMES.intersection(header or ()) - {split.text_a, split.text_b}
+            if split.label is None and unused:
+                logging.warning("%s, line 1: a test set has no labels; %s is not used.", path, quoted(unused))
+            wanted = split.text_a, split.text_b, split.label, split.guid
+            columns = [position_of(column, header, path) for column in wanted]
+        cells = by_name(row, header)
+        source = copied_columns(cells, split.table, path, line, not split.has_header)
         if row is header:  # which has all names
             continue
         if split.keep and isinstance(row, list):

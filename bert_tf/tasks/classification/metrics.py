@@ -3,7 +3,6 @@
 Metrics are those of scikit-learn and SciPy.
 """
 
-import dataclasses
 import posixpath
 
 import numpy as np
@@ -52,26 +51,6 @@ METRICS = {
     # KLUE-STS's: two texts mean the same from 3 of 5 on.
     "f1_at_3": lambda labels, scores: _f1("binary")(np.asarray(labels) >= 3.0, np.asarray(scores) >= 3.0),
 }
-
-
-def with_best_metric(task: Task, best: str | None, weighted: bool) -> Task:
-    """The task, with the metric that chooses its best model first.
-
-    best: --best_metric, with or without "eval_". weighted: whether classes have weights in the loss.
-    """
-    metrics = ["accuracy", "macro_f1", "matthews"] + ["f1"] * (len(task.labels or ()) == 2)
-    if task.is_regression:
-        metrics = ["pearson", "spearman", "f1_at_3"]
-    elif task.multi_label:
-        metrics = ["micro_f1", "macro_f1"]
-    if best is None and weighted and task.metrics[0] == "accuracy":
-        best = "macro_f1"
-    if best is None:
-        return task
-    best = best.removeprefix("eval_")
-    if best not in metrics:
-        raise ValueError(f"--best_metric={best}: this task has {', '.join(metrics)}.")
-    return dataclasses.replace(task, metrics=tuple(dict.fromkeys((best, *task.metrics))))
 
 
 def probabilities(task: Task, logits: np.ndarray) -> np.ndarray:

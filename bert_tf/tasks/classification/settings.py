@@ -15,10 +15,9 @@ from bert_tf.system import checks
 from bert_tf.system.checks import check_file
 from bert_tf.system.declare import ORIGINAL, declared_in, setting, setting_group
 from bert_tf.system.messages import abbreviated_list, naming_flag
-from bert_tf.system.storage import is_remote
 from bert_tf.system.text_files import UTF_8
 from bert_tf.tasks.classification.data import find_task, read_split, split_path
-from bert_tf.tasks.rows import Split, Task
+from bert_tf.tasks.rows import InputExample, Split, Task
 from bert_tf.text.characters import plain_name
 from bert_tf.text.tokenizer_files import directory_of
 from bert_tf.training.run_directory import settings_of_model
@@ -28,7 +27,6 @@ BALANCED = "balanced"
 
 
 def class_weights_setting(of: str):
-    """The setting `class_weights`; of: what has a class."""
     return setting(
         None,
         f"Weights of the classes in the loss, LABEL=WEIGHT,LABEL=WEIGHT (1 for the others), or balanced: the number of "
@@ -109,13 +107,39 @@ class ClassificationSettings(TableSettings, FileSettings):
         return (self.task_name or "").lower() == "custom"
 
     def check(self, run: FineTuningSettings) -> None:
+        run.check(self)
         self.check_predictions(run.do_predict)
         if not self.task_name:
             raise ValueError("Which task? Give --task_name.")
         if self.is_custom:
-            self._check_own_files(run)
+            if not self.text_a:
+                raise ValueError("--task_name=custom needs --text_a, the column of the text, by name or number.")
+            for name in ("data_dir", "language"):
+                if getattr(self, name):
+                    raise ValueError(f"--{name} is for GLUE's tasks, not for --task_name=custom.")
+            if (run.do_train or run.do_eval) and not self.label:
+                raise ValueError("--task_name=custom needs --label, the column of the label, to train or evaluate.")
+            run.check_files(train_file=self.train_file, dev_file=self.dev_file, test_file=self.test_file)
+            if run.do_train:
+                run.check_dev_set(bool(self.dev_file), ": give --dev_file")
+            needed = {"train": run.do_train, "dev": run.do_train or run.do_eval, "test": run.do_predict}
+            files = [(f"--{kind}_file", getattr(self, f"{kind}_file")) for kind in needed if needed[kind]]
+            checks.check_different({f"--{name}": getattr(self, name) for name in ("text_a", "text_b", "label")})
+            declared_task(self)
         else:
-            self._check_glue(run)
+            task = find_task(self.task_name, self.language)
+            for name in _CUSTOM:
+                if (value := getattr(self, name)) and value != UTF_8:
+                    own = f"--task_name={self.task_name} has its own files"
+                    raise ValueError(f"--{name} is for --task_name=custom; {own}.")
+            if not self.data_dir:
+                raise ValueError(f"--task_name={self.task_name} needs --data_dir, the folder with its files.")
+            dev, test = (next(iter(splits.values()), None) for splits in (task.dev, task.test))
+            read = {"do_train": task.train, "do_eval": dev, "do_predict": test}
+            read = [split for action, split in read.items() if split and getattr(run, action)]
+            files = [("--data_dir", split_path(task, split, self.data_dir)) for split in read]
+        for flag, path in files:
+            check_file(path, flag)
 
     def check_texts(self, source: str) -> None:
         """Compares the columns with those that the weights at `source` were trained on, where run.json tells them."""
@@ -123,35 +147,6 @@ class ClassificationSettings(TableSettings, FileSettings):
         if pairs not in (None, bool(self.text_b)):
             was, now = ("two texts", "one") if pairs else ("one text", "two")
             logging.warning("%s was trained on %s an example, and this run gives it %s (--text_b).", source, was, now)
-
-    def _check_own_files(self, run: FineTuningSettings) -> None:
-        if not self.text_a:
-            raise ValueError("--task_name=custom needs --text_a, the column of the text, by name or number.")
-        for name in ("data_dir", "language"):
-            if getattr(self, name):
-                raise ValueError(f"--{name} is for GLUE's tasks, not for --task_name=custom.")
-        if (run.do_train or run.do_eval) and not self.label:
-            raise ValueError("--task_name=custom needs --label, the column of the label, to train or evaluate.")
-        run.check_files(train_file=self.train_file, dev_file=self.dev_file, test_file=self.test_file)
-        if run.do_train:
-            run.check_dev_set(bool(self.dev_file), ": give --dev_file")
-        needed = {"train": run.do_train, "dev": run.do_train or run.do_eval, "test": run.do_predict}
-        for kind, is_needed in needed.items():
-            check_file(getattr(self, f"{kind}_file") if is_needed else None, f"--{kind}_file")
-        checks.check_different({f"--{name}": getattr(self, name) for name in ("text_a", "text_b", "label")})
-        declared_task(self)
-
-    def _check_glue(self, run: FineTuningSettings) -> None:
-        task = find_task(self.task_name, self.language)
-        for name in _CUSTOM:
-            if (value := getattr(self, name)) and value != UTF_8:
-                raise ValueError(f"--{name} is for --task_name=custom; --task_name={self.task_name} has its own files.")
-        if not self.data_dir:
-            raise ValueError(f"--task_name={self.task_name} needs --data_dir, the folder with its files.")
-        dev, test = (next(iter(splits.values()), None) for splits in (task.dev, task.test))
-        for action, split in {"do_train": task.train, "do_eval": dev, "do_predict": test}.items():
-            if getattr(run, action) and split and not is_remote(self.data_dir):
-                check_file(split_path(task, split, self.data_dir), "--data_dir")
 
 
 _CUSTOM = (
@@ -211,14 +206,21 @@ def declared_task(settings: ClassificationSettings) -> Task:
 
 def custom_task(settings: ClassificationSettings) -> Task:
     """`declared_task`; its labels are by default those found in the training file, numbers by size, others by name."""
-    task, train_file = declared_task(settings), settings.train_file
+    task = declared_task(settings)
     if task.is_regression or task.labels:
         return task
     if task.train is None:
         raise ValueError("Which classes are there? Give --train_file, or --labels=first,second,...")
     with naming_flag("--train_file"):
-        examples, marked = read_split(task, task.train)
-        check_training_labels(train_file, examples, by_number=not task.train.has_header)
+        return _with_labels_found(task, settings, *read_split(task, task.train))
+
+
+def _with_labels_found(
+    task: Task, settings: ClassificationSettings, examples: Sequence[InputExample], marked: Sequence[str]
+) -> Task:
+    """The task with the labels of the training file. marked: see `read_split`."""
+    train_file = settings.train_file
+    check_training_labels(train_file, examples, by_number=not task.train.has_header)
     labels = {label for row in examples for label in (row.label if task.multi_label else (row.label,))} | {*marked}
     ordered = sorted(labels, key=int if all(map(INTEGER.fullmatch, labels)) else None)
     if len(ordered) < (1 if task.multi_label else 2):
@@ -226,6 +228,67 @@ def custom_task(settings: ClassificationSettings) -> Task:
         raise ValueError(f"--train_file: {train_file}: {found}: there is nothing to learn.")
     logging.info("%d classes in %s: %s", len(ordered), train_file, ", ".join(ordered[:20]))
     return dataclasses.replace(task, labels=tuple(ordered), marks=bool(marked))
+
+
+def read_sets(
+    task: Task, settings: ClassificationSettings, run: FineTuningSettings
+) -> tuple[Task, dict[str, dict[str, list[InputExample]]]]:
+    """The task, with its labels, and the examples of the "train", "dev" and "test" sets of a run, by their names; only
+    the further ones (mismatched) may be missing."""
+    has_labels = task.is_regression or bool(task.labels)
+    if not has_labels and task.train is None:
+        raise ValueError("Which classes are there? Give --train_file, or --labels=first,second,...")
+    needed = {"train": run.do_train, "dev": run.do_eval, "test": run.do_predict}
+    also = {"train": not has_labels, "dev": run.do_train, "test": False}
+    splits = {"train": {"train": task.train} if task.train else {}, "dev": task.dev, "test": task.test}
+    sets: dict[str, dict[str, list[InputExample]]] = {"train": {}, "dev": {}, "test": {}}
+    for kind, action in (("train", "do_train"), ("dev", "do_eval"), ("test", "do_predict")):
+        read, is_needed = sets[kind], needed[kind]
+        for name, split in splits[kind].items() if is_needed or also[kind] else ():
+            try:
+                with naming_flag(f"--{kind}_file") if settings.is_custom else naming_flag("--data_dir"):
+                    examples, marked = read_split(task, split, settings.data_dir or "")
+                    if not has_labels:
+                        task, has_labels = _with_labels_found(task, settings, examples, marked), True
+            except FileNotFoundError as error:
+                if not read and (kind != "dev" or is_needed or settings.dev_file):
+                    raise
+                if not read:
+                    logging.info("No evaluation while training: %s", error)
+                    break
+                logging.info("%s does not exist and is left out.", split_path(task, split, settings.data_dir))
+                continue
+            logging.info("%s: %d examples", name, len(examples))
+            if kind != "test" and any(row.label is None for row in examples):
+                raise ValueError(f"--{action}: the set {name} has examples without label.")
+            read[name] = examples
+        if is_needed and not read:
+            raise ValueError(f"--{action}: the task {task.name} has no {kind} set here.")
+    if not run.do_train:
+        sets["train"] = {}
+    for dev in sets["dev"].values() if settings.is_custom and run.do_train else ():
+        warn_of_known_texts(sets["train"]["train"], dev)
+    return task, sets
+
+
+def with_best_metric(task: Task, best: str | None, weighted: bool) -> Task:
+    """The task, with the metric that chooses its best model first.
+
+    best: --best_metric, with or without "eval_". weighted: whether classes have weights in the loss.
+    """
+    metrics = ["accuracy", "macro_f1", "matthews"] + ["f1"] * (len(task.labels or ()) == 2)
+    if task.is_regression:
+        metrics = ["pearson", "spearman", "f1_at_3"]
+    elif task.multi_label:
+        metrics = ["micro_f1", "macro_f1"]
+    if best is None and weighted and task.metrics[0] == "accuracy":
+        best = "macro_f1"
+    if best is None:
+        return task
+    best = best.removeprefix("eval_")
+    if best not in metrics:
+        raise ValueError(f"--best_metric={best}: this task has {', '.join(metrics)}.")
+    return dataclasses.replace(task, metrics=tuple(dict.fromkeys((best, *task.metrics))))
 
 
 _NAMES_OF_LABELS = {"category", "class", "gold_label", "label", "labels", "score", "sentiment", "target"}

@@ -7,19 +7,18 @@ from absl import logging
 from bert_tf.models import task_models
 from bert_tf.store.head_config import MAX_WINDOWS, HeadConfig
 from bert_tf.system.declare import value_of
-from bert_tf.system.messages import naming_flag
 from bert_tf.tasks import rows as task_rows
 from bert_tf.tasks.classification import data, metrics
 from bert_tf.tasks.classification.settings import (
     WINDOW_FLAGS,
     ClassificationSettings,
     class_weights,
-    custom_task,
-    warn_of_known_texts,
+    declared_task,
+    read_sets,
+    with_best_metric,
 )
 from bert_tf.tasks.table import TASKS
 from bert_tf.tasks.task import LOGGED_EXAMPLES, ExampleSet, FineTuningTask
-from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.training.settings import FineTuningSettings
 
 
@@ -100,60 +99,34 @@ class ClassificationTask(FineTuningTask):
 
     def load(self, run, files, tokenizer):
         settings, weights = self.settings, self.settings.class_weights
-        if settings.is_custom:
+        if not settings.is_custom:
+            task = data.find_task(settings.task_name, settings.language)
+        else:
             stored = None if run.do_train or settings.regression else self.starting_head
             if not settings.labels and stored and stored.labels:
                 settings = dataclasses.replace(settings, labels=stored.labels)  # predicting needs no train file
-            task = custom_task(settings)
-        else:
-            task = data.find_task(settings.task_name, settings.language)
-        self.task = task = metrics.with_best_metric(task, settings.best_metric, weights is not None)
-        architecture, problem_type = TASKS[self.name].architecture, task.problem_type
-        files.head = dataclasses.replace(
-            files.head, architecture=architecture, labels=task.labels, problem_type=problem_type
-        )
-        self.files, self.main_metric = files, f"eval_{task.metrics[0]}"
-        actions = {"train": run.do_train, "dev": run.do_train or run.do_eval, "test": run.do_predict}
-        sets = {kind: self._sets(kind, run, tokenizer) for kind, is_needed in actions.items() if is_needed}
-        self.dev_sets, self.test_sets = sets.get("dev", []), sets.get("test", [])
-        if run.do_train:
-            train = sets["train"][0]
+            task = declared_task(settings)
+        task, read = read_sets(task, settings, run)
+        self.task = task = with_best_metric(task, settings.best_metric, weights is not None)
+        if weights is not None:
+            if task.problem_type != "single_label_classification":
+                raise ValueError("--class_weights is for tasks with one class an example.")
+            numbers = {label: number for number, label in enumerate(task.labels)}
+            ids = [numbers[example.label] for example in read["train"]["train"]]
+            self.class_weights = class_weights(weights, task.labels, ids)
+        run.check_dev_set(bool(read["dev"]) or not run.do_train, ", and the task has no dev set")
+        encoded = {kind: [] for kind in read}
+        for kind, sets in read.items():
+            for name, examples in sets.items():
+                self.takes_pairs |= examples[0].text_b is not None
+                rows = task_rows.encode_examples(examples, task, tokenizer, run.max_seq_length, windows=self.windows)
+                encoded[kind].append(ExampleSet(name, rows, examples, f"_{name}" if encoded[kind] else ""))
+        self.dev_sets, self.test_sets, self.main_metric = encoded["dev"], encoded["test"], f"eval_{task.metrics[0]}"
+        what = {"architecture": TASKS[self.name].architecture, "problem_type": task.problem_type}
+        self.files, files.head = files, dataclasses.replace(files.head, labels=task.labels, **what)
+        for train in encoded["train"]:
             task_rows.log_examples(train.examples[:LOGGED_EXAMPLES], train.rows, tokenizer)
             self.train_rows, files.head = train.rows, dataclasses.replace(files.head, pairs=self.takes_pairs)
-            for examples in self.dev_sets if settings.is_custom else ():
-                warn_of_known_texts(train.examples, examples.examples)
-            if weights is not None:
-                if problem_type != "single_label_classification":
-                    raise ValueError("--class_weights is for tasks with one class an example.")
-                self.class_weights = class_weights(weights, task.labels, train.rows.labels["label_ids"])
-            run.check_dev_set(bool(self.dev_sets), ", and the task has no dev set")
-
-    def _sets(self, kind: str, run: FineTuningSettings, tokenizer: Tokenizer) -> list[ExampleSet]:
-        """The "train", "dev" or "test" sets, encoded; only the further ones (mismatched) may be missing."""
-        task, settings, sets = self.task, self.settings, []
-        action = {"train": "do_train", "dev": "do_eval", "test": "do_predict"}[kind]
-        splits = {"train": {"train": task.train} if task.train else {}, "dev": task.dev, "test": task.test}[kind]
-        for name, split in splits.items():
-            try:
-                with naming_flag(f"--{kind}_file" if settings.is_custom else "--data_dir"):
-                    examples = data.read_examples(task, split, settings.data_dir or "")
-            except FileNotFoundError as error:
-                if not sets and (kind != "dev" or run.do_eval or settings.dev_file):
-                    raise
-                if not sets:
-                    logging.info("No evaluation while training: %s", error)
-                    break
-                logging.info("%s does not exist and is left out.", data.split_path(task, split, settings.data_dir))
-                continue
-            logging.info("%s: %d examples", name, len(examples))
-            self.takes_pairs |= bool(examples) and examples[0].text_b is not None
-            rows = task_rows.encode_examples(examples, task, tokenizer, run.max_seq_length, windows=self.windows)
-            if kind != "test" and "label_ids" not in rows.labels:
-                raise ValueError(f"--{action}: the set {name} has examples without label.")
-            sets.append(ExampleSet(name, rows, examples, f"_{name}" if sets else ""))
-        if not sets and getattr(run, action):
-            raise ValueError(f"--{action}: the task {task.name} has no {kind} set here.")
-        return sets
 
     def create_model(self, dtype):
         config, head = self.files.config, self.files.head

@@ -12,7 +12,7 @@ from bert_tf.system.text_files import encoding_setting, warn_of_tables
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.text.tokenizer_files import directory_of
 from bert_tf.training.settings import DeviceSettings, ModelSettings
-from bert_tf.training.starting_model import make_tokenizer
+from bert_tf.training.starting_model import check_length, make_tokenizer
 
 _FORMAT_BY_ENDING = {".json": "json", ".jsonl": "json", ".npz": "npz", ".tfrecord": "tfrecord"}
 
@@ -106,10 +106,10 @@ class FeatureSettings(DeviceSettings, ModelSettings):
 
 
 def describe_model(settings: FeatureSettings) -> tuple[OpenedModel, Tokenizer, tuple[int, ...]]:
-    """The model, its tokenizer and the requested layers, checked against each other."""
     names = ("bert_config_file", "vocab_file", "do_lower_case", "strip_accents")
     flags = {name: getattr(settings, name) for name in names}
     opened = open_for_script(settings.init_checkpoint, **flags, is_checked=True)
+    check_length(opened, settings)
     tokenizer = make_tokenizer(opened, settings)
     of_lines = settings.layers is None and settings.pooling == "sentence"
     layers = parse_layers("-1" if of_lines else value_of(settings, "layers"), opened.config.num_hidden_layers)

@@ -35,8 +35,6 @@ _LONG_SENTENCE = 200  # words: a file of so many has more than one
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Layout:
-    """How files of words and tags are read."""
-
     column_separator: str = setting(
         "auto",
         "The column separator. space: any run of spaces and tabs. auto: tab if the first word's line has one.",
@@ -327,8 +325,6 @@ def lines_of_rows(path: str, word_column: int, tag_column: int, encoding: str) -
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class NerSettings(Layout):
-    """Files of words and tags, and how a model learns them."""
-
     train_file: str | None = setting(
         None, "Words and tags to train on; files separated by commas, or a glob.", heading="Your files"
     )
@@ -367,6 +363,7 @@ class NerSettings(Layout):
     class_weights: str | None = class_weights_setting("tagged words")
 
     def check(self, run: FineTuningSettings) -> None:
+        run.check(self)
         names = ("train_file", "dev_file", "test_file")
         run.check_files(check_input_files, **{name: getattr(self, name) for name in names})
         run.check_dev_set(run.do_eval, ": give --do_eval")
@@ -375,7 +372,6 @@ class NerSettings(Layout):
 
 
 def tags_by_sentence(sentences: Sequence[Sentence], tags: Sequence[str]) -> list[list[str]]:
-    """The tags of all words, split into sentences."""
     ends = np.cumsum([len(sentence.words) for sentence in sentences]).tolist()
     return [list(tags[start:end]) for start, end in zip([0, *ends], ends, strict=False)]
 

@@ -165,7 +165,6 @@ def strict_entities(tags: Sequence[str]) -> list[Entity]:
 
 
 def tags_of(entities: Iterable[Entity], length: int, scheme: str) -> list[str]:
-    """The tags of a sentence of `length` words in a scheme."""
     tags = [OUTSIDE] * length
     previous = None
     for entity in sorted(entities, key=lambda entity: entity.start):
@@ -306,7 +305,6 @@ def report(gold: Tags, predicted: Tags, *, plain: bool = False) -> str:
 
 
 def _counts(gold: Tags, predicted: Tags, entities_of: Callable[[Sequence[str]], list[Entity]]) -> dict:
-    """type -> numbers of entities that are right, predicted, and gold; sorted by type."""
     truth, guesses = (
         {(number, entity) for number, tags in enumerate(sentences) for entity in entities_of(tags)}
         for sentences in (gold, predicted)

@@ -159,8 +159,6 @@ def _parse_range(score_range: Sequence[str | float], flag: str = "--score_range"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SimilaritySettings(tables.TableSettings, tables.FileSettings):
-    """Columns of files of texts, pooling and loss."""
-
     text_a: str | None = setting(
         None,
         "Column of the first text, by name, or by number from 0 if the file has no header. If no columns are named: "
@@ -267,6 +265,7 @@ class SimilaritySettings(tables.TableSettings, tables.FileSettings):
         return size
 
     def check(self, run: FineTuningSettings) -> None:
+        run.check(self)
         run.check_dev_set(run.do_eval, ": give --do_eval")
         self.check_predictions(run.do_predict)
         if bool(self.text_a) != bool(self.text_b):

@@ -340,6 +340,7 @@ class SquadSettings:
         return "dev_file" if self.dev_file else "predict_file"
 
     def check(self, run: FineTuningSettings) -> None:
+        run.check(self)
         if self.null_score_diff_threshold and not self.version_2_with_negative:
             raise ValueError("--null_score_diff_threshold is for --version_2_with_negative.")
         if self.metric == "squad" and (self.dev_file or run.do_eval):

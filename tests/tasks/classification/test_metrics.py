@@ -20,7 +20,7 @@ from bert_tf.tasks import outcome
 from bert_tf.tasks import task as fine_tuning_task
 from bert_tf.tasks.choice import data as choice_data
 from bert_tf.tasks.choice.data import ChoiceExample
-from bert_tf.tasks.classification import data
+from bert_tf.tasks.classification import data, settings
 from bert_tf.tasks.classification import metrics as classification_encode
 from bert_tf.tasks.classification.metrics import METRICS, evaluate
 from bert_tf.tasks.ner import encode as ner_encode
@@ -82,12 +82,12 @@ def test_the_metric_that_chooses_the_best_model():
         (SEVERAL, "eval_macro_f1", False, ("macro_f1", "micro_f1")),  # as the log and eval_results.txt have it
         (numbers, "f1_at_3", False, ("f1_at_3", "pearson", "spearman")),
     ):
-        assert classification_encode.with_best_metric(task, best, weighted).metrics == metrics
+        assert settings.with_best_metric(task, best, weighted).metrics == metrics
     for task, best in ((three, "f1"), (numbers, "accuracy"), (SEVERAL, "accuracy")):
         with pytest.raises(ValueError, match=f"--best_metric={best}: this task has "):
-            classification_encode.with_best_metric(task, best, False)
+            settings.with_best_metric(task, best, False)
     # KLUE-STS: of three pairs from 3 on two are found, and one that is below.
-    task = classification_encode.with_best_metric(numbers, "f1_at_3", False)
+    task = settings.with_best_metric(numbers, "f1_at_3", False)
     logits = np.array([[3.0], [4.5], [2.9], [3.1], [0.2]])
     assert evaluate(task, logits, np.array([3.0, 5.0, 4.0, 2.9, 0.0]), 5)["eval_f1_at_3"] == pytest.approx(2 / 3)
 
