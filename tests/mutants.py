@@ -177,7 +177,7 @@ MUTANTS = {
         ("if _DESCRIPTION.fullmatch(file)]", "]"),
         ("filter(_CONFIGURATION.fullmatch, described)", "described"),
         ("if not os.path.exists(os.path.join(folder, file))}", "}"),
-        ("if found != announced:", "if False:"),
+        ("(found := _checksum(path, announced)) != announced", "(found := announced) != announced"),
         ("    for file in files:\n        _remove", "    for file in []:\n        _remove"),
         ("if file.read() == sound:", "if file.read():"),
         ("record.get(\"lfs_sha256\") or record", "record"),

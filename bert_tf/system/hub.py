@@ -248,17 +248,20 @@ def _wrong_checksum(path: str, announced: str, size: int, changed: int) -> str:
     with contextlib.suppress(OSError), open(note, "rb") as file:
         if file.read() == sound:
             return ""
-    is_git = len(announced) == 40
-    digest = hashlib.sha1(b"blob %d\0" % os.path.getsize(path)) if is_git else hashlib.sha256()
-    with open(path, "rb") as file:
-        found = hashlib.file_digest(file, lambda: digest).hexdigest()
-    if found != announced:
+    if (found := _checksum(path, announced)) != announced:
         return f"the checksum {found}, the hub announces {announced}"
     with contextlib.suppress(OSError):
         sync(path)  # a power cut leaves no note of what it damages
         with open(note, "wb") as file:
             file.write(sound)
     return ""
+
+
+def _checksum(path: str, announced: str) -> str:
+    is_git = len(announced) == 40
+    digest = hashlib.sha1(b"blob %d\0" % os.path.getsize(path)) if is_git else hashlib.sha256()
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, lambda: digest).hexdigest()
 
 
 def _noted_commit(name: str, output_dir: str) -> str | None:
