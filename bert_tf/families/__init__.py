@@ -3,10 +3,11 @@
 import contextlib
 from collections.abc import Iterable, Mapping
 
-from bert_tf.families import albert, bert, distilbert, electra, roberta
+from bert_tf.families import albert, bert, distilbert, electra, roberta, xlm_roberta
 from bert_tf.families.config import BertConfig
 from bert_tf.families.family import Family
 from bert_tf.system.checks import check_model_type
+from bert_tf.text.tokenizer import Tokenizer
 
 FAMILIES = (
     bert.FAMILY,
@@ -14,8 +15,10 @@ FAMILIES = (
     roberta.FAMILY,
     electra.FAMILY,
     albert.FAMILY,
+    xlm_roberta.FAMILY,
 )
 BERT = bert.FAMILY  # of models that don't say what they are
+Tokenizer.by_name.update((family.tokenizer_name, family.tokenizer_class) for family in FAMILIES)
 
 
 def family_named(model_type: str, source: str = "config") -> Family:

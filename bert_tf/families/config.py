@@ -15,7 +15,6 @@ from typing import ClassVar, Self
 from absl import logging
 
 from bert_tf.families.recipe import Recipe
-from bert_tf.system.checks import TITLES
 from bert_tf.system.storage import write_text_file
 from bert_tf.system.text_files import read_json
 
@@ -99,7 +98,7 @@ class BertConfig:
 
     # The family: its name in texts, in config.json, and the file of a configuration, which is named like all others.
     model_type = "bert"
-    title = TITLES[model_type]
+    title = "BERT"
     file_name = "bert_config.json"
     # Keys that are not written to a file at their defaults, since the original does not know them.
     unwritten: ClassVar[tuple[str, ...]] = ("layer_norm_eps", "attention")
@@ -147,7 +146,7 @@ class BertConfig:
 
     def __init_subclass__(cls, **kwargs):
         super().__init_subclass__(**kwargs)
-        cls.file_name, cls.title = f"{cls.model_type}_config.json", TITLES.get(cls.model_type, cls.title)
+        cls.file_name = f"{cls.model_type}_config.json"
         BertConfig.classes[cls.model_type] = cls
 
     def __post_init__(self):

@@ -8,6 +8,7 @@ import json
 import math
 import numbers
 import os
+import pathlib
 import posixpath
 import tempfile
 from collections.abc import Iterable, Mapping
@@ -203,13 +204,16 @@ def list_of_names(names, name: str) -> list[str]:
 
 # --- families of models -----------------------------------------------------------------------------------------------
 
-# The families of models: model_type in config.json -> title.
-TITLES = {"bert": "BERT", "distilbert": "DistilBERT", "roberta": "RoBERTa", "electra": "ELECTRA", "albert": "ALBERT"}
+# The families of models, by the names of their folders.
+MODEL_TYPES = sorted(
+    path.parent.name.replace("_", "-")
+    for path in (pathlib.Path(__file__).parents[1] / "families").glob("*/__init__.py")
+)
 
 
 def check_model_type(model_type: str, source: str = "config") -> None:
-    if model_type not in [*TITLES]:
-        known = ", ".join(TITLES.values())
+    if model_type not in MODEL_TYPES:
+        known = ", ".join(MODEL_TYPES)
         raise ValueError(f"{source}: model_type is {model_type!r:.80}; the families of this project are {known}.")
 
 

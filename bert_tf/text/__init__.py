@@ -56,7 +56,8 @@ def tokenizer_class_of(vocab_file: str, default: type[Tokenizer] = FullTokenizer
         return named
     kind = FullTokenizer
     if name.endswith(".model"):
-        kind = KoBertTokenizer if named is KoBertTokenizer else SentencePieceTokenizer
+        kinds = [one for one in (named, default) if one and issubclass(one, SentencePieceTokenizer)]
+        kind = kinds[0] if kinds else SentencePieceTokenizer
     elif name.endswith(".txt") and (named is KoBertTokenizer or _has_sentence_pieces(vocab_file, facts.folder)):
         kind = KoBertTokenizer
     elif name.endswith(".json"):
@@ -64,10 +65,10 @@ def tokenizer_class_of(vocab_file: str, default: type[Tokenizer] = FullTokenizer
         kinds = {"BPE": ByteBpeTokenizer, "Unigram": HuggingFaceSentencePiece}
         with naming_file(vocab_file):
             kind = kinds.get(files.kind_of_model(model), kind) if isinstance(model, dict) else ByteBpeTokenizer
-    # A RoBERTa's tokenizer rejects a Unigram model, an ALBERT's a BPE.
-    of_default = {ByteBpeTokenizer: ByteBpeTokenizer, SentencePieceTokenizer: HuggingFaceSentencePiece}
-    if default in of_default and kind in (ByteBpeTokenizer, HuggingFaceSentencePiece):
-        return of_default[default]
+    if kind in (ByteBpeTokenizer, HuggingFaceSentencePiece):
+        # A RoBERTa's tokenizer rejects a Unigram model, an ALBERT's a BPE.
+        is_named = named is not None and issubclass(named.in_json or FullTokenizer, kind)
+        return default.in_json or (named.in_json if is_named else None) or kind
     return _of_word_pieces(kind, facts, default)
 
 
@@ -108,9 +109,10 @@ def _named(facts: files.TokenizerFacts, default: type[Tokenizer]) -> type[Tokeni
     """The class that tokenizer_class stands for, if a file names one."""
     name, path = facts.named, facts.source
     is_xlnet = name == "XLNetTokenizer" and not issubclass(default, FullTokenizer)
-    if name and name not in _NAMES_OF_ANY and (name not in _BY_NAME or is_xlnet):
-        raise ValueError(f"{path}: tokenizer_class is {name}, which is not supported: {', '.join(_BY_NAME)} are.")
-    return _BY_NAME.get(name)
+    classes = {**_BY_NAME, **Tokenizer.by_name}
+    if name and name not in _NAMES_OF_ANY and (name not in classes or is_xlnet):
+        raise ValueError(f"{path}: tokenizer_class is {name}, which is not supported: {', '.join(classes)} are.")
+    return classes.get(name)
 
 
 def _of_word_pieces(kind: type[Tokenizer], facts: files.TokenizerFacts, default: type[Tokenizer]) -> type[Tokenizer]:

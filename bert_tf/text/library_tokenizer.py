@@ -322,3 +322,6 @@ class ByteBpeTokenizer(LibraryTokenizer):
         for part in parts:
             ids += [*self.encode(part.rstrip(WHITESPACE) if self.mask_takes_spaces else part), self.mask_id]
         return [*ids, *self.encode(last)]
+
+
+ByteBpeTokenizer.in_json = ByteBpeTokenizer

@@ -67,6 +67,8 @@ class SentencePieceTokenizer(_AlbertRows):
     pieces: token -> id of the model's own pieces, to which `vocab` adds the added tokens.
     """
 
+    splits_commas = True  # behind digits
+    model_name = MODEL
     transformers_differs = (
         f"transformers reads {MODEL} by other rules. Ids differ for a space before a symbol like ( or -, for numbers "
         "before a comma, and for Hangul, which becomes <unk>."
@@ -87,7 +89,8 @@ class SentencePieceTokenizer(_AlbertRows):
         self.pad_id = self.special_id(self.pad_token)
         self._special = frozenset(special_tokens_of(self))
         # The ids of pieces that end in a digit and a comma -> `_parts` of them.
-        split = {index: piece for piece, index in self.pieces.items() if _ends_in_digit_comma(piece)}
+        pieces = self.pieces if self.splits_commas else {}
+        split = {index: piece for piece, index in pieces.items() if _ends_in_digit_comma(piece)}
         self.split = {index: self._parts(piece) for index, piece in split.items()}
 
     def _read_vocabulary(self, names: list[str]) -> list[int]:
@@ -113,8 +116,9 @@ class SentencePieceTokenizer(_AlbertRows):
 
     def _tokenize(self, text: str) -> list[str]:
         pieces = self._processor.encode(self.preprocess(text), out_type=str)
-        split = (self._split_comma(piece) if _ends_in_digit_comma(piece) else [piece] for piece in pieces)
-        return [part for parts in split for part in parts]
+        splits = (self.splits_commas and _ends_in_digit_comma(piece) for piece in pieces)
+        pairs = zip(pieces, splits, strict=True)
+        return [part for piece, is_split in pairs for part in (self._split_comma(piece) if is_split else [piece])]
 
     def _encode(self, text: str) -> list[int]:
         return self._ids_of(self._processor.encode(self.preprocess(text)))
@@ -201,7 +205,7 @@ class SentencePieceTokenizer(_AlbertRows):
         return self._preprocess_with_origins(text)[1]
 
     def files(self) -> dict[str, bytes]:
-        return {MODEL: self.model}
+        return {self.model_name: self.model}
 
     def settings(self) -> dict:
         return {**super().settings(), **INPUTS, "do_lower_case": self.do_lower_case, "keep_accents": False}
@@ -309,6 +313,8 @@ def _ends_in_digit_comma(piece: str) -> bool:
 class HuggingFaceSentencePiece(_AlbertRows, LibraryTokenizer):
     """ALBERT's tokenizer by a tokenizer.json; its `files` have the spiece.model next to it, or one made of it."""
 
+    model_name = MODEL
+
     def __init__(self, vocab_file: str):
         directory = posixpath.dirname(vocab_file)
         self.read_names_and_side(directory)
@@ -318,9 +324,12 @@ class HuggingFaceSentencePiece(_AlbertRows, LibraryTokenizer):
         added = read_added_tokens(vocab_file, pieces)
         library = library_of(values, vocab_file, added, self)
         super().__init__(library, vocab_file, {TOKENIZER: read_bytes(vocab_file)}, added)
-        beside = tokenizer_files.is_there(model_file := posixpath.join(directory, MODEL))
-        if model := read_bytes(model_file) if beside else model_of_tokenizer_json(values, self.pad_id):
-            self._files[MODEL] = model
+        beside = tokenizer_files.is_there(model_file := posixpath.join(directory, self.model_name))
+        if model := read_bytes(model_file) if beside else self.model_of(values):
+            self._files[self.model_name] = model
+
+    def model_of(self, values: Mapping) -> bytes | None:
+        return model_of_tokenizer_json(values, self.pad_id)
 
     def settings(self) -> dict:
         return {**super().settings(), **INPUTS, "do_lower_case": not self.cased}
@@ -329,6 +338,10 @@ class HuggingFaceSentencePiece(_AlbertRows, LibraryTokenizer):
     def from_file(cls, vocab_file: str, casing: Casing) -> "HuggingFaceSentencePiece":
         with naming_file(vocab_file):
             return cls(vocab_file)
+
+
+SentencePieceTokenizer.in_json = HuggingFaceSentencePiece
+KoBertTokenizer.in_json = None
 
 
 # --- a SentencePiece model of a tokenizer.json, whose Unigram model has the same pieces and scores --------------------

@@ -13,6 +13,7 @@ import functools
 import json
 import posixpath
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import ClassVar
 
 import numpy as np
 from absl import logging
@@ -64,6 +65,8 @@ class Tokenizer(abc.ABC):
     vocab_kind: str  # what is in it, for messages
     vocab_files: tuple[str, ...] = ()  # the names that it may have, of which the first counts; "*.model": `find_model`
     vocab_file = ""  # what it was read from, for messages
+    in_json: type["Tokenizer"] | None = None  # what reads a tokenizer.json instead, of models with this kind
+    by_name: ClassVar[dict[str, type["Tokenizer"]]] = {}  # tokenizer_class -> class, of families with one of their own
     do_lower_case: bool
     takes_strip_accents = False  # whether --strip_accents means anything to it
     answers_by_words = False  # whether the original found answers by words and their pieces (--answer_from)

@@ -38,7 +38,7 @@ class AlbertConfig(BertConfig):
     num_hidden_groups: int = 1
     inner_group_num: int = 1
 
-    model_type = "albert"
+    model_type, title = "albert", "ALBERT"
     unwritten = ("layer_norm_eps",)
     idle_keys = (*_IDLE_KEYS, "pad_token_id")
     pairs = "order"

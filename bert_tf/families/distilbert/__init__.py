@@ -21,7 +21,7 @@ class DistilBertConfig(BertConfig):
     type_vocab_size: ClassVar[int] = 0  # pyrefly: ignore[bad-override]  # it is no field here
     attention: ClassVar[str] = "bidirectional"  # pyrefly: ignore[bad-override]  # it is no field here
 
-    model_type = "distilbert"
+    model_type, title = "distilbert", "DistilBERT"
     unwritten = ()
     has_pooler = False
     attention_output_dropout_prob = 0.0

@@ -33,7 +33,7 @@ class ElectraConfig(BertConfig):
     embedding_size: int = 128
     masked_lm_act: str | None = None  # pyrefly: ignore[bad-override]  # it is a field here
 
-    model_type = "electra"
+    model_type, title = "electra", "ELECTRA"
     unwritten = ("masked_lm_act",)
     has_pooler = False
     detects_replaced_tokens = True

@@ -29,7 +29,7 @@ class RobertaConfig(BertConfig):
     pad_token_id: int = 1
     masked_lm_act: str | None = None  # pyrefly: ignore[bad-override]  # it is a field here
 
-    model_type = "roberta"
+    model_type, title = "roberta", "RoBERTa"
     unwritten = ("masked_lm_act",)
     has_pooler = False
     padding_has_a_position = True

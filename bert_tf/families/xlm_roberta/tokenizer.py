@@ -1,0 +1,86 @@
+"""XLM-R's tokenizer: SentencePiece without rules of its own, whose ids are those of fairseq.
+
+fairseq puts `<s>`, `<pad>`, `</s>` and `<unk>` first, where the model has `<unk>`, `<s>` and `</s>`; its other pieces
+follow, and `<mask>` comes last.
+
+A folder with a tokenizer.json gets the ids of the `tokenizers` library, one with sentencepiece.bpe.model alone those of
+the `sentencepiece` library. docs/models.md has where the two differ.
+"""
+
+from collections.abc import Mapping
+
+from bert_tf.text.characters import TOKENIZER, as_text
+from bert_tf.text.sentence_piece import HuggingFaceSentencePiece, SentencePieceTokenizer
+from bert_tf.text.tokenizer import Tokenizer
+from bert_tf.text.tokenizer_files import WORD_START, Casing
+
+_MODEL = "sentencepiece.bpe.model"
+_FIRST = ("<unk>", "<s>", "</s>")  # of the model
+_FIRST_IDS = (3, 0, 2)
+_SHIFT = 1  # of the other pieces
+
+
+class _Rows(Tokenizer):
+    cls_token, sep_token, unk_token, mask_token, pad_token = "<s>", "</s>", "<unk>", "<mask>", "<pad>"
+    begin_tokens, between_tokens, end_tokens, second_segment = ("<s>",), ("</s>", "</s>"), ("</s>",), 0
+    huggingface_class, transformers_differs = "XLMRobertaTokenizer", ""
+    vocab_name, model_name = _MODEL, _MODEL
+    vocab_files = (TOKENIZER, "*.model")
+    mask_takes_spaces = True
+
+    @staticmethod
+    def is_continuation(token: str) -> bool:
+        return not token.startswith((WORD_START, "<s>", "</s>", "<unk>", "<mask>", "<pad>"))
+
+    def settings(self) -> dict:
+        names = ("do_lower_case", "keep_accents", "model_input_names")  # of ALBERT
+        settings = {name: value for name, value in super().settings().items() if name not in names}
+        return {**settings, "bos_token": self.cls_token, "eos_token": self.sep_token}
+
+
+class FairseqSentencePiece(_Rows, SentencePieceTokenizer):
+    """The ids of a sentencepiece.bpe.model.
+
+        tokenizer = FairseqSentencePiece("sentencepiece.bpe.model")
+        tokenizer.tokenize("안녕하세요 world")  # ['▁안녕하세요', '▁world']
+
+    model_file: a SentencePiece model whose first pieces are <unk>, <s> and </s>.
+    """
+
+    splits_commas = False
+
+    def __init__(self, model_file: str):
+        super().__init__(model_file, do_lower_case=False)
+        self.mask_takes_spaces = next(
+            (token.lstrip for token in self.described_tokens if token.id == self.mask_id), True
+        )
+
+    @classmethod
+    def from_file(cls, vocab_file: str, casing: Casing) -> "FairseqSentencePiece":
+        return cls(vocab_file)
+
+    def _read_vocabulary(self, names: list[str]) -> list[int]:
+        if tuple(names[: len(_FIRST)]) != _FIRST:
+            raise ValueError(f"{self.vocab_file}: its first pieces are not {', '.join(_FIRST)}, as XLM-R's are.")
+        ids = [*_FIRST_IDS, *range(len(_FIRST) + _SHIFT, len(names) + _SHIFT)]
+        self.pieces = dict(sorted(zip(names, ids, strict=True), key=lambda item: item[1]))
+        special = {self.pad_token: 1, self.mask_token: len(names) + _SHIFT}
+        self.vocab = dict(sorted({**self.pieces, **special}.items(), key=lambda item: item[1]))
+        self.inv_vocab = {index: token for token, index in self.vocab.items()}
+        return ids
+
+    def preprocess(self, text: str | bytes) -> str:
+        return as_text(text)
+
+    def _preprocess_with_origins(self, text: str) -> tuple[str, list[int]]:
+        return text, list(range(len(text)))
+
+
+class XLMRobertaTokenizer(_Rows, HuggingFaceSentencePiece):
+    """The ids of a tokenizer.json with a Unigram model; its `files` have the sentencepiece.bpe.model next to it."""
+
+    def model_of(self, values: Mapping) -> None:
+        return None  # transformers reads the tokenizer.json
+
+
+FairseqSentencePiece.in_json = XLMRobertaTokenizer
