@@ -23,8 +23,8 @@ from bert_tf.store.head_config import HEAD_CONFIG, HUGGINGFACE_CONFIG, NO_HEAD, 
 from bert_tf.store.tensor_files import Weights
 from bert_tf.system.checks import check_integer
 from bert_tf.system.hub import name_of
-from bert_tf.system.messages import is_first, naming_flag
-from bert_tf.system.storage import is_remote, paths_beginning_with
+from bert_tf.system.messages import is_first, naming_flag, warn_once
+from bert_tf.system.storage import is_remote, names_in, paths_beginning_with
 from bert_tf.system.text_files import (
     Folder,
     exists,
@@ -378,6 +378,8 @@ def check_pooling(pooling: str) -> None:
 def read_settings(directory: str) -> SentenceSettings:
     """The settings in the files of a directory; of one without them the mean, not normalized."""
     path, folders = posixpath.join(directory, _MODULES), {}
+    if unused := [name for name in names_in(directory) if name.endswith("_linear.pt")]:  # of FlagEmbedding
+        warn_once(("heads", directory), "%s: %s are not used.", directory, ", ".join(unused))
     if not exists(path):
         return SentenceSettings(directory)
     with naming_file(path):

@@ -30,7 +30,7 @@ COMMIT = re.compile(r"[0-9a-f]{40}")
 # Models that the hub once had without an owner, and their owners today.
 _OWNERS = {
     r"bert-(base|large)-(un)?cased[\w-]*|bert-base-(chinese|german|multilingual)[\w-]*": "google-bert",
-    r"roberta-(base|large)(-mnli)?": "FacebookAI",
+    r"([a-z]{3}-)?roberta-(base|large)(-mnli|-finetuned-[\w-]+)?": "FacebookAI",
     r"distilbert-base-[\w-]+|distilroberta-base": "distilbert",
     r"albert-(x{0,2}large|base)-v[12]": "albert",
     r"electra-(small|base|large)-(discriminator|generator)": "google",

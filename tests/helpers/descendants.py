@@ -4,6 +4,7 @@ import pathlib
 
 import keras
 import pytest
+import tokenizers
 
 from bert_tf.families import family_named
 from helpers.outputs import enlarge
@@ -16,6 +17,7 @@ _VOCABULARIES = {
     "electra": (GOLDEN / "vocab.txt", 30522),
     "roberta": (GOLDEN / "tokenization" / "roberta" / "vocab.json", 601),
     "albert": (GOLDEN / "tokenization" / "albert" / "tiny.model", 560),
+    "xlm-roberta": (GOLDEN / "tokenization" / "xlm-roberta" / "sentencepiece.bpe.model", 502),
 }
 NAMES = list(_VOCABULARIES)
 
@@ -38,9 +40,10 @@ def save_model(
 ) -> str:
     """Saves a model of a family with random weights, large enough for its outputs to differ; returns its directory."""
     vocab_file, vocab_size = _VOCABULARIES[name]
-    if name == "albert" and format == "huggingface":
+    if name in ("albert", "xlm-roberta") and format == "huggingface":
         # As on the hub: without a tokenizer.json, transformers needs a protobuf that is newer than TensorFlow's.
-        save_albert_tokenizer(vocab_file, folder.parent / "tokenizer")
+        save = save_albert_tokenizer if name == "albert" else save_xlm_roberta_tokenizer
+        save(vocab_file, folder.parent / "tokenizer")
         vocab_file = folder.parent / "tokenizer" / "tokenizer.json"
     keras.utils.set_random_seed(seed)
     model = enlarge(model_class(tiny_config(name, vocab_size, max_length), **arguments), seed)
@@ -51,13 +54,29 @@ def save_model(
 
 def save_albert_tokenizer(model_file, directory):
     """Writes a directory with tokenizer.json; returns the tokenizer of transformers."""
-    transformers = pytest.importorskip("transformers")
+    return _save_tokenizer("AlbertTokenizer", *_pieces_of(model_file.read_bytes()), directory)
+
+
+def save_xlm_roberta_tokenizer(model_file, directory):
+    pieces, characters = _pieces_of(model_file.read_bytes())
+    first = [(token, 0.0) for token in ("<s>", "<pad>", "</s>", "<unk>")]
+    return _save_tokenizer(
+        "XLMRobertaTokenizer", [*first, *pieces[3:], ("<mask>", 0.0)], characters or None, directory,
+        mask_token=tokenizers.AddedToken("<mask>", lstrip=True, special=True),
+    )  # fmt: skip
+
+
+def _pieces_of(model: bytes) -> tuple[list, bytes]:
+    pytest.importorskip("transformers")
     from transformers.utils import sentencepiece_model_pb2_new
 
-    proto = sentencepiece_model_pb2_new.ModelProto.FromString(model_file.read_bytes())
-    tokenizer = transformers.AlbertTokenizer(
-        vocab=[(piece.piece, piece.score) for piece in proto.pieces],
-        _spm_precompiled_charsmap=proto.normalizer_spec.precompiled_charsmap,
-    )
+    proto = sentencepiece_model_pb2_new.ModelProto.FromString(model)
+    return [(piece.piece, piece.score) for piece in proto.pieces], proto.normalizer_spec.precompiled_charsmap
+
+
+def _save_tokenizer(name, vocab, characters, directory, **tokens):
+    import transformers
+
+    tokenizer = getattr(transformers, name)(vocab=vocab, _spm_precompiled_charsmap=characters, **tokens)
     tokenizer.save_pretrained(directory)
     return tokenizer

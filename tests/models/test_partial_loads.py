@@ -211,7 +211,7 @@ def test_what_other_optimizers_keep_is_left_out(tmp_path, config):
     convert(str(folder), str(tmp_path / "there"), "huggingface")  # checks names and shapes, too
 
 
-FAMILIES = ["bert", *slow("distilbert", "electra", "roberta", "albert")]
+FAMILIES = ["bert", *slow("distilbert", "electra", "roberta", "albert", "xlm-roberta")]
 RANK, ALPHA, HIDDEN, INNER = 3, 4.5, 32, 64
 INPUTS = {"input_ids": np.random.default_rng(0).integers(5, 50, (4, 10)).astype("int32")}
 SEED = np.array([5, 7], "int32")

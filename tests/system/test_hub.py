@@ -282,7 +282,7 @@ def test_a_link_out_of_the_cache_is_removed(server, tmp_path):
     assert not os.path.lexists(folder / "notes") and tmp_path.is_dir() and hub.local(NAME) == str(folder)
 
 
-WITHOUT_WEIGHTS, OTHER_FAMILIES = "owner/flax", ("xlm-roberta", "deberta-v2", "damaged")
+WITHOUT_WEIGHTS, OTHER_FAMILIES = "owner/flax", ("camembert", "deberta-v2", "damaged")
 
 
 @pytest.mark.parametrize(("name", "kind", "message"), [
@@ -291,7 +291,7 @@ WITHOUT_WEIGHTS, OTHER_FAMILIES = "owner/flax", ("xlm-roberta", "deberta-v2", "d
     ("owner/gated", FileNotFoundError, "or gated, accept"),
     (f"{NAME}@v9", FileNotFoundError, "or not in this revision"),
     (WITHOUT_WEIGHTS, ValueError, r"has no weights in a format that is read .*It has config.json, flax_model.msgpack"),
-    ("owner/xlm-roberta", ValueError, "config.json: model_type is 'xlm-roberta'; the "),
+    ("owner/camembert", ValueError, "config.json: model_type is 'camembert'; the "),
     ("owner/deberta-v2", ValueError, "config.json: model_type is 'deberta-v2'; the "),
     ("owner/damaged", ValueError, "config.json"),
     ("https://huggingface.co/a/b/tree/main", ValueError, "a model on the hub is hf://OWNER/NAME"),

@@ -7,11 +7,12 @@ A folder with a tokenizer.json gets the ids of the `tokenizers` library, one wit
 the `sentencepiece` library. docs/models.md has where the two differ.
 """
 
-from collections.abc import Mapping
+import functools
+from collections.abc import Iterable, Mapping
 
 from bert_tf.text.characters import TOKENIZER, as_text
 from bert_tf.text.sentence_piece import HuggingFaceSentencePiece, SentencePieceTokenizer
-from bert_tf.text.tokenizer import Tokenizer
+from bert_tf.text.tokenizer import Tokenizer, WithOffsets, special_tokens_of
 from bert_tf.text.tokenizer_files import WORD_START, Casing
 
 _MODEL = "sentencepiece.bpe.model"
@@ -51,9 +52,8 @@ class FairseqSentencePiece(_Rows, SentencePieceTokenizer):
 
     def __init__(self, model_file: str):
         super().__init__(model_file, do_lower_case=False)
-        self.mask_takes_spaces = next(
-            (token.lstrip for token in self.described_tokens if token.id == self.mask_id), True
-        )
+        masks = [token for token in self.described_tokens if token.content == self.mask_token]
+        self.mask_takes_spaces = masks[0].lstrip if masks else True
 
     @classmethod
     def from_file(cls, vocab_file: str, casing: Casing) -> "FairseqSentencePiece":
@@ -81,6 +81,33 @@ class XLMRobertaTokenizer(_Rows, HuggingFaceSentencePiece):
 
     def model_of(self, values: Mapping) -> None:
         return None  # transformers reads the tokenizer.json
+
+    def encode(self, text: str | bytes, add_special_tokens: bool = False) -> list[int]:
+        ids = self.encode_with_offsets(text)[0]
+        return [*self.begin_ids, *ids, *self.end_ids] if add_special_tokens else ids
+
+    def tokenize(self, text: str | bytes) -> list[str]:
+        tokens = super().tokenize(text)
+        return tokens if self._names.isdisjoint(tokens) else self.convert_ids_to_tokens(self.encode(text))
+
+    def encode_batch(self, texts: Iterable[str | bytes]) -> list[list[int]]:
+        texts = list(texts)
+        special, rows = {self.vocab[name] for name in self._names}, super().encode_batch(texts)
+        return [ids if special.isdisjoint(ids) else self.encode(text) for text, ids in zip(texts, rows, strict=True)]
+
+    def encode_with_offsets(self, text: str, split_unknown: bool = False, dropped_marks: bool = True) -> WithOffsets:
+        found = []
+        for index, span in zip(*super().encode_with_offsets(text), strict=True):
+            name = self.inv_vocab[index]
+            # The names of these tokens are pieces of the model, too; in a text they are text.
+            halves = (name[:1], name[1:]) if name in self._names else ()
+            parts = [part.id for half in halves for part in self._library.model.tokenize(half)]
+            found += [(part, span) for part in parts or [index]]
+        return [index for index, _ in found], [span for _, span in found]
+
+    @functools.cached_property
+    def _names(self) -> frozenset[str]:
+        return frozenset({*special_tokens_of(self)} - {self.unk_token})
 
 
 FairseqSentencePiece.in_json = XLMRobertaTokenizer

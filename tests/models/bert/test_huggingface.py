@@ -143,7 +143,7 @@ def test_config_both_ways(tmp_path):
 
 
 @pytest.mark.parametrize(("change", "message"), [
-    ({"model_type": "xlm-roberta"}, "model_type is 'xlm-roberta'"),
+    ({"model_type": "camembert"}, "model_type is 'camembert'"),
     ({"position_embedding_type": "relative_key"}, "position_embedding_type='relative_key'"),
     ({"hidden_act": "silu"}, "hidden_act='silu'"),
     ({"is_decoder": True}, "is_decoder=True"),
