@@ -108,7 +108,8 @@ def test_rows_masks_and_words(model_file, theirs, kind):
         assert ids == library(*texts)["input_ids"] and not any(segments)
     masked = "the <mask> fox<mask>"
     assert tokenizer.encode_masked(masked) == library(masked, add_special_tokens=False)["input_ids"]
-    assert tokenizer.mask_takes_spaces and tokenizer.mask_id not in tokenizer.encode(masked)
+    for ids in (tokenizer.encode(masked), *tokenizer.encode_batch([masked, "a</s>"])):
+        assert tokenizer.mask_takes_spaces and not {tokenizer.mask_id, tokenizer.sep_id} & set(ids)
     continues = tokenizer.continuations
     assert not continues[[tokenizer.vocab[name] for name in NAMES]].any()
     ids = tokenizer.encode("The quick 자연어 brown")
