@@ -19,8 +19,7 @@ from bert_tf.system.messages import naming_flag, progress_bar, warn_once
 from bert_tf.system.workers import batches_at_once, mapped_in_order
 from bert_tf.tasks import rows as task_rows
 from bert_tf.tasks.classification import metrics as classification_metrics
-from bert_tf.tasks.classification.data import task_of
-from bert_tf.tasks.classification.settings import trained_on_pairs
+from bert_tf.tasks.classification.data import task_of, trained_on_pairs
 from bert_tf.tasks.rows import InputExample, Task
 from bert_tf.tasks.table import check_task, choose_max_seq_length
 

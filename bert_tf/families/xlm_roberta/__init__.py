@@ -124,10 +124,7 @@ class XLMRobertaConfig(roberta.RobertaConfig):
 
     model_type, title = "xlm-roberta", "XLM-RoBERTa"
     released_vocab_size = 250002
-    sizes: ClassVar = {
-        "xlm_roberta_base": arguments_of_size(12, 768),
-        "xlm_roberta_large": arguments_of_size(24, 1024),
-    }
+    sizes: ClassVar = {"xlm_roberta_base": arguments_of_size(12, 768), "xlm_roberta_large": arguments_of_size(24, 1024)}
 
 
 FAMILY = dataclasses.replace(

@@ -25,9 +25,11 @@ from bert_tf.data.tables import (
     warn_of_left_out,
 )
 from bert_tf.data.token_rows import TokenRows, check_tokenizer, permutation
+from bert_tf.store.description import read_head
 from bert_tf.system.checks import check_list, list_of_names, list_of_strings
 from bert_tf.tasks.rows import InputExample, Split, Task, encode_examples, label_ids, plain_label, read_labels
 from bert_tf.text.tokenizer import Tokenizer
+from bert_tf.training.run_directory import settings_of_model
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -102,6 +104,16 @@ def _rows(task: Task, split: Split, path: str) -> Iterator[tuple]:
         text_b = None if text_b is None else text_of(text_b, path, line, columns[1])
         yield f"{split.set_name}-{index if guid is None else guid}", text_a, text_b, label, source, line
     warn_of_left_out(path, left_out)
+
+
+def trained_on_pairs(source: str) -> bool | None:
+    """Whether weights were trained on two texts an example; None where nothing beside them says it."""
+    if (pairs := read_head(source).pairs) is not None:
+        return pairs
+    earlier = settings_of_model(source)
+    if not isinstance(name := earlier.get("task_name"), str):
+        return None
+    return bool(earlier.get("text_b")) if name.lower() == "custom" else find_task(name).train.text_b is not None
 
 
 def task_of(model) -> Task:

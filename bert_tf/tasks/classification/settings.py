@@ -9,17 +9,15 @@ import numpy as np
 from absl import logging
 
 from bert_tf.data.tables import INTEGER, NAMES_OF_TEXTS, FileSettings, TableSettings
-from bert_tf.store.description import read_head
 from bert_tf.store.head_config import MAX_WINDOWS
 from bert_tf.system import checks
 from bert_tf.system.checks import check_file
 from bert_tf.system.declare import ORIGINAL, declared_in, setting, setting_group
 from bert_tf.system.messages import abbreviated_list, naming_flag
 from bert_tf.system.text_files import UTF_8
-from bert_tf.tasks.classification.data import find_task, read_split, split_path
+from bert_tf.tasks.classification.data import find_task, read_split, split_path, trained_on_pairs
 from bert_tf.tasks.rows import InputExample, Split, Task
 from bert_tf.text.characters import plain_name
-from bert_tf.training.run_directory import settings_of_model
 from bert_tf.training.settings import FineTuningSettings
 
 BALANCED = "balanced"
@@ -155,16 +153,6 @@ _CUSTOM = (
 )
 # What says how windows are made and used; only for --long_texts=windows.
 _, *WINDOW_FLAGS = setting_group(ClassificationSettings, "Long texts")
-
-
-def trained_on_pairs(source: str) -> bool | None:
-    """Whether weights were trained on two texts an example; None where nothing beside them says it."""
-    if (pairs := read_head(source).pairs) is not None:
-        return pairs
-    earlier = settings_of_model(source)
-    if not isinstance(name := earlier.get("task_name"), str):
-        return None
-    return bool(earlier.get("text_b")) if name.lower() == "custom" else find_task(name).train.text_b is not None
 
 
 # --- the user's files ------------------------------------------------------------------------------------------------
