@@ -205,16 +205,14 @@ def list_of_names(names, name: str) -> list[str]:
 # --- families of models -----------------------------------------------------------------------------------------------
 
 # The families of models, by the names of their folders.
-MODEL_TYPES = sorted(
-    path.parent.name.replace("_", "-")
-    for path in (pathlib.Path(__file__).parents[1] / "families").glob("*/__init__.py")
-)
+_FOLDERS = pathlib.Path(__file__).parents[1].glob("families/*/__init__.py")
+MODEL_TYPES = sorted(path.parent.name.replace("_", "-") for path in _FOLDERS)
 
 
 def check_model_type(model_type: str, source: str = "config") -> None:
     if model_type not in MODEL_TYPES:
-        known = ", ".join(MODEL_TYPES)
-        raise ValueError(f"{source}: model_type is {model_type!r:.80}; the families of this project are {known}.")
+        known = f"the families of this project are {', '.join(MODEL_TYPES)}"
+        raise ValueError(f"{source}: model_type is {model_type!r:.80}; {known}.")
 
 
 def check_family(directory: str) -> None:

@@ -129,14 +129,12 @@ def lock_and_record_output_dir(
     output_dir: str, config: BertConfig, head: HeadConfig = NO_HEAD, description: Mapping[str, bytes] = {}
 ) -> None:
     """Keeps what a run's models are with it, from its first step on. description: see `save.description_of`."""
-    import tensorflow as tf
-
     files = config_files(config, head)
     save.write_beside(output_dir, {**description, **{name: text.encode() for name, text in files.items()}})
     # What a run that was killed before its first checkpoint has left.
     for name in {HEAD_CONFIG, *(kind.file_name for kind in BertConfig.classes.values())} - files.keys():
         if exists(posixpath.join(output_dir, name)):
-            tf.io.gfile.remove(posixpath.join(output_dir, name))
+            storage.gfile().remove(posixpath.join(output_dir, name))
 
 
 # --- one run at a time ------------------------------------------------------------------------------------------------
@@ -155,8 +153,6 @@ def lock_output_dir(output_dir: str, keep_max: int) -> Iterator[None]:
 
     Only the process that writes the files enters it. keep_max: as in `checkpoints.save`.
     """
-    import tensorflow as tf
-
     from bert_tf.training import checkpoints
 
     folders = _folders_of(output_dir)  # which are listed once it is locked
@@ -165,7 +161,7 @@ def lock_output_dir(output_dir: str, keep_max: int) -> Iterator[None]:
             storage.remove_left_behind(folder)
             names = names_in(folder)
             for name in filter(is_temporary_name, names):
-                tf.io.gfile.remove(posixpath.join(folder, name))
+                storage.gfile().remove(posixpath.join(folder, name))
             if folder == output_dir or _RUNS.fullmatch(posixpath.basename(folder)):
                 for name in filter(_WRITING.fullmatch, names):
                     remove_folder(posixpath.join(folder, name))
@@ -271,11 +267,9 @@ class Manifest:
 
     def record(self, resumed: bool, **notes) -> None:
         """Writes run.json; on a resumed run, warns of what has changed."""
-        import tensorflow as tf
-
         if resumed:
             self.warn_of_changes()
-        tf.io.gfile.makedirs(self.output_dir)
+        storage.gfile().makedirs(self.output_dir)
         _write_settings(self.output_dir, {**hub.with_hub_names({**self.noted, **notes}), **_versions()})
 
     def card_facts(self, data: str, init_checkpoint: str | None, weights: Weights | None, **others) -> CardFacts:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from helpers.parquet import parquet_of
 
-from bert_tf.data import parquet, token_rows
+from bert_tf.data import tables, token_rows
 from bert_tf.data.tables import TableSettings, field_of, named_rows, read_rows
 from bert_tf.data.token_rows import Share, WindowRows
 from bert_tf.tasks.ner.data import Layout, read_conll
@@ -228,7 +228,7 @@ def test_numbers_of_classes_have_the_names_in_the_file(path, caplog):
 
 
 def test_rows_without_bound_raise(path, monkeypatch):
-    monkeypatch.setattr(parquet, "_MOST", 1000)
+    monkeypatch.setattr(tables, "_MOST_PARQUET_ROWS", 1000)
     path.write_bytes(parquet_of([{"text": "a"}] * 1000))
     assert len(list(read_rows(str(path)))) == 1000
     path.write_bytes(parquet_of([{"text": "a"}] * 100_000))

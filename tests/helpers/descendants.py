@@ -60,10 +60,8 @@ def save_albert_tokenizer(model_file, directory):
 def save_xlm_roberta_tokenizer(model_file, directory):
     pieces, characters = _pieces_of(model_file.read_bytes())
     first = [(token, 0.0) for token in ("<s>", "<pad>", "</s>", "<unk>")]
-    return _save_tokenizer(
-        "XLMRobertaTokenizer", [*first, *pieces[3:], ("<mask>", 0.0)], characters or None, directory,
-        mask_token=tokenizers.AddedToken("<mask>", lstrip=True, special=True),
-    )  # fmt: skip
+    vocab, mask = [*first, *pieces[3:], ("<mask>", 0.0)], tokenizers.AddedToken("<mask>", lstrip=True, special=True)
+    return _save_tokenizer("XLMRobertaTokenizer", vocab, characters or None, directory, mask_token=mask)
 
 
 def _pieces_of(model: bytes) -> tuple[list, bytes]:

@@ -288,7 +288,7 @@ REJECTED = {
     "dictionary": ({**MECAB, "mecab_kwargs": {"mecab_dic": None}}, "mecab_dic is None: only unidic_lite, ipadic"),
     "options": ({**MECAB, "mecab_kwargs": {"mecab_option": "-d /x"}}, "mecab_option is '-d /x': options of MeCab are"),
     "arguments": ({**MECAB, "mecab_kwargs": {"threads": 1}}, "unexpected keyword argument 'threads'"),
-    "class": ({"tokenizer_class": "XLMRobertaTokenizerFast"}, "tokenizer_class is XLMRobertaTokenizer, which is not"),
+    "class": ({"tokenizer_class": "CamembertTokenizerFast"}, "tokenizer_class is CamembertTokenizer, which is not"),
     "kind": ({"do_basic_tokenize": "no"}, "do_basic_tokenize is 'no', but must be of type bool"),
 }
 

@@ -18,7 +18,7 @@ from helpers.texts import SENTENCES, mixed_texts, odd_texts
 
 from bert_tf import BertForMaskedLM, BertForSimilarity, BertModel, Embedder, FullTokenizer, read_tokenizer
 from bert_tf.conversion import convert
-from bert_tf.families.xlm_roberta.tokenizer import FairseqSentencePiece, XLMRobertaTokenizer
+from bert_tf.families.xlm_roberta import FairseqSentencePiece, XLMRobertaTokenizer
 from bert_tf.system import hub
 
 TINY = GOLDEN / "tokenization" / "xlm-roberta" / "sentencepiece.bpe.model"
@@ -32,9 +32,18 @@ def model_file(tmp_path_factory):
     file, model = directory / "sentencepiece.bpe.model", io.BytesIO()
     texts = iter([*SENTENCES * 20, *mixed_texts(500)])
     sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=texts, model_writer=model, vocab_size=700, normalization_rule_name="nmt_nfkc",
-        unk_id=0, bos_id=1, eos_id=2, pad_id=-1, hard_vocab_limit=False, minloglevel=2, num_threads=1,
-    )  # fmt: skip
+        sentence_iterator=texts,
+        model_writer=model,
+        vocab_size=700,
+        normalization_rule_name="nmt_nfkc",
+        unk_id=0,
+        bos_id=1,
+        eos_id=2,
+        pad_id=-1,
+        hard_vocab_limit=False,
+        minloglevel=2,
+        num_threads=1,
+    )
     file.write_bytes(model.getvalue())
     return file
 
@@ -48,12 +57,20 @@ def theirs(model_file, tmp_path_factory):
 def strange_text(rng: random.Random) -> str:
     """Characters that are decomposed, half as wide, joined, controlling or without spaces between them."""
     sentence = rng.choice(SENTENCES)
-    alphabet = rng.choice([
-        "ｱｲｳｶﾞﾊﾟｰｯ｡｢｣､･ﾞﾟ가나ab ", "\0\x01\x1f\x7f\x85\xad\u200b\u2028\ufeffa ", "▁ a가▁", "  \t\n\u3000\xa0\u200ba한，。",
-        [chr(code) for code in range(0xE01, 0xE5B)], [*map(chr, range(0x621, 0x660)), " ", "\u0640"],
-        [chr(rng.randrange(0x20, 0xD800)) for _ in range(20)], [chr(rng.randrange(0xE000, 0x20000)) for _ in range(20)],
-        sentence.replace(" ", ""), unicodedata.normalize("NFD", sentence),
-    ])  # fmt: skip
+    alphabet = rng.choice(
+        [
+            "ｱｲｳｶﾞﾊﾟｰｯ｡｢｣､･ﾞﾟ가나ab ",
+            "\0\x01\x1f\x7f\x85\xad\u200b\u2028\ufeffa ",
+            "▁ a가▁",
+            "  \t\n\u3000\xa0\u200ba한，。",
+            [chr(code) for code in range(0xE01, 0xE5B)],
+            [*map(chr, range(0x621, 0x660)), " ", "\u0640"],
+            [chr(rng.randrange(0x20, 0xD800)) for _ in range(20)],
+            [chr(rng.randrange(0xE000, 0x20000)) for _ in range(20)],
+            sentence.replace(" ", ""),
+            unicodedata.normalize("NFD", sentence),
+        ]
+    )
     return "".join(rng.choices(alphabet, k=rng.choice([3, 12, 30, 300])))
 
 
@@ -180,9 +197,9 @@ def test_parts_of_bge_that_are_not_read_are_named_once(tmp_path, caplog):
 
 def test_a_family_is_a_folder():
     """Nothing else names it: neither the layers nor tokenizers, tasks and exports."""
-    naming = {str(path.relative_to(ROOT)) for path in (ROOT / "bert_tf").rglob("*.py*") if "xlm" in read(path).lower()}
-    assert naming == {"bert_tf/families/__init__.py", *(f"bert_tf/families/xlm_roberta/{name}.py" for name in
-                                                         ("__init__", "tokenizer"))}  # fmt: skip
+    paths = [*(ROOT / "bert_tf").rglob("*.py*")]
+    naming = {path.relative_to(ROOT).as_posix() for path in paths if "xlm" in read(path).lower()}
+    assert naming == {f"bert_tf/families/{name}__init__.py" for name in ("", "xlm_roberta/")}
     lines = [line for line in read(ROOT / "bert_tf/families/__init__.py").split("\n") if "xlm" in line]
     assert len(lines) == 2 and lines[1] == "    xlm_roberta.FAMILY,"
 

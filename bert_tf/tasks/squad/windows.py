@@ -18,7 +18,7 @@ from bert_tf.data import token_rows
 from bert_tf.data.token_rows import TokenRows, document_spans
 from bert_tf.system.checks import check_integer
 from bert_tf.system.messages import progress_bar, warn_once
-from bert_tf.system.storage import load_arrays, save_arrays
+from bert_tf.system.storage import gfile, load_arrays, save_arrays
 from bert_tf.system.workers import map_tasks
 from bert_tf.tasks.squad.data import Paragraph, SquadExample
 from bert_tf.text import watch_unknown
@@ -321,8 +321,6 @@ def cached_windows(
     """
     if not cache_dir:
         return build_windows(examples, tokenizer, settings, is_training)
-    import tensorflow as tf
-
     path = posixpath.join(cache_dir, f"windows-{_content_hash(examples, tokenizer, settings, is_training)}.npz")
     if stored := load_arrays(path, ("lengths", "labels", "starts", "ends", *_KEPT_AS_THEY_ARE)):
         windows = _windows_of(stored, settings.answer_from == "offsets", is_training, tokenizer.pad_id)
@@ -334,7 +332,7 @@ def cached_windows(
     arrays = {name: getattr(windows, name) for name in _KEPT_AS_THEY_ARE}
     arrays |= {"lengths": windows.lengths, "labels": np.stack(labels, axis=1)}
     arrays |= {name: none if (offsets := getattr(windows, name)) is None else offsets for name in ("starts", "ends")}
-    tf.io.gfile.makedirs(cache_dir)
+    gfile().makedirs(cache_dir)
     save_arrays(path, arrays)
     return windows
 
