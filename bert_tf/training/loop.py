@@ -90,8 +90,7 @@ class Run:
     """
 
     def __init__(self, settings, strategy: tf.distribute.Strategy, num_train_steps: int):
-        self.settings = distribution.with_pace_of_first(strategy, settings)
-        self.strategy, self.num_train_steps = strategy, num_train_steps
+        self.settings, self.strategy, self.num_train_steps = settings, strategy, num_train_steps
         self.chief, self.compiles = is_chief(strategy), compiles_steps(settings.use_xla, strategy)
         self.output_dir, self.trains = settings.output_dir, settings.do_train
         self.reading, self.evaluated = contextlib.nullcontext(), {}
@@ -100,6 +99,7 @@ class Run:
         """Restores, trains, evaluates; returns the results of the last evaluation."""
         # Before a model is built: another one's variables would be waited for.
         distribution.compare(self.strategy, self.common_facts)
+        self.settings = distribution.with_pace_of_first(self.strategy, self.settings)
         self.model, optimizer, step = self.build_and_restore()
         trainer, options = self.create_trainer(optimizer) if self.trains else (None, {})
         distribution.compare(self.strategy, lambda: self.restored_facts(optimizer, step))
