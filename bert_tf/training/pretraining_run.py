@@ -77,7 +77,7 @@ def _resolve(
     except FileNotFoundError:
         if not (earlier.newest and has_config):
             raise
-        opened = None  # what the run began with is gone
+        opened = None  # the run goes on without the model that it began with
     if settings.bert_size:
         config, name = config_of_size(settings.bert_size), f"--bert_size={settings.bert_size}"
         if settings.vocab_file:

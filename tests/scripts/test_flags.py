@@ -1,7 +1,7 @@
 """The flags of all scripts, each declared once with the default that holds, and runs that end in one line naming one.
 
-Before TensorFlow is imported: flags, and files and folders that are not there. What files hold is told by their
-readers (tests of the rooms), and what does not fit a model or a folder by the run.
+Before TensorFlow is imported: flags, and files and folders that are not there. Readers of files name what is wrong in
+them (tests of their folders), and a run what does not fit a model or its output folder.
 """
 
 import importlib
