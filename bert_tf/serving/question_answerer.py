@@ -40,8 +40,7 @@ class QuestionAnswerer(Answerer):
         options = {name: settings.pop(name) for name in OPTIONS if name in settings}
         super().__init__(path, batch_size, **options)
         if not self.export:
-            chosen = answer_settings(self.files.directory, self.files.config, **settings)
-            chosen.windows.check_room(self.tokenizer)
+            chosen = answer_settings(self.files, self.tokenizer, **settings)
             self.windows, self.predictions = chosen.windows, chosen.predictions
         elif settings:
             raise ValueError(f"{path} is an export, whose settings are fixed: {', '.join(settings)}")
@@ -122,8 +121,7 @@ class ChoicePredictor(Answerer):
     action = "choose"
 
     def __init__(self, path: str, *, max_seq_length: int | None = None, batch_size: int = 8, **options):
-        super().__init__(path, batch_size, **options)
-        self.max_seq_length = self.length(max_seq_length)
+        super().__init__(path, batch_size, max_seq_length, **options)
 
     def predict(self, questions: Sequence[tuple]) -> list[dict]:
         """The best choice for each question.

@@ -44,10 +44,9 @@ class Tagger(Answerer):
     action = "tag"
 
     def __init__(self, path: str, *, max_seq_length: int | None = None, batch_size: int = 32, **options):
-        super().__init__(path, batch_size, **options)
-        self.max_seq_length = self.length(max_seq_length)
+        super().__init__(path, batch_size, max_seq_length, **options)
         if self.export:
-            self.labels = standard_tags(self.export.description["labels"])
+            self.labels = standard_tags(self.description["labels"])
             self.scheme = ner_tags.scheme_of(self.labels)
             return
         self.labels = standard_tags(self.files.head.labels)

@@ -27,6 +27,7 @@ from bert_tf.system.messages import is_first, naming_flag, warn_once
 from bert_tf.system.storage import is_remote, names_in, paths_beginning_with
 from bert_tf.system.text_files import (
     Folder,
+    directory_of,
     exists,
     list_folder,
     naming_file,
@@ -306,6 +307,18 @@ def check_weights(path: str | None, flag: str) -> None:
     raise FileNotFoundError(f"{flag}={path}: there is no such directory, weight file or checkpoint.{hint(path)}")
 
 
+# --- what was trained how ---------------------------------------------------------------------------------------------
+
+RUN_FILE = "run.json"  # flags and versions of the run that left a model
+
+
+def settings_of_run(path: str) -> dict:
+    """The content of `RUN_FILE` for weights at a path: those of a run, or of its best_model; empty without."""
+    folder = directory_of(path).rstrip("/")
+    folder = posixpath.dirname(folder) if posixpath.basename(folder) == "best_model" else folder
+    return read_json_if_there(posixpath.join(folder, RUN_FILE)) or {}
+
+
 # --- sentence settings ----------------------------------------------------------------------------------------------
 
 POOLINGS = ("mean", "cls", "max")
@@ -345,9 +358,6 @@ class SentenceSettings:
 
     def __post_init__(self):
         check_pooling(self.pooling)
-
-    def length_for(self, config: BertConfig) -> int | None:
-        return self.max_seq_length and min(self.max_seq_length, config.max_length)
 
     def size_for(self, config: BertConfig) -> int:
         return min(self.truncate_dim or config.hidden_size, config.hidden_size)

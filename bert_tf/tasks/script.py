@@ -34,7 +34,7 @@ from bert_tf.models.distillation import DistillationObjective, TaughtModel, chos
 from bert_tf.models.heads import with_class_weights
 from bert_tf.store import card, head_config, save, variable_names
 from bert_tf.store.bundle import latest_checkpoint
-from bert_tf.store.description import CardFacts, ModelFiles
+from bert_tf.store.description import RUN_FILE, CardFacts, ModelFiles
 from bert_tf.store.open import has_optimizer_state, open_weights
 from bert_tf.system.declare import declared_in, value_of, with_models
 from bert_tf.system.messages import announced
@@ -300,7 +300,7 @@ class _Run(loop.Run):
         if trainer:
             self.claim(step)
             if run.use_best_model:  # which will be read from there
-                distribution.await_written(self.strategy, [posixpath.join(self.output_dir, run_directory.SETTINGS)])
+                distribution.await_written(self.strategy, [posixpath.join(self.output_dir, RUN_FILE)])
         if self.chief and run.write_tf_records:
             self.write_records(self.trains and step < self.num_train_steps)
         if run.do_train and not self.trains:

@@ -25,11 +25,10 @@ from bert_tf.data.tables import (
     warn_of_left_out,
 )
 from bert_tf.data.token_rows import TokenRows, check_tokenizer, permutation
-from bert_tf.store.description import read_head
+from bert_tf.store.description import read_head, settings_of_run
 from bert_tf.system.checks import check_list, list_of_names, list_of_strings
 from bert_tf.tasks.rows import InputExample, Split, Task, encode_examples, label_ids, plain_label, read_labels
 from bert_tf.text.tokenizer import Tokenizer
-from bert_tf.training.run_directory import settings_of_model
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -110,17 +109,10 @@ def trained_on_pairs(source: str) -> bool | None:
     """Whether weights were trained on two texts an example; None where nothing beside them says it."""
     if (pairs := read_head(source).pairs) is not None:
         return pairs
-    earlier = settings_of_model(source)
+    earlier = settings_of_run(source)
     if not isinstance(name := earlier.get("task_name"), str):
         return None
     return bool(earlier.get("text_b")) if name.lower() == "custom" else find_task(name).train.text_b is not None
-
-
-def task_of(model) -> Task:
-    """The task of a `BertForSequenceClassification` that is trained; labels without names are numbers."""
-    labels = tuple(model.labels or map(str, range(model.num_labels)))
-    several = model.problem_type == "multi_label_classification"
-    return Task("", None if model.problem_type == "regression" else labels, None, multi_label=several)
 
 
 NLI_LABELS = ("contradiction", "entailment", "neutral")
