@@ -23,7 +23,7 @@ _SECONDS_WITHOUT_PROGRESS = 5
 
 RUNTIMES = ("onnxruntime", "tensorflow")
 DTYPES = ("float32", "int8", "bfloat16")  # the first two of ONNX Runtime, the others of TensorFlow
-OPTIONS = ("runtime", "dtype", "threads", "trust")  # of all answerers, see `Predictor`
+OPTIONS = ("batch_size", "runtime", "dtype", "threads", "trust")  # of all answerers, see `Predictor`
 
 
 class Answerer:
@@ -46,6 +46,7 @@ class Answerer:
 
     tasks: tuple[str, ...]
     action: str
+    rows_of_item = 1  # that the model computes, about
     shows_progress: bool | None = None  # None: if it takes long
     # Warns about given texts, once in a process, whatever model they are given to.
     warn = staticmethod(functools.partial(warn_once, "given texts"))
@@ -53,8 +54,8 @@ class Answerer:
     def __init__(
         self,
         path: str | OpenedModel,
-        batch_size: int,
         *,
+        batch_size: int | None = None,
         runtime: str | None = None,
         dtype: str | None = None,
         threads: int | None = None,
@@ -63,7 +64,7 @@ class Answerer:
     ):
         true_or_false(trust=trust)
         opened = path if isinstance(path, OpenedModel) else open_model(path, or_export=True)
-        self.path, self.batch_size = opened.path, batch_size
+        self.path = opened.path
         self.export = self.tokenizer = self.files = self.runtime = self.model = None
         if opened.export and (runtime or dtype):
             raise ValueError(f"runtime={runtime}, dtype={dtype}: what an export computes is decided when it is written")
@@ -93,6 +94,8 @@ class Answerer:
 
                 self.runtime = KerasModel(opened, self.tasks[0], dtype=dtype or "float32", pooling=pooling)
                 self.model = self.runtime.model
+        at_once = (self.runtime or self.export).rows_at_once // self.rows_of_item
+        self.batch_size = at_once if batch_size is None else batch_size
 
     def length(self, given: int | None) -> int:
         if not self.export:
@@ -194,8 +197,9 @@ class Predictor(Answerer):
         export_saved_model.py wrote (the directory of versions, or one of them).
       max_seq_length: longer texts lose their last tokens, or are read in windows if the model was trained to. Default:
         the length of training, if known, else the model's maximum.
-      batch_size: texts computed together.
       options:
+        batch_size: texts computed together, those of like length. Default: 8 by ONNX Runtime, so that a batch stays in
+          the caches of a processor; else 32.
         runtime: "onnxruntime", which computes without TensorFlow, or "tensorflow". Default: the first, where it is
           installed and there is no GPU.
         dtype: "float32"; "int8", twice as fast, for ONNX Runtime; or "bfloat16", for TensorFlow.
@@ -212,8 +216,8 @@ class Predictor(Answerer):
     tasks = ("classification", "regression")
     action = "predict"
 
-    def __init__(self, path: str, *, max_seq_length: int | None = None, batch_size: int = 32, **options):
-        super().__init__(path, batch_size, **options)
+    def __init__(self, path: str, *, max_seq_length: int | None = None, **options):
+        super().__init__(path, **options)
         self.max_seq_length = self.length(max_seq_length)
         if self.export:
             labels = tuple(self.export.description["labels"])
