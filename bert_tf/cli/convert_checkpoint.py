@@ -17,15 +17,13 @@ import os
 import signal
 import sys
 
-from absl import flags, logging
+from absl import logging
 
 from bert_tf.conversion import convert
 from bert_tf.store.description import check_weights, read_head, vocabulary_in
 from bert_tf.store.open import FORMATS, is_light
 from bert_tf.system import checks, script, storage
 from bert_tf.system.declare import REQUIRED, define_flags, setting, settings_of
-
-FLAGS = flags.FLAGS
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -83,7 +81,7 @@ class ConversionSettings:
     )
 
 
-define_flags(ConversionSettings)
+FLAGS = define_flags(ConversionSettings)
 
 
 def main(_):

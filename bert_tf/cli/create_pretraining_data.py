@@ -23,7 +23,7 @@ and how they were made.
 
 import shlex
 
-from absl import flags, logging
+from absl import logging
 
 from bert_tf.pretraining import corpus
 from bert_tf.pretraining.record_settings import InstanceSettings, RecordSettings, settings_of_records
@@ -31,8 +31,7 @@ from bert_tf.system import checks, script
 from bert_tf.system.declare import declared_in, define_flags, flags_given, settings_of
 from bert_tf.text import tokenizer_class_of
 
-FLAGS = flags.FLAGS
-define_flags(RecordSettings, InstanceSettings, corpus.TextSettings)
+FLAGS = define_flags(RecordSettings, InstanceSettings, corpus.TextSettings)
 
 
 def main(_):

@@ -13,14 +13,11 @@ import os
 import shlex
 from collections.abc import Collection
 
-from absl import flags, logging
+from absl import logging
 
 from bert_tf.system import checks, script, storage, text_files
 from bert_tf.system.declare import REQUIRED, define_flags, flags_given, non_default_settings, setting, settings_of
 from bert_tf.system.text_files import encoding_setting
-
-FLAGS = flags.FLAGS
-
 
 # A kind of vocabulary: the size of the released English models', the ending of the file's name by which models'
 # directories have it, and the flags that it uses but --vocab_size.
@@ -109,7 +106,7 @@ class VocabularySettings:
     )
 
 
-define_flags(VocabularySettings)
+FLAGS = define_flags(VocabularySettings)
 
 
 def check_kind(settings: VocabularySettings, given: Collection[str]) -> None:

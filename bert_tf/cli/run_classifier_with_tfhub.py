@@ -12,16 +12,12 @@ configuration: give --bert_config_file, too. The result is a model of this proje
 
 import dataclasses
 
-from absl import flags
-
 from bert_tf.store.description import check_weights
 from bert_tf.system import script
 from bert_tf.system.declare import ORIGINAL, REQUIRED, define_flags, setting
 from bert_tf.system.released_models import download_hub_module
 from bert_tf.tasks.classification.settings import ClassificationSettings
 from bert_tf.training.settings import FineTuningSettings, checked_settings
-
-FLAGS = flags.FLAGS
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,7 +29,7 @@ class HubSettings:
     )
 
 
-define_flags(HubSettings, ClassificationSettings, FineTuningSettings, eval_batch_size=8)
+FLAGS = define_flags(HubSettings, ClassificationSettings, FineTuningSettings, eval_batch_size=8)
 
 
 def main(_):

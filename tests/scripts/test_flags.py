@@ -80,7 +80,7 @@ own, defined, kinds, found = set(flags.FLAGS), declare.define_flags, [], {}
 
 def define_flags(*classes, **changes):
     kinds.extend(classes)
-    defined(*classes, **changes)
+    return defined(*classes, **changes)
 
 declare.define_flags, passes = define_flags, lambda settings: None
 sys.path.insert(0, sys.argv[1])
