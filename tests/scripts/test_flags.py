@@ -86,7 +86,7 @@ declare.define_flags, passes = define_flags, lambda settings: None
 sys.path.insert(0, sys.argv[1])
 for name in sys.argv[2:]:
     kinds.clear()
-    sys.modules.pop("run_classifier", None)
+    sys.modules.pop("bert_tf.cli.run_classifier", None)
     importlib.import_module(name)
     names = [flag for flag in flags.FLAGS if flag not in own]
     made = {flag: getattr(flags.FLAGS[flag], "declared", None) for flag in names}
