@@ -11,11 +11,12 @@ import numpy as np
 from bert_tf.families import config_of_dict, family_of_variables, is_encoder_variable
 from bert_tf.families.family import base_name, expected_shapes, is_model_variable, word_table
 from bert_tf.store import card, huggingface, save
-from bert_tf.store.description import CardFacts, check_other_vocabulary, read_settings
+from bert_tf.store.description import CardFacts, check_other_vocabulary, read_head, read_settings, vocabulary_in
 from bert_tf.store.head_config import NO_HEAD
 from bert_tf.store.open import FORMATS, OpenedModel, open_model, open_weights
 from bert_tf.store.tensor_files import Weights, blocks
-from bert_tf.system.checks import check_output_files
+from bert_tf.system.checks import check_output_dir, check_output_file, check_output_files
+from bert_tf.system.declare import REQUIRED, setting
 from bert_tf.system.messages import abbreviated_list, naming_flag, progress_bar
 from bert_tf.system.text_files import read_text_lines
 from bert_tf.text import tokenizer_files
@@ -24,6 +25,61 @@ from bert_tf.text.tokenizer_files import Casing
 from bert_tf.text.wordpiece import FullTokenizer
 
 OUTPUT_BIAS = "cls/predictions/output_bias"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ConversionSettings:
+    """What is converted, and how."""
+
+    from_: str = setting(
+        REQUIRED,
+        "The weights: a directory, a checkpoint prefix or a weight file.",
+        heading="Conversion",
+        model_check=read_head,
+    )
+    to: str = setting(
+        REQUIRED,
+        "Directory to write; for tf1 also a prefix such as out/bert_model.ckpt.",
+        check=check_output_dir,
+    )
+    format: str = setting(
+        REQUIRED,
+        "Format to write. "
+        + " ".join(f"{name}: {format.help}" for name, format in FORMATS.items() if format.file_name),
+        choices=[name for name, format in FORMATS.items() if format.file_name],
+    )
+    overwrite: bool = setting(False, "Replace existing files of the target.")
+    with_optimizer: bool = setting(
+        False, "Also convert Adam moments and global_step, to continue a run (tf1, bert_tf)."
+    )
+    part: str | None = setting(
+        None,
+        "Which model of an ELECTRA checkpoint that has both. If unset, the discriminator, or the only one there.",
+        choices=("discriminator", "generator"),
+    )
+    report_file: str | None = setting(None, "Also write the report to this file.", check=check_output_file)
+    bert_config_file: str | None = setting(
+        None,
+        "Configuration of the model, if there is none beside the weights or it is wrong.",
+        heading="Files beside the weights",
+    )
+    hidden_act: str | None = setting(
+        None,
+        "Activation to write instead of the source's. gelu is the original's tanh form, gelu_erf Hugging Face's gelu.",
+        choices=("gelu", "gelu_erf", "relu", "tanh", "linear"),
+    )
+    vocab_file: str | None = setting(
+        None,
+        "Vocabulary to write with the weights, if there is none beside them.",
+        model_check=read_head,
+        model_file=vocabulary_in,
+    )
+    do_lower_case: bool | None = setting(
+        None, "Whether the model is uncased; needed only if the directory does not say. If unset, as that says."
+    )
+    strip_accents: bool | None = setting(
+        None, "Whether to strip accents. If unset, as the directory says, or else as do_lower_case."
+    )
 
 
 @dataclasses.dataclass(frozen=True)
