@@ -11,35 +11,31 @@
 The files beside the weights are converted, too: configuration, vocabulary, casing. On an error, nothing is written.
 """
 
-import functools
 import os
 import signal
 import sys
 
 from absl import logging
 
-from bert_tf.conversion import convert
+from bert_tf.conversion.convert import ConversionSettings, prepare
 from bert_tf.store.description import check_weights
 from bert_tf.store.open import is_light
 from bert_tf.system import script, storage
 from bert_tf.system.declare import define_flags, settings_of
 
-FLAGS = define_flags(convert.ConversionSettings)
+FLAGS = define_flags(ConversionSettings)
 
 
 def main(_):
-    settings = settings_of(convert.ConversionSettings, FLAGS)
+    settings = settings_of(ConversionSettings, FLAGS)
     check_weights(settings.from_, "--from")
-    arguments, report_file = vars(settings).copy(), settings.report_file
-    source, target = arguments.pop("from_"), arguments.pop("to")
-    prepare = functools.partial(convert.prepare, source, target, **arguments)
-    conversion = prepare() if is_light(source) else None
+    conversion = prepare(settings) if is_light(settings.from_) else None
     # On SIGTERM, temporary files are still removed.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     script.start_tensorflow()
-    report = (conversion or prepare()).carry_out()
+    report = (conversion or prepare(settings)).carry_out()
     print(report.text())
-    if report_file:
-        storage.gfile().makedirs(os.path.dirname(report_file) or ".")
-        storage.write_text_file(report_file, report.text() + "\n")
-        logging.info("Wrote the report to %s.", report_file)
+    if settings.report_file:
+        storage.gfile().makedirs(os.path.dirname(settings.report_file) or ".")
+        storage.write_text_file(settings.report_file, report.text() + "\n")
+        logging.info("Wrote the report to %s.", settings.report_file)

@@ -4,7 +4,7 @@ import dataclasses
 import hashlib
 import math
 import posixpath
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -29,7 +29,10 @@ OUTPUT_BIAS = "cls/predictions/output_bias"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ConversionSettings:
-    """What is converted, and how."""
+    """What is converted, and how.
+
+    add_tokens: file of words, one a line, to add to a vocabulary of word pieces (see `add_words`).
+    """
 
     from_: str = setting(
         REQUIRED,
@@ -80,6 +83,11 @@ class ConversionSettings:
     strip_accents: bool | None = setting(
         None, "Whether to strip accents. If unset, as the directory says, or else as do_lower_case."
     )
+    add_tokens: str | None = None
+
+    @property
+    def writing(self) -> dict:
+        return {"format": self.format, "with_optimizer": self.with_optimizer, "overwrite": self.overwrite}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -126,32 +134,32 @@ class Conversion:
     """A conversion that has been checked.
 
     files: of the source, with its weights, and what is to be written with them. weights: with the requested changes.
-    writing: further arguments of `save.write_model`. changes: sentences for the card. notes: for the report.
+    vocabulary: with the added tokens, if any. changes: sentences for the card. notes: for the report.
     """
 
-    part: str | None
+    settings: ConversionSettings
     weights: Weights
     files: OpenedModel
-    writing: Mapping[str, object]
+    vocabulary: list[str] | None
     changes: list[str]
     notes: list[str]
 
     def carry_out(self) -> Report:
-        weights, files, format, compared = self.weights, self.files, self.writing["format"], []
+        settings, weights, files, format, compared = self.settings, self.weights, self.files, self.settings.format, []
         if format == "huggingface":
             weights, compared = huggingface.fitted(weights, files.config, files.head)
         # The source's card if it is ours, unless it is that of the whole of which this is a part.
-        text = None if self.part else card.read_generated_card(files.directory)
+        text = None if settings.part else card.read_generated_card(files.directory)
         if text is None:
             facts = CardFacts(card.beginning_of(files.path, files.weights))  # which reads all weights
             text = card.card_of(weights, dataclasses.replace(files, card=facts), format)
         text = card.converted(text, format, self.changes)
-        with_optimizer = self.writing["with_optimizer"]
 
         def check(path: str) -> None:
-            compared.append(_compare_tensors(weights, path, with_optimizer))
+            compared.append(_compare_tensors(weights, path, settings.with_optimizer))
 
-        written = save.write_model(weights=weights, files=files, **self.writing, card_text=text, check=check)
+        made = {"vocabulary": self.vocabulary, "card_text": text, "check": check}
+        written = save.write_model(settings.to, weights, files, **settings.writing, **made)
         notes = [*self.notes, *compared]
         usual = type(files.config).hidden_act  # what the family's original has
         knows = FORMATS[format].knows_exact_gelu or usual == "gelu_erf"
@@ -166,60 +174,41 @@ class Conversion:
 
 
 def convert(source: str, target: str, format: str, **options) -> Report:
-    """Converts weights and the files next to them; see `prepare`."""
-    return prepare(source, target, format, **options).carry_out()
+    """Converts weights and the files next to them; options: further `ConversionSettings`."""
+    return prepare(ConversionSettings(from_=source, to=target, format=format, **options)).carry_out()
 
 
-def prepare(
-    source: str,
-    target: str,
-    format: str,
-    *,
-    with_optimizer: bool = False,
-    add_tokens: str | None = None,
-    do_lower_case: bool | None = None,
-    strip_accents: bool | None = None,
-    bert_config_file: str | None = None,
-    vocab_file: str | None = None,
-    hidden_act: str | None = None,
-    part: str | None = None,
-    overwrite: bool = False,
-    report_file: str | None = None,
-) -> Conversion:
-    """Checks a conversion of weights and the files next to them; TensorFlow may be needed, see `is_light`.
-
-    The arguments are the flags of convert_checkpoint.py, and:
-
-    add_tokens: file of words, one a line, to add to a vocabulary of word pieces (see `add_words`).
-    """
-    with naming_flag("--bert_config_file" if bert_config_file else "--from"):
-        files = open_model(source, part=part, config_file=bert_config_file)
-        weights, config = files.weights, files.needed_config()
-        if part and not files.family.parts:
-            raise ValueError(f"{weights.path} is a {config.title}, which has no {part}.")
-    if report_file:
+def prepare(settings: ConversionSettings) -> Conversion:
+    """Checks a conversion of weights and the files next to them; TensorFlow may be needed, see `is_light`."""
+    with naming_flag("--bert_config_file" if settings.bert_config_file else "--from"):
+        files = open_model(settings.from_, part=settings.part, config_file=settings.bert_config_file)
+        weights, config, vocab_file = files.weights, files.needed_config(), settings.vocab_file
+        if settings.part and not files.family.parts:
+            raise ValueError(f"{weights.path} is a {config.title}, which has no {settings.part}.")
+    if settings.report_file:
         read = filter(None, (weights.path, files.config_file, files.vocab_file, vocab_file))
-        check_output_files([report_file], read, "--report_file")
+        check_output_files([settings.report_file], read, "--report_file")
     with naming_flag("--vocab_file" if vocab_file else "--from"):
         save.check_vocabulary(dataclasses.replace(files, vocab_file=vocab_file or files.vocab_file))
-    files, notes = _describe(files, vocab_file, do_lower_case, strip_accents)
-    notes += _notes_on_source(files, with_optimizer)
-    changes, vocabulary = {"hidden_act": hidden_act} if hidden_act else {}, None
-    if add_tokens:
+    files, notes = _describe(files, vocab_file, settings.do_lower_case, settings.strip_accents)
+    notes += _notes_on_source(files, settings.with_optimizer)
+    changes, vocabulary = {"hidden_act": settings.hidden_act} if settings.hidden_act else {}, None
+    if settings.add_tokens:
         tokenizer, tokens = files.make_tokenizer(is_checked=True), tokenizer_files.vocabulary_lines(files.vocab_file)
         tokens += [tokenizer.inv_vocab.get(index, "") for index in range(len(tokens), tokenizer.vocab_size)]
-        weights, vocabulary, lines = add_words(weights, tokens, read_text_lines(add_tokens), tokenizer.tokenize)
+        words = read_text_lines(settings.add_tokens)
+        weights, vocabulary, lines = add_words(weights, tokens, words, tokenizer.tokenize)
         changes["vocab_size"] = weights.shapes[word_table(files.family.model_type)][0]
         notes += lines
     files.config = config_of_dict({**files.config.to_dict(), **changes})
-    writing = {"target": target, "format": format, "with_optimizer": with_optimizer, "overwrite": overwrite}
-    save.check_writable(weights=weights, files=files, **writing)
-    sentences = [f"Tokens were added ({posixpath.basename(add_tokens)}); train them."] if add_tokens else []
+    save.check_writable(settings.to, weights, files, **settings.writing)
+    sentences = []
+    if settings.add_tokens:
+        sentences.append(f"Tokens were added ({posixpath.basename(settings.add_tokens)}); train them.")
     if changes:
         values = ", ".join(f"{name} = {value}" for name, value in changes.items())
         sentences.append(f"The configuration was changed: {values}.")
-    writing["vocabulary"] = vocabulary
-    return Conversion(part, weights, files, writing, sentences, notes)
+    return Conversion(settings, weights, files, vocabulary, sentences, notes)
 
 
 def _describe(files: OpenedModel, vocab_file: str | None, do_lower_case: bool | None, strip_accents: bool | None):

@@ -62,7 +62,6 @@ ORIGINAL = {
 TYPES = {bool: "bool", int: "int", float: "float", str: "string", type(None): "string"}
 # Functions whose arguments are flags of a script.
 FUNCTIONS = {
-    "conversion.convert.prepare": "convert_checkpoint",
     "serving.export.export_saved_model": "export_saved_model",
     "text.learn_vocabulary.learn_vocabulary": "create_vocab",
     "text.learn_vocabulary.learn_byte_bpe": "create_vocab",
