@@ -265,8 +265,7 @@ class ByteBpeTokenizer(LibraryTokenizer):
             (self.sep_token, self.sep_id), (self.cls_token, self.cls_id), True, self.add_prefix_space
         )
         self.mask_takes_spaces = next((token.lstrip for token in added if token.id == self.mask_id), True)
-        never = (*(token.content for token in added), *special_tokens_of(self))
-        self._never_continue = sorted({self.vocab[token] for token in never})
+        self._never_continue = [*self.added_tokens.ids, *self.special_ids]
 
     @classmethod
     def from_file(cls, vocab_file: str, casing: Casing) -> "ByteBpeTokenizer":
@@ -299,13 +298,6 @@ class ByteBpeTokenizer(LibraryTokenizer):
     def is_continuation(token: str) -> bool:
         """Whether `token` doesn't begin with a space; `continues_word` knows the first piece of a text."""
         return not token.startswith((WORD_START, "<s>", "</s>", "<unk>", "<mask>", "<pad>"))
-
-    @functools.cached_property
-    def continuations(self) -> np.ndarray:
-        """bool [V]: by `is_continuation`; False for special and added tokens."""
-        table = self.continuations_of(self.vocab)
-        table[self._never_continue] = False
-        return table
 
     def continues_word(self, ids) -> np.ndarray:
         """bool, in the shape of `ids`: whether each continues the word of the id before it, which the first of a row

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Mapping
 
 import sentencepiece
 
-from bert_tf.system.example_bytes import pack
+from bert_tf.system.example_bytes import field, pack
 from bert_tf.system.text_files import list_folder, naming_file, read_bytes
 from bert_tf.text import tokenizer_files
 from bert_tf.text.characters import TOKENIZER, TOKENIZER_CONFIG, as_text, is_mark, read_added_tokens
@@ -89,9 +89,8 @@ class SentencePieceTokenizer(_AlbertRows):
         self.pad_id = self.special_id(self.pad_token)
         self._special = frozenset(special_tokens_of(self))
         # The ids of pieces that end in a digit and a comma -> `_parts` of them.
-        pieces = self.pieces if self.splits_commas else {}
-        split = {index: piece for piece, index in pieces.items() if _ends_in_digit_comma(piece)}
-        self.split = {index: self._parts(piece) for index, piece in split.items()}
+        pieces = self.pieces.items() if self.splits_commas else ()
+        self.split = {index: self._parts(piece) for piece, index in pieces if _ends_in_digit_comma(piece)}
 
     def _read_vocabulary(self, names: list[str]) -> list[int]:
         """Sets `vocab`, `inv_vocab` and `pieces`; returns the id of each piece of the model, here its number."""
@@ -377,18 +376,15 @@ def model_of_tokenizer_json(values: Mapping, pad_id: int) -> bytes | None:
     for index, (piece, score) in enumerate(model["vocab"]):
         kind = _CONTROL if index in special else _NORMAL if score else _USER_DEFINED
         kind = _UNKNOWN if index == model["unk_id"] else kind
-        pieces.append(_text(1, _text(1, piece.encode()) + score_head + struct.pack("<f", score) + _number(3, kind)))
+        content = field(b"\x0a", piece.encode()) + score_head + struct.pack("<f", score) + _number(3, kind)
+        pieces.append(field(b"\x0a", content))
     numbers = {3: _UNIGRAM, 4: len(pieces), 40: model["unk_id"], 41: _NONE, 42: _NONE, 43: pad_id}
     trainer = b"".join(_number(field, number) for field, number in numbers.items())
     # What the model makes of characters, in SentencePiece's own form; empty: it leaves them.
     maps = [rule.get("precompiled_charsmap") or "" for rule in rules if rule.get("type") == "Precompiled"]
     characters = base64.b64decode("".join(maps), validate=True)
-    return b"".join(pieces) + _text(2, trainer) + _text(3, _text(2, characters))
+    return b"".join(pieces) + field(b"\x12", trainer) + field(b"\x1a", field(b"\x12", characters))
 
 
 def _number(field: int, value: int) -> bytes:
     return pack([8 * field, value % (1 << 64)])
-
-
-def _text(field: int, value: bytes) -> bytes:
-    return pack([8 * field + 2, len(value)]) + value

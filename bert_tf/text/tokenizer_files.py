@@ -274,10 +274,8 @@ def word_rules(vocab_file: str) -> dict:
     directory = posixpath.dirname(vocab_file)
     config = read_tokenizer_config(directory)
     path = vocab_file if vocab_file.endswith(".json") else posixpath.join(directory, TOKENIZER)
-    rules = {}
     with text_files.naming_file(path):
-        if isinstance((values := text_files.read_json_if_there(path) or {}).get("model"), dict):
-            rules = _rules_of_json(values, path)
+        rules = _rules_of_json(text_files.read_json_if_there(path) or {}, path)
     names = ("tokenize_chinese_chars", "do_basic_tokenize", "never_split", "max_input_chars_per_word")
     rules |= {name: config[name] for name in names if config.get(name) is not None}
     kinds = {"never_split": list, "max_input_chars_per_word": int}
@@ -287,8 +285,8 @@ def word_rules(vocab_file: str) -> dict:
 
 
 def _rules_of_json(values: Mapping, path: str) -> dict:
-    model = values["model"]
-    if kind_of_model(model) != "WordPiece":
+    model = values.get("model")
+    if not isinstance(model, dict) or kind_of_model(model) != "WordPiece":
         return {}
     words = [part.get("type") for part in components_of(values.get("pre_tokenizer"), "pretokenizers")]
     normalizers = components_of(values.get("normalizer"), "normalizers")
