@@ -37,13 +37,19 @@ _POST_PROCESSORS = ("TemplateProcessing", "BertProcessing", "RobertaProcessing")
 class LibraryTokenizer(Tokenizer):
     """A tokenizer that wraps one of the `tokenizers` library.
 
-    library: what splits text into pieces. vocab_file: where it comes from, for messages.
-    files: name -> content of the files it was read from. added: by `read_added_tokens`.
+    values: of a tokenizer.json. vocab_file: where they come from, for messages.
+    files: name -> content of the files it was read from. added: by `read_added_tokens`, instead of those in `values`.
     """
 
-    def __init__(self, library: tokenizers.Tokenizer, vocab_file: str, files: Mapping[str, bytes], added: Sequence):
-        library.no_truncation()
-        library.no_padding()
+    def __init__(self, values: Mapping, vocab_file: str, files: Mapping[str, bytes], added: Sequence[AddedToken]):
+        # Only tokens with a role are special here: in a text they are text.
+        special = special_tokens_of(self)
+        tokens = [{**dataclasses.asdict(token), "special": token.content in special} for token in added]
+        with naming_file(vocab_file):
+            _check_size(values, vocab_file)
+        unused = dict.fromkeys(("truncation", "padding", "post_processor", "decoder"))
+        with _naming(vocab_file):
+            library = tokenizers.Tokenizer.from_str(json.dumps({**values, **unused, "added_tokens": tokens}))
         self._library, self._files, self.vocab_file = library, dict(files), vocab_file
         self._prepare()
         self.vocab = dict(sorted(library.get_vocab(with_added_tokens=True).items(), key=lambda item: item[1]))
@@ -153,21 +159,6 @@ def read_tokenizer_json(path: str, kind: str) -> dict:
     return values
 
 
-def library_of(values: Mapping, path: str, added: Iterable[AddedToken], tokenizer: Tokenizer) -> tokenizers.Tokenizer:
-    """The library's tokenizer from the values of a tokenizer.json.
-
-    added: instead of its own added tokens. tokenizer: what it will be part of, which names the tokens with a role.
-    """
-    # Only tokens with a role are special here: in a text they are text.
-    special = special_tokens_of(tokenizer)
-    tokens = [{**dataclasses.asdict(token), "special": token.content in special} for token in added]
-    with naming_file(path):
-        _check_size(values, path)
-    unused = dict.fromkeys(("truncation", "padding", "post_processor", "decoder"))
-    with _naming(path):
-        return tokenizers.Tokenizer.from_str(json.dumps({**values, **unused, "added_tokens": tokens}))
-
-
 @contextlib.contextmanager
 def _naming(path: str) -> Generator[None]:
     try:
@@ -232,10 +223,10 @@ class ByteBpeTokenizer(LibraryTokenizer):
         config = tokenizer_files.read_tokenizer_config(directory)
         self.read_names_and_side(directory)
         self.add_prefix_space = config.get("add_prefix_space")
-        values = read_json(vocab_file)
+        values = vocab = read_json(vocab_file)
         if vocab_file.endswith(TOKENIZER) or isinstance(values.get("model"), dict):
             values = read_tokenizer_json(vocab_file, "BPE")
-            added = read_added_tokens(vocab_file, values["model"]["vocab"])
+            added = read_added_tokens(vocab_file, vocab := values["model"]["vocab"])
             parts = tokenizer_files.components_of(values.get("pre_tokenizer"), "pretokenizers")
             if [part.get("type") for part in parts] != ["ByteLevel"] or parts[0].get("use_regex") is False:
                 raise ValueError(f"{vocab_file}: its BPE does not split text as RoBERTa's, which is byte-level BPE.")
@@ -247,21 +238,20 @@ class ByteBpeTokenizer(LibraryTokenizer):
             merges_file = merges_file or posixpath.join(directory, MERGES)
             lines = enumerate(read_text_lines(merges_file))
             merges = [line.split(" ") for number, line in lines if line and (number or not line.startswith("#version"))]
-            added = {token.content: token for token in read_added_tokens(vocab_file, values)}
+            added = {token.content: token for token in read_added_tokens(vocab_file, vocab)}
             for token in special_tokens_of(self):  # which no merge makes, either
-                if token in values and token not in added:
-                    added[token] = AddedToken(values[token], token, lstrip=token == self.mask_token, special=True)
+                if token in vocab and token not in added:
+                    added[token] = AddedToken(vocab[token], token, lstrip=token == self.mask_token, special=True)
             added = sorted(added.values(), key=lambda token: token.id)
-            values = {"version": "1.0", "model": {"type": "BPE", "vocab": values, "merges": merges}}
+            values = {"version": "1.0", "model": {"type": "BPE", "vocab": vocab, "merges": merges}}
             files = {JSON_VOCAB: read_bytes(vocab_file), MERGES: read_bytes(merges_file)}
         self.add_prefix_space = bool(self.add_prefix_space)
-        library = library_of(values, vocab_file, added, self)
-        if missing := [char for char in pre_tokenizers.ByteLevel.alphabet() if library.token_to_id(char) is None]:
+        if missing := {*pre_tokenizers.ByteLevel.alphabet()} - vocab.keys():
             raise ValueError(f"{vocab_file} lacks {len(missing)} of the 256 bytes: it is not byte-level BPE.")
-        library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=self.add_prefix_space)
-        super().__init__(library, vocab_file, files, added)
-        library.decoder = decoders.ByteLevel()
-        library.post_processor = processors.RobertaProcessing(
+        super().__init__(values, vocab_file, files, added)
+        self._library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=self.add_prefix_space)
+        self._library.decoder = decoders.ByteLevel()
+        self._library.post_processor = processors.RobertaProcessing(
             (self.sep_token, self.sep_id), (self.cls_token, self.cls_id), True, self.add_prefix_space
         )
         self.mask_takes_spaces = next((token.lstrip for token in added if token.id == self.mask_id), True)

@@ -23,7 +23,7 @@ from bert_tf.system.example_bytes import field, pack
 from bert_tf.system.text_files import list_folder, naming_file, read_bytes
 from bert_tf.text import tokenizer_files
 from bert_tf.text.characters import TOKENIZER, TOKENIZER_CONFIG, as_text, is_mark, read_added_tokens
-from bert_tf.text.library_tokenizer import LibraryTokenizer, library_of, read_tokenizer_json
+from bert_tf.text.library_tokenizer import LibraryTokenizer, read_tokenizer_json
 from bert_tf.text.tokenizer import Tokenizer, special_tokens_of
 from bert_tf.text.tokenizer_files import MODEL, RELEASED_MODEL, VOCAB, WORD_START, Casing, components_of, read_tokens
 
@@ -321,14 +321,10 @@ class HuggingFaceSentencePiece(_AlbertRows, LibraryTokenizer):
         with naming_file(vocab_file):
             pieces = {piece: index for index, (piece, _) in enumerate(values["model"]["vocab"])}
         added = read_added_tokens(vocab_file, pieces)
-        library = library_of(values, vocab_file, added, self)
-        super().__init__(library, vocab_file, {TOKENIZER: read_bytes(vocab_file)}, added)
+        super().__init__(values, vocab_file, {TOKENIZER: read_bytes(vocab_file)}, added)
         beside = tokenizer_files.is_there(model_file := posixpath.join(directory, self.model_name))
-        if model := read_bytes(model_file) if beside else self.model_of(values):
+        if model := read_bytes(model_file) if beside else model_of_tokenizer_json(values, self.pad_id):
             self._files[self.model_name] = model
-
-    def model_of(self, values: Mapping) -> bytes | None:
-        return model_of_tokenizer_json(values, self.pad_id)
 
     def settings(self) -> dict:
         return {**super().settings(), **INPUTS, "do_lower_case": not self.cased}
@@ -379,7 +375,7 @@ def model_of_tokenizer_json(values: Mapping, pad_id: int) -> bytes | None:
         content = field(b"\x0a", piece.encode()) + score_head + struct.pack("<f", score) + _number(3, kind)
         pieces.append(field(b"\x0a", content))
     numbers = {3: _UNIGRAM, 4: len(pieces), 40: model["unk_id"], 41: _NONE, 42: _NONE, 43: pad_id}
-    trainer = b"".join(_number(field, number) for field, number in numbers.items())
+    trainer = b"".join(_number(key, number) for key, number in numbers.items())
     # What the model makes of characters, in SentencePiece's own form; empty: it leaves them.
     maps = [rule.get("precompiled_charsmap") or "" for rule in rules if rule.get("type") == "Precompiled"]
     characters = base64.b64decode("".join(maps), validate=True)
