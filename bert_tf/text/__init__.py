@@ -56,8 +56,8 @@ def tokenizer_class_of(vocab_file: str, default: type[Tokenizer] = FullTokenizer
         return named
     kind = FullTokenizer
     if name.endswith(".model"):
-        kinds = [one for one in (named, default) if one and issubclass(one, SentencePieceTokenizer)]
-        kind = kinds[0] if kinds else SentencePieceTokenizer
+        kinds = (one for one in (named, default) if one and issubclass(one, SentencePieceTokenizer))
+        kind = next(kinds, SentencePieceTokenizer)
     elif name.endswith(".txt") and (named is KoBertTokenizer or _has_sentence_pieces(vocab_file, facts.folder)):
         kind = KoBertTokenizer
     elif name.endswith(".json"):

@@ -50,10 +50,8 @@ class JapaneseTokenizer(WordPieces):
 
     def __init__(self, vocab_file: str, **settings):
         super().__init__(vocab_file)
-        self._settings: dict[str, Any] = {
-            **_DEFAULTS,
-            **{name: value for name, value in settings.items() if value is not None},
-        }
+        given = {name: value for name, value in settings.items() if value is not None}
+        self._settings: dict[str, Any] = {**_DEFAULTS, **given}
         for name, choices in _CHOICES.items():
             if self._settings[name] not in choices:
                 raise ValueError(f"{name} is {self._settings[name]!r}: only {' and '.join(choices)} are supported.")

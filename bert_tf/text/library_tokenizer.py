@@ -26,7 +26,7 @@ from tokenizers import decoders, pre_tokenizers, processors
 
 from bert_tf.system.text_files import naming_file, read_bytes, read_json, read_text_lines
 from bert_tf.text import tokenizer_files
-from bert_tf.text.characters import TOKENIZER, WHITESPACE, AddedToken, as_text, read_added_tokens
+from bert_tf.text.characters import TOKENIZER, AddedToken, as_text, read_added_tokens
 from bert_tf.text.tokenizer import Tokenizer, WithOffsets, special_tokens_of
 from bert_tf.text.tokenizer_files import JSON_VOCAB, MERGES, Casing, is_there
 
@@ -297,13 +297,6 @@ class ByteBpeTokenizer(LibraryTokenizer):
         continues[..., 1:] &= ~np.isin(ids[..., :-1], self._never_continue)
         continues[..., :1] = False
         return continues
-
-    def encode_masked(self, text: str) -> list[int]:
-        *parts, last = text.split(self.mask_token)
-        ids = []
-        for part in parts:
-            ids += [*self.encode(part.rstrip(WHITESPACE) if self.mask_takes_spaces else part), self.mask_id]
-        return [*ids, *self.encode(last)]
 
 
 ByteBpeTokenizer.in_json = ByteBpeTokenizer

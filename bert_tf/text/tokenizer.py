@@ -353,10 +353,11 @@ class Tokenizer(abc.ABC):
 
     def encode_masked(self, text: str) -> list[int]:
         """`encode` of a text in which each literal mask_token becomes that token; `encode` would split it up."""
+        *parts, last = text.split(self.mask_token)
         ids = []
-        for part in text.split(self.mask_token):
-            ids += [self.mask_id, *self.encode(part)]
-        return ids[1:]
+        for part in parts:
+            ids += [*self.encode(part.rstrip(characters.WHITESPACE) if self.mask_takes_spaces else part), self.mask_id]
+        return [*ids, *self.encode(last)]
 
     def num_special_tokens(self, pair: bool = False) -> int:
         return len(self.begin_tokens) + (len(self.between_tokens) if pair else 0) + len(self.end_tokens)
