@@ -20,7 +20,6 @@ from bert_tf.system.declare import REQUIRED, setting
 from bert_tf.system.messages import abbreviated_list, naming_flag, progress_bar
 from bert_tf.system.text_files import read_text_lines
 from bert_tf.text import tokenizer_files
-from bert_tf.text.characters import read_added_tokens
 from bert_tf.text.tokenizer_files import Casing
 from bert_tf.text.wordpiece import FullTokenizer
 
@@ -221,19 +220,16 @@ def _describe(files: OpenedModel, vocab_file: str | None, do_lower_case: bool | 
     if not vocab_file:
         name = files.family.tokenizer_class.vocab_name
         notes = [f"No {name} next to the source: put it next to the target, or give --vocab_file."]
-    if not issubclass(files.tokenizer_kind(), FullTokenizer):
+    if not issubclass(kind := files.tokenizer_kind(), FullTokenizer):
         if vocab_file:
             files.make_tokenizer(is_checked=True).check_casing(vocab_file, do_lower_case, strip_accents)
             notes = [f"Tokenizer: {vocab_file}."]
         return files, notes
     if vocab_file:
-        vocab = tokenizer_files.load_vocab(vocab_file)
+        tokenizer = kind.from_file(vocab_file, casing)
         if casing.do_lower_case is None:
-            lowers = tokenizer_files.lowers_by_pieces(vocab_file, vocab)
-            files.casing = casing = Casing(lowers, strip_accents, f"the pieces of {vocab_file}")
-        added = read_added_tokens(vocab_file, vocab)
-        count = max([len(tokenizer_files.vocabulary_lines(vocab_file)), *(token.id + 1 for token in added)])
-        if count < files.config.vocab_size:
+            files.casing = casing = Casing(not tokenizer.cased, strip_accents, f"the pieces of {vocab_file}")
+        if (count := tokenizer.vocab_size) < files.config.vocab_size:
             reason = "the last rows of the table are unused, or it is the vocabulary of another model"
             notes.append(f"{vocab_file} has {count} tokens for vocab_size {files.config.vocab_size}: {reason}.")
     casing_note = f"Casing: do_lower_case={casing.do_lower_case}, from {casing.source}."
