@@ -13,8 +13,6 @@ from bert_tf.system.storage import paths_beginning_with
 from bert_tf.system.text_files import Folder
 from bert_tf.text.characters import TOKENIZER, TOKENIZER_CONFIG
 
-MASK = "[MASK]"
-SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", MASK)
 VOCAB, MODEL, RELEASED_MODEL = "vocab.txt", "spiece.model", "30k-clean.model"
 JSON_VOCAB, MERGES = "vocab.json", "merges.txt"  # of byte-level BPE
 WORD_START = "\u2581"  # of SentencePiece: how a space is written
@@ -226,7 +224,7 @@ def _load_tokenizer_json(path: str) -> dict[str, int]:
     return dict(sorted(vocab.items(), key=lambda item: item[1]))
 
 
-def check_vocab(vocab: Mapping[str, int], vocab_file: str, required: Sequence[str] = SPECIAL_TOKENS) -> None:
+def check_vocab(vocab: Mapping[str, int], vocab_file: str, required: Sequence[str]) -> None:
     """Raises if `vocab`, read from `vocab_file`, lacks required tokens or has empty lines; warns of repeated tokens."""
     if missing := [token for token in required if token not in vocab]:
         raise ValueError(f"{vocab_file} lacks {', '.join(missing)}, which a vocabulary of word pieces must have")

@@ -262,7 +262,7 @@ class WordPieces(Tokenizer):
     vocab_file: see `load_vocab`; ValueError if it has texts and no special token.
     """
 
-    cls_token, sep_token, unk_token, mask_token, pad_token = "[CLS]", "[SEP]", "[UNK]", tokenizer_files.MASK, "[PAD]"
+    cls_token, sep_token, unk_token, mask_token, pad_token = "[CLS]", "[SEP]", "[UNK]", "[MASK]", "[PAD]"
     pad_id = 0
     begin_tokens, between_tokens, end_tokens, second_segment = ("[CLS]",), ("[SEP]",), ("[SEP]",), 1
     vocab_name = tokenizer_files.VOCAB

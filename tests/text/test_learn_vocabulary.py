@@ -11,7 +11,6 @@ from helpers.descendants import save_albert_tokenizer
 from helpers.paths import GOLDEN, ROOT
 
 from bert_tf.system import storage
-from bert_tf.text import tokenizer_files
 from bert_tf.text.learn_vocabulary import WordCounts, learn_byte_bpe, learn_sentence_piece, learn_vocabulary
 from bert_tf.text.library_tokenizer import ByteBpeTokenizer
 from bert_tf.text.sentence_piece import SentencePieceTokenizer
@@ -43,7 +42,7 @@ def tokenizer_for(folder, tokens, **kwargs) -> FullTokenizer:
     path = str(folder / "vocab.txt")
     storage.write_text_file(path, "".join(token + "\n" for token in tokens))
     tokenizer = FullTokenizer(path, **kwargs)
-    tokenizer_files.check_vocab(tokenizer.vocab, path)
+    tokenizer.check_vocabulary()
     assert list(tokenizer.vocab) == tokens
     return tokenizer
 

@@ -29,6 +29,7 @@ from bert_tf.text.graph_wordpiece import graph_of
 from bert_tf.text.wordpiece import BasicTokenizer, ElectraTokenizer, FullTokenizer
 
 VOCAB_FILE = str(GOLDEN / "vocab.txt")
+SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 
 
 @pytest.fixture(scope="module")
@@ -110,21 +111,21 @@ def test_casing_that_contradicts_the_checkpoint():
 
 
 @pytest.mark.parametrize(("lines", "message"), [
-    (tokenizer_files.SPECIAL_TOKENS[:4], r"vocab\.txt lacks \[MASK\]"),
-    ([*tokenizer_files.SPECIAL_TOKENS, "a", "\r", "b", ""], r"vocab\.txt: empty lines shift .*: 7, 9$"),
+    (SPECIAL[:4], r"vocab\.txt lacks \[MASK\]"),
+    ([*SPECIAL, "a", "\r", "b", ""], r"vocab\.txt: empty lines shift .*: 7, 9$"),
 ])  # fmt: skip
 def test_check_vocab_rejects(tmp_path, lines, message):
     path = str(tmp_path / "vocab.txt")
     (tmp_path / "vocab.txt").write_text("".join(line + "\n" for line in lines), encoding="utf-8")
     with pytest.raises(ValueError, match=message):
-        tokenizer_files.check_vocab(tokenizer_files.load_vocab(path), path)
+        FullTokenizer(path).check_vocabulary()
 
 
 def test_tokens_that_look_blank_or_appear_twice(tmp_path, caplog):
     """As Google's Chinese vocabulary has U+2028 alone on a line, which str.splitlines would split: the ids below stay,
     the content is written again as it is, and each id has a token."""
     odd = ["\u2028", "\u2029", "\u3000", "\xa0", "\x85", "\x1c"]
-    lines = [*tokenizer_files.SPECIAL_TOKENS, *odd, "a", "\u535a", "##b", "a"]
+    lines = [*SPECIAL, *odd, "a", "\u535a", "##b", "a"]
     for number, end in enumerate(("\n", "\r\n")):
         content = end.join(lines).encode()  # and none after the last
         path = tmp_path / f"{number}.txt"
@@ -306,9 +307,6 @@ def test_words_in_a_graph(count, split):
     assert nothing.texts.shape == (0,) and nothing.splits.numpy().tolist() == [0]
     broken = GraphWords(split)(tf.constant([b"a\xff b\xe6"]))
     assert broken.texts.numpy().tolist() == [b"a", *([b" "] if split == "characters_and_spaces" else []), b"b"]
-
-
-SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 
 
 def tokenizer_of(folder, pieces):
