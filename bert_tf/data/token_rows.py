@@ -202,12 +202,9 @@ def training_rows(
     window, skip = divmod(start_step, window_batches)
     while True:
         positions = np.arange(window * size, (window + 1) * size)
-        epochs = positions // count
-        rows = np.empty(size, np.int64)
-        for epoch in range(int(epochs[0]), int(epochs[-1]) + 1):
-            order = permutation(count, seed, epoch, 0)
-            here = epochs == epoch
-            rows[here] = order[positions[here] % count]
+        first, last = positions[[0, -1]] // count
+        orders = [permutation(count, seed, epoch, 0) for epoch in range(first, last + 1)]
+        rows = np.concatenate(orders)[positions - first * count]
         if window_batches > 1:
             rows = rows[np.argsort(lengths[rows], kind="stable")]
         batches = rows.reshape(window_batches, batch_size)

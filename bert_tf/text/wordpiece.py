@@ -144,12 +144,10 @@ class BasicTokenizer:
             chars = list(zip(lowered, positions, strict=True))
         if self.strip_accents:
             chars = [(new, position) for char, position in chars for new in unicodedata.normalize("NFD", char)]
-            start = 0
-            for end in range(len(chars) + 1):  # runs of combining marks are sorted by their classes
-                if end == len(chars) or not unicodedata.combining(chars[end][0]):
-                    if end - start > 1:
-                        chars[start:end] = sorted(chars[start:end], key=lambda pair: unicodedata.combining(pair[0]))
-                    start = end + 1
+            # Runs of combining marks are sorted by their classes.
+            runs = itertools.groupby(chars, lambda pair: unicodedata.combining(pair[0]) > 0)
+            by_class = functools.partial(sorted, key=lambda pair: unicodedata.combining(pair[0]))
+            chars = [pair for marked, run in runs for pair in (by_class(run) if marked else run)]
         return chars
 
     def _tokens(self, chars: list[tuple[str, int]]) -> list[tuple[str, list[int]]]:
