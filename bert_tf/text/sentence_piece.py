@@ -10,6 +10,7 @@ and replaces `` and '' by ": a directory with its tokenizer.json gets its ids (`
 """
 
 import base64
+import itertools
 import posixpath
 import re
 import string
@@ -161,20 +162,16 @@ class SentencePieceTokenizer(_AlbertRows):
     def _spans(self, prepared: str) -> list[tuple[int, int] | None]:
         """For each character of the pieces those of `prepared` that it stands for, None for the beginning of a word."""
         normalized, starts = self._processor.normalize(prepared, with_offsets=True)
-        position = int(normalized.startswith(WORD_START))  # stands for nothing: the model begins each text so
-        spans = [(0, 0)] * position
-        while position < len(normalized):
-            start, after = starts[position], position + 1
-            while after < len(normalized) and starts[after] == start:
-                after += 1
-            end = starts[after]
+        first = int(normalized.startswith(WORD_START))  # stands for nothing: the model begins each text so
+        spans = [(0, 0)] * first
+        for start, group in itertools.groupby(range(first, len(normalized)), starts.__getitem__):
+            numbers = [*group]
+            count, end = len(numbers), starts[numbers[-1] + 1]
             while end > start + 1 and not self._processor.normalize(prepared[end - 1]):
                 end -= 1  # dropped by the model
-            count = after - position
             # A symbol that the model takes as it is has a character for each; others stand for all.
             each = [(start + number, start + number + 1) for number in range(count)]
             spans += each if count == end - start else [(start, max(end, start + 1))] * count
-            position = after
         return [None if char == WORD_START else span for char, span in zip(normalized, spans, strict=True)]
 
     def _parts(self, piece: str) -> list[tuple[int, int]]:

@@ -151,16 +151,10 @@ class BasicTokenizer:
         return chars
 
     def _tokens(self, chars: list[tuple[str, int]]) -> list[tuple[str, list[int]]]:
-        tokens, open_token = [], False
-        for char, position in chars:
-            for new in self._splitting[ord(char)] or "":
-                if not open_token and not new.isspace():
-                    tokens.append(([], []))
-                open_token = not new.isspace()
-                if open_token:
-                    tokens[-1][0].append(new)
-                    tokens[-1][1].append(position)
-        return [("".join(token), positions) for token, positions in tokens]
+        split = ((new, position) for char, position in chars for new in self._splitting[ord(char)] or "")
+        groups = itertools.groupby(split, lambda pair: pair[0].isspace())
+        tokens = [zip(*token, strict=True) for is_space, token in groups if not is_space]
+        return [("".join(letters), list(positions)) for letters, positions in tokens]
 
 
 class WordpieceTokenizer:
