@@ -6,10 +6,10 @@ import shutil
 import unicodedata
 
 import pytest
-import sentencepiece
 import tokenizers
 from helpers.descendants import save_albert_tokenizer
 from helpers.paths import GOLDEN
+from helpers.texts import learned_pieces
 from tokenizers import AddedToken as LibraryToken
 
 from bert_tf.tasks.squad.answers import AnswerTexts
@@ -195,12 +195,12 @@ def test_byte_level_bpe(byte_bpe_files, tmp_path, add_prefix_space):
 
 
 def test_sentence_piece(tmp_path):
-    (tmp_path / "text").write_text("the quick brown fox 2019, [ ] / a b 1 left right both e1 york\n" * 50)
-    sentencepiece.SentencePieceTrainer.train(
-        input=str(tmp_path / "text"), model_prefix=str(tmp_path / "spiece"), vocab_size=70, hard_vocab_limit=False,
-        pad_id=0, unk_id=1, bos_id=-1, eos_id=-1, control_symbols=["[CLS]", "[SEP]", "[MASK]"], minloglevel=2,
-    )  # fmt: skip
-    model = str(tmp_path / "spiece.model")
+    lines, model = (
+        ["the quick brown fox 2019, [ ] / a b 1 left right both e1 york"] * 50,
+        str(tmp_path / "spiece.model"),
+    )
+    content = learned_pieces(lines, 70, pad_id=0, unk_id=1, control_symbols=["[CLS]", "[SEP]", "[MASK]"])
+    (tmp_path / "spiece.model").write_bytes(content)
     plain = SentencePieceTokenizer(model)
     pieces = [[plain.inv_vocab[index], plain._processor.get_score(index)] for index in range(len(plain.vocab))]
     theirs = transformers.AlbertTokenizer(vocab=[tuple(piece) for piece in pieces], unk_id=1)

@@ -1,7 +1,6 @@
 """XLM-R's tokenizer, compared with sentencepiece and, for a tokenizer.json, with transformers; and that a family is a
 folder."""
 
-import io
 import json
 import random
 import re
@@ -14,7 +13,7 @@ import sentencepiece
 from helpers.descendants import save_model, save_xlm_roberta_tokenizer
 from helpers.paths import GOLDEN, ROOT
 from helpers.slow import slow
-from helpers.texts import SENTENCES, mixed_texts, odd_texts
+from helpers.texts import SENTENCES, learned_pieces, mixed_texts, odd_texts
 
 from bert_tf import BertForMaskedLM, BertForSimilarity, BertModel, Embedder, FullTokenizer, read_tokenizer
 from bert_tf.conversion import convert
@@ -28,23 +27,12 @@ NAMES = ("<s>", "</s>", "<unk>", "<mask>", "<pad>")
 @pytest.fixture(scope="module")
 def model_file(tmp_path_factory):
     """A model with the released one's rules for characters (nmt_nfkc)."""
-    directory = tmp_path_factory.mktemp("xlm-roberta")
-    file, model = directory / "sentencepiece.bpe.model", io.BytesIO()
-    texts = iter([*SENTENCES * 20, *mixed_texts(500)])
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=texts,
-        model_writer=model,
-        vocab_size=700,
-        normalization_rule_name="nmt_nfkc",
-        unk_id=0,
-        bos_id=1,
-        eos_id=2,
-        pad_id=-1,
-        hard_vocab_limit=False,
-        minloglevel=2,
-        num_threads=1,
+    file, texts = (
+        tmp_path_factory.mktemp("xlm-roberta") / "sentencepiece.bpe.model",
+        [*SENTENCES * 20, *mixed_texts(500)],
     )
-    file.write_bytes(model.getvalue())
+    options = {"normalization_rule_name": "nmt_nfkc", "unk_id": 0, "bos_id": 1, "eos_id": 2, "num_threads": 1}
+    file.write_bytes(learned_pieces(texts, 700, **options, pad_id=-1))
     return file
 
 
