@@ -195,21 +195,15 @@ def test_byte_level_bpe(byte_bpe_files, tmp_path, add_prefix_space):
 
 
 def test_sentence_piece(tmp_path):
-    lines, model = (
-        ["the quick brown fox 2019, [ ] / a b 1 left right both e1 york"] * 50,
-        str(tmp_path / "spiece.model"),
-    )
-    content = learned_pieces(lines, 70, pad_id=0, unk_id=1, control_symbols=["[CLS]", "[SEP]", "[MASK]"])
-    (tmp_path / "spiece.model").write_bytes(content)
-    plain = SentencePieceTokenizer(model)
-    pieces = [[plain.inv_vocab[index], plain._processor.get_score(index)] for index in range(len(plain.vocab))]
-    theirs = transformers.AlbertTokenizer(vocab=[tuple(piece) for piece in pieces], unk_id=1)
+    lines = ["the quick brown fox 2019, [ ] / a b 1 left right both e1 york"] * 50
+    model = tmp_path / "spiece.model"
+    model.write_bytes(learned_pieces(lines, 70, pad_id=0, unk_id=1, control_symbols=["[CLS]", "[SEP]", "[MASK]"]))
+    plain, theirs = SentencePieceTokenizer(str(model)), save_albert_tokenizer(model, tmp_path / "json")
     theirs.add_tokens(TOKENS)
-    folder = tmp_path / "json"
-    ours = HuggingFaceSentencePiece(save(folder, theirs) + "/tokenizer.json")
+    ours = HuggingFaceSentencePiece(save(tmp_path / "json", theirs) + "/tokenizer.json")
     assert_equal(ours, theirs, texts_of(7, 200), offsets=False)
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"added_tokens_decoder": decoder_of(theirs)}))
-    tokenizer = SentencePieceTokenizer(model)
+    tokenizer = SentencePieceTokenizer(str(model))
     assert tokenizer.tokenize("[E1]Fox[/E1] a [ENT]") == [
         *["[E1]", *plain.tokenize("fox"), "[/E1]"],
         *[*plain.tokenize("a"), "[Ent]"],

@@ -2,12 +2,11 @@
 
 import itertools
 import json
-import shutil
 
 import numpy as np
 import pytest
 import tensorflow as tf
-from helpers.descendants import NAMES, save_albert_tokenizer, save_model
+from helpers.descendants import NAMES, save_model
 from helpers.paths import GOLDEN, directory_of, lines_of
 from helpers.slow import slow
 from helpers.texts import SENTENCES, mixed_texts, odd_texts
@@ -28,11 +27,6 @@ def both(request, tmp_path_factory):
     transformers = pytest.importorskip("transformers", reason="needs transformers (requirements-dev.txt)")
     folder = tmp_path_factory.mktemp(request.param)
     save_model(folder, request.param, BertModel, format="huggingface", max_length=40)
-    if request.param == "albert":  # transformers needs a tokenizer.json
-        other = tmp_path_factory.mktemp("tokenizer")
-        save_albert_tokenizer(GOLDEN / "tokenization" / "albert" / "tiny.model", other)
-        for path in other.iterdir():
-            shutil.copy(path, folder)
     name, says = "tokenizer_config.json", {"model_max_length": 30}
     if request.param in ("bert", "roberta"):
         says["truncation_side"] = "left"

@@ -27,12 +27,9 @@ NAMES = ("<s>", "</s>", "<unk>", "<mask>", "<pad>")
 @pytest.fixture(scope="module")
 def model_file(tmp_path_factory):
     """A model with the released one's rules for characters (nmt_nfkc)."""
-    file, texts = (
-        tmp_path_factory.mktemp("xlm-roberta") / "sentencepiece.bpe.model",
-        [*SENTENCES * 20, *mixed_texts(500)],
-    )
+    file = tmp_path_factory.mktemp("xlm-roberta") / "sentencepiece.bpe.model"
     options = {"normalization_rule_name": "nmt_nfkc", "unk_id": 0, "bos_id": 1, "eos_id": 2, "num_threads": 1}
-    file.write_bytes(learned_pieces(texts, 700, **options, pad_id=-1))
+    file.write_bytes(learned_pieces([*SENTENCES * 20, *mixed_texts(500)], 700, **options, pad_id=-1))
     return file
 
 
