@@ -106,9 +106,8 @@ def test_words_of_a_string(tmp_path, split):
     for text, of_split in wanted.items():
         words = [text[a:b] for a, b in split_words(text, split, tokenizer.added_tokens.spans(text))]
         assert [word for word in words if not word.isspace()] == of_split[split != "words"]
-        assert [word for word in words if word.isspace()] == [" "] * (
-            split == "characters_and_spaces" and text.count(" ") - ("york" in text)
-        )
+        spaces = text.count(" ") - ("york" in text) if split == "characters_and_spaces" else 0
+        assert words.count(" ") == sum(map(str.isspace, words)) == spaces
         assert all(len(tokenizer.encode(word)) == 1 for word in words if tokenizer.added_tokens.spans(word))
     with pytest.raises(NoGraphError, match=r"vocab.txt: added tokens \(.*\) can't be cut out .* take ids\.$"):
         graph_of(tokenizer)
@@ -153,9 +152,8 @@ def test_every_file_that_names_added_tokens(tmp_path):
             (folder / f"{name}.json").write_text(json.dumps(values), encoding="utf-8")
         theirs, ours = transformers.BertTokenizer.from_pretrained(folder), FullTokenizer(str(folder / "vocab.txt"))
         texts = ["[E1]삼성[/E1]", "[ent] a [Ent]", "[e1]b[E1]b"]
-        assert [theirs(text, add_special_tokens=False)["input_ids"] for text in texts] == ours.encode_batch(texts), (
-            files
-        )
+        wanted = [theirs(text, add_special_tokens=False)["input_ids"] for text in texts]
+        assert wanted == ours.encode_batch(texts), files
         assert size in ours.encode_batch(["[Ent][E1]"])[0]
 
 
@@ -173,9 +171,8 @@ def byte_bpe_files(tmp_path_factory):
 def test_byte_level_bpe(byte_bpe_files, tmp_path, add_prefix_space):
     vocab = json.loads((byte_bpe_files / "vocab.json").read_text(encoding="utf-8"))
     lines = (byte_bpe_files / "merges.txt").read_text(encoding="utf-8").split("\n")[1:-1]
-    theirs = transformers.RobertaTokenizer(
-        vocab=vocab, merges=[tuple(line.split(" ")) for line in lines], add_prefix_space=add_prefix_space
-    )
+    merges = [tuple(line.split(" ")) for line in lines]
+    theirs = transformers.RobertaTokenizer(vocab=vocab, merges=merges, add_prefix_space=add_prefix_space)
     theirs.add_tokens(TOKENS)
     ours = ByteBpeTokenizer(save(tmp_path, theirs) + "/tokenizer.json")
     # With add_prefix_space, offsets behind a token are ours: the library leaves a character out there.
@@ -204,10 +201,8 @@ def test_sentence_piece(tmp_path):
     assert_equal(ours, theirs, texts_of(7, 200), offsets=False)
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"added_tokens_decoder": decoder_of(theirs)}))
     tokenizer = SentencePieceTokenizer(str(model))
-    assert tokenizer.tokenize("[E1]Fox[/E1] a [ENT]") == [
-        *["[E1]", *plain.tokenize("fox"), "[/E1]"],
-        *[*plain.tokenize("a"), "[Ent]"],
-    ]
+    wanted = ["[E1]", *plain.tokenize("fox"), "[/E1]", *plain.tokenize("a"), "[Ent]"]
+    assert tokenizer.tokenize("[E1]Fox[/E1] a [ENT]") == wanted
     assert not tokenizer.continuations[tokenizer.vocab["[E1]"]]
     assert tokenizer.decode(tokenizer.encode("[E1]fox[/E1]")) == "[E1] fox [/E1]"
 

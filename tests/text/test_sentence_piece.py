@@ -52,9 +52,8 @@ def test_golden_strings(golden_texts, mode):
         assert tokenizer.preprocess(text) == expected["preprocessed"], text
         assert tokenizer.tokenize(text) == expected["pieces"], text
         # In the original, characters that the model doesn't know become a special token if they happen to spell it.
-        ids = [
-            1 if piece in SPECIAL else index for piece, index in zip(expected["pieces"], expected["ids"], strict=True)
-        ]
+        pairs = zip(expected["pieces"], expected["ids"], strict=True)
+        ids = [1 if piece in SPECIAL else index for piece, index in pairs]
         forged += ids != expected["ids"]
         assert tokenizer.encode(text) == ids, text
         assert tokenizer.encode_with_offsets(text)[0] == ids, text
@@ -180,9 +179,8 @@ def test_a_model_made_of_tokenizer_json(tmp_path, huggingface, tokenizer, form, 
     (made / "spiece.model").write_bytes(theirs.files()["spiece.model"])
     found = SentencePieceTokenizer.from_pretrained(str(made))
     assert type(found) is SentencePieceTokenizer and found.vocab == tokenizer.vocab and not found.cased
-    assert [found._processor.get_score(index) for index in found.vocab.values()] == [
-        tokenizer._processor.get_score(index) for index in found.vocab.values()
-    ]
+    scores = [[one._processor.get_score(index) for index in found.vocab.values()] for one in (found, tokenizer)]
+    assert scores[0] == scores[1]
     texts = list(odd_texts(count))
     assert found.encode_batch(texts) == tokenizer.encode_batch(texts)
     for text in texts[:1500]:

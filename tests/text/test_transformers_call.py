@@ -78,9 +78,8 @@ def test_masks_and_words(both):
     """Of a word the pieces are those that it has in a text: in transformers byte-level BPE needs add_prefix_space."""
     ours, theirs = both
     mask = ours.mask_token
-    assert_same(
-        both, [f"The {mask} of caf\u00e9{mask}.", mask], return_tensors="np", padding=True, return_token_type_ids=True
-    )
+    arrays = {"return_tensors": "np", "padding": True, "return_token_type_ids": True}
+    assert_same(both, [f"The {mask} of caf\u00e9{mask}.", mask], **arrays)
     words = [sentence.split() for sentence in SENTENCES]
     asked = {"return_offsets_mapping": True, "return_word_ids": True, "padding": False}
     found = ours(words, is_split_into_words=True, **asked)
@@ -166,10 +165,8 @@ def test_calls_reject_unknown_arguments(english):
 
 
 def tokens_of(tokenizer, features) -> list[list[str]]:
-    return [
-        tokenizer.convert_ids_to_tokens(row[mask == 1])
-        for row, mask in zip(features["input_ids"], features["input_mask"], strict=True)
-    ]
+    pairs = zip(features["input_ids"], features["input_mask"], strict=True)
+    return [tokenizer.convert_ids_to_tokens(row[mask == 1]) for row, mask in pairs]
 
 
 def test_a_missing_special_token_is_named(tmp_path):
@@ -214,9 +211,8 @@ def test_max_length_and_padding(english):
     assert english(["the"], max_length=6)["input_ids"].shape == (1, 3), "the longest row is shorter"
     padded = english(["the"], max_length=6, padding="max_length")
     assert padded["input_mask"].tolist() == [[1, 1, 1, 0, 0, 0]]
-    assert tokens_of(english, english("the the the", "house", max_length=6)) == [
-        ["[CLS]", "the", "the", "[SEP]", "house", "[SEP]"]
-    ]
+    (pair,) = tokens_of(english, english("the the the", "house", max_length=6))
+    assert pair == ["[CLS]", "the", "the", "[SEP]", "house", "[SEP]"]
 
 
 ORACLE = GOLDEN / "tokenization" / "roberta"
