@@ -8,7 +8,7 @@ import unicodedata
 import pytest
 import tokenizers
 from helpers.descendants import save_albert_tokenizer
-from helpers.paths import GOLDEN
+from helpers.paths import GOLDEN, directory_of
 from helpers.texts import learned_pieces
 from tokenizers import AddedToken as LibraryToken
 
@@ -81,13 +81,10 @@ def bert(**settings):
     return tokenizer
 
 
-@pytest.mark.parametrize(
-    ("do_lower_case", "strip_accents"), [(False, None), (False, True), (True, None), (True, False)]
-)
-def test_word_pieces(tmp_path, do_lower_case, strip_accents):
-    theirs = bert(do_lower_case=do_lower_case, strip_accents=strip_accents)
-    directory = save(tmp_path, theirs, VOCABULARY)
-    ours = FullTokenizer(directory + "/vocab.txt", do_lower_case, strip_accents)
+@pytest.mark.parametrize("casing", [(False, None), (False, True), (True, None), (True, False)])
+def test_word_pieces(tmp_path, casing):
+    theirs = bert(do_lower_case=casing[0], strip_accents=casing[1])
+    ours = FullTokenizer(save(tmp_path, theirs, VOCABULARY) + "/vocab.txt", *casing)
     assert ours.vocab_size == len(theirs) and ours.vocab["[E1]"] == len(VOCABULARY)
     assert_equal(ours, theirs, texts_of(1, 200))
 
@@ -144,13 +141,10 @@ def test_every_file_that_names_added_tokens(tmp_path):
         {"tokenizer_config": {"extra_special_tokens": ["[Ent]"], "bos_token": "e1"}, "special_tokens_map": {}},
     ]
     for number, files in enumerate(cases):
-        folder = tmp_path / str(number)
-        folder.mkdir()
-        (folder / "vocab.txt").write_text("".join(token + "\n" for token in VOCABULARY), encoding="utf-8")
         config = {"tokenizer_class": "BertTokenizer", "do_lower_case": True, **files.get("tokenizer_config", {})}
-        for name, values in {**files, "tokenizer_config": config}.items():
-            (folder / f"{name}.json").write_text(json.dumps(values), encoding="utf-8")
-        theirs, ours = transformers.BertTokenizer.from_pretrained(folder), FullTokenizer(str(folder / "vocab.txt"))
+        contents = {f"{name}__json": values for name, values in {**files, "tokenizer_config": config}.items()}
+        folder = directory_of(tmp_path / str(number), vocab__txt="\n".join([*VOCABULARY, ""]), **contents)
+        theirs, ours = transformers.BertTokenizer.from_pretrained(folder), FullTokenizer(folder + "/vocab.txt")
         texts = ["[E1]삼성[/E1]", "[ent] a [Ent]", "[e1]b[E1]b"]
         wanted = [theirs(text, add_special_tokens=False)["input_ids"] for text in texts]
         assert wanted == ours.encode_batch(texts), files

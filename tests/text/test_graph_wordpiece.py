@@ -57,10 +57,7 @@ def test_all_golden_strings(golden, english, english_graph, do_lower_case):
 
 
 @pytest.mark.usefixtures("untraced")
-@pytest.mark.parametrize(
-    ("mode", "thinned"),
-    [("uncased", True), *slow(*((mode, False) for mode in ("uncased", "cased", "lower", "stripped")))],
-)
+@pytest.mark.parametrize(("mode", "thinned"), [("uncased", True), *slow(*((mode, False) for mode in MODES))])
 def test_every_code_point(tmp_path, mode, thinned):
     """Alone and between letters, with a vocabulary that distinguishes all characters that a token can contain.
 

@@ -19,13 +19,9 @@ from bert_tf.families.config import BertConfig
 from bert_tf.models import pretrained
 from bert_tf.store import save
 from bert_tf.store.description import read_model_files
+from bert_tf.text import sentence_piece
 from bert_tf.text.graph_wordpiece import NoGraphError, graph_of
-from bert_tf.text.sentence_piece import (
-    HuggingFaceSentencePiece,
-    KoBertTokenizer,
-    SentencePieceTokenizer,
-    is_start_piece,
-)
+from bert_tf.text.sentence_piece import HuggingFaceSentencePiece, KoBertTokenizer, SentencePieceTokenizer
 
 ORACLE = GOLDEN / "tokenization" / "albert"
 MODEL = str(ORACLE / "tiny.model")
@@ -75,12 +71,12 @@ def test_digits_and_commas(golden_texts, tokenizer):
 
 def test_start_pieces(tokenizer):
     expected = json.loads((ORACLE / "start_pieces.json").read_text(encoding="utf-8"))
-    assert {piece: is_start_piece(piece) for piece in expected} == expected
+    assert {piece: sentence_piece.is_start_piece(piece) for piece in expected} == expected
     special = [tokenizer.cls_id, tokenizer.sep_id, tokenizer.mask_id]
     assert not tokenizer.continuations[special].any()
     ids = tokenizer.encode("harbour wakes, don't")
     tokens = tokenizer.convert_ids_to_tokens(ids)
-    assert tokenizer.continues_word(ids).tolist() == [not is_start_piece(token) for token in tokens]
+    assert tokenizer.continues_word(ids).tolist() == [not sentence_piece.is_start_piece(token) for token in tokens]
 
 
 def plain_ids(tokenizer, text: str) -> list[int]:

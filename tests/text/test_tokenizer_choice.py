@@ -7,9 +7,9 @@ import unicodedata
 import pytest
 import tensorflow as tf
 import tokenizers
+from helpers import paths
 from helpers.descendants import pieces_of
 from helpers.op_by_op import assert_graph_equal, op_by_op
-from helpers.paths import GOLDEN
 from helpers.texts import SENTENCES, mixed_texts, shared_texts, word_pieces
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 from transformers.models.bert.tokenization_bert_legacy import BertTokenizerLegacy
@@ -23,7 +23,7 @@ from bert_tf.text.japanese import JapaneseTokenizer
 from bert_tf.text.tokenizer_files import Casing
 from bert_tf.text.wordpiece import ElectraTokenizer, FullTokenizer, RobertaWordPieceTokenizer
 
-ALBERT_MODEL = GOLDEN / "tokenization" / "albert" / "tiny.model"
+ALBERT_MODEL = paths.GOLDEN / "tokenization" / "albert" / "tiny.model"
 BERT = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 KLUE = ("[CLS]", "[PAD]", "[SEP]", "[UNK]", "[MASK]")
 SIZES = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
@@ -59,15 +59,12 @@ CASES = {
 
 
 def directory_of(folder, special, config, tokenizer_config, texts=SENTENCES):
-    folder.mkdir()
     vocab = word_pieces(texts, [*special, "[E1]", "a-b_c", "\u5317"])
-    (folder / "vocab.txt").write_text("".join(token + "\n" for token in vocab))
     roberta = {"pad_token_id": 1, "type_vocab_size": 1} if config.get("model_type") == "roberta" else {}
     config = {"model_type": "bert", "vocab_size": len(vocab), **SIZES, **roberta, **config}
-    (folder / "config.json").write_text(json.dumps(config))
-    tokenizer_config = {"tokenizer_class": "BertTokenizer", **tokenizer_config}
-    (folder / "tokenizer_config.json").write_text(json.dumps(tokenizer_config))
-    return str(folder)
+    described = {"tokenizer_class": "BertTokenizer", **tokenizer_config}
+    files = {"vocab__txt": "\n".join([*vocab, ""]), "config__json": config, "tokenizer_config__json": described}
+    return paths.directory_of(folder, **files)
 
 
 def oracle_of(directory, tokenizer_config, is_older):
@@ -185,9 +182,8 @@ def test_a_vocabulary_named_without_its_folder(tmp_path, monkeypatch):
 
 def test_what_a_tokenizer_json_alone_says(tmp_path):
     """No vocab.txt: rules, vocabulary and the longest word are those of the file."""
-    for number, rules in enumerate(
-        ({"tokenize_chinese_chars": False, "do_lower_case": False}, {"strip_accents": False})
-    ):
+    both = {"tokenize_chinese_chars": False, "do_lower_case": False}, {"strip_accents": False}
+    for number, rules in enumerate(both):
         directory = directory_of(tmp_path / str(number), BERT, {}, rules)
         oracle = AutoTokenizer.from_pretrained(directory)
         (tmp_path / str(number) / "vocab.txt").unlink()

@@ -90,9 +90,8 @@ def test_masks_and_words(both):
             assert numbers == [-1 if number is None else number for number in expected.word_ids(row)]
         return
     assert found["input_ids"] == theirs([" ".join(row) for row in words])["input_ids"]
-    for row, ids, numbers, offsets in zip(
-        words, *map(found.get, ("input_ids", "word_ids", "offset_mapping")), strict=True
-    ):
+    columns = map(found.get, ("input_ids", "word_ids", "offset_mapping"))
+    for row, ids, numbers, offsets in zip(words, *columns, strict=True):
         for number, word in enumerate(row):
             own = [place for place, each in enumerate(numbers) if each == number]
             assert (offsets[own[0]][0], offsets[own[-1]][1]) == (0, len(word))
@@ -290,9 +289,8 @@ def test_masks_swallow_whitespace(tmp_path, tokenizer):
     transformers = pytest.importorskip("transformers")
     theirs = transformers.AutoTokenizer.from_pretrained(directory_of(tmp_path / "model", *ALL_PIECES, config__json={
         "model_type": "roberta"}))  # fmt: skip
-    for space in map(
-        chr, (*range(1, 0x300), *range(0x1680, 0x1690), *range(0x180E, 0x1810), *range(0x2000, 0x2070), 0x3000)
-    ):
+    codes = (*range(1, 0x300), *range(0x1680, 0x1690), *range(0x180E, 0x1810), *range(0x2000, 0x2070), 0x3000)
+    for space in map(chr, codes):
         text = f"a {space}<mask>{space} b<mask>"
         assert tokenizer.encode_masked(text) == theirs(text, add_special_tokens=False)["input_ids"], repr(text)
     values = json.loads((ORACLE / "tokenizer.json").read_text())

@@ -22,8 +22,7 @@ from bert_tf.tasks.ner.encode import encode_sentences
 from bert_tf.tasks.rows import InputExample, Task, encode_examples
 from bert_tf.tasks.squad.data import Paragraph, SquadExample
 from bert_tf.tasks.squad.windows import WindowSettings, build_windows
-from bert_tf.text import characters, tokenizer_files, watch_unknown
-from bert_tf.text import wordpiece as text_wordpiece
+from bert_tf.text import characters, tokenizer_files, watch_unknown, wordpiece
 from bert_tf.text.characters import SPLITS, as_text, split_words
 from bert_tf.text.graph_wordpiece import graph_of
 from bert_tf.text.wordpiece import BasicTokenizer, ElectraTokenizer, FullTokenizer
@@ -102,9 +101,9 @@ def test_odd_bytes_and_types(english):
     with pytest.raises(ValueError, match="str or bytes"):
         english.tokenize(["a"])
     with pytest.raises(TypeError, match="vocab must be that of a FullTokenizer"):
-        text_wordpiece.WordpieceTokenizer(VOCAB_FILE)
+        wordpiece.WordpieceTokenizer(VOCAB_FILE)
     assert characters.convert_to_unicode(b"\xe2\x82\xac\xff") == "\u20ac"
-    assert text_wordpiece.whitespace_tokenize(" a\u3000b\n") == ["a", "b"]
+    assert wordpiece.whitespace_tokenize(" a\u3000b\n") == ["a", "b"]
     assert BasicTokenizer(strip_accents=False).tokenize("CAF\u00c9") == ["caf\u00e9"]
     assert BasicTokenizer(False, strip_accents=True).tokenize("CAF\u00c9") == ["CAFE"]
 
