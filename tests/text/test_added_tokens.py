@@ -2,7 +2,6 @@
 
 import json
 import random
-import shutil
 import unicodedata
 
 import pytest
@@ -163,22 +162,15 @@ def byte_bpe_files(tmp_path_factory):
 
 @pytest.mark.parametrize("add_prefix_space", [False, True])
 def test_byte_level_bpe(byte_bpe_files, tmp_path, add_prefix_space):
-    vocab = json.loads((byte_bpe_files / "vocab.json").read_text(encoding="utf-8"))
-    lines = (byte_bpe_files / "merges.txt").read_text(encoding="utf-8").split("\n")[1:-1]
-    merges = [tuple(line.split(" ")) for line in lines]
-    theirs = transformers.RobertaTokenizer(vocab=vocab, merges=merges, add_prefix_space=add_prefix_space)
+    theirs = transformers.RobertaTokenizer.from_pretrained(byte_bpe_files, add_prefix_space=add_prefix_space)
     theirs.add_tokens(TOKENS)
     ours = ByteBpeTokenizer(save(tmp_path, theirs) + "/tokenizer.json")
     # With add_prefix_space, offsets behind a token are ours: the library leaves a character out there.
     assert_equal(ours, theirs, texts_of(5, 300), offsets=not add_prefix_space)
     assert ours.encode_with_offsets("[E1]the")[1][0] == (0, 4) and ours.encode_with_offsets("[E1]the")[1][1][0] == 4
-    folder = tmp_path / "older"
-    folder.mkdir()
-    for name in ("vocab.json", "merges.txt"):
-        (folder / name).write_bytes((byte_bpe_files / name).read_bytes())
+    files = (byte_bpe_files / name for name in ("vocab.json", "merges.txt"))
     config = {"added_tokens_decoder": decoder_of(theirs), "add_prefix_space": add_prefix_space}
-    (folder / "tokenizer_config.json").write_text(json.dumps(config))
-    older = ByteBpeTokenizer(str(folder / "vocab.json"))
+    older = ByteBpeTokenizer(directory_of(tmp_path / "older", *files, tokenizer_config__json=config) + "/vocab.json")
     assert older.encode_batch(texts_of(5, 100)) == ours.encode_batch(texts_of(5, 100))
     assert not older.continues_word(older.encode("a[E1]b"))[1:].any()
     written = json.loads(older.files()["tokenizer.json"])["added_tokens"]
@@ -216,14 +208,12 @@ def test_word_characters_and_whitespace_are_the_librarys():
 
 def test_save_pretrained_of_sentence_piece(tmp_path):
     """By the original's rules and by Hugging Face's, with added tokens."""
-    folder = tmp_path / "json"
-    theirs = save_albert_tokenizer(GOLDEN / "tokenization" / "albert" / "tiny.model", folder)
+    folder, model = tmp_path / "json", GOLDEN / "tokenization" / "albert" / "tiny.model"
+    theirs = save_albert_tokenizer(model, folder)
     theirs.add_tokens(TOKENS[:4])
     theirs.save_pretrained(folder)
-    original = tmp_path / "original"
-    original.mkdir()
-    shutil.copy(GOLDEN / "tokenization" / "albert" / "tiny.model", original / "spiece.model")
-    (original / "tokenizer_config.json").write_text(json.dumps({"added_tokens_decoder": decoder_of(theirs)}))
+    config = {"added_tokens_decoder": decoder_of(theirs)}
+    original = directory_of(tmp_path / "original", model, tokenizer_config__json=config)
     texts = ["[E1]the dog[/E1] met a [Ent] [ent]. 2019, don't", "[E1]", ""]
     for source, kind in ((folder, HuggingFaceSentencePiece), (original, SentencePieceTokenizer)):
         tokenizer, saved = SentencePieceTokenizer.from_pretrained(str(source)), tmp_path / kind.__name__
