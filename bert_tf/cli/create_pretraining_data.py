@@ -51,7 +51,6 @@ def main(_):
 
 
 def next_command(values: dict) -> str:
-    """The command that trains on the records."""
     ending = "*" if values["num_shards"] > 1 else ""
     files = ",".join(path.strip() + ending for path in values["output_file"].split(","))
     words = (values["do_whole_word_mask"], values["word_boundaries"], values["segmenter"])

@@ -107,7 +107,6 @@ class Report:
         return [(name, shape, origins.get(name, ""), names[name]) for name, shape in self.weights.shapes.items()]
 
     def text(self) -> str:
-        """The report as lines to print."""
         rows = [(name, str(list(shape)), origin, goal) for name, shape, origin, goal in self.rows]
         table = [("variable", "shape", "in the source", "in the target"), *rows]
         widths = [max(len(row[column]) for row in table) for column in range(3)] + [0]
