@@ -24,11 +24,11 @@ import numpy as np
 import tokenizers
 from tokenizers import decoders, pre_tokenizers, processors
 
-from bert_tf.system.text_files import naming_file, read_bytes, read_json, read_text_lines
+from bert_tf.system.text_files import exists, naming_file, read_bytes, read_json, read_text_lines
 from bert_tf.text import tokenizer_files
 from bert_tf.text.characters import TOKENIZER, AddedToken, as_text, read_added_tokens
 from bert_tf.text.tokenizer import Tokenizer, WithOffsets, special_tokens_of
-from bert_tf.text.tokenizer_files import JSON_VOCAB, MERGES, Casing, is_there
+from bert_tf.text.tokenizer_files import JSON_VOCAB, MERGES, Casing
 
 WORD_START = "\u0120"  # how a space is written
 _POST_PROCESSORS = ("TemplateProcessing", "BertProcessing", "RobertaProcessing")  # that make rows
@@ -233,7 +233,7 @@ class ByteBpeTokenizer(LibraryTokenizer):
             if self.add_prefix_space is None:
                 self.add_prefix_space = parts[0].get("add_prefix_space")
             others = (posixpath.join(directory, name) for name in (JSON_VOCAB, MERGES))
-            files = {posixpath.basename(path): read_bytes(path) for path in (vocab_file, *others) if is_there(path)}
+            files = {posixpath.basename(path): read_bytes(path) for path in (vocab_file, *others) if exists(path)}
         else:
             merges_file = merges_file or posixpath.join(directory, MERGES)
             lines = enumerate(read_text_lines(merges_file))

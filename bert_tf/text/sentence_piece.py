@@ -21,7 +21,7 @@ from collections.abc import Iterable, Mapping
 import sentencepiece
 
 from bert_tf.system.example_bytes import field, pack
-from bert_tf.system.text_files import list_folder, naming_file, read_bytes
+from bert_tf.system.text_files import exists, list_folder, naming_file, read_bytes
 from bert_tf.text import tokenizer_files
 from bert_tf.text.characters import TOKENIZER, TOKENIZER_CONFIG, as_text, is_mark, read_added_tokens
 from bert_tf.text.library_tokenizer import LibraryTokenizer, read_tokenizer_json
@@ -319,7 +319,7 @@ class HuggingFaceSentencePiece(_AlbertRows, LibraryTokenizer):
             pieces = {piece: index for index, (piece, _) in enumerate(values["model"]["vocab"])}
         added = read_added_tokens(vocab_file, pieces)
         super().__init__(values, vocab_file, {TOKENIZER: read_bytes(vocab_file)}, added)
-        beside = tokenizer_files.is_there(model_file := posixpath.join(directory, self.model_name))
+        beside = exists(model_file := posixpath.join(directory, self.model_name))
         if model := read_bytes(model_file) if beside else model_of_tokenizer_json(values, self.pad_id):
             self._files[self.model_name] = model
 

@@ -20,11 +20,11 @@ from absl import logging
 
 from bert_tf.system.checks import check_family, check_list, target_directory, true_or_false
 from bert_tf.system.hub import path_of
-from bert_tf.system.storage import gfile, write_files
-from bert_tf.system.text_files import read_json_if_there
+from bert_tf.system.storage import gfile, paths_beginning_with, write_files
+from bert_tf.system.text_files import exists, read_json_if_there
 from bert_tf.text import characters, transformers_call
 from bert_tf.text.characters import ADDED_TOKENS, SPECIAL_TOKENS_MAP, TOKENIZER, TOKENIZER_CONFIG, AddedTokens
-from bert_tf.text.tokenizer_files import Casing, convert_by_vocab, is_there
+from bert_tf.text.tokenizer_files import Casing, convert_by_vocab
 
 WithOffsets = tuple[list[int], list[tuple[int, int]]]  # ids, and the first character of each and the one after its last
 ROLES = ("cls", "sep", "unk", "mask", "pad")  # of special tokens
@@ -251,7 +251,7 @@ class Tokenizer(abc.ABC):
         """
         path = path_of(path, check_family, with_weights=False)
         true_or_false(do_lower_case=do_lower_case, strip_accents=strip_accents)
-        if not is_there(path):
+        if not (exists(path) or paths_beginning_with(f"{path}.")):  # the prefix of a checkpoint
             from bert_tf.system.released_models import hint
 
             raise FileNotFoundError(f"{path} does not exist.{hint(path)}")

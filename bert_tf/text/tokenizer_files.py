@@ -9,7 +9,6 @@ from absl import logging
 
 from bert_tf.system import hub, text_files
 from bert_tf.system.messages import abbreviated_list, warn_once
-from bert_tf.system.storage import paths_beginning_with
 from bert_tf.system.text_files import Folder
 from bert_tf.text.characters import TOKENIZER, TOKENIZER_CONFIG
 
@@ -50,11 +49,6 @@ def find_model(folder: Folder) -> str | None:
     if len(names) > 1:
         raise ValueError(f"{folder.path} has several SentencePiece models, {', '.join(names)}: call one {MODEL}.")
     return posixpath.join(folder.path, names[0]) if names else None
-
-
-def is_there(path: str) -> bool:
-    """Whether there is a folder, a file, or a checkpoint with this prefix."""
-    return text_files.exists(path) or bool(paths_beginning_with(f"{path}."))
 
 
 @dataclasses.dataclass(frozen=True)
