@@ -25,12 +25,8 @@ from bert_tf.text.sentence_piece import HuggingFaceSentencePiece, KoBertTokenize
 
 ORACLE = GOLDEN / "tokenization" / "albert"
 MODEL = str(ORACLE / "tiny.model")
+GOLDEN_TEXTS = lines_of(ORACLE / "tokenization.jsonl.gz")
 SPECIAL = ("[CLS]", "[SEP]", "[MASK]", "<pad>", "<unk>")
-
-
-@pytest.fixture(scope="module")
-def golden_texts():
-    return lines_of(ORACLE / "tokenization.jsonl.gz")
 
 
 @pytest.fixture(scope="module")
@@ -39,11 +35,11 @@ def tokenizer():
 
 
 @pytest.mark.parametrize("mode", ["lower", "cased"])
-def test_golden_strings(golden_texts, mode):
+def test_golden_strings(mode):
     tokenizer = SentencePieceTokenizer(MODEL, do_lower_case=mode == "lower")
     assert tokenizer.cased == (mode == "cased")
     forged = 0
-    for record in golden_texts:
+    for record in GOLDEN_TEXTS:
         text, expected = record["text"], record[mode]
         assert tokenizer.preprocess(text) == expected["preprocessed"], text
         assert tokenizer.tokenize(text) == expected["pieces"], text
@@ -54,12 +50,12 @@ def test_golden_strings(golden_texts, mode):
         assert tokenizer.encode(text) == ids, text
         assert tokenizer.encode_with_offsets(text)[0] == ids, text
     assert forged == (5 if mode == "cased" else 0)
-    assert len(golden_texts) == 305
+    assert len(GOLDEN_TEXTS) == 305
 
 
-def test_digits_and_commas(golden_texts, tokenizer):
+def test_digits_and_commas(tokenizer):
     """The golden strings tell the original on Python 3 from that on Python 2, and from no rule at all."""
-    assert sum(record["lower"]["pieces"] != record["lower"]["pieces_python2"] for record in golden_texts) > 30
+    assert sum(record["lower"]["pieces"] != record["lower"]["pieces_python2"] for record in GOLDEN_TEXTS) > 30
     assert tokenizer.tokenize("9,x 2019,") == ["\u2581", "\u25819", ",", "x", "\u2581201", "9", ","]
     for text, places in {
         "a9,": [(0, 1), (1, 2), (2, 3)],
