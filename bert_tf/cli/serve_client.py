@@ -15,7 +15,7 @@ import json
 import sys
 from collections.abc import Callable
 
-from absl import flags, logging
+from absl import logging
 
 from bert_tf.serving import client
 from bert_tf.store.description import check_weights, read_head
@@ -25,8 +25,6 @@ from bert_tf.system.declare import REQUIRED, define_flags, setting, settings_of
 from bert_tf.system.messages import escape_control_characters
 from bert_tf.system.text_files import encoding_setting, parse_json, read_text_lines
 from bert_tf.tasks.table import choose_max_seq_length
-
-FLAGS = flags.FLAGS
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -58,7 +56,7 @@ class ClientSettings:
     max_answer_mb: int = setting(256, "Refuse larger answers, in megabytes.", least=1, most=2047)
 
 
-define_flags(ClientSettings)
+FLAGS = define_flags(ClientSettings)
 
 
 def _read_examples(settings: ClientSettings) -> list[dict]:

@@ -161,8 +161,8 @@ def check_values(settings) -> None:
 # --- flags -----------------------------------------------------------------------------------------------------------
 
 
-def define_flags(*kinds: type, without: Collection[str] = (), values: Flags = flags.FLAGS, **defaults) -> None:
-    """Defines a flag for each setting of some classes, `without` some, with other defaults for some."""
+def define_flags(*kinds: type, without: Collection[str] = (), values: Flags = flags.FLAGS, **defaults) -> Flags:
+    """Defines a flag for each setting of some classes, `without` some, with other defaults for some; returns all."""
     folder, program = os.path.split(getattr(sys.modules["__main__"], "__file__", None) or "")
     if folder.endswith(os.path.join("bert_tf", "cli")):
         name = program.removesuffix(".py")
@@ -173,6 +173,7 @@ def define_flags(*kinds: type, without: Collection[str] = (), values: Flags = fl
             if name not in without:
                 usual = None if declared.default is REQUIRED or not declared.shown else declared.default
                 _define_flag(_flag_name(name), types_of_values[name], declared, defaults.get(name, usual), values)
+    return values
 
 
 def parsed_flags(arguments: Sequence[str], *kinds: type) -> dict[str, object]:
