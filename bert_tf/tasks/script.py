@@ -41,6 +41,7 @@ from bert_tf.system.messages import announced
 from bert_tf.system.storage import write_text_file
 from bert_tf.tasks import outcome
 from bert_tf.tasks.outcome import Trial
+from bert_tf.tasks.table import TASKS
 from bert_tf.tasks.task import ExampleSet, FineTuningTask
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.training import checkpoints, distribution, fine_tuning, loop, run_directory, starting_model
@@ -81,7 +82,7 @@ def run_task(task: FineTuningTask, run: FineTuningSettings) -> dict[str, float]:
         head, others, task.adjust = task.files.head, task.other_labels, starting_model.unchanged
         task.files.description = save.description_of(task.files) if run.do_train else None
         task.teacher = task.teacher and with_labels_of(task.teacher, head, others)
-        if run.new_head and task.output_layer and not task.earlier.newest:
+        if run.new_head and TASKS[task.name].output_layer and not task.earlier.newest:
             task.adjust = functools.partial(head_config.without, reason="--new_head")
         elif not (run.do_train and task.earlier.newest):
             task.adjust = starting_model.adjustment_of(task.starting_head, head, others, trains=run.do_train)
@@ -201,6 +202,8 @@ class _Run(loop.Run):
         task = self.task
         data = f"{task.num_training_examples()} examples, checksum {task.train_rows.checksum}"
         settings = {**dataclasses.asdict(task.settings), **dataclasses.asdict(self.settings)}
+        if task.files.head.window_stride:
+            settings["window_stride"] = task.files.head.window_stride
         if self.teacher:
             settings |= self.teacher.recorded
             if self.settings.student_layers:  # the teacher's path, which may change

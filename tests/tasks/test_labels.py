@@ -255,13 +255,13 @@ def test_a_teacher_with_another_order(folder):
         path = save_classifier(folder / f"teacher-{len(logits)}", labels, spelled=spelled)
         run, files, tokenizer = task.describe(run, EarlierRun(run.output_dir))
         task.load(run, files, tokenizer)
-        teacher = open_teacher(path, tokenizer, 16, task.output_layer, task.teacher_architecture)
+        teacher = open_teacher(path, tokenizer, 16, "output_weights", task.teacher_architecture)
         teacher = with_labels_of(teacher, task.files.head, task.other_labels)
         logits.append(np.asarray(task.create_teacher(teacher, "float32")(features)))
     assert abs(logits[0][0, 0] - logits[0][0, 1]) > 1e-2
     for other in logits[1:]:
         np.testing.assert_allclose(other, logits[0], atol=1e-6)
-    teacher = open_teacher(save_classifier(folder / "other", ("no", "yes")), tokenizer, 16, task.output_layer)
+    teacher = open_teacher(save_classifier(folder / "other", ("no", "yes")), tokenizer, 16, "output_weights")
     with pytest.raises(ValueError, match=r"^--teacher: .*other has other labels: only there no, yes; only here down"):
         with_labels_of(teacher, task.files.head, ())
 

@@ -16,8 +16,7 @@ from helpers.parquet import parquet_of
 from bert_tf.system.declare import settings_of
 from bert_tf.system.text_files import list_files
 from bert_tf.tasks.choice import data as choice
-from bert_tf.tasks.classification import data
-from bert_tf.tasks.classification.settings import custom_task
+from bert_tf.tasks.classification.settings import read_sets
 from bert_tf.tasks.ner import data as ner
 from bert_tf.tasks.similarity import data as similarity
 from bert_tf.tasks.squad import data as squad
@@ -204,9 +203,8 @@ def labels_in(script: str, own, name: str) -> list:
     if script == "run_similarity.py":
         examples = similarity.read_examples(file, own.columns, score_range=own.scores_between)
         return [5 * one.score for one in examples]
-    task = custom_task(own) if own.is_custom else data.find_task(own.task_name, own.language)
-    split = task.train if name == "train" else task.dev["dev"]
-    return [one.label for one in data.read_examples(task, split, own.data_dir or "")]
+    _, sets = read_sets(own, FineTuningSettings(output_dir="", do_train=True, do_eval=True))
+    return [one.label for one in sets[name][name]]
 
 
 def write(path, content: bytes) -> None:

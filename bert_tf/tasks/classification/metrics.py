@@ -3,6 +3,7 @@
 Metrics are those of scikit-learn and SciPy.
 """
 
+import functools
 import posixpath
 
 import numpy as np
@@ -14,40 +15,34 @@ from bert_tf.system.storage import write_text_file
 from bert_tf.tasks.rows import Task
 
 
-def _by_scikit_learn(name: str, **options):
-    def score(labels, predictions, /, **more):
-        from sklearn import metrics
+def _by_scikit_learn(name: str, labels, predictions, **options) -> float:
+    from sklearn import metrics
 
-        return getattr(metrics, name)(labels, predictions, **options, **more)
-
-    return score
+    return getattr(metrics, name)(labels, predictions, **options)
 
 
 def _f1(average: str):
-    return _by_scikit_learn("f1_score", average=average, zero_division=0.0)
+    return functools.partial(_by_scikit_learn, "f1_score", average=average, zero_division=0.0)
 
 
-def _correlation(name: str):
-    def score(labels, predictions):
-        from scipy import stats
+def _by_scipy(name: str, labels, predictions) -> float:
+    from scipy import stats
 
-        if len(labels) < 2 or np.ptp(labels) == 0 or np.ptp(predictions) == 0:
-            warn_once(name, "%s is not defined, as all scores or all predictions are equal: 0.", name)
-            return 0.0
-        return getattr(stats, name)(labels, predictions).statistic
-
-    return score
+    if len(labels) < 2 or np.ptp(labels) == 0 or np.ptp(predictions) == 0:
+        warn_once(name, "%s is not defined, as all scores or all predictions are equal: 0.", name)
+        return 0.0
+    return getattr(stats, name)(labels, predictions).statistic
 
 
 # name -> function (labels, predictions); classes as numbers, of several labels as rows of 0 and 1.
 METRICS = {
-    "accuracy": _by_scikit_learn("accuracy_score"),
+    "accuracy": functools.partial(_by_scikit_learn, "accuracy_score"),
     "f1": _f1("binary"),
     "macro_f1": _f1("macro"),
     "micro_f1": _f1("micro"),
-    "matthews": _by_scikit_learn("matthews_corrcoef"),
-    "pearson": _correlation("pearsonr"),
-    "spearman": _correlation("spearmanr"),
+    "matthews": functools.partial(_by_scikit_learn, "matthews_corrcoef"),
+    "pearson": functools.partial(_by_scipy, "pearsonr"),
+    "spearman": functools.partial(_by_scipy, "spearmanr"),
     # KLUE-STS's: two texts mean the same from 3 of 5 on.
     "f1_at_3": lambda labels, scores: _f1("binary")(np.asarray(labels) >= 3.0, np.asarray(scores) >= 3.0),
 }

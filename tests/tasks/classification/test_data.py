@@ -9,10 +9,11 @@ import pandas
 import pytest
 import tensorflow as tf
 from helpers.parquet import parquet_of
+from helpers.small_data import custom_task
 
 from bert_tf.tasks import rows as task_rows
 from bert_tf.tasks.classification import data, settings
-from bert_tf.tasks.classification.settings import ClassificationSettings, custom_task
+from bert_tf.tasks.classification.settings import ClassificationSettings
 
 PAIRS = "index|sentence1|sentence2"
 STS_B = "index|genre|filename|year|old_index|source1|source2|sentence1|sentence2"

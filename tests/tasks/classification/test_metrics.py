@@ -17,9 +17,9 @@ from bert_tf.data.token_rows import Share, TokenRows
 from bert_tf.models import objectives
 from bert_tf.store.head_config import NO_HEAD, HeadConfig
 from bert_tf.tasks import outcome
-from bert_tf.tasks import task as fine_tuning_task
 from bert_tf.tasks.choice import data as choice_data
 from bert_tf.tasks.choice.data import ChoiceExample
+from bert_tf.tasks.choice.task import ChoiceTask
 from bert_tf.tasks.classification import data, settings
 from bert_tf.tasks.classification import metrics as classification_encode
 from bert_tf.tasks.classification.metrics import METRICS, evaluate
@@ -35,6 +35,7 @@ from bert_tf.tasks.rows import (
     windows_of,
     windows_of_model,
 )
+from bert_tf.tasks.task import ExampleSet
 from bert_tf.training import step as train_step
 
 SEVERAL = Task("custom", ("a", "b", "c"), None, metrics=("micro_f1", "macro_f1"), multi_label=True)
@@ -317,7 +318,7 @@ def test_predictions_lose_no_example_and_keep_their_order():
     predict = train_step.make_predict_function(model, strategy)
     for static in (False, True):
         sizes = {"batch_size": 8, "max_seq_length": 32, "static_padding": static}
-        logits = fine_tuning_task.predict_logits(predict, encoded, **sizes)
+        logits = ChoiceTask(None).outputs_of(predict, ExampleSet("", encoded), **sizes)
         np.testing.assert_allclose(logits, expected, atol=1e-5)
 
 

@@ -9,15 +9,23 @@ import tensorflow as tf
 from bert_tf.tasks.ner import data as ner_data
 from bert_tf.tasks.ner import encode as ner_encode
 from bert_tf.tasks.ner import metrics as ner_metrics
-from bert_tf.tasks.ner import task as ner_task
-from bert_tf.tasks.ner.data import Layout, Sentence, read_conll
+from bert_tf.tasks.ner.data import Layout, NerSettings, Sentence, read_conll
 from bert_tf.tasks.ner.encode import encode_sentences
 from bert_tf.tasks.ner.metrics import SETTINGS_FILE, TaggingSettings
+from bert_tf.tasks.ner.task import NerTask, labels_of
+from bert_tf.tasks.task import ExampleSet
 from bert_tf.text.wordpiece import FullTokenizer
 
 # xyz: three pieces; a word of control characters has none.
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b", "c", "x", "##y", "##z"]
 LABELS = {"O": 0, "B-A": 1, "I-A": 2}
+
+
+def tagging(labels, **settings) -> NerTask:
+    """A task whose model has learned these tags."""
+    task = NerTask(NerSettings(**settings))
+    task.labels, task.tagging, task.main_metric = labels, TaggingSettings(), "eval_f1"
+    return task
 
 
 def sentence(words, tags=None, document=0):
@@ -234,10 +242,10 @@ def test_the_scores_of_klue(gold, predicted, expected):
         sentences.append(Sentence(words, [repaired[0], "O", *repaired[1:]], [], 0, "", [tags[0], "O", *tags[1:]]))
         chosen += [own[0], "I-LC", *own[1:]]
     logits = np.eye(len(labels))[[labels.index(tag) for tag in chosen]]
-    results, _ = ner_task.score(sentences, logits, labels, TaggingSettings(), "klue")
-    assert tuple(round(100 * results[f"{name}_macro_f1"], 2) for name in ("entity", "character")) == expected
+    results, _ = tagging(labels, metric="klue").scores_of("eval", sentences, logits)
+    assert tuple(round(100 * results[f"eval_{name}_macro_f1"], 2) for name in ("entity", "character")) == expected
     pairs = [pair for tags in zip(gold, predicted, strict=True) for pair in zip(*tags, strict=True)]
-    assert results["accuracy"] == pytest.approx(sum(one == other for one, other in pairs) / len(chosen))
+    assert results["eval_accuracy"] == pytest.approx(sum(one == other for one, other in pairs) / len(chosen))
 
 
 def test_report():
@@ -265,15 +273,15 @@ def test_an_entity_has_the_mean_probability_of_its_words(tmp_path):
     path.write_text("aa\nb\nc\nd\n")
     logits = np.log(np.array([[0.9, 0.06, 0.04], [0.1, 0.8, 0.1], [0.2, 0.2, 0.6], [0.75, 0.2, 0.05]], np.float32))
     file = read_conll(str(path), Layout(), has_tags=False)
-    ner_task.write_predictions(str(tmp_path), file, Layout(), logits, ["O", "B-A", "I-A"])
+    tagging(["O", "B-A", "I-A"]).write_predictions(str(tmp_path), ExampleSet("test", None, file), logits)
     (record,) = map(json.loads, (tmp_path / "predictions.jsonl").read_text().splitlines())
     assert record["entities"] == [{"type": "A", "start": 1, "end": 3, "text": "b c", "score": 0.7}]
 
 
 def test_a_model_that_tags_everything_alike(tmp_path, caplog):
-    sentences, labels = [Sentence(["a", "b"], ["B-A", "O"], [])], ["O", "B-A", "I-A"]
+    task, dev = tagging(["O", "B-A", "I-A"]), ExampleSet("eval", None, [Sentence(["a", "b"], ["B-A", "O"], [])])
     for tags, warnings in (([0, 1], 0), ([0, 0], 1), ([1, 2], 2)):
-        ner_task.write_confusion_matrix(str(tmp_path), sentences, np.eye(3)[tags], labels, False, "")
+        task.write_analysis(str(tmp_path), dev, np.eye(3)[tags], {"eval_f1": 0.0, "global_step": 1})
         assert caplog.text.count("All 2 words are tagged ") == warnings
 
 
@@ -293,9 +301,9 @@ def test_settings_stay_with_the_model(tmp_path):
 
 def test_labels_do_not_depend_on_chance():
     sentences = [Sentence(["a", "b"], ["B-y", "O"], [1, 2]), Sentence(["c"], ["S-x"], [4])]
-    assert ner_task.labels_of(sentences[:1], "iob2") == ["O", "B-y", "I-y"]
-    assert len(ner_task.labels_of(sentences, "bioes")) == 9
-    assert ner_task.labels_of(sentences, "plain") == ["B-y", "O", "S-x"]
+    assert labels_of(sentences[:1], "iob2") == ["O", "B-y", "I-y"]
+    assert len(labels_of(sentences, "bioes")) == 9
+    assert labels_of(sentences, "plain") == ["B-y", "O", "S-x"]
 
 
 def test_scores_from_logits():
@@ -303,9 +311,9 @@ def test_scores_from_logits():
     labels = ["O", "B-a", "I-a"]
     sentences = [Sentence(["1", "2", "3"], ["B-a", "I-a", "O"], []), Sentence(["4"], ["B-god"], [])]
     logits = np.log(np.array([[0.1, 0.8, 0.1], [0.2, 0.2, 0.6], [0.3, 0.1, 0.6], [0.9, 0.05, 0.05]]))
-    results, report = ner_task.score(sentences, logits, labels, TaggingSettings())
-    assert results["loss"] == pytest.approx(-np.mean(np.log([0.8, 0.6, 0.3])))
-    assert results["accuracy"] == 0.5 and results["f1"] == 0.0 and "god" in report
+    results, report = tagging(labels).scores_of("eval", sentences, logits)
+    assert results["eval_loss"] == pytest.approx(-np.mean(np.log([0.8, 0.6, 0.3])))
+    assert results["eval_accuracy"] == 0.5 and results["eval_f1"] == 0.0 and "god" in report
     # I- after O begins an entity, as in conlleval.
     raw = np.log(np.array([[0.8, 0.1, 0.1], [0.1, 0.1, 0.8], [0.1, 0.1, 0.8], [0.9, 0.05, 0.05]]))
     assert ner_data.predicted_tags(sentences, raw, labels, "iob2") == [["O", "B-a", "I-a"], ["O"]]

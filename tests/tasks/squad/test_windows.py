@@ -13,7 +13,7 @@ from bert_tf.data.token_rows import document_spans
 from bert_tf.tasks.squad import windows as squad_windows
 from bert_tf.tasks.squad.answers import AnswerTexts
 from bert_tf.tasks.squad.data import Paragraph, SquadExample, read_articles, read_squad_examples
-from bert_tf.tasks.squad.windows import WindowSettings, build_windows, cached_windows, describe_windows
+from bert_tf.tasks.squad.windows import WindowSettings, build_windows, describe_windows
 from bert_tf.text.wordpiece import FullTokenizer
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "her", "teacher", "met", "ada", "brown", "(", "1801", "-"]
@@ -173,12 +173,12 @@ def test_windows_are_kept(small, tmp_path, monkeypatch, is_training, answer_from
     examples = [example(number=number) for number in range(3)]
     settings = WindowSettings(12, 3, 4, answer_from)
     folder = tmp_path / "cache"
-    built = cached_windows(examples, small, settings, is_training, str(folder))
+    built = build_windows(examples, small, settings, is_training, cache_dir=str(folder))
     (file,) = folder.iterdir()
     assert file.name.startswith("windows-") and file.suffix == ".npz"
     with monkeypatch.context() as patched:
-        patched.setattr(squad_windows, "build_windows", None)  # not called
-        kept = cached_windows(examples, small, settings, is_training, str(folder))
+        patched.setattr(squad_windows, "_arrays_of", None)  # not called
+        kept = build_windows(examples, small, settings, is_training, cache_dir=str(folder))
     assert_windows_equal(kept, built)
     assert_windows_equal(build_windows(examples, small, settings, is_training), built)
 
@@ -187,7 +187,7 @@ def test_whatever_the_windows_depend_on_makes_another_file(small, tmp_path):
     def number_of_files(examples, tokenizer=small, is_training=True, **changes):
         settings = dataclasses.replace(WindowSettings(12, 3, 4), **changes)
         assert_windows_equal(
-            cached_windows(examples, tokenizer, settings, is_training, str(tmp_path / "cache")),
+            build_windows(examples, tokenizer, settings, is_training, cache_dir=str(tmp_path / "cache")),
             build_windows(examples, tokenizer, settings, is_training),
         )
         return len(list((tmp_path / "cache").iterdir()))
