@@ -99,10 +99,9 @@ def read_examples(
 
 def _known_layout(names: Sequence[str], path: str, labels_needed: bool) -> Columns:
     for layout in KNOWN_LAYOUTS:
-        needed = {layout.context, layout.question, layout.label if labels_needed else None} - {None}
-        prefix = layout.choices[0]
-        if needed <= set(names) and (prefix in names or _numbered(prefix, names)):
-            logging.info("%s: its columns are %s.", path, tables.quoted([*filter(None, (*needed, prefix))]))
+        needed, prefix = layout.header_names(labels_needed), layout.choices[0]
+        if {*needed} <= {*names} and (prefix in names or _numbered(prefix, names)):
+            logging.info("%s: its columns are %s.", path, tables.quoted([*needed, prefix]))
             return layout
     raise ValueError(f"{path} has no known columns: name them by --context, --question, --choices and --label.")
 
@@ -221,9 +220,8 @@ def encode_examples(
     if truncated:
         message = "Longer than max_seq_length=%d tokens, of which the %s are lost: %d of %d choices with their context."
         warn(message, max_seq_length, tokenizer.lost, truncated, len(rows))
-    labels = {}
-    if None not in (right := [example.label for example in examples]):
-        labels["label_ids"] = np.array(right, np.int32)
+    rights = [example.label for example in examples]
+    labels = {} if None in rights else {"label_ids": np.array(rights, np.int32)}
     return GroupedRows(rows.ids, rows.offsets, rows.second_starts, labels, num_choices, pad_id=rows.pad_id)
 
 

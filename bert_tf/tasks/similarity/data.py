@@ -93,9 +93,8 @@ def read_examples(
         texts = tuple(tables.text_of(tables.field_of(row, key, path, line), path, line, key) for key in columns.texts)
         if "" in texts:
             raise ValueError(f"{path}, line {line}: {columns.texts[texts.index('')]} is empty.")
-        score = (
-            _score(tables.field_of(row, columns.score, path, line), score_range, path, line) if columns.score else None
-        )
+        value = tables.field_of(row, columns.score, path, line)
+        score = _score(value, score_range, path, line) if columns.score else None
         if partners and not (columns.score or columns.negative):
             _check_judgements(row, columns, judged, path, line, is_named)
         examples.append(SimilarityExample(str(number), texts, score, source))

@@ -20,7 +20,7 @@ from absl import logging
 
 from bert_tf.data import token_rows
 from bert_tf.families.config import BertConfig
-from bert_tf.system.checks import check_extra, check_integer
+from bert_tf.system.checks import check_extra
 from bert_tf.system.text_files import read_json_if_there
 from bert_tf.tasks.squad.answers import Prediction, PredictionSettings, SpanScores, collect_scores
 from bert_tf.tasks.squad.data import SquadData, questions_of
@@ -114,11 +114,11 @@ def answer_settings(directory: str, config: BertConfig, **settings) -> QuestionA
     learned = dataclasses.asdict(stored.windows) | dataclasses.asdict(stored.predictions) if stored else {}
     limit = config.max_length
     defaults = {"max_seq_length": min(384, limit), "max_query_length": min(64, limit // 4)} | learned
-    values = defaults | settings | {"answer_from": "offsets"}  # callers want to know where the answer is
-    check_integer(values["max_seq_length"], "max_seq_length")
-    if values["max_seq_length"] > limit:
-        raise ValueError(f"max_seq_length={values['max_seq_length']} is more than max_position_embeddings={limit}.")
-    return QuestionAnsweringSettings.of(values)
+    # Callers want to know where the answer is.
+    chosen = QuestionAnsweringSettings.of(defaults | settings | {"answer_from": "offsets"})
+    if (length := chosen.windows.max_seq_length) > limit:
+        raise ValueError(f"max_seq_length={length} is more than max_position_embeddings={limit}.")
+    return chosen
 
 
 # --- answers in Korean, counted by characters, not by words ---------------------------------------------------------

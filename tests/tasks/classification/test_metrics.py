@@ -17,6 +17,7 @@ from bert_tf.data.token_rows import Share, TokenRows
 from bert_tf.models import objectives
 from bert_tf.store.head_config import NO_HEAD, HeadConfig
 from bert_tf.tasks import outcome
+from bert_tf.tasks import rows as task_rows
 from bert_tf.tasks.choice import data as choice_data
 from bert_tf.tasks.choice.data import ChoiceExample
 from bert_tf.tasks.choice.task import ChoiceTask
@@ -25,16 +26,7 @@ from bert_tf.tasks.classification import metrics as classification_encode
 from bert_tf.tasks.classification.metrics import METRICS, evaluate
 from bert_tf.tasks.ner import encode as ner_encode
 from bert_tf.tasks.ner.data import Sentence
-from bert_tf.tasks.rows import (
-    InputExample,
-    Task,
-    TextWindows,
-    encode_examples,
-    log_examples,
-    log_groups,
-    windows_of,
-    windows_of_model,
-)
+from bert_tf.tasks.rows import InputExample, Task, TextWindows, encode_examples, windows_of, windows_of_model
 from bert_tf.tasks.task import ExampleSet
 from bert_tf.training import step as train_step
 
@@ -226,8 +218,8 @@ def test_logs_show_whole_syllables(tmp_path, caplog):
     choice = choice_data.encode_examples([ChoiceExample("0", "영화를", "", ("봤다", "영화"), 0)], tokenizer, 8)
     tagged = ner_encode.encode_sentences([Sentence(["영화를"], ["O"], [])], tokenizer, 8, label_ids={"O": 0})
     with caplog.at_level("INFO"):
-        log_examples(examples, rows, tokenizer)
-        log_groups(choice, tokenizer, 1)
+        task_rows.log_examples(examples, rows, tokenizer)
+        task_rows.log_groups(choice, tokenizer, 1)
         ner_encode.log_rows(tagged, ["O"], tokenizer)
     logged = [record.getMessage().partition(": [CLS] 영화")[2] for record in caplog.records]
     assert logged == [" ##를 봤다 [SEP]", " ##를 [SEP] 봤다 [SEP]", " ##를 [SEP] 영화 [SEP]", "/O ##를 [SEP]"]
@@ -328,7 +320,6 @@ def test_padded_lengths():
     assert lengths == [*range(8, 64, 4), *range(64, 128, 8), *range(128, 256, 16), 256, 288, 300]
     assert token_rows.padded_lengths(5) == [5] and token_rows.padded_lengths(288)[-2:] == [256, 288]
     assert token_rows.padded_lengths(600, whole_step=True) == [*range(32, 512, 32), 512, 576, 600]
-
     assert [token_rows.padded_length(longest, lengths) for longest in (1, 8, 9, 129, 289)] == [8, 8, 12, 144, 300]
 
 
@@ -386,31 +377,21 @@ def test_windows_by_hand(small, caplog):
     assert said in caplog.text and "lost" not in caplog.text
     # Without overlap.
     assert rows_in(encode(small, TEXTS[:1], 6, 4)) == [[2, A, B, C, D, 3], [2, E, F, G, 3]]
-
-
-def test_what_is_beyond_the_last_window_is_lost_and_counted(small, caplog):
-    with caplog.at_level(python_logging.INFO, logger="absl"):
-        encoded = encode(small, TEXTS, 6, 2, most=2)
-    assert rows_in(encoded)[:2] == [[2, A, B, C, D, 3], [2, C, D, E, F, 3]]
+    # What is beyond the last window is lost; one window is what is left of a text that is cut.
+    assert rows_in(encode(small, TEXTS, 6, 2, most=2))[:2] == [[2, A, B, C, D, 3], [2, C, D, E, F, 3]]
     said = "1 of 4 texts need more than max_windows=2 windows and lost their ends: 1 of 13 tokens (7.7 %)"
     assert said in caplog.text
-
-
-def test_one_window_is_what_is_left_of_a_text_that_is_cut(small):
     examples = [InputExample(str(k), text) for k, text in enumerate(TEXTS)]
-    cut = encode_examples(examples, TASK, small, 5)
     one = encode_examples(examples, TASK, small, 5, windows=TextWindows(1, 1))
-    assert rows_in(cut) == rows_in(one) and not one.labels
+    assert rows_in(encode_examples(examples, TASK, small, 5)) == rows_in(one) and not one.labels
 
 
-def test_where_windows_lie_by_default(small):
+def test_where_windows_lie(small):
+    """By default, and as a model has it; not where they have no room, nor in pairs."""
     assert windows_of(None, None, small, 12) == TextWindows(5, 8) and windows_of(None, 3, small, 3) == TextWindows(1, 3)
     assert windows_of_model(NO_HEAD, small, 12) is None
     head = HeadConfig(window_pooling="max", window_stride=2, max_windows=3)
     assert windows_of_model(head, small, 12) == TextWindows(2, 3)
-
-
-def test_windows_without_room_and_pairs_are_rejected(small):
     with pytest.raises(ValueError, match="window_stride=5: a window of max_seq_length=6 has 4 tokens of the text"):
         windows_of(5, 8, small, 6)
     with pytest.raises(ValueError, match="the maximum sequence length is 2, but a pair's special tokens alone are 3"):

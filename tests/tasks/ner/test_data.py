@@ -9,7 +9,6 @@ from bert_tf.tasks.ner import data as ner_data
 from bert_tf.tasks.ner import metrics as ner_tags
 from bert_tf.tasks.ner.data import Layout, read_conll, write_conll
 from bert_tf.tasks.ner.metrics import Entity, Notation
-from bert_tf.tasks.ner.task import labels_of
 
 # Written for this test, in the published layout of CoNLL-2003: four columns, IOB1, documents.
 NEWS = """-DOCSTART- -X- O O
@@ -199,7 +198,11 @@ def test_the_layout_of_klue(write):
     assert ner_data.split_of(marked, ["[E1]", "[/E1]"]) == "characters"  # added tokens don't count
 
 
-def test_klue(shared):
+def test_real_files(shared):
+    """Of WNUT-17 the counts from its README and `grep B-`; blank lines of the training file contain a tab."""
+    file = read_conll(str(shared / "data" / "ner" / "wnut17" / "wnut17train.conll"), Layout())
+    counts = ((len(one.words), len(ner_tags.entities_of(one.tags, "iob2"))) for one in file.sentences)
+    assert (len(file.sentences), *map(sum, zip(*counts, strict=True))) == (3394, 62730, 1975)
     path = shared / "data" / "korean" / "klue" / "klue-ner-v1.1_dev.tsv"
     sentences = read_conll(str(path), Layout(comment_prefix="## ")).sentences
     assert len(sentences) == 5000 and ner_data.split_of(sentences) == "characters_and_spaces"
@@ -252,10 +255,7 @@ def test_lists_of_json_rows_have_names(write):
     read = read_conll(write(first + '{"tags": ["c"], "tokens": ["TRUE"]}\n', "a.jsonl"), PLAIN)
     assert [(one.words, one.tags) for one in read.sentences] == [(["a", "b"], ["1", "true"]), (["TRUE"], ["c"])]
     for second, message in (
-        (
-            '{"pos": [1], "tokens": ["c"], "tags": ["d"]}',
-            "the lists are 'pos', 'tokens', 'tags', in the first row 'tok",
-        ),
+        ('{"pos": [1], "tokens": ["c"], "tags": ["d"]}', "the lists are 'pos', 'tokens', 'tags', in the first row 't"),
         ('{"words": ["c"], "tags": ["d"]}', "the lists are 'words', 'tags', in the first row 'tokens', 'tags'"),
         ('{"tokens": [{"text": "c"}], "tags": ["d"]}', "word 0 has {'text': 'c'}, where text is expected"),
         ('{"tokens": ["c", null], "tags": ["d", "e"]}', "the word is empty"),
@@ -264,13 +264,16 @@ def test_lists_of_json_rows_have_names(write):
             read_conll(write(first + second, "a.jsonl"), PLAIN)
 
 
-def test_tags_of_entities_are_not_plain(write, caplog):
+def test_what_is_odd_is_reported(write, caplog):
     tags_as_words = read_conll(write("tag tag\nlabel tag\n"), PLAIN)  # no header, since the tag is there twice
     assert tags_as_words.sentences[0].words == ["tag", "label"]
     read_conll(write("a NN\nb O\n"), Layout(tag_scheme="plain"))
     assert not caplog.text
     read_conll(write("a B-PER\nb O\n"), Layout(tag_scheme="plain"))
     assert "file.conll: its tags, such as B-PER, mark entities, which --tag_scheme=plain does not score" in caplog.text
+    for length in (200, 201):
+        read_conll(write("Ada O\n" * length), Layout())
+    assert caplog.text.count("no blank line ends a sentence, so that it is one sentence of 201 words.") == 1
 
 
 def test_predictions_keep_every_line(write, tmp_path):
@@ -301,13 +304,6 @@ def test_predictions_keep_every_line(write, tmp_path):
     assert not (tmp_path / "other").exists()
 
 
-def test_wnut_17(shared):
-    """The counts from its README and `grep B-`; blank lines of the training file contain a tab."""
-    file = read_conll(str(shared / "data" / "ner" / "wnut17" / "wnut17train.conll"), Layout())
-    counts = ((len(one.words), len(ner_tags.entities_of(one.tags, "iob2"))) for one in file.sentences)
-    assert (len(file.sentences), *map(sum, zip(*counts, strict=True))) == (3394, 62730, 1975)
-
-
 def test_words_and_tags_mean_what_they_look_like(write):
     """Byte order marks inside joined files, blanks at the ends of tags, no-break spaces, lines that look blank."""
     begin = "\ufeff-DOCSTART- O\n\n\ufeff"
@@ -319,21 +315,6 @@ def test_words_and_tags_mean_what_they_look_like(write):
     spaces = read_conll(write("New\u00a0York B-LOC\nis\u00a0O\n\ufeffbig O\u00a0\n"), Layout())
     assert spaces.sentences[0].words == ["New\u00a0York", "is", "big"]
     assert spaces.sentences[0].tags == ["B-LOC", "O", "O"]
-
-
-def test_tags_that_are_ids_or_differ_in_case(write):
-    def labels(text, scheme):
-        return labels_of(read_conll(write(text), Layout(tag_scheme=scheme)).sentences, scheme)
-
-    with pytest.raises(ValueError, match="--tag_column: each of the 5 words has a tag of its own, as '11'"):
-        labels("a 11\nb 12\nc 13\nd 14\ne 15\n", "plain")
-    assert labels("a B-PER\nb B-per\n", "iob2") == ["O", "B-PER", "I-PER", "B-per", "I-per"]
-
-
-def test_a_file_without_blank_lines_is_reported(write, caplog):
-    for length in (200, 201):
-        read_conll(write("Ada O\n" * length), Layout())
-    assert caplog.text.count("no blank line ends a sentence, so that it is one sentence of 201 words.") == 1
 
 
 def test_ranges_and_empty_nodes_of_conll_u_are_no_words(write, tmp_path, caplog):

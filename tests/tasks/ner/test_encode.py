@@ -34,9 +34,8 @@ def sentence(words, tags=None, document=0):
 
 
 def test_first_pieces_have_the_labels(small):
-    rows = encode_sentences(
-        [sentence("xyz a \u0001 strange xyz", "B-A O I-A O B-A"), sentence("b", "O")], small, 16, label_ids=LABELS
-    )
+    sentences = [sentence("xyz a \u0001 strange xyz", "B-A O I-A O B-A"), sentence("b", "O")]
+    rows = encode_sentences(sentences, small, 16, label_ids=LABELS)
     assert rows.ids.tolist() == [2, 8, 9, 10, 5, 1, 1, 8, 9, 10, 3, 2, 6, 3]
     assert rows.offsets.tolist() == [0, 11, 14] and rows.second_starts.tolist() == [11, 3]
     labels = rows.labels["label_ids"]
@@ -181,18 +180,20 @@ def test_characters_are_read_as_the_pieces_of_their_text(tmp_path):
 
     assert predicted("B-LC", "O", "B-LC", "O", "O", "O", "O", "B-QT") == " ".join(tags)
     # A space is in an entity that goes on after it; an I-X that breaks the scheme begins none with a space.
-    assert predicted("B-LC", "O", "B-QT", "I-QT", "I-QT", "O", "O", "O") == (
-        "O B-LC I-LC O O B-QT I-QT I-QT I-QT I-QT O O O O O"
-    )
-    assert predicted("I-LC", "O", "I-QT", "O", "I-QT", "B-QT", "O", "I-LC") == (
-        "O I-LC I-LC O O I-QT I-QT O O I-QT B-QT O O I-LC I-LC"
-    )
+    found = predicted("B-LC", "O", "B-QT", "I-QT", "I-QT", "O", "O", "O")
+    assert found == "O B-LC I-LC O O B-QT I-QT I-QT I-QT I-QT O O O O O"
+    found = predicted("I-LC", "O", "I-QT", "O", "I-QT", "B-QT", "O", "I-LC")
+    assert found == "O I-LC I-LC O O I-QT I-QT O O I-QT B-QT O O I-LC I-LC"
     assert predicted("O", "B-LC", "I-QT", "O", "O", "O", "O", "O").startswith("O O O B-LC O I-QT I-QT O")
 
 
-# Gold and predicted sentences -> precision, recall and F1 of all entities as conlleval counts them (seqeval's default),
-# and KLUE's mean F1 over types (mode="strict", scheme=IOB2).
-CASES = [
+def sentences_of(text: str) -> list[list[str]]:
+    return [sentence.split() for sentence in text.split("|")]
+
+
+# Precision, recall and F1 of all entities as conlleval counts them (seqeval's default), and KLUE's mean F1 over types
+# (mode="strict", scheme=IOB2).
+@pytest.mark.parametrize(("gold", "predicted", "scores", "by_type"), [
     ("B-PS I-PS O B-LC I-LC O O", "I-PS I-PS O B-LC I-LC O O", (1, 1, 1), 0.5),
     ("B-PS I-PS O B-LC I-LC O I-PS", "B-PS I-PS O B-LC I-LC O O", (1, 2 / 3, 0.8), 1.0),
     ("B-PS I-LC B-PS I-PS O | O O B-QT", "B-PS I-PS B-PS O O | O I-QT B-QT", (1 / 4, 1 / 4, 1 / 4), 0.5),
@@ -204,20 +205,12 @@ CASES = [
     ("B-A O", "O O", (0, 0, 0), 0.0),
     ("O O", "O B-A", (0, 0, 0), 0.0),
     ("O O", "O O", (0, 0, 0), 0.0),
-]
-
-
-def sentences_of(text: str) -> list[list[str]]:
-    return [sentence.split() for sentence in text.split("|")]
-
-
-@pytest.mark.parametrize(("gold", "predicted", "scores", "by_type"), CASES)
+])  # fmt: skip
 def test_entities(gold, predicted, scores, by_type):
     gold, predicted = sentences_of(gold), sentences_of(predicted)
-    results = ner_metrics.evaluate(gold, predicted)
-    assert (results["precision"], results["recall"], results["f1"]) == pytest.approx(scores)
     right = [one == other for tags in zip(gold, predicted, strict=True) for one, other in zip(*tags, strict=True)]
-    assert results["accuracy"] == pytest.approx(sum(right) / len(right))
+    expected = dict(zip(("precision", "recall", "f1", "accuracy"), (*scores, np.mean(right)), strict=True))
+    assert ner_metrics.evaluate(gold, predicted) == pytest.approx(expected)
     assert ner_metrics.klue(gold, predicted, ["O"])["entity_macro_f1"] == pytest.approx(by_type)
 
 
@@ -260,9 +253,6 @@ def test_report():
     )
     assert "creative-work     0.0000" in ner_metrics.report([["B-creative-work", "O"]], [["O", "B-x"]])
     assert "No entities" in ner_metrics.report([["O"]], [["O"]])
-
-
-def test_plain_tags():
     gold, predicted = [["NN", "VB"], ["NN", "JJ"]], [["NN", "NN"], ["NN", "JJ"]]
     assert ner_metrics.evaluate(gold, predicted, plain=True) == {"accuracy": 0.75}
     assert "VB" in ner_metrics.report(gold, predicted, plain=True)
@@ -304,6 +294,10 @@ def test_labels_do_not_depend_on_chance():
     assert labels_of(sentences[:1], "iob2") == ["O", "B-y", "I-y"]
     assert len(labels_of(sentences, "bioes")) == 9
     assert labels_of(sentences, "plain") == ["B-y", "O", "S-x"]
+    cased = [Sentence(["a", "b"], ["B-PER", "B-per"], [1, 2])]
+    assert labels_of(cased, "iob2") == ["O", "B-PER", "I-PER", "B-per", "I-per"]
+    with pytest.raises(ValueError, match="--tag_column: each of the 5 words has a tag of its own, as '11'"):
+        labels_of([Sentence([*"abcde"], ["11", "12", "13", "14", "15"], [*range(5)])], "plain")
 
 
 def test_scores_from_logits():

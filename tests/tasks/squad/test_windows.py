@@ -73,10 +73,7 @@ def test_best_windows_against_the_definition():
     for _ in range(200):
         length, room, stride = generator.randint(1, 60), generator.randint(1, 30), generator.randint(1, 30)
         spans = document_spans(length, room, stride)
-        covered = set()
-        for start, size in spans:
-            covered.update(range(start, start + size))
-        assert covered == set(range(length))
+        assert {piece for start, size in spans for piece in range(start, start + size)} == {*range(length)}
         best = squad_windows._best_spans(spans, length).tolist()
         for piece in range(length):
             scores = [
@@ -84,10 +81,7 @@ def test_best_windows_against_the_definition():
                 for start, size in spans
             ]
             assert best[piece] == scores.index(max(scores))
-
-
-def test_a_long_window_wins_over_a_little_more_text_around_a_token():
-    """The original's 0.01 for each token of a window: here 2.0 and 0.6."""
+    # A long window wins over a little more text around a token, by 0.01 for each token of it: here 2.0 and 0.6.
     best = squad_windows._best_spans([(0, 200), (150, 60)], 210).tolist()
     assert best[170:180] == [0] * 6 + [1] * 4  # at 175 24 + 2.0 beats 25 + 0.6, at 176 26 + 0.6 beats 23 + 2.0
 
@@ -139,12 +133,6 @@ def test_contexts_without_text_have_no_windows(small, answer_from):
         assert len(build_windows([], small, settings, is_training)) == 0
 
 
-def test_long_questions_are_cut(small):
-    windows = build_windows([example(question="her " * 50)], small, WindowSettings(32, 128, 4), True)
-    (description,) = describe_windows(windows, small, [0])
-    assert description["tokens"][:7] == ["[CLS]", "her", "her", "her", "her", "[SEP]", "her"]
-
-
 def test_windows_reject_lengths_without_room(small):
     WindowSettings(21, 8, 17).check_room(small)
     with pytest.raises(ValueError, match=r"^max_seq_length=20 must be greater than max_.*=17 \+ 3"):
@@ -158,9 +146,7 @@ def test_two_processes_make_the_same_windows(small, monkeypatch):
     settings = WindowSettings(16, 3, 4, "offsets")
     used = []
     pool = concurrent.futures.ProcessPoolExecutor
-    monkeypatch.setattr(
-        concurrent.futures, "ProcessPoolExecutor", lambda *arguments: used.append(arguments[0]) or pool(*arguments)
-    )
+    monkeypatch.setattr(concurrent.futures, "ProcessPoolExecutor", lambda *given: used.append(given[0]) or pool(*given))
     one = build_windows(examples, small, settings, True, num_processes=1)
     assert not used
     assert_windows_equal(one, build_windows(examples, small, settings, True, num_processes=2))
@@ -244,7 +230,10 @@ def test_at_least_995_of_1000_answers_come_back(shared, english, name, tmp_path)
     assert survived >= 0.95 * len(data.examples) and right >= 0.995 * survived
 
 
-def test_cut_questions_are_counted(small, caplog):
+def test_long_questions_are_cut_and_counted(small, caplog):
+    windows = build_windows([example(question="her " * 50)], small, WindowSettings(32, 128, 4), True)
+    (description,) = describe_windows(windows, small, [0])
+    assert description["tokens"][:7] == ["[CLS]", "her", "her", "her", "her", "[SEP]", "her"]
     examples = [example(question=" ".join(["year"] * count)) for count in (2, 3, 4, 5)]
     for most in (5, 3):
         squad_windows.warn_of_cut_questions(examples, small, WindowSettings(30, 5, most, "offsets"))
