@@ -164,10 +164,8 @@ def _preload_evaluation_modules() -> None:
 
 
 class _Run(loop.Run):
-    def __init__(
-        self, task: FineTuningTask, run: FineTuningSettings, strategy: tf.distribute.Strategy, num_train_steps: int
-    ):
-        super().__init__(run, strategy, num_train_steps)
+    def __init__(self, task: FineTuningTask, run: FineTuningSettings, strategy: tf.distribute.Strategy, steps: int):
+        super().__init__(run, strategy, steps)
         self.task, self.teacher, self.files, self.earlier = task, task.teacher, task.files, task.earlier
         self.was_finished = False
         self.eval_batch_size = run.eval_batch_size or run.predict_batch_size
@@ -314,13 +312,11 @@ class _Run(loop.Run):
         if step >= self.num_train_steps:
             self.manifest.warn_of_changes()
         elif self.chief:
-            task, beginning = self.task, self.files.card.beginning
+            task, files = self.task, self.task.files
             # First, since it marks the directory as that of a run; see `run_directory.find_earlier_run`.
-            notes = {run_directory.BEGINNING: beginning, run_directory.FINISHED: None}
+            notes = {run_directory.BEGINNING: self.files.card.beginning, run_directory.FINISHED: None}
             self.manifest.record(resumed=step > 0, **notes)
-            run_directory.lock_and_record_output_dir(
-                self.output_dir, task.files.config, task.files.head, task.files.description
-            )
+            run_directory.lock_and_record_output_dir(self.output_dir, files.config, files.head, files.description)
             task.write_beside_training(self.output_dir)
 
     def write_records(self, trains: bool) -> None:
@@ -335,15 +331,9 @@ class _Run(loop.Run):
 
     def training_batches(self, first_step: int, share: Share) -> tf.data.Dataset:
         run = self.settings
-        programs = 1 if self.num_train_steps < _STEPS_OF_TWO_PROGRAMS else 2
-        return self.task.training_batches(
-            batch_size=run.train_batch_size,
-            seed=run.seed,
-            start_step=first_step,
-            programs=programs if self.compiles else None,
-            share=share,
-            **run.padding,
-        )
+        programs = None if not self.compiles else 1 if self.num_train_steps < _STEPS_OF_TWO_PROGRAMS else 2
+        steps = {"batch_size": run.train_batch_size, "seed": run.seed, "start_step": first_step, "share": share}
+        return self.task.training_batches(programs=programs, **steps, **run.padding)
 
     def final_optimizer_state(self, optimizer: keras.optimizers.Optimizer) -> Callable[[], Mapping] | None:
         """What the last checkpoint has, which is there before the last evaluation; None: the optimizer's state, too.

@@ -172,6 +172,14 @@ class FineTuningTask(abc.ABC):
         beside = "" if best == step else f" (the best is {best})"
         return f"{what}, step {step}{beside}: {metric.removeprefix('eval_')} {results[metric]:.3f}"
 
+    def plot_confusion(self, output_dir: str, what: str, gold, predicted, names: list[str], results, suffix="") -> None:
+        """Draws confusion_matrix<suffix>.png. gold, predicted: numbers of classes. what, results: see `title_of`."""
+        from bert_tf.training import plots
+
+        path = posixpath.join(output_dir, f"confusion_matrix{suffix}.png")
+        title = self.title_of(what, output_dir, results)
+        plots.plot_confusion_matrix(gold, predicted, names, path, title=title)
+
     def write_analysis(self, output_dir: str, examples: ExampleSet, outputs, results: dict) -> None:  # noqa: B027
         """Writes more about a dev set than its results: a report, a confusion matrix. results: with global_step."""
 

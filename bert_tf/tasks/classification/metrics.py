@@ -4,14 +4,11 @@ Metrics are those of scikit-learn and SciPy.
 """
 
 import functools
-import posixpath
 
 import numpy as np
-from absl import logging
 
 from bert_tf.store.head_config import softmax
 from bert_tf.system.messages import warn_once
-from bert_tf.system.storage import write_text_file
 from bert_tf.tasks.rows import Task
 
 
@@ -119,22 +116,3 @@ def report(task: Task, logits: np.ndarray, label_ids: np.ndarray) -> str:
 
     options = {"labels": range(len(task.labels)), "target_names": task.labels, "digits": 4, "zero_division": 0.0}
     return classification_report(label_ids, predictions_of(task, logits), **options)
-
-
-def write_analysis(
-    output_dir: str, name: str, task: Task, logits: np.ndarray, label_ids: np.ndarray, title: str = ""
-) -> None:
-    """Writes classification_report<name>.txt and, for one label an example, confusion_matrix<name>.png with a title."""
-    if task.is_regression:
-        return
-    text, predicted = report(task, logits, label_ids), predictions_of(task, logits)
-    write_text_file(posixpath.join(output_dir, f"classification_report{name}.txt"), text)
-    logging.info("Each class:\n%s", text)
-    if len(predicted) > 1 and not np.ptp(predicted, 0).any() and np.ptp(label_ids, 0).any():
-        first = np.array(task.labels)[np.flatnonzero(predicted[0]) if task.multi_label else predicted[0]].tolist()
-        logging.warning("All %d predictions are %r: the model tells no classes apart.", len(predicted), first)
-    if not task.multi_label:
-        from bert_tf.training import plots
-
-        path = posixpath.join(output_dir, f"confusion_matrix{name}.png")
-        plots.plot_confusion_matrix(label_ids, predicted, list(task.labels), path, title=title)

@@ -1,12 +1,15 @@
 """Classification and regression for the fine-tuning run: examples, model, metrics and files of run_classifier.py."""
 
 import dataclasses
+import posixpath
 
+import numpy as np
 from absl import logging
 
 from bert_tf.models import task_models
 from bert_tf.store.head_config import MAX_WINDOWS, HeadConfig
 from bert_tf.system.declare import value_of
+from bert_tf.system.storage import write_text_file
 from bert_tf.tasks import rows as task_rows
 from bert_tf.tasks.classification import metrics
 from bert_tf.tasks.classification.settings import WINDOW_FLAGS, ClassificationSettings, class_weights, read_sets
@@ -129,10 +132,19 @@ class ClassificationTask(FineTuningTask):
         return metrics.evaluate(self.task, outputs, examples.rows.labels["label_ids"], batch_size)
 
     def write_analysis(self, output_dir, examples, outputs, results):
-        title = self.title_of(f"{self.task.name}, {examples.name}", output_dir, results)
-        metrics.write_analysis(
-            output_dir, examples.suffix, self.task, outputs, examples.rows.labels["label_ids"], title=title
-        )
+        """Writes classification_report<suffix>.txt and, for one label an example, confusion_matrix<suffix>.png."""
+        task, labels = self.task, examples.rows.labels["label_ids"]
+        if task.is_regression:
+            return
+        text, predicted = metrics.report(task, outputs, labels), metrics.predictions_of(task, outputs)
+        write_text_file(posixpath.join(output_dir, f"classification_report{examples.suffix}.txt"), text)
+        logging.info("Each class:\n%s", text)
+        if len(predicted) > 1 and not np.ptp(predicted, 0).any() and np.ptp(labels, 0).any():
+            first = np.array(task.labels)[np.flatnonzero(predicted[0]) if task.multi_label else predicted[0]].tolist()
+            logging.warning("All %d predictions are %r: the model tells no classes apart.", len(predicted), first)
+        if not task.multi_label:
+            what, names = f"{task.name}, {examples.name}", list(task.labels)
+            self.plot_confusion(output_dir, what, labels, predicted, names, results, examples.suffix)
 
     def write_predictions(self, output_dir, examples, outputs):
         described, name = metrics.describe_predictions(self.task, outputs), examples.suffix

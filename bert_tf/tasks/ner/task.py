@@ -219,8 +219,6 @@ class NerTask(FineTuningTask):
         return self.scores_of("eval", examples.examples, logits)[0]
 
     def write_analysis(self, output_dir, examples, logits, results):
-        from bert_tf.training import plots
-
         sentences, plain = examples.examples, self.tagging.learned_scheme == "plain"
         report = self.scores_of("eval", sentences, logits)[1]
         logging.info("Step %d, eval:\n%s", results["global_step"], report)
@@ -235,9 +233,7 @@ class NerTask(FineTuningTask):
             logging.warning("All %d words are tagged %r: the model tells none apart.", len(predicted), predicted[0])
         names = sorted({*gold, *predicted}, key=lambda name: (name == OUTSIDE, name))
         numbers = (list(map(names.index, of_words)) for of_words in (gold, predicted))
-        path = posixpath.join(output_dir, "confusion_matrix.png")
-        title = self.title_of(f"{'Tags' if plain else 'Types'} of words, dev set", output_dir, results)
-        plots.plot_confusion_matrix(*numbers, names, path, title=title)
+        self.plot_confusion(output_dir, f"{'Tags' if plain else 'Types'} of words, dev set", *numbers, names, results)
 
     def write_predictions(self, output_dir, examples, logits):
         """Writes predictions.conll, the file with one more column, and predictions.jsonl.

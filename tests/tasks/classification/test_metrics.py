@@ -2,6 +2,7 @@
 
 import json
 import logging as python_logging
+import types
 import unicodedata
 
 import numpy as np
@@ -24,6 +25,7 @@ from bert_tf.tasks.choice.task import ChoiceTask
 from bert_tf.tasks.classification import data, settings
 from bert_tf.tasks.classification import metrics as classification_encode
 from bert_tf.tasks.classification.metrics import METRICS, evaluate
+from bert_tf.tasks.classification.task import ClassificationTask
 from bert_tf.tasks.ner import encode as ner_encode
 from bert_tf.tasks.ner.data import Sentence
 from bert_tf.tasks.rows import InputExample, Task, TextWindows, encode_examples, windows_of, windows_of_model
@@ -130,9 +132,15 @@ def test_losses_are_those_of_training(kind):
 
 
 def test_report_and_confusion_matrix(tmp_path, caplog):
+    def analyse(suffix, task, logits, labels):
+        run, rows = ClassificationTask(None), types.SimpleNamespace(labels={"label_ids": labels})
+        run.task, run.main_metric = task, "eval_accuracy"
+        results = {"eval_accuracy": 0.5, "global_step": 1}
+        run.write_analysis(str(tmp_path), ExampleSet("dev", rows, suffix=suffix), logits, results)
+
     task = data.find_task("mnli")
     labels, logits = np.array([0, 1, 1, 0]), logits_for([0, 1, 0, 0], 3)  # a class that never occurs
-    classification_encode.write_analysis(str(tmp_path), "_dev", task, logits, labels)
+    analyse("_dev", task, logits, labels)
     table = (tmp_path / "classification_report_dev.txt").read_text()
     rows = {line.split()[0]: line.split()[1:] for line in table.splitlines() if line.strip()}
     assert rows["contradiction"] == ["0.6667", "1.0000", "0.8000", "2"]
@@ -140,12 +148,12 @@ def test_report_and_confusion_matrix(tmp_path, caplog):
     assert rows["neutral"] == ["0.0000", "0.0000", "0.0000", "0"]
     assert (tmp_path / "confusion_matrix_dev.png").read_bytes()[:4] == b"\x89PNG"
     assert "All" not in caplog.text
-    classification_encode.write_analysis(str(tmp_path), "_dev", task, logits_for([1] * 4, 3), labels)
+    analyse("_dev", task, logits_for([1] * 4, 3), labels)
     assert "All 4 predictions are 'entailment': the model tells no classes apart" in caplog.text
-    classification_encode.write_analysis(str(tmp_path), "_several", SEVERAL, logits[:1].repeat(4, 0), logits)
+    analyse("_several", SEVERAL, logits[:1].repeat(4, 0), logits)
     assert "All 4 predictions are ['a']: the model" in caplog.text
     assert "micro avg" in (tmp_path / "classification_report_several.txt").read_text()
-    classification_encode.write_analysis(str(tmp_path), "_numbers", data.find_task("sts-b"), logits[:, :1], labels)
+    analyse("_numbers", data.find_task("sts-b"), logits[:, :1], labels)
     assert len(list(tmp_path.iterdir())) == 3
 
 
