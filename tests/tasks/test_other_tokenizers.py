@@ -35,14 +35,6 @@ def world(request, tmp_path_factory):
     return request.param, folder, write_encoder(request.param, folder)
 
 
-def saved(model_class, encoder, path, **arguments) -> str:
-    keras.utils.set_random_seed(0)
-    with pytest.warns(PartialLoadWarning):
-        model = model_class.from_pretrained(encoder, **arguments)
-    enlarge(model).save_pretrained(str(path), vocab_file=f"{encoder}/vocab.txt")
-    return str(path)
-
-
 @pytest.mark.parametrize("world", slow("japanese", "kobert"), indirect=True)
 def test_classifier_learns_and_answers(world, caplog):
     kind, folder, encoder = world
@@ -70,8 +62,11 @@ def test_classifier_learns_and_answers(world, caplog):
 def test_words_and_strings_are_tagged(world):
     kind, folder, encoder = world
     texts = [text for text, *_ in texts_of(kind)]
-    path = saved(BertForTokenClassification, encoder, folder / "tagger", num_labels=3, labels=["O", "B-X", "I-X"])
-    tagger = Tagger(path)
+    keras.utils.set_random_seed(0)
+    with pytest.warns(PartialLoadWarning):
+        model = BertForTokenClassification.from_pretrained(encoder, num_labels=3, labels=["O", "B-X", "I-X"])
+    enlarge(model).save_pretrained(str(folder / "tagger"), vocab_file=f"{encoder}/vocab.txt")
+    tagger = Tagger(str(folder / "tagger"))
     for text in texts[::3]:
         found = tagger(text)
         places = list(zip(found["starts"], found["ends"], strict=True))

@@ -108,11 +108,10 @@ def test_a_notebook_trains_and_a_step_is_evaluated_once(folder, caplog):
         script.fine_tune(task, run)
 
 
-@pytest.mark.parametrize(
-    ("examples", "epochs", "every", "steps"),
-    [(87_594, 2, 0, [7299, 14599]), (16, 3, 0, [2, 4, 6]), (17, 8, 0, [2, 4, 6, 8, 10, 12, 14, 17]),
-     (800, 2.25, 0, [100, 200, 225]), (800, 0.5, 0, [50]), (17, 8, 4, [4, 8, 12, 16, 17])],
-)  # fmt: skip
+@pytest.mark.parametrize(("examples", "epochs", "every", "steps"), [
+    (87_594, 2, 0, [7299, 14599]), (16, 3, 0, [2, 4, 6]), (17, 8, 0, [2, 4, 6, 8, 10, 12, 14, 17]),
+    (800, 2.25, 0, [100, 200, 225]), (800, 0.5, 0, [50]), (17, 8, 4, [4, 8, 12, 16, 17]),
+])  # fmt: skip
 def test_the_last_epoch_and_the_last_step_are_evaluated_once(examples, epochs, every, steps):
     """SQuAD's 87,594 rows in batches of 12 end their second epoch at step 14,598 of 14,599."""
     batch = 12 if examples > 1000 else 8

@@ -329,10 +329,7 @@ def test_padded_lengths():
     assert token_rows.padded_lengths(5) == [5] and token_rows.padded_lengths(288)[-2:] == [256, 288]
     assert token_rows.padded_lengths(600, whole_step=True) == [*range(32, 512, 32), 512, 576, 600]
     assert [token_rows.padded_length(longest, lengths) for longest in (1, 8, 9, 129, 289)] == [8, 8, 12, 144, 300]
-
-
-def test_few_lengths_for_few_programs():
-    """The longest row that there is needs a length, and the other one is that with the least padding."""
+    # For few programs: the longest row that there is needs a length, and the other one is that with the least padding.
     lengths = [20] * 50 + [60] * 30 + [70] * 10 + [150]
     offsets = np.cumsum([0, *lengths])
     rows = token_rows.TokenRows(np.ones(offsets[-1], np.int32), offsets, np.zeros(len(lengths), np.int32), {}, pad_id=0)

@@ -172,18 +172,15 @@ def test_spellings_of_tags(write, tmp_path, tags, notation):
     assert plain.sentences[0].tags == tags.split() and plain.notation == Notation()
 
 
-def test_the_layout_of_naver(write):
-    """Number, word and tag, separated by tabs."""
+def test_the_layouts_of_naver_and_klue(write):
+    """Number, word and tag, separated by tabs; a character a line, spaces among them, and comments, which may have as
+    many columns as a word."""
     text = "1\t비토리오\tPER_B\n2\t양일\tDAT_B\n3\t만에\t-\n\n1\t영사관\tORG_B\n2\t\u200b감호\tCVL_B\n"
     sentences = read_conll(write(text), Layout(word_column=1)).sentences
     assert [sentence.tags for sentence in sentences] == [["B-PER", "B-DAT", "O"], ["B-ORG", "B-CVL"]]
     assert sentences[0].words == ["비토리오", "양일", "만에"]
     numbers = write("1\tx\tO\n2\tx\tO\n\nsix\tx\tO\n")  # which may be words
     assert read_conll(numbers, Layout()).sentences[0].words[0] == "1"
-
-
-def test_the_layout_of_klue(write):
-    """A character a line, spaces among them, and comments, which may have as many columns as a word."""
     comments = "## 토큰 구분자 : \\n\n## 컬럼명 : CHAR\tNE_TAG\n## klue-ner-v1_00000\t<박:PS>씨 A\n"
     text = "박\tB-PS\n씨\tO\n \tO\nA\tO\n\t\n나\tO\n"
     file = read_conll(write(comments + text), Layout(comment_prefix="## "))

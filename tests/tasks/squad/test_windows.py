@@ -97,6 +97,8 @@ def test_an_answer_is_narrowed_down_to_its_own_pieces(small):
     for way, labels in ((settings, (6, 12)), (offsets, (7, 9))):
         windows = build_windows([example("met teachers(1801-1852)", "s(18")], small, way, True)
         assert labels_of(windows) == [labels]
+    for entry in (example(" \n Ada Brown", " \n Ada", 0), example("Ada  Brown", "Ada ", 0)):  # spaces around it
+        assert labels_of(build_windows([entry], small, offsets, True)) == [(5, 5)]
 
 
 @pytest.mark.parametrize("answer_from", ["words", "offsets"])
@@ -114,12 +116,6 @@ def test_spaces_of_all_kinds(small, answer_from):
     assert words == ["her\u00a0teacher"] * 2 + ["met"] + ["ada\u2003brown"] * 2
 
 
-def test_an_answer_with_spaces_around_it(small):
-    for entry in (example(" \n Ada Brown", " \n Ada", 0), example("Ada  Brown", "Ada ", 0)):
-        windows = build_windows([entry], small, WindowSettings(32, 128, 4, "offsets"), True)
-        assert labels_of(windows) == [(5, 5)]
-
-
 @pytest.mark.parametrize("answer_from", ["words", "offsets"])
 def test_contexts_without_text_have_no_windows(small, answer_from):
     settings = WindowSettings(32, 128, 4, answer_from)
@@ -131,12 +127,6 @@ def test_contexts_without_text_have_no_windows(small, answer_from):
         none = build_windows(empty, small, settings, is_training)
         assert len(none) == 0 and none.offsets.tolist() == [0] and len(none.of_examples([2, 0, 1])) == 0
         assert len(build_windows([], small, settings, is_training)) == 0
-
-
-def test_windows_reject_lengths_without_room(small):
-    WindowSettings(21, 8, 17).check_room(small)
-    with pytest.raises(ValueError, match=r"^max_seq_length=20 must be greater than max_.*=17 \+ 3"):
-        WindowSettings(20, 8, 17).check_room(small)
 
 
 def test_two_processes_make_the_same_windows(small, monkeypatch):
@@ -230,7 +220,7 @@ def test_at_least_995_of_1000_answers_come_back(shared, english, name, tmp_path)
     assert survived >= 0.95 * len(data.examples) and right >= 0.995 * survived
 
 
-def test_long_questions_are_cut_and_counted(small, caplog):
+def test_long_questions_are_cut_and_counted_and_need_room(small, caplog):
     windows = build_windows([example(question="her " * 50)], small, WindowSettings(32, 128, 4), True)
     (description,) = describe_windows(windows, small, [0])
     assert description["tokens"][:7] == ["[CLS]", "her", "her", "her", "her", "[SEP]", "her"]
@@ -239,6 +229,9 @@ def test_long_questions_are_cut_and_counted(small, caplog):
         squad_windows.warn_of_cut_questions(examples, small, WindowSettings(30, 5, most, "offsets"))
     told = "Longer than max_query_length=3 tokens, of which the last are lost: 2 of 4 questions."
     assert [record.getMessage() for record in caplog.records] == [told]
+    WindowSettings(21, 8, 17).check_room(small)
+    with pytest.raises(ValueError, match=r"^max_seq_length=20 must be greater than max_.*=17 \+ 3"):
+        WindowSettings(20, 8, 17).check_room(small)
 
 
 def test_a_stride_that_leaves_no_overlap_is_reported(small, caplog):
