@@ -19,6 +19,7 @@ from bert_tf.text.characters import plain_name
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.training.settings import FineTuningSettings
 
+_LETTER = re.compile(".")
 _CHANCE = 0.05  # that no first choice is right in any row; if it is less, labels are counted otherwise
 
 
@@ -143,13 +144,10 @@ def _choices_of(row: dict, names: Sequence[str], path: str, line: int) -> list:
 
 
 def _label_of(value, first: str, count: int, path: str, line: int) -> int:
-    text, number = class_name(value).strip(), None
-    if tables.INTEGER.fullmatch(first):
-        if tables.INTEGER.fullmatch(text):
-            number = int(text) - int(first)
-    elif len(text) == 1:
-        number = ord(text) - ord(first)
-    if number is None or not 0 <= number < count:
+    text = class_name(value).strip()
+    form, number_in = (tables.INTEGER, int) if tables.INTEGER.fullmatch(first) else (_LETTER, ord)
+    number = number_in(text) - number_in(first) if form.fullmatch(text) else -1
+    if not 0 <= number < count:
         raise ValueError(
             f"{path}, line {line}: the label {value!r} is not one of the {count} choices, the first of which is called "
             f"{first!r} (--first_label)."

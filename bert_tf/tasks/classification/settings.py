@@ -15,7 +15,7 @@ from bert_tf.system.declare import ORIGINAL, declared_in, setting, setting_group
 from bert_tf.system.messages import abbreviated_list, naming_flag
 from bert_tf.system.text_files import UTF_8
 from bert_tf.tasks.classification.data import find_task, read_split, split_path
-from bert_tf.tasks.rows import InputExample, Split, Task
+from bert_tf.tasks.rows import InputExample, Split, Task, number_of
 from bert_tf.text.characters import plain_name
 from bert_tf.training.settings import FineTuningSettings
 
@@ -327,10 +327,7 @@ def warn_of_known_texts(train: Sequence, dev: Sequence) -> None:
 
 
 def is_number(text: str) -> bool:
-    try:
-        return math.isfinite(float(text))
-    except ValueError:
-        return False
+    return not math.isnan(number_of(text))
 
 
 def parse_class_weights(text: str) -> dict[str, float]:

@@ -146,14 +146,11 @@ _TEXTS = {"cosine": "two texts", "ranking": "two or three texts", "triplet": "th
 
 
 def _parse_range(score_range: Sequence[str | float], flag: str = "--score_range") -> tuple[float, float]:
-    try:
-        low, high = map(float, score_range)
-    except (TypeError, ValueError):
-        low = high = math.nan
-    if not -math.inf < low < high < math.inf:
+    numbers = tuple(map(number_of, score_range))
+    if len(numbers) != 2 or not numbers[0] < numbers[1]:
         text = ",".join(map(str, score_range))
         raise ValueError(f"{flag}={text} must be two numbers, the lower one first, as 0,5.")
-    return low, high
+    return numbers
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
