@@ -14,7 +14,7 @@ from bert_tf.system.messages import naming_flag, progress_bar, warn_once
 from bert_tf.system.workers import has_gpu, mapped_in_order
 from bert_tf.tasks import rows as task_rows
 from bert_tf.tasks.classification import metrics as classification_metrics
-from bert_tf.tasks.classification.data import task_of, trained_on_pairs
+from bert_tf.tasks.classification.data import task_of
 from bert_tf.tasks.rows import InputExample, Task
 from bert_tf.tasks.table import check_task, choose_max_seq_length
 
@@ -231,7 +231,7 @@ class Predictor(Answerer):
             with naming_flag(self.path):
                 self._gives_probability = self.task.is_regression and head.gives_probability()
             self.windows = task_rows.windows_of_model(head, self.tokenizer, self.max_seq_length)
-            self._pairs = trained_on_pairs(self.path)
+            self._pairs = head.pairs
         self.labels = list(self.task.labels or ())
 
     def logits(self, texts: Sequence[str | tuple[str, str] | Mapping[str, str]]) -> np.ndarray:
