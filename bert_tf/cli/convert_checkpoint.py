@@ -20,7 +20,7 @@ import sys
 from absl import flags, logging
 
 from bert_tf.conversion import convert
-from bert_tf.store.description import check_weights, read_head, vocabulary_in
+from bert_tf.store.description import check_weights, vocabulary_in
 from bert_tf.store.open import FORMATS, is_light
 from bert_tf.system import checks, script, storage
 from bert_tf.system.declare import REQUIRED, define_flags, setting, settings_of
@@ -36,7 +36,7 @@ class ConversionSettings:
         REQUIRED,
         "The weights: a directory, a checkpoint prefix or a weight file.",
         heading="Conversion",
-        model_check=read_head,
+        is_model=True,
     )
     to: str = setting(
         REQUIRED,
@@ -72,7 +72,6 @@ class ConversionSettings:
     vocab_file: str | None = setting(
         None,
         "Vocabulary to write with the weights, if there is none beside them.",
-        model_check=read_head,
         model_file=vocabulary_in,
     )
     do_lower_case: bool | None = setting(

@@ -14,7 +14,7 @@ import os
 
 from absl import flags
 
-from bert_tf.store.description import check_weights, read_head
+from bert_tf.store.description import check_weights
 from bert_tf.system import checks, script
 from bert_tf.system.declare import REQUIRED, define_flags, flags_given, setting, settings_of
 from bert_tf.system.text_files import directory_of
@@ -33,7 +33,7 @@ class ExportSettings:
         "best_model) or of any other format that convert_checkpoint.py reads.",
         heading="Export",
         check=check_weights,
-        model_check=read_head,
+        is_model=True,
     )
     export_dir: str = setting(REQUIRED, "Directory of the versions, as servers get it.", check=checks.check_output_dir)
     format: str = setting(

@@ -13,7 +13,7 @@ from bert_tf.families.family import base_name, expected_shapes, is_model_variabl
 from bert_tf.store import card, huggingface, save
 from bert_tf.store.description import CardFacts, check_other_vocabulary, read_settings
 from bert_tf.store.head_config import NO_HEAD
-from bert_tf.store.open import FORMATS, OpenedModel, open_model, open_weights
+from bert_tf.store.open import OpenedModel, open_model, open_weights
 from bert_tf.store.tensor_files import Weights, blocks
 from bert_tf.system.checks import check_output_files
 from bert_tf.system.messages import abbreviated_list, naming_flag, progress_bar
@@ -98,7 +98,7 @@ class Conversion:
         written = save.write_model(weights=weights, files=files, **self.writing, card_text=text, check=check)
         notes = [*self.notes, *compared]
         usual = type(files.config).hidden_act  # what the family's original has
-        knows = FORMATS[format].knows_exact_gelu or usual == "gelu_erf"
+        knows = format != "tf1" or usual == "gelu_erf"
         if files.config.activation == "gelu_erf" and not knows:
             what = f"hidden_act is \"gelu_erf\", the exact gelu, which the {format} format's own programs don't know."
             advice = "With --hidden_act=gelu they run it with the tanh form; outputs then differ by about 1e-3."

@@ -135,7 +135,8 @@ SHARD_INDEX_SUFFIX = ".index.json"
 
 _CODES = {"float32": "F32", "int64": "I64"}
 _CHECKSUMS = "crc32c"  # in the metadata: of names, shapes and other metadata, then of each tensor, by name
-_READ = {"F64", "F32", "F16", "BF16", "I64", "I32", "I16", "I8", "U8", "BOOL"}  # by NumPy
+_HALF = {"F16", "BF16"}
+_READ = {*_HALF, "F64", "F32", "I64", "I32", "I16", "I8", "U8", "BOOL"}  # by NumPy
 
 
 def open_tensors(file: str) -> tuple[Shapes, Reader, bool]:
@@ -201,20 +202,16 @@ def open_safetensors(path: str) -> tuple[Shapes, dict[str, str], Reader]:
             raise ValueError(f"{path} is damaged: {problem}. Copy it again; {advice}.")
 
     check("", _described(shapes, metadata))
-    if {"F16", "BF16"} & set(types.values()):
+    if not _HALF.isdisjoint(types.values()):
         metadata["half_precision"] = "true"
 
     def read(name: str, _folder=folder) -> np.ndarray:
         if types[name] == "BF16":
-            with open(local, "rb") as file:
-                size = int.from_bytes(file.read(8), "little")
-                begin, _ = json.loads(file.read(size))[name]["data_offsets"]
-            values = np.fromfile(local, "<u2", math.prod(shapes[name]), offset=8 + size + begin)
-            return (values.astype(np.uint32) << 16).view(np.float32).reshape(shapes[name])
+            import ml_dtypes  # noqa: F401 (by which NumPy knows the type)
         with _opened(local, path) as file:
             value = file.get_tensor(name)
         check(name, value)
-        return value.astype(np.float32) if types[name] == "F16" else value
+        return value.astype(np.float32) if types[name] in _HALF else value
 
     return shapes, metadata, read
 

@@ -18,7 +18,7 @@ from bert_tf.data import token_rows
 from bert_tf.data.token_rows import TokenRows, document_spans
 from bert_tf.system.checks import check_integer
 from bert_tf.system.messages import progress_bar, warn_once
-from bert_tf.system.storage import gfile, load_arrays, save_arrays
+from bert_tf.system.storage import arrays_as_bytes, gfile, load_arrays, write_file
 from bert_tf.system.workers import map_tasks
 from bert_tf.tasks.squad.data import Paragraph, SquadExample
 from bert_tf.text import watch_unknown
@@ -333,7 +333,7 @@ def cached_windows(
     arrays |= {"lengths": windows.lengths, "labels": np.stack(labels, axis=1)}
     arrays |= {name: none if (offsets := getattr(windows, name)) is None else offsets for name in ("starts", "ends")}
     gfile().makedirs(cache_dir)
-    save_arrays(path, arrays)
+    write_file(path, arrays_as_bytes(arrays))
     return windows
 
 
