@@ -12,7 +12,7 @@ shows how to serve and query it.
 import dataclasses
 import os
 
-from bert_tf.store.description import check_weights, read_head
+from bert_tf.store.description import check_weights
 from bert_tf.system import checks, script
 from bert_tf.system.declare import REQUIRED, define_flags, flags_given, setting, settings_of
 from bert_tf.system.text_files import directory_of
@@ -29,7 +29,7 @@ class ExportSettings:
         "best_model) or of any other format that convert_checkpoint.py reads.",
         heading="Export",
         check=check_weights,
-        model_check=read_head,
+        is_model=True,
     )
     export_dir: str = setting(REQUIRED, "Directory of the versions, as servers get it.", check=checks.check_output_dir)
     format: str = setting(

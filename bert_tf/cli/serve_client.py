@@ -18,7 +18,7 @@ from collections.abc import Callable
 from absl import logging
 
 from bert_tf.serving import client
-from bert_tf.store.description import check_weights, read_head
+from bert_tf.store.description import check_weights
 from bert_tf.store.open import open_model
 from bert_tf.system import checks
 from bert_tf.system.declare import REQUIRED, define_flags, setting, settings_of
@@ -45,7 +45,7 @@ class ClientSettings:
         None,
         "Model directory whose tokenizer makes token ids of `text` and `text_pair`, for exports that take ids alone.",
         check=check_weights,
-        model_check=read_head,
+        is_model=True,
     )
     max_seq_length: int | None = setting(
         None,

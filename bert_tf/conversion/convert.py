@@ -11,7 +11,7 @@ import numpy as np
 from bert_tf.families import config_of_dict, family_of_variables, is_encoder_variable
 from bert_tf.families.family import base_name, expected_shapes, is_model_variable, word_table
 from bert_tf.store import card, huggingface, save
-from bert_tf.store.description import CardFacts, check_other_vocabulary, read_head, read_settings, vocabulary_in
+from bert_tf.store.description import CardFacts, check_other_vocabulary, read_settings, vocabulary_in
 from bert_tf.store.head_config import NO_HEAD
 from bert_tf.store.open import FORMATS, OpenedModel, open_model, open_weights
 from bert_tf.store.tensor_files import Weights, blocks
@@ -37,7 +37,7 @@ class ConversionSettings:
         REQUIRED,
         "The weights: a directory, a checkpoint prefix or a weight file.",
         heading="Conversion",
-        model_check=read_head,
+        is_model=True,
     )
     to: str = setting(
         REQUIRED,
@@ -73,7 +73,6 @@ class ConversionSettings:
     vocab_file: str | None = setting(
         None,
         "Vocabulary to write with the weights, if there is none beside them.",
-        model_check=read_head,
         model_file=vocabulary_in,
     )
     do_lower_case: bool | None = setting(
@@ -160,7 +159,7 @@ class Conversion:
         written = save.write_model(settings.to, weights, files, **settings.writing, **made)
         notes = [*self.notes, *compared]
         usual = type(files.config).hidden_act  # what the family's original has
-        knows = FORMATS[format].knows_exact_gelu or usual == "gelu_erf"
+        knows = format != "tf1" or usual == "gelu_erf"
         if files.config.activation == "gelu_erf" and not knows:
             what = f"hidden_act is \"gelu_erf\", the exact gelu, which the {format} format's own programs don't know."
             advice = "With --hidden_act=gelu they run it with the tanh form; outputs then differ by about 1e-3."

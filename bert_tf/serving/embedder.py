@@ -15,7 +15,7 @@ from bert_tf.data.token_rows import TokenRows, rows_of_texts
 from bert_tf.serving.predictor import Answerer
 from bert_tf.serving.text_index import TextIndex, normalize_for, normalized
 from bert_tf.store.description import SIMILARITIES
-from bert_tf.store.open import open_model
+from bert_tf.store.open import open_encoder
 from bert_tf.system.checks import check_integer, list_of_strings, true_or_false
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class Embedder(Answerer):
         max_seq_length: int | None = None,
         **options,
     ):
-        opened = open_model(path, for_vectors=True, or_export=True)
+        opened = open_encoder(path, or_export=True)
         if pooling and opened.export and not opened.is_onnx:
             raise ValueError(f"pooling={pooling}: what an export computes is decided when it is written")
         self.settings = opened.sentences

@@ -8,7 +8,7 @@ import numpy as np
 
 from bert_tf.data import token_rows
 from bert_tf.data.token_rows import TokenRows
-from bert_tf.store.open import OpenedModel, open_model
+from bert_tf.store.open import OpenedModel, open_answerer
 from bert_tf.system.checks import check_integer, check_list, missing_packages, true_or_false
 from bert_tf.system.messages import naming_flag, progress_bar, warn_once
 from bert_tf.system.workers import has_gpu, mapped_in_order
@@ -63,7 +63,7 @@ class Answerer:
         pooling: str | None = None,
     ):
         true_or_false(trust=trust)
-        opened = path if isinstance(path, OpenedModel) else open_model(path, or_export=True)
+        opened = path if isinstance(path, OpenedModel) else open_answerer(path)
         self.path = opened.path
         self.export = self.tokenizer = self.files = self.runtime = self.model = None
         if opened.export and (runtime or dtype):

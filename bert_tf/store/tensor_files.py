@@ -219,7 +219,7 @@ def open_safetensors(path: str) -> tuple[Shapes, dict[str, str], Reader]:
             raise ValueError(f"{path} is damaged: {problem}. Copy it again; {advice}.")
 
     check("", _described(shapes, metadata))
-    if {"F16", "BF16"} & set(types.values()):
+    if not {"F16", "BF16"}.isdisjoint(types.values()):
         metadata["half_precision"] = "true"
 
     def read(name: str, _folder=folder) -> np.ndarray:

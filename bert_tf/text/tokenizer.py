@@ -18,8 +18,8 @@ from typing import ClassVar
 import numpy as np
 from absl import logging
 
-from bert_tf.system.checks import check_family, check_list, target_directory, true_or_false
-from bert_tf.system.hub import path_of
+from bert_tf.system import hub
+from bert_tf.system.checks import check_list, target_directory, true_or_false
 from bert_tf.system.storage import gfile, paths_beginning_with, write_files
 from bert_tf.system.text_files import exists, read_json_if_there
 from bert_tf.text import characters, transformers_call
@@ -249,7 +249,7 @@ class Tokenizer(abc.ABC):
           FileNotFoundError: there is nothing at path.
           ValueError: they contradict the directory, it has no vocabulary, or see `from_file`.
         """
-        path = path_of(path, check_family, with_weights=False)
+        path = hub.local(path, with_weights=False)
         true_or_false(do_lower_case=do_lower_case, strip_accents=strip_accents)
         if not (exists(path) or paths_beginning_with(f"{path}.")):  # the prefix of a checkpoint
             from bert_tf.system.released_models import hint

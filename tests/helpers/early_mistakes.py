@@ -99,7 +99,7 @@ FILES = ("_file", "_dir", "_checkpoint", "teacher", "from", "to")
 WITH_A_MODEL = ("run_classifier", "run_pretraining")
 
 
-KINDS = r"(ValueError|ServingError|LockedError|\w*(NotFound|Exists)Error|OSError|NotADirectoryError|PermissionError): "
+KINDS = r"(ValueError|ServingError|BlockingIOError|\w*(NotFound|Exists|Directory|Permission)Error|OSError): "
 
 
 def check_cases(script: str, cases: Sequence[tuple[str, dict, dict]], tmp_path, is_warm: bool = False) -> None:

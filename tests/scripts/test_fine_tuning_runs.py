@@ -46,7 +46,7 @@ from bert_tf.training.settings import FineTuningSettings
 STEPS, RANK = 12, 4  # 32 examples, 8 per step, 3 epochs
 DONE = {"whole", "again", "predicted", "adapters", "unfinished", "adapters longer", "best"}
 REFUSED = {
-    "in use": ["LockedError", "is in use by another run"],
+    "in use": ["BlockingIOError", "is in use by another run"],
     "other flags": ["finished run", "--learning_rate: 0.003 there, 0.001 now", "--train_batch_size: 8 there, 4 now",
                     "begin anew: rm -r "],
     "no optimizer state": ["finished run", "--num_train_epochs: 3.0 there, 4.0 now"],

@@ -18,7 +18,7 @@ from bert_tf.data import token_rows
 from bert_tf.data.token_rows import TokenRows, document_spans
 from bert_tf.system.checks import check_integer
 from bert_tf.system.messages import progress_bar, warn_once
-from bert_tf.system.storage import gfile, load_arrays, save_arrays
+from bert_tf.system.storage import arrays_as_bytes, gfile, load_arrays, write_file
 from bert_tf.system.workers import map_tasks
 from bert_tf.tasks.squad.data import Paragraph, SquadExample
 from bert_tf.text import watch_unknown
@@ -198,7 +198,7 @@ def build_windows(
         arrays = _arrays_of(examples, tokenizer, settings, is_training, num_processes or os.cpu_count() or 1)
         if path:
             gfile().makedirs(cache_dir)
-            save_arrays(path, arrays)
+            write_file(path, arrays_as_bytes(arrays))
     offsets = np.concatenate([[0], np.cumsum(arrays.pop("lengths"), dtype=np.int64)])
     starts, ends = arrays.pop("labels").T
     labels = {"start_positions": starts, "end_positions": ends} if is_training else {}
