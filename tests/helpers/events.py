@@ -1,22 +1,27 @@
 """Waiting for what happens in other processes: a file, a line, an end. No test waits for a time.
 
-A test that has to stop a run at some place lets the run stop itself there (`run_that`): however busy the machine is,
-the run can't have gone on meanwhile.
+A test that has to stop a run at some place lets the run stop itself there (`kill_after_rename`): however busy the
+machine is, the run can't have gone on meanwhile.
 """
 
 import os
+import pathlib
+import signal
 import sys
 import time
 from collections.abc import Callable
 
 from helpers import warm
-from helpers.paths import ROOT, TESTS
 
-_PROGRAM = """
+_KILLED = """
 import os, runpy, signal, sys
-{change}
-sys.argv = sys.argv[1:]
-sys.path[:2] = {path!r}
+import tensorflow as tf
+rename, (last, *sys.argv) = tf.io.gfile.rename, sys.argv[1:]
+def renamed(source, target, overwrite=False):
+    rename(source, target, overwrite=overwrite)
+    if os.path.abspath(target) == last:
+        os.kill(os.getpid(), signal.SIGKILL)
+tf.io.gfile.rename = renamed
 runpy.run_path(sys.argv[0], run_name="__main__")
 """
 
@@ -31,24 +36,7 @@ def wait_until(condition: Callable[[], bool], *processes, log: Callable[[], str]
         time.sleep(0.02)
 
 
-def run_that(change: str, script: str, arguments: list[str], **options) -> warm.Popen:
-    program = _PROGRAM.format(change=change, path=[str(ROOT), str(TESTS)])
-    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2"}
-    command = [sys.executable, "-c", program, str(ROOT / f"{script}.py"), *arguments]
-    return warm.Popen(command, env=environment, **options)
-
-
-def after_rename(name: str, do: str, condition: str = "True") -> str:
-    """A piece of Python for `run_that`: does something as soon as a file with this path, and `text`, has its name."""
-    return f"""
-import tensorflow as tf
-rename = tf.io.gfile.rename
-def renamed(source, target, overwrite=False):
-    rename(source, target, overwrite=overwrite)
-    if os.path.abspath(target) == {os.path.abspath(name)!r}:
-        with open(target, errors="replace") as file:
-            text = file.read()
-        if {condition}:
-            {do}
-tf.io.gfile.rename = renamed
-"""
+def kill_after_rename(path: pathlib.Path, command: list[str]) -> None:
+    """Runs a script that kills itself as soon as a file has this path."""
+    killed = [sys.executable, "-c", _KILLED, os.path.abspath(path), *command[1:]]
+    assert warm.Popen(killed, stderr=warm.DEVNULL).wait() == -signal.SIGKILL, "it ended before"

@@ -2,11 +2,15 @@
 
 import pathlib
 import re
-import signal
+import sys
 
 from bert_tf.store.open import open_weights
-from helpers import events, warm
 from helpers.mains import arguments_of, run_cases
+from helpers.paths import ROOT
+
+
+def command_of(script: str, flags: dict) -> list[str]:
+    return [sys.executable, str(ROOT / f"{script}.py"), *arguments_of(flags)]
 
 
 def run_and_refuse(script: str, out: pathlib.Path, done: dict, refused: dict) -> dict:
@@ -23,12 +27,16 @@ def run_and_refuse(script: str, out: pathlib.Path, done: dict, refused: dict) ->
     outcomes, logs = run_cases(script, cases)
     wrong = {name: (outcomes[name], logs[name][-2000:]) for name in done if outcomes[name] != "done"}
     for name, (_, message) in refused.items():
-        pattern = ".*".join(map(re.escape, message.split("*")))
-        is_said = re.fullmatch(rf"\w*Error: .*{pattern}.*", outcomes[name])
-        if not is_said or ((out / name).exists() and list((out / name).iterdir())):
+        is_said = re.fullmatch(rf"\w*Error: .*{pattern_of(message)}.*", outcomes[name])
+        if not is_said or any((out / name).glob("*")):
             wrong[name] = outcomes[name]
     assert not wrong, wrong
     return logs
+
+
+def pattern_of(message: str) -> str:
+    """A regular expression for the parts of a message, separated by "*", in order."""
+    return ".*".join(map(re.escape, message.split("*")))
 
 
 def selected_cases(request, cases: dict, slow: set, marker: str = "slow") -> dict:
@@ -42,26 +50,6 @@ def selected_cases(request, cases: dict, slow: set, marker: str = "slow") -> dic
 def results_of(folder, file="eval_results.txt") -> dict[str, float]:
     lines = (folder / file).read_text().splitlines()
     return {key: float(value) for key, value in (line.split(" = ") for line in lines)}
-
-
-def assert_in_order(message: str, outcome: str) -> None:
-    start = 0
-    for part in message.split("*"):
-        assert part in outcome[start:], outcome
-        start = outcome.index(part, start) + len(part)
-
-
-def kill_at_checkpoint(script: str, arguments: dict, step: int, folder: pathlib.Path | None = None) -> list[str]:
-    """Runs a script that kills itself when the file `checkpoint` (in output_dir, or folder) names this step or a later
-    one, so that the next start goes on there; returns the index files of the checkpoints it left.
-    """
-    folder = folder or pathlib.Path(arguments["output_dir"])
-    named = r"""max(map(int, re.findall(r'model\.ckpt-(\d+)"', text)))"""
-    kill = "os.kill(os.getpid(), signal.SIGKILL)"
-    change = "import re\n" + events.after_rename(folder / "checkpoint", kill, f"{named} >= {step}")
-    process = events.run_that(change, script, arguments_of(arguments), stderr=warm.DEVNULL)
-    assert process.wait() == -signal.SIGKILL, "it ended before"
-    return sorted(path.name for path in folder.glob("*.index"))
 
 
 def weights_of(path) -> dict:

@@ -1,19 +1,17 @@
 """create_vocab.py, create_pretraining_data.py and extract_features.py: what they write, and what bad input leaves."""
 
 import gzip
-import hashlib
 import json
 import os
 import re
 import subprocess
-import sys
 
 import numpy as np
 import pytest
-from helpers import warm
-from helpers.paths import GOLDEN, ROOT, TESTS
+from helpers.paths import GOLDEN
+from helpers.pretraining_runs import run
 from helpers.record_files import digest_records, read_records
-from helpers.script_cases import arguments_of, run_cases
+from helpers.script_cases import command_of, run_cases
 
 from bert_tf.models.task_models import BertModel
 from bert_tf.text.library_tokenizer import ByteBpeTokenizer
@@ -43,18 +41,15 @@ def write_text(folder, text, name="text.txt") -> str:
 def test_the_same_bytes_every_time(tmp_path, kind):
     for number in range(6):
         write_text(tmp_path, TEXTS[number % 3] * 10, f"part-{number}.txt")
-    (name, flags), digests = KINDS[kind], set()
-    for run, threads in enumerate(("1", "4")):
-        output = tmp_path / "new" / str(run) / name
+    (name, flags), contents = KINDS[kind], set()
+    for number, threads in enumerate(("1", "4")):
+        output = tmp_path / "new" / str(number) / name
         files = f"{tmp_path}/part-[0-2].txt,{tmp_path}/part-[3-5].txt"
-        command = arguments_of({"input_file": files, "output_file": output, "kind": kind, **flags})
-        environment = {**os.environ, "RAYON_NUM_THREADS": threads, "PYTHONHASHSEED": str(run)}
-        command = [sys.executable, str(ROOT / "create_vocab.py"), *command]
-        result = subprocess.run(command, capture_output=True, text=True, env=environment)
-        assert result.returncode == 0, result.stderr
-        written = sorted(os.listdir(output.parent))
-        digests.add(hashlib.sha256(b"".join((output.parent / file).read_bytes() for file in written)).hexdigest())
-    assert len(digests) == 1
+        environment = {**os.environ, "RAYON_NUM_THREADS": threads, "PYTHONHASHSEED": str(number)}
+        command = command_of("create_vocab", {"input_file": files, "output_file": output, "kind": kind, **flags})
+        subprocess.run(command, capture_output=True, env=environment, check=True)
+        contents.add(tuple(path.read_bytes() for path in sorted(output.parent.iterdir())))
+    assert len(contents) == 1
 
 
 def test_each_kind_is_written_where_its_tokenizer_reads_it(tmp_path):
@@ -113,19 +108,13 @@ def test_bad_input_names_what_is_wrong_and_writes_nothing(tmp_path):
 
 def test_command_line(golden, tmp_path):
     expected = json.loads((golden / "pretraining" / "setting_4.json").read_text())
-    flags = [f"--{name}={value}" for name, value in expected["flags"].items()]
     outputs = [tmp_path / f"{k}.tfrecord" for k in range(3)]
-    flags += [f"--input_file={golden}/pretraining/corpus_*.txt", f"--vocab_file={golden}/vocab.txt"]
-    flags += [f"--output_file={','.join(map(str, outputs))}"]
-    command = [sys.executable, str(ROOT / "create_pretraining_data.py"), *flags]
-    environment = os.environ | {"TF_CPP_MIN_LOG_LEVEL": "2"}
-    result = warm.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, encoding="utf-8")
-    assert result.returncode == 0, result.stderr
+    flags = {"input_file": f"{golden}/pretraining/corpus_*.txt", "vocab_file": golden / "vocab.txt"}
+    flags |= {"output_file": ",".join(map(str, outputs)), **expected["flags"]}
+    said = run(command_of("create_pretraining_data", flags))
     assert [digest_records(read_records(path)) for path in outputs] == expected["records_sha256_per_file"]
-    assert " ".join(expected["first_instances"][2]["_tokens"]) in result.stderr
-    assert result.stderr.count(" tokens: ") == 3
-    for step in ("tokenizing", "building instances", "writing"):
-        assert f"{step}: 100%" in result.stderr
+    assert " ".join(expected["first_instances"][2]["_tokens"]) in said and said.count(" tokens: ") == 3
+    assert all(f"{step}: 100%" in said for step in ("tokenizing", "building instances", "writing"))
 
 
 TOKENIZERS = GOLDEN / "tokenization"
@@ -175,8 +164,8 @@ def test_every_family(golden, tmp_path):
     assert not (tmp_path / "refused").exists()
 
 
-EXTRACTED = TESTS / "golden" / "extract_features"
-CONFIG1 = TESTS / "golden" / "model" / "config1"
+EXTRACTED = GOLDEN / "extract_features"
+CONFIG1 = GOLDEN / "model" / "config1"
 NUMBER = re.compile(r"-?\d+\.\d+(e-\d\d)?")
 
 
