@@ -98,7 +98,7 @@ def run_once(scenario, script, values: dict, folder, seconds=warm.HANG_SECONDS, 
             codes = [process.wait() for process in processes]
             return codes[number] or max(codes)
     with open(folder / "log.txt", "w") as log:
-        process = warm.Popen(command, stdout=log, stderr=log, env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2"})
+        process = warm.Popen(command, stdout=log, stderr=log)
         with contextlib.suppress(warm.TimeoutExpired):
             process.wait(seconds)
         process.kill()

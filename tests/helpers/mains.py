@@ -31,8 +31,7 @@ def run_mains(steps: dict[str, tuple[str, dict]], prepare: str = "", cwd=None, *
     `prepare` the process calls first, and `report`, if any, after each step.
     """
     lines = [json.dumps([name, script, arguments_of(given)]) + "\n" for name, (script, given) in steps.items()]
-    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2", **environment}
-    command = [sys.executable, "-c", PROGRAM, prepare, str(TESTS), str(ROOT)]
+    command, environment = [sys.executable, "-c", PROGRAM, prepare, str(TESTS), str(ROOT)], os.environ | environment
     result = warm.run(command, input="".join(lines), capture_output=True, text=True, cwd=cwd, env=environment)
     ended = [json.loads(line) for line in result.stdout.splitlines() if line.startswith('["')]
     assert [name for name, *_ in ended] == list(steps), result.stderr[-3000:]

@@ -60,9 +60,9 @@ def _connection() -> socket.socket:
 
 
 class Popen:
-    """A run; arguments and attributes are those of `subprocess.Popen` that tests need."""
+    """A run; arguments and attributes are those of `subprocess.Popen` that tests need. Output goes to files."""
 
-    def __init__(self, args, *, stdin=None, stdout=None, stderr=None, cwd=None, env=None, text=False, encoding=None):
+    def __init__(self, args, *, stdin=None, stdout=None, stderr=None, cwd=None, env=None):
         if args[0] != sys.executable:
             raise ValueError(f"{args[0]} is another program than this Python")
         environment = dict(os.environ if env is None else env)
@@ -72,21 +72,13 @@ class Popen:
         if _ADDRESS not in os.environ:
             start()
         self.args, self.returncode = args, None
-        self.stdout = self.stderr = None
         request = {"arguments": [os.fspath(argument) for argument in args[1:]]}
         request |= {"cwd": os.path.abspath(cwd or os.getcwd()), "env": environment}
         with contextlib.ExitStack() as theirs:
             nothing = theirs.enter_context(open(os.devnull, "r+b"))
             files = [nothing if stdin in (None, DEVNULL) else stdin]
-            for name, value in (("stdout", stdout), ("stderr", stderr)):
-                if value == PIPE:
-                    ours, end = os.pipe()
-                    mode = {"mode": "r", "encoding": encoding} if text or encoding else {"mode": "rb"}
-                    setattr(self, name, os.fdopen(ours, **mode))
-                    value = theirs.enter_context(os.fdopen(end, "wb"))
-                elif value == STDOUT:
-                    value = files[1]
-                files.append({None: getattr(sys, f"__{name}__"), DEVNULL: nothing}.get(value, value))
+            files.append({None: sys.__stdout__, DEVNULL: nothing}.get(stdout, stdout))
+            files.append({None: sys.__stderr__, DEVNULL: nothing, STDOUT: files[1]}.get(stderr, stderr))
             status, end = os.pipe()
             self._status = os.fdopen(status, "rb", buffering=0)
             files.append(theirs.enter_context(os.fdopen(end, "wb")))
@@ -110,36 +102,20 @@ class Popen:
             self._status.close()
         return self.returncode
 
-    def communicate(self) -> tuple:
-        """The output of the only pipe, once the process and all others that share the pipe have ended."""
-        if self.stdout and self.stderr:
-            raise ValueError("one pipe only, as the other would fill up meanwhile; `run` has no such limit")
-        written = {}
-        for name, pipe in (("stdout", self.stdout), ("stderr", self.stderr)):
-            if pipe:
-                with pipe:
-                    written[name] = pipe.read()
-        self.wait()
-        return written.get("stdout"), written.get("stderr")
-
     def send_signal(self, number: int) -> None:
         if self.poll() is None:
             os.kill(self.pid, number)
-
-    def terminate(self) -> None:
-        self.send_signal(signal.SIGTERM)
 
     def kill(self) -> None:
         self.send_signal(signal.SIGKILL)
 
 
-def run(args, *, input=None, capture_output=False, text=False, encoding=None, check=False, **options):
+def run(args, *, input=None, capture_output=False, text=False, check=False, **options):
     """`subprocess.run`; output goes to files, so that no pipe fills up."""
     with contextlib.ExitStack() as stack:
-        mode = {"mode": "w+" if text or encoding else "w+b", "encoding": encoding}
 
         def file():
-            return stack.enter_context(tempfile.TemporaryFile(**mode))
+            return stack.enter_context(tempfile.TemporaryFile("w+" if text else "w+b"))
 
         if input is not None:
             options["stdin"] = file()

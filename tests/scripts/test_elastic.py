@@ -162,9 +162,11 @@ def run_limited(arguments: list[str], limit: int) -> tuple[str, int]:
     # Without a cache of XLA's programs: the limit is meant for outputs.
     environment = {**os.environ, "BERT_TF_COMPILED": ""}
     command = [sys.executable, "-c", _LIMITED, str(limit), *arguments]
-    # Through a pipe, which has no size.
-    process = warm.Popen(command, stdout=warm.DEVNULL, stderr=warm.PIPE, text=True, env=environment)
-    return process.communicate()[1], process.returncode
+    reader, writer = map(open, os.pipe(), "rw")  # a pipe, which has no size
+    with reader:
+        with writer:
+            process = warm.Popen(command, stdout=warm.DEVNULL, stderr=writer, env=environment)
+        return reader.read(), process.wait()
 
 
 @pytest.mark.parametrize("case", ["vocabulary", *slow(*CASES)])
