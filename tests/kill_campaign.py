@@ -12,7 +12,6 @@ times. What differs is kept, and the exit code is 1.
 import collections
 import contextlib
 import json
-import os
 import pathlib
 import random
 import re

@@ -13,17 +13,9 @@ from helpers import warm
 from helpers.early_mistakes import refusals
 from helpers.hub_server import COMMIT, HubServer
 from helpers.local_server import serving
-from helpers.mains import run_mains
+from helpers.mains import arguments_of, run_cases, run_mains
 from helpers.scenarios import fine_tuning_flags
-from helpers.script_cases import (
-    arguments_of,
-    command_of,
-    results_of,
-    run_and_refuse,
-    run_cases,
-    selected_cases,
-    weights_of,
-)
+from helpers.script_cases import command_of, results_of, run_and_refuse, selected_cases, weights_of
 from helpers.small_data import texts_of, write_classification
 from helpers.tiny import ONE_LAYER
 
