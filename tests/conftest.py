@@ -115,6 +115,18 @@ def shared() -> pathlib.Path:
     return path
 
 
+@pytest.fixture
+def out(ran) -> pathlib.Path:
+    """Of a test's module whose fixture `ran` has run a script's cases: the folder with a folder for each."""
+    return ran[0]
+
+
+@pytest.fixture
+def logs(ran) -> dict[str, str]:
+    """What each of these cases wrote to stderr."""
+    return ran[1]
+
+
 @pytest.fixture(scope="module")
 def small(tmp_path_factory, request):
     """A tokenizer whose vocabulary is the PIECES of the test's module."""

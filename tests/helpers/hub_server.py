@@ -83,23 +83,20 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         name, kind, revision, file = _PATHS.fullmatch(path).groups()
         if path.startswith("/api") and server.failures:
             return self._send(server.failures.pop(0))
-        if name in server.private:
+        if name in server.private or name not in server.models:
             return self._send(401, headers={"X-Error-Message": "Invalid username or password."})
         if name in server.gated and kind != "cdn" and not path.startswith("/api"):
             return self._send(403, headers={"X-Error-Code": "GatedRepo"})
-        commits = server.models.get(name)
-        if not commits:
-            return self._send(401, headers={"X-Error-Message": "Invalid username or password."})
-        is_newest = revision in (None, "main") or revision.startswith("refs%2F")
+        commits, is_newest = server.models[name], revision in (None, "main") or revision.startswith("refs%2F")
         commit = [*commits][-1] if is_newest else revision
         if commit not in commits:
             return self._send(404, headers={"X-Error-Code": "RevisionNotFound"})
         folder = commits[commit]
         if kind in (None, "revision"):
-            return self._send_json({"id": name, "sha": commit, "siblings": []})
+            return self._send(200, json.dumps({"id": name, "sha": commit, "siblings": []}).encode())
         if kind == "tree":
             paths = sorted(listed for listed in folder.rglob("*") if listed.is_file())
-            return self._send_json([self._entry(listed, folder) for listed in paths])
+            return self._send(200, json.dumps([self._entry(listed, folder) for listed in paths]).encode())
         if not (folder / file).is_file():
             return self._send(404, headers={"X-Error-Code": "EntryNotFound"})
         self._send_file(kind, name, commit, file, (folder / file).read_bytes())
@@ -116,14 +113,12 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         return entry
 
     def _send_file(self, kind: str, name: str, commit: str, file: str, content: bytes):
+        etag = f'"{hashlib.sha256(content).hexdigest()}"'
         if kind == "resolve" and file.endswith(_LARGE):  # of which the repository has a pointer
-            headers = {"X-Linked-Size": str(len(content)), "X-Linked-Etag": f'"{_etag(content)}"'}
+            headers = {"X-Linked-Size": str(len(content)), "X-Linked-Etag": etag}
             headers |= {"X-Repo-Commit": commit, "Location": f"{self.server.address}/{name}/cdn/{commit}/{file}"}
             return self._send(302, headers=headers)
-        self._send(200, content, {"X-Repo-Commit": commit, "ETag": f'"{_etag(content)}"'})
-
-    def _send_json(self, values):
-        self._send(200, json.dumps(values).encode(), {"Content-Type": "application/json"})
+        self._send(200, content, {"X-Repo-Commit": commit, "ETag": etag})
 
     def _send(self, status: int, content: bytes = b"", headers: dict[str, str] | None = None):
         content, headers = self.server.tamper(self.path.partition("?")[0], content, headers or {})
@@ -136,10 +131,6 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
     def log_message(self, *_):
         pass
-
-
-def _etag(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()
 
 
 @contextlib.contextmanager

@@ -20,10 +20,9 @@ def run_and_refuse(script: str, out: pathlib.Path, done: dict, refused: dict) ->
     done: name -> {flag: value}. refused: name -> ({flag: value}, message). Returns what each case wrote to stderr.
     """
     cases = {**done, **{name: flags for name, (flags, _) in refused.items()}}
-    cases = {
-        name: {flag: value for flag, value in ({"output_dir": out / name} | flags).items() if value is not None}
-        for name, flags in cases.items()
-    }
+    for name, flags in cases.items():
+        usual = {} if "output_file" in flags else {"output_dir": out / name}
+        cases[name] = {flag: value for flag, value in (usual | flags).items() if value is not None}
     outcomes, logs = run_cases(script, cases)
     wrong = {name: (outcomes[name], logs[name][-2000:]) for name in done if outcomes[name] != "done"}
     for name, (_, message) in refused.items():
@@ -39,12 +38,12 @@ def pattern_of(message: str) -> str:
     return ".*".join(map(re.escape, message.split("*")))
 
 
-def selected_cases(request, cases: dict, slow: set, marker: str = "slow") -> dict:
+def selected_cases(request, cases: dict, slow: set) -> dict:
+    """The cases without the slow ones, unless slow tests of the module are run."""
     assert slow <= set(cases), slow - set(cases)
     tests = (item for item in request.session.items if item.path == request.path)
-    if any(test.get_closest_marker(marker) for test in tests):
-        return cases
-    return {name: values for name, values in cases.items() if name not in slow}
+    is_slow = any(test.get_closest_marker("slow") for test in tests)
+    return {name: values for name, values in cases.items() if is_slow or name not in slow}
 
 
 def results_of(folder, file="eval_results.txt") -> dict[str, float]:
@@ -53,5 +52,4 @@ def results_of(folder, file="eval_results.txt") -> dict[str, float]:
 
 
 def weights_of(path) -> dict:
-    weights = open_weights(str(path))
-    return {name: weights[name] for name in weights}
+    return dict(open_weights(str(path)))

@@ -142,8 +142,7 @@ def test_a_finished_run_stays_as_it_is(ran):
 
 
 @pytest.mark.slow  # in small: models/test_partial_loads.py, training/test_equal_steps.py
-def test_adapters_leave_ordinary_models(ran):
-    out, logs, *_ = ran
+def test_adapters_leave_ordinary_models(out, logs):
     run, start = out / "adapters", weights_of(out.parent / "encoder")
     assert "Resuming at step 4" in logs["adapters longer"] and not (run / "model.ckpt-4.index").exists()
     names = set(open_weights(str(run / "model.ckpt-8"), merge=False))

@@ -105,8 +105,7 @@ def numbers_of(path) -> np.ndarray:
     return np.array([line.split("\t") for line in path.read_text().splitlines()], float)
 
 
-def test_evaluation_and_prediction_equal_the_original(ran, golden):
-    out, logs = ran
+def test_evaluation_and_prediction_equal_the_original(out, logs, golden):
     expected = results_of(golden / "classifier" / "end_to_end")
     assert results_of(out / "original") == pytest.approx(expected, abs=1e-4)
     probabilities = numbers_of(golden / "classifier" / "end_to_end" / "test_results.tsv")
@@ -119,8 +118,7 @@ def test_evaluation_and_prediction_equal_the_original(ran, golden):
     assert list(first["probabilities"].values()) == pytest.approx(probabilities[0], abs=1e-4)
 
 
-def test_a_test_set_with_labels_is_scored(ran):
-    out, *_ = ran
+def test_a_test_set_with_labels_is_scored(out):
     folder = out / "labelled"
     lines = dict(line.split(" = ") for line in (folder / "test_results.txt").read_text().splitlines())
     assert sorted(lines) == ["global_step", "loss", "test_accuracy", "test_loss"]
@@ -131,8 +129,7 @@ def test_a_test_set_with_labels_is_scored(ran):
     assert not (out / "original" / "test_results.txt").exists()  # MNLI's test labels are secret
 
 
-def test_patience_ends_a_run_for_good(ran):
-    out, logs = ran
+def test_patience_ends_a_run_for_good(out, logs):
     # With this learning rate nothing improves: steps 4 and 6 are no better than step 2.
     steps = [json.loads(line)["step"] for line in (out / "patience" / "evaluations.jsonl").read_text().splitlines()]
     assert steps == [2, 4, 6] and "Stopping early at step 6 of 10" in logs["patience"]
@@ -143,8 +140,7 @@ def test_patience_ends_a_run_for_good(ran):
     assert int(weights_of(out / "patience")["global_step"]) == 6
 
 
-def test_several_labels_from_training_to_prediction(ran):
-    out, *_ = ran
+def test_several_labels_from_training_to_prediction(out):
     assert {"eval_micro_f1", "eval_macro_f1"} < set(results_of(out / "several"))
     expected = HeadConfig("BertForSequenceClassification", ("a", "b", "c"), "multi_label_classification", pairs=True)
     assert HeadConfig.read(str(out / "several" / "head_config.json")) == expected
@@ -159,8 +155,7 @@ def test_several_labels_from_training_to_prediction(ran):
         assert record["labels"] == [label for label, value in record["probabilities"].items() if value > 0.5]
 
 
-def test_a_regression_predicts_numbers(ran):
-    out, *_ = ran
+def test_a_regression_predicts_numbers(out):
     results = results_of(out / "numbers")
     assert set(results) == {"eval_pearson", "eval_spearman", "eval_loss", "loss", "global_step"}
     records = lines_of(out / "numbers" / "predictions.jsonl")
@@ -172,23 +167,20 @@ def test_a_regression_predicts_numbers(ran):
     assert not list((out / "numbers").glob("confusion_matrix*"))
 
 
-def test_labels_come_with_the_model(ran):
+def test_labels_come_with_the_model(out):
     """Neither labels nor a training file are given, only the model's directory."""
-    out, *_ = ran
     records = lines_of(out / "from the best model" / "predictions.jsonl")
     assert len(records) == 5 and all(list(record["probabilities"]) == ["a", "b"] for record in records)
     assert not list((out / "from the best model").glob("model.ckpt*"))
 
 
-def test_training_alone_needs_no_dev_file(ran):
-    out, logs = ran
+def test_training_alone_needs_no_dev_file(out, logs):
     assert "No evaluation while training" in logs["no dev file"] and "rte/dev.tsv" in logs["no dev file"]
     assert not (out / "no dev file" / "best_model").exists()
     assert int(weights_of(out / "no dev file")["global_step"]) == 2
 
 
-def test_weights_of_classes_reach_the_loss_and_are_recorded(ran):
-    out, logs = ran
+def test_weights_of_classes_reach_the_loss_and_are_recorded(out, logs):
     assert "are not named and have weight 1: not_entailment" in logs["weighted"]
     plain, weighted = (weights_of(out / case)["output_weights"] for case in ("no dev file", "weighted"))
     assert np.abs(plain - weighted).max() > 1e-4

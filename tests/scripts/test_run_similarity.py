@@ -83,8 +83,7 @@ def ran(folder):
     return folder / "out", run_and_refuse("run_similarity", folder / "out", done, refused)
 
 
-def test_a_ranking_is_learned(ran):
-    out, logs = ran
+def test_a_ranking_is_learned(out, logs):
     after = results_of(out / "ranked")
     retrieval = ("accuracy_1", "accuracy_5", "accuracy_10", "mrr_10", "ndcg_10", "triplet_accuracy")
     assert set(after) == {*(f"eval_{name}" for name in retrieval), "global_step"} and after["global_step"] == 48
@@ -95,8 +94,7 @@ def test_a_ranking_is_learned(ran):
     assert "96 examples of 3 texts" in logs["ranked"] and "Pooling: mean, the default" in logs["ranked"]
 
 
-def test_the_best_model_is_opened_and_converted(ran, folder):
-    out, *_ = ran
+def test_the_best_model_is_opened_and_converted(out, folder):
     best = str(out / "ranked" / "best_model")
     settings = read_settings(best)
     assert settings.described and (settings.pooling, settings.normalize, settings.max_seq_length) == ("mean", False, 12)
@@ -114,26 +112,24 @@ def test_the_best_model_is_opened_and_converted(ran, folder):
     assert read_settings(str(folder / "theirs")).described
 
 
-def test_a_finished_model_is_trained_on_files_with_scores(ran):
-    out, *_ = ran
+def test_a_finished_model_is_trained_on_files_with_scores(out):
     assert set(results_of(out / "scored")) == {"eval_spearman", "eval_pearson", "global_step"}
     assert "test_spearman = " in (out / "scored" / "test_results.txt").read_text()
     settings = read_settings(str(out / "scored" / "best_model"))
     assert settings.normalize and settings.pooling == "cls"
 
 
-def test_a_model_that_compares_by_products_is_evaluated_by_them(ran, folder):
-    lines = [json.loads(line) for line in (ran[0] / "dotted" / "predictions.jsonl").read_text().splitlines()]
+def test_a_model_that_compares_by_products_is_evaluated_by_them(out, folder):
+    lines = [json.loads(line) for line in (out / "dotted" / "predictions.jsonl").read_text().splitlines()]
     pairs = [line.split("\t")[1:3] for line in (folder / "dev.tsv").read_text("cp949").splitlines()[1:]]
     first, second = map(Embedder(str(folder / "dotted")).encode, map(list, zip(*pairs, strict=True)))
     products = [line["dot"] for line in lines]
     np.testing.assert_allclose(products, (first * second).sum(-1), rtol=1e-5)
     pearson = scipy.stats.pearsonr(products, [line["score"] for line in lines]).statistic
-    assert results_of(ran[0] / "dotted")["eval_pearson"] == pytest.approx(pearson, abs=1e-4)
+    assert results_of(out / "dotted")["eval_pearson"] == pytest.approx(pearson, abs=1e-4)
 
 
-def test_hard_negatives_are_mined_and_trained_on(ran):
-    out, logs = ran
+def test_hard_negatives_are_mined_and_trained_on(out, logs):
     lines = [json.loads(line) for line in (out / "mined" / "hard_negatives.jsonl").read_text().splitlines()]
     partners = {one: near for one, near, _ in texts_of(96, 0)}
     assert lines and all(partners[line["anchor"]] == line["positive"] != line["negative"] for line in lines)

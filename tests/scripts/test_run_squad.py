@@ -109,8 +109,7 @@ def json_of(path):
 
 
 @pytest.mark.parametrize(("case", "version"), [("original 1", "v1.1"), ("original 2", "v2.0")])
-def test_predictions_equal_the_original(ran, golden, case, version):
-    out, *_ = ran
+def test_predictions_equal_the_original(out, golden, case, version):
     expected = golden / "squad" / "end_to_end" / version
     assert json_of(out / case / "predictions.json") == json_of(expected / "predictions.json")
     nbest = json.loads(gzip.decompress((expected / "nbest_predictions.json.gz").read_bytes()))
@@ -129,8 +128,7 @@ def test_predictions_equal_the_original(ran, golden, case, version):
         assert odds[0] == pytest.approx(odds[1], abs=2e-4)
 
 
-def test_questions_are_learned(ran, folder):
-    out, *_ = ran
+def test_questions_are_learned(out, folder):
     results = results_of(out / "trained")
     assert results["global_step"] == 64 and results["eval_f1"] >= 90.0 and results["eval_exact_match"] >= 90.0
     assert {"eval_HasAns_f1", "eval_NoAns_f1", "eval_best_f1", "eval_best_f1_threshold"} < set(results)
@@ -151,8 +149,7 @@ def questions_of(path):
         yield paragraph["qas"][0], paragraph["context"]
 
 
-def test_the_threshold_stays_with_the_model(ran):
-    out, logs = ran
+def test_the_threshold_stays_with_the_model(out, logs):
     best = json_of(out / "trained" / "best_model" / "eval_results.json")
     stored = json_of(out / "trained" / "best_model" / "question_answering.json")
     threshold = stored["null_score_diff_threshold"]
@@ -174,8 +171,7 @@ def test_the_threshold_stays_with_the_model(ran):
     assert {"eval_rouge_w", "eval_HasAns_rouge_w"} < set(scores) and not [name for name in scores if "f1" in name]
 
 
-def test_the_model_answers_in_a_notebook_as_the_script(ran, folder):
-    out, *_ = ran
+def test_the_model_answers_in_a_notebook_as_the_script(out, folder):
     answerer = QuestionAnswerer(str(out / "trained" / "best_model"))
     asked = list(questions_of(folder / "dev.json"))
     answers = answerer.predict([(question["question"], context) for question, context in asked])
@@ -189,9 +185,8 @@ def test_the_model_answers_in_a_notebook_as_the_script(ran, folder):
             assert context[answer["start"] : answer["end"]] == answer["answer"]
 
 
-def test_predictions_depend_neither_on_devices_nor_on_padding(ran, folder):
+def test_predictions_depend_neither_on_devices_nor_on_padding(out, logs, folder):
     """The last batch is partial in each case, and every window counts."""
-    out, logs = ran
     windows = build_windows(
         read_squad_examples([str(folder / "dev.json")], False, True).examples,
         FullTokenizer(str(folder / "vocab.txt")), WINDOWS, False,
@@ -207,8 +202,7 @@ def test_predictions_depend_neither_on_devices_nor_on_padding(ran, folder):
         assert scores[0] == pytest.approx(scores[1], abs=1e-4)
 
 
-def test_records_are_in_the_order_of_the_original(ran, folder):
-    out, *_ = ran
+def test_records_are_in_the_order_of_the_original(out, folder):
     examples = read_squad_examples([str(folder / "train.json")], True, True).examples
     random.Random(12345).shuffle(examples)
     windows = build_windows(examples, FullTokenizer(str(folder / "vocab.txt")), WINDOWS, True)
@@ -225,8 +219,7 @@ def test_records_are_in_the_order_of_the_original(ran, folder):
     assert not list((out / "predicted").glob("*.tf_record"))
 
 
-def test_two_files_of_version_1_and_steps_by_windows(ran, folder):
-    out, logs = ran
+def test_two_files_of_version_1_and_steps_by_windows(out, logs, folder):
     data = read_squad_examples([str(folder / "train1.json"), str(folder / "further1.json")], True, False, "offsets")
     assert len(data.examples) == 30 and len(data.skipped) == 2
     results = results_of(out / "version 1")
@@ -243,8 +236,7 @@ def test_two_files_of_version_1_and_steps_by_windows(ran, folder):
     assert stored["answer_from"] == "offsets" and stored["version_2_with_negative"] is False
 
 
-def test_windows_are_cached_where_they_should_be(ran):
-    out, logs = ran
+def test_windows_are_cached_where_they_should_be(out, logs):
     assert len(list((out / "trained" / "windows").iterdir())) == 2
     assert logs["again"].count("windows from ") == 2 and "windows from " not in logs["trained"]
 
