@@ -137,7 +137,6 @@ def small(tmp_path_factory, request):
 
 @pytest.fixture(scope="session")
 def english():
-    """A tokenizer with a vocabulary of normal size."""
     return FullTokenizer(str(TESTS / "golden" / "vocab.txt"))
 
 

@@ -71,9 +71,6 @@ finally:
 """
 
 
-# --- how it is killed -------------------------------------------------------------------------------------------------
-
-
 def run_once(scenario, script, values: dict, folder, seconds=warm.HANG_SECONDS, limit=0, after=False, number=0) -> int:
     """Runs a script, killed after some seconds or at its change number `limit`; returns the exit code.
 
@@ -105,19 +102,15 @@ def run_once(scenario, script, values: dict, folder, seconds=warm.HANG_SECONDS, 
 
 
 def _count_of(scenario: str) -> int | None:
-    """The number of workers, where there are several."""
     return {"two workers": 2, "three workers": 3}.get(" ".join(scenario.split()[-2:]))
 
 
 def contents(folder: pathlib.Path) -> dict[str, bytes]:
-    """Name of each file that must be equal -> its bytes."""
     files = (path for path in folder.rglob("*") if path.is_file() and not UNEQUAL.fullmatch(path.name))
     return {str(path.relative_to(folder)): path.read_bytes() for path in files}
 
 
 class Campaign:
-    """A scenario: its undisturbed run, and the killed ones."""
-
     def __init__(self, name: str, folder: pathlib.Path):
         self.name, self.folder = name, folder
         folder.mkdir(parents=True)

@@ -43,7 +43,6 @@ def program_of(number, folder, mask="[MASK]"):
     ({}, "\U0002b920", ["[UNK]"]),  # for comparison: here it is a word of its own there, too
 ])  # fmt: skip
 def test_what_transformers_5_does_not_do(tmp_path, says, text, theirs):
-    """The table of the page."""
     (tmp_path / "vocab.txt").write_bytes((descendants.GOLDEN / "vocab.txt").read_bytes())
     config = {"tokenizer_class": "BertTokenizer", "do_lower_case": True, **says}
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
@@ -63,7 +62,6 @@ def run_eagerly():
 
 @pytest.fixture
 def both(request, tmp_path):
-    """A model of a family and class, saved for transformers; what transformers reads there."""
     family, kind, arguments = request.param
     model_class = getattr(bert_tf, f"BertFor{kind}" if kind else "BertModel")
     folder = descendants.save_model(tmp_path / "model", family, model_class, format="huggingface", **arguments)
@@ -78,7 +76,6 @@ def both(request, tmp_path):
 
 
 def steps(parameters, loss_of, count=2):
-    """The losses of so many steps of gradient descent."""
     optimizer, losses = torch.optim.SGD(parameters, RATE), []
     for _ in range(count):
         optimizer.zero_grad()
@@ -100,7 +97,6 @@ def same(ours, theirs):
 
 
 def run_both(found, train, theirs, their_inputs):
-    """Outputs before, losses of two steps, outputs after, each compared."""
     logits = ["start_logits", "end_logits"] if hasattr(theirs, "qa_outputs") else ["logits"]
     found["model"].config.span_dropout = 0.0  # of DistilBERT's answers
     names = their_inputs.keys() & {"labels", *found.get("positions", ())}

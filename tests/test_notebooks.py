@@ -68,7 +68,6 @@ def run_notebook(name: str, folder: pathlib.Path, parameters: dict, expressions:
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=[path.stem for path in NOTEBOOKS])
 def test_form(path):
-    """Notebooks have no outputs, are valid, install the project first, have parameters, and import names that exist."""
     nbformat = pytest.importorskip("nbformat", reason="nbformat comes with tf-models-official")
     text = path.read_text(encoding="utf-8")
     nbformat.validate(nbformat.reads(text, as_version=4))

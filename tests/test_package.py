@@ -37,7 +37,6 @@ def test_every_public_name_is_there():
 
 
 def test_import_is_light():
-    """Importing the package loads neither TensorFlow nor Keras, and changes nothing in its host process."""
     code = "import gc, sys; before = [*sys.meta_path], gc.isenabled(), gc.get_threshold(), gc.get_freeze_count()\n"
     code += "import bert_tf; assert 'Predictor' in bert_tf.__doc__ and 'Predictor' in dir(bert_tf)\n"
     code += "bert_tf.BertConfig\n"

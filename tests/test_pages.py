@@ -66,7 +66,6 @@ def prose(page):
 
 
 def test_the_korean_readme_says_what_the_english_one_says():
-    """The same commands and outputs, links, code in the text, headings, and numbers in the tables."""
     assert fenced("README.ko") == fenced("README")
     links, code, tables = {}, {}, {}
     for page in READMES:
@@ -309,7 +308,6 @@ def test_assignment_map(golden):
 
 
 def test_optimizer_class():
-    """The specification's trajectory; and nothing is decayed or clipped unless asked for."""
     import keras
 
     variable, found = keras.Variable([0.5], name="weights"), []

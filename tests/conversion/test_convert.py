@@ -141,7 +141,6 @@ def test_the_lines_of_the_page_add_words_and_positions(source, tmp_path, monkeyp
 
 
 def test_files_that_are_there(source, tmp_path):
-    """They go all together, and never those of the source or of a run."""
     target = tmp_path / "target"
     target.mkdir()
     for name in ("vocab.txt", "notes.txt"):
@@ -170,7 +169,6 @@ def test_files_that_are_there(source, tmp_path):
 
 
 def test_heads_without_their_usual_company(tmp_path):
-    """A masked-LM head beside a pooler to Hugging Face, and without one to the original's format."""
     model = BertForMaskedLM(BertConfig.from_dict({**TINY_CONFIG, "max_position_embeddings": 64}))
     model.build()
     model.save_pretrained(str(tmp_path / "hf"), format="huggingface")

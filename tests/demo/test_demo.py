@@ -18,7 +18,6 @@ OFTEN = ("electra", "distilbert")  # of the descendants
 
 
 def run(output_dir, *arguments):
-    """What a demo prints, and its results."""
     command = [sys.executable, "-m", "demo", f"--output_dir={output_dir}", *arguments]
     environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2", "PYTHONPATH": str(ROOT)}
     result = warm.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
@@ -172,7 +171,6 @@ def test_module_sentences(tmp_path):
 
 @pytest.mark.slow
 def test_docstring_documents():
-    """Repeatable, without repeated sentences, and about as long as requested."""
     documents = sample_text.docstring_documents(100_000, show_progress=False)
     assert documents == sample_text.docstring_documents(100_000, show_progress=False)
     assert 100_000 <= len(to_text(documents)) < 200_000

@@ -260,7 +260,6 @@ script_runs.do_run(script_runs.Run("hanging", "hangs.py", {{}}), {place!r})
 
 @pytest.fixture
 def values(tmp_path):
-    """Flags of all experiments; files are in `tmp_path`."""
     folder = str(tmp_path)
     return types.SimpleNamespace(
         train_text="train.txt", heldout_text="heldout.txt", glue_dir=folder, sst2_dir=folder, novels_dir=folder,

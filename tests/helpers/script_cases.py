@@ -14,7 +14,8 @@ def command_of(script: str, flags: dict) -> list[str]:
 
 
 def run_and_refuse(script: str, out: pathlib.Path, done: dict, refused: dict) -> dict:
-    """`run_cases` with an output directory for each case: those that end well, then those that are refused.
+    """`run_cases` with an output directory for each case: those that end well, on which later ones may be built, then
+    those that are refused.
 
     A refused one ends in one line with the parts of its message, separated by "*", in order; it writes nothing.
     done: name -> {flag: value}. refused: name -> ({flag: value}, message). Returns what each case wrote to stderr.

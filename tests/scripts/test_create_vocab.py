@@ -141,7 +141,6 @@ FAMILIES = {
 
 
 def test_every_family(golden, tmp_path):
-    """The rows of a family, what the log says of them, and the command that trains on them."""
     usual = {"input_file": golden / "pretraining" / "electra" / "corpus_0.txt", "max_seq_length": 32, "num_workers": 1}
     done = {name: usual | flags | {"output_file": tmp_path / name} for name, (flags, _) in FAMILIES.items()}
     pairs = {**done["roberta"], "rows": "pairs", "output_file": tmp_path / "refused"}

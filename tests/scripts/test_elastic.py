@@ -12,7 +12,7 @@ from helpers import warm
 from helpers.cluster import workers
 from helpers.events import kill_after_rename, wait_until
 from helpers.pretraining_runs import command, run, values, write_inputs
-from helpers.scenarios import SCENARIOS, SEVERAL_WORKERS
+from helpers.scenarios import SCENARIOS, SEVERAL_WORKERS, TWO_REPLICAS
 from helpers.script_cases import command_of, weights_of
 from helpers.slow import slow
 from helpers.training_steps import assert_same
@@ -23,19 +23,15 @@ from bert_tf.training import loop
 STEPS = 20
 
 
-def replicas(count: int) -> dict:
-    return {"distribution_strategy": "mirrored", "num_virtual_cpus": count}
-
-
 @pytest.mark.slow  # in small: test_equal_steps.py's replicas, and test_dropout.py's parts of a batch
 def test_killed_on_two_replicas_gone_on_with_four_and_ended_on_one_in_four_parts(tmp_path):
     script, flags = SCENARIOS["pretraining on packed rows"](tmp_path)
     flags |= {"num_train_steps": STEPS, "save_checkpoints_steps": 2, "keep_checkpoint_max": 0, "do_eval": False}
     elastic = {**flags, "output_dir": tmp_path / "lr=[1e-4]? {a,b} ü"}
-    kill_after_rename(elastic["output_dir"] / "model.ckpt-6.index", command_of(script, {**elastic, **replicas(2)}))
+    kill_after_rename(elastic["output_dir"] / "model.ckpt-6.index", command_of(script, {**elastic, **TWO_REPLICAS}))
     for given, line in (
         (flags, "starting from random weights"),
-        ({**elastic, **replicas(4), "stop_at_step": 14}, "Resuming at step"),
+        ({**elastic, **TWO_REPLICAS, "num_virtual_cpus": 4, "stop_at_step": 14}, "Resuming at step"),
         ({**elastic, "gradient_accumulation_steps": 4}, "Resuming at step 14"),
     ):
         assert line in run(command_of(script, given))

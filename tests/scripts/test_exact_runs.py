@@ -60,7 +60,6 @@ def test_two_replicas_take_the_steps_of_two_parts_of_a_batch(name, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["classifier", "pretraining"])
 def test_two_workers_take_the_steps_of_two_replicas(name, tmp_path):
-    """Two processes in one cluster, of which the first writes the files."""
     script, flags = SCENARIOS[name](tmp_path)
     flags |= {"num_train_steps": 10, "eval_every_steps": 5} if name == "pretraining" else {}
     run(command_of(script, {**flags, **TWO_REPLICAS, "output_dir": tmp_path / "local"}))

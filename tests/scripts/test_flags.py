@@ -89,7 +89,6 @@ def of(flags: dict, script: str) -> dict:
 
 @pytest.mark.parametrize("script", ORIGINAL)
 def test_those_of_the_original(flags, script):
-    """Their types and defaults are the original's, and --help begins with them."""
     for name, expected in ORIGINAL[script].items():
         flag = flags[script][name]
         assert flag["golden"][:2] == expected, name

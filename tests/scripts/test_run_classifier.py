@@ -12,6 +12,7 @@ from helpers.local_server import serving
 from helpers.paths import GOLDEN, lines_of
 from helpers.scenarios import fine_tuning_flags
 from helpers.script_cases import results_of, run_and_refuse, run_cases, weights_of
+from helpers.small_data import texts_of, write_classification
 from helpers.tiny import write_encoder
 
 from bert_tf import Predictor
@@ -19,6 +20,7 @@ from bert_tf.families.config import BertConfig
 from bert_tf.models import task_models
 from bert_tf.store.head_config import HeadConfig
 
+numbers_of = functools.partial(np.loadtxt, ndmin=2)
 NLI = ("neutral", "contradiction", "entailment")
 MIRRORED = {"distribution_strategy": "mirrored"}
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{number}" for number in range(95))]
@@ -54,7 +56,6 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def ran(folder):
-    """Output folder, and what each case wrote to stderr; later cases are built on earlier ones."""
     golden, out, encoder = GOLDEN, folder / "out", {"init_checkpoint": folder / "encoder"}
     columns = {"task_name": "custom", "text_a": "first", "text_b": "second", "label": "label"}
     files, several, numbers = (
@@ -99,10 +100,6 @@ def ran(folder):
         "columns of one's own": ({**rte, "regression": True}, "--regression is for --task_name=custom*RTE has its own"),
     }
     return folder / "out", run_and_refuse("run_classifier", folder / "out", done, refused)
-
-
-def numbers_of(path) -> np.ndarray:
-    return np.array([line.split("\t") for line in path.read_text().splitlines()], float)
 
 
 def test_evaluation_and_prediction_equal_the_original(out, logs, golden):
@@ -196,7 +193,6 @@ MODELS = {
 
 @pytest.fixture(scope="module", params=["run_classifier", "run_squad"])
 def taught(request, tmp_path_factory):
-    """Output folder, and what each case wrote to stderr; later cases are built on earlier ones."""
     script, folder = request.param, tmp_path_factory.mktemp(request.param)
     out, (kind, own) = folder / "out", MODELS[script]
     start = save_model(folder / "start", "bert", task_models.BertModel, seed=8)
@@ -270,20 +266,11 @@ def test_a_teacher_of_another_family(tmp_path, script):
 
 
 LENGTH, STRIDE, MOST = 12, 5, 4  # the windows see 10 + 3 * 5 tokens of a text
-
-
-def long_texts(count, seed):
-    """(words, whether "good" is among them); the others have "bad". The word may be anywhere in a long text."""
-    generator = np.random.default_rng(seed)
-    for number in range(count):
-        words = [f"w{word}" for word in generator.integers(0, 10, generator.integers(2, 24))]
-        words.insert(int(generator.integers(len(words) + 1)), ("good", "bad")[number % 2])
-        yield " ".join(words), number % 2 == 0
+long_texts = functools.partial(texts_of, words=10, longest=24)
 
 
 @pytest.fixture(scope="module")
 def of_windows(tmp_path_factory):
-    """Output folder, and what each case wrote to stderr; later cases are built on earlier ones."""
     folder = tmp_path_factory.mktemp("models")
     out = folder / "out"
     short = fine_tuning_flags(
@@ -291,8 +278,7 @@ def of_windows(tmp_path_factory):
         eval_every_steps=72, learning_rate=5e-3, static_padding=True,
     )  # fmt: skip
     for seed, (name, count) in enumerate((("train", 96), ("dev", 40), ("test", 9))):
-        lines = [f"{text},{('down', 'up')[up]}" for text, up in long_texts(count, seed)]
-        (folder / f"{name}.csv").write_text("\n".join(["text,verdict", *lines]) + "\n")
+        write_classification(folder / f"{name}.csv", long_texts(count, seed))
     windows = {**short, "long_texts": "windows", "max_windows": MOST}
     predict = {**short, "do_train": False, "do_eval": False, "do_predict": True}
     used = {**predict, "init_checkpoint": out / "windows" / "best_model"}
@@ -311,10 +297,6 @@ def of_windows(tmp_path_factory):
     return folder / "out", run_and_refuse("run_classifier", folder / "out", done, refused)
 
 
-def probabilities_of(folder) -> np.ndarray:
-    return np.loadtxt(folder / "test_results.tsv")
-
-
 @pytest.mark.slow  # in small: models/test_similarity.py
 def test_a_model_learns_from_all_of_a_text(of_windows):
     out, logs = of_windows
@@ -322,7 +304,7 @@ def test_a_model_learns_from_all_of_a_text(of_windows):
     expected = {"window_pooling": "mean", "window_stride": STRIDE, "max_windows": MOST}
     head = json.loads((out / "windows" / "best_model" / "head_config.json").read_text())
     assert expected.items() <= head.items()
-    longer = sum(text.count(" ") >= 10 for text, _ in long_texts(96, 0))
+    longer = sum(len(words) > 10 for words, *_ in long_texts(96, 0))
     assert f"{longer} of 96 texts are longer than --max_seq_length=12; all texts together make " in logs["windows"]
     assert "need more than" not in logs["windows"] and (out / "windows" / "train.tf_record").exists()
 
@@ -331,13 +313,14 @@ def test_a_model_learns_from_all_of_a_text(of_windows):
 def test_a_model_of_windows_answers_everywhere_alike(of_windows):
     out, logs = of_windows
     assert "Windows of 12 tokens, as in training; --max_seq_length is not used." in logs["other length"]
-    np.testing.assert_array_equal(*map(probabilities_of, (out / "other length", out / "used")))
-    np.testing.assert_allclose(*map(probabilities_of, (out / "windows", out / "used")), atol=1e-6)
+    other, used, windows = (numbers_of(out / name / "test_results.tsv") for name in ("other length", "used", "windows"))
+    np.testing.assert_array_equal(other, used)
+    np.testing.assert_allclose(windows, used, atol=1e-6)
     predictor = Predictor(str(out / "windows" / "best_model"))
     assert (predictor.max_seq_length, predictor.windows.stride, predictor.windows.most) == (LENGTH, STRIDE, MOST)
-    found = predictor.predict([text for text, _ in long_texts(9, 2)])
+    found = predictor.predict([" ".join(words) for words, *_ in long_texts(9, 2)])
     found = [list(prediction["probabilities"].values()) for prediction in found]
-    np.testing.assert_allclose(found, probabilities_of(out / "windows"), atol=1e-5)
+    np.testing.assert_allclose(found, windows, atol=1e-5)
     filling = "w1 " * 12
     assert (predictor(filling + "good")["label"], predictor(filling + "bad")["label"]) == ("up", "down")
     with pytest.raises(ValueError, match="Example 0 is a pair; a model of windows .--long_texts. takes single"):
@@ -348,7 +331,6 @@ def test_a_model_of_windows_answers_everywhere_alike(of_windows):
 
 @pytest.fixture(scope="module")
 def of_module(tmp_path_factory):
-    """Folder, and what each case wrote to stderr."""
     folder, golden = tmp_path_factory.mktemp("tfhub"), GOLDEN
     module = folder / "module"  # as the original exported it for TF1: no configuration
     (module / "variables").mkdir(parents=True)

@@ -65,7 +65,6 @@ def write_characters(path, count, seed):
 
 @pytest.fixture(scope="module")
 def ran(folder):
-    """Output folder, and what each case wrote to stderr; later cases are built on earlier ones."""
     out = folder / "out"
     short = {"max_seq_length": 32, "train_batch_size": 8, "predict_batch_size": 4, "seed": 3, "num_virtual_cpus": 2}
     files = {"train_file": folder / "train.conll", "dev_file": folder / "dev.conll", "test_file": folder / "dev.conll"}

@@ -127,7 +127,6 @@ TAUGHT_STEPS = 6
 
 @pytest.fixture(scope="module")
 def ran(tmp_path_factory):
-    """Folder, and what each case wrote to stderr."""
     folder = tmp_path_factory.mktemp("teachers")
     for family in ("bert", "roberta"):
         save_model(folder / family, family, BertForMaskedLM)
@@ -283,8 +282,6 @@ PATHS = ("input_file", "generator_config_file", "bert_config_file", "output_dir"
 
 @pytest.fixture(scope="module")
 def runs(electra_data):
-    """Folder, and what each case wrote to stderr; later cases are built on earlier ones."""
-
     def whole(flags: dict) -> dict:
         paths = {flag: electra_data / value for flag, value in flags.items() if flag in PATHS and value is not None}
         return electra_flags(electra_data, **{**flags, **paths})

@@ -54,7 +54,6 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def ran(folder):
-    """Output folder, and what each case wrote to stderr; later cases are built on earlier ones."""
     training = {"init_checkpoint": folder / "encoder", "max_seq_length": 12, "train_batch_size": 16, "do_train": True}
     training |= {"predict_batch_size": 8, "learning_rate": 4e-3, "seed": 3, "deterministic": True, "do_eval": True}
     training["static_padding"] = True
@@ -181,7 +180,6 @@ def choices(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def chosen(choices):
-    """Output folder, and what each case wrote to stderr; later cases are built on earlier ones."""
     short = {"max_seq_length": 24, "predict_batch_size": 4, "num_virtual_cpus": 2, "do_predict": True}
     predict = {**short, "init_checkpoint": choices / "out" / "trained" / "best_model"}
     six = {"test_file": choices / "six.jsonl", "context": "premise", "choices": "answers", "label": "gold"}

@@ -64,7 +64,6 @@ SHORT = {
 
 @pytest.fixture(scope="module")
 def ran(folder):
-    """Output folder, and what each case wrote to stderr; later cases are built on earlier ones."""
     golden, out = TESTS / "golden", folder / "out"
     original = {
         "vocab_file": golden / "classifier" / "end_to_end" / "vocab.txt", "max_seq_length": 48, "doc_stride": 16,
