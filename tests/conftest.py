@@ -92,12 +92,10 @@ def nothing_is_logged_yet():
 
 @pytest.fixture(scope="session")
 def clean_process(tmp_path_factory):
-    """Calls exports in a process with nothing but TensorFlow: see `ServingProcess.call`."""
-    from helpers.serving_process import ServingProcess
+    from helpers.serving_process import serving_process
 
-    process = ServingProcess(str(tmp_path_factory.mktemp("clean_process")))
-    yield process.call
-    process.close()
+    with serving_process(str(tmp_path_factory.mktemp("clean_process"))) as call:
+        yield call
 
 
 @pytest.fixture
