@@ -8,7 +8,7 @@ import socket
 import sys
 from collections.abc import Iterator, Sequence
 
-from helpers import events, mains, warm
+from helpers import events, script_cases, warm
 from helpers.paths import ROOT, TESTS
 
 
@@ -42,15 +42,15 @@ def workers(commands: Sequence[list[str]], folder: pathlib.Path, more_of_last=()
 
 
 def run_mains(steps: dict[str, tuple[str, list[dict]]], folder: pathlib.Path, prepare: str = "") -> list[dict]:
-    """`mains.run_mains` in several workers at once; returns for each the outcomes of all steps.
+    """`script_cases.run_mains` in several workers at once; returns for each the outcomes of all steps.
 
     steps: name -> (script without ".py", {flag: value} of each worker).
     """
     count = len(next(iter(steps.values()))[1])
     for number in range(count):
-        lines = [[name, script, mains.arguments_of(given[number])] for name, (script, given) in steps.items()]
+        lines = [[name, script, script_cases.arguments_of(given[number])] for name, (script, given) in steps.items()]
         (folder / f"worker-{number}.in").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    command = [sys.executable, "-c", mains.PROGRAM, prepare, str(TESTS), str(ROOT)]
+    command = [sys.executable, "-c", script_cases.PROGRAM, prepare, str(TESTS), str(ROOT)]
     with workers([command] * count, folder) as processes:
         for process in processes:
             process.wait()

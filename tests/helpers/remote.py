@@ -12,8 +12,8 @@ import subprocess
 import tempfile
 import types
 
-from helpers.mains import run_main, run_mains
 from helpers.paths import ROOT, TESTS
+from helpers.script_cases import run_main, run_mains
 
 BUCKET = "remote://bucket"
 # Where the files lie, for remote_files.cc; and its compiled library.

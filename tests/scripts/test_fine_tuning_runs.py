@@ -9,11 +9,10 @@ import shutil
 import numpy as np
 import pytest
 import yaml
-from helpers import warm
+from helpers import script_cases, warm
 from helpers.early_mistakes import refusals
 from helpers.hub_server import COMMIT, HubServer
 from helpers.local_server import serving
-from helpers.mains import arguments_of, run_cases, run_mains
 from helpers.scenarios import fine_tuning_flags
 from helpers.script_cases import command_of, results_of, run_and_refuse, selected_cases, weights_of
 from helpers.small_data import texts_of, write_classification
@@ -89,7 +88,7 @@ def ran(request, tmp_path_factory):
 def test_a_folder_in_use_is_left_alone(tmp_path):
     flags = fine_tuning_flags("run_classifier", tmp_path)
     with run_directory.lock_output_dir(str(flags["output_dir"]), 1):
-        outcomes, logs = run_cases("run_classifier", {"in use": flags})
+        outcomes, logs = script_cases.run_cases("run_classifier", {"in use": flags})
     assert re.match("LockedError: .* is in use by another run", outcomes["in use"])
     assert "examples" not in logs["in use"] and not (tmp_path / "out").exists()  # before the data is read
 
@@ -171,7 +170,7 @@ def test_folders_of_an_earlier_version_go_on(golden, tmp_path):
     settings = {*declared_in(ClassificationSettings), *declared_in(FineTuningSettings)}
     flags = {name: value for name, value in noted.items() if name in settings and value not in (None, [], "")}
     cases = {name: ("run_classifier", {**flags, "output_dir": name}) for name in ("out", "finished")}
-    ended, log = run_mains(cases, cwd=folder)
+    ended, log = script_cases.run_mains(cases, cwd=folder)
     assert [outcome for outcome, _ in ended.values()] == ["done", "done"], log
     killed, finished = log.split("CASE finished")
     assert "Resuming at step 4" in killed and "the run in finished finished at step 8" in finished
@@ -237,7 +236,7 @@ def test_what_is_wrong_with_all_else_is_said_before_a_download(server, here, tmp
         "--lora_alpha needs --lora_rank": {"lora_alpha": 2},
         "--test_file=none.csv: ": {"test_file": "none.csv", "do_train": False, "do_predict": True},
     }
-    said = refusals("run_classifier", [arguments_of({**given, **changed}) for changed in cases.values()])
+    said = refusals("run_classifier", [script_cases.arguments_of({**given, **changed}) for changed in cases.values()])
     assert all(map(str.startswith, said, cases)), said
     assert not server.requests
 
