@@ -4,7 +4,6 @@ import dataclasses
 import json
 import os
 import shutil
-import sys
 
 import ml_dtypes
 import numpy as np
@@ -14,8 +13,8 @@ import tensorflow as tf
 from helpers import warm
 from helpers.converted import assert_same_bits, equal_to_transformers
 from helpers.pages import blocks
-from helpers.paths import TESTS
-from helpers.script_cases import weights_of
+from helpers.paths import directory_of
+from helpers.script_cases import command_of, weights_of
 from helpers.tiny import TINY_CONFIG
 
 from bert_tf import BertConfig, BertForMaskedLM, BertForPreTraining, BertModel, FullTokenizer, create_optimizer
@@ -142,9 +141,7 @@ def test_the_lines_of_the_page_add_words_and_positions(source, tmp_path, monkeyp
 
 def test_files_that_are_there(source, tmp_path):
     target = tmp_path / "target"
-    target.mkdir()
-    for name in ("vocab.txt", "notes.txt"):
-        (target / name).write_text("mine")
+    directory_of(target, vocab__txt="mine", notes__txt="mine")
     half = target / f"{storage.PRIVATE}of_a_killed_process"
     half.mkdir()
     os.utime(half, (0, 0))
@@ -210,9 +207,8 @@ def test_what_reads_back_otherwise_is_an_error_and_not_written(source, tmp_path,
 
 
 def test_the_script(source, tmp_path):
-    command = [sys.executable, "-m", "convert_checkpoint", f"--from={source}", f"--to={tmp_path / 'hf'}"]
-    command += ["--format=huggingface", f"--report_file={tmp_path / 'report.txt'}"]
-    result = warm.run(command, cwd=TESTS.parent, capture_output=True, text=True, check=False)
+    flags = {"from": source, "to": tmp_path / "hf", "format": "huggingface", "report_file": tmp_path / "report.txt"}
+    result = warm.run(command_of("convert_checkpoint", flags), capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
     assert (tmp_path / "report.txt").read_text() == result.stdout
     assert "bert/pooler/dense/kernel" in result.stdout and "bert.pooler.dense.weight" in result.stdout

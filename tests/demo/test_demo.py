@@ -6,7 +6,7 @@ import sys
 
 import pytest
 from helpers import warm
-from helpers.paths import ROOT
+from helpers.paths import ROOT, directory_of
 from helpers.slow import exhaustive, slow
 
 from bert_tf.pretraining.documents import to_text
@@ -91,8 +91,7 @@ def test_demo_with_text_of_another_script(tmp_path):
 def test_claim_output_dir(tmp_path, capsys):
     """A demo goes on or is replaced; a folder of anything else is left as it is."""
     mine, output = tmp_path / "mine", tmp_path / "output"
-    mine.mkdir()
-    (mine / "letter").write_text("precious")
+    directory_of(mine, letter="precious")
     for state in (None, "{}", "[]", '{"settings": {}, "finished": true}', "[" * 50_000, "torn"):
         if state:
             (mine / "demo.json").write_text(state)

@@ -212,10 +212,8 @@ def test_the_last_bar_of_a_log_is_its_progress():
 def test_warnings_and_the_end_of_this_starts_log_are_repeated_once(tmp_path, caplog, monkeypatch):
     (tmp_path / "warns.py").write_text(WARNS)
     monkeypatch.setattr(script_runs, "SCRIPTS", tmp_path)
-    (tmp_path / "logs").mkdir()
-    for name in ("one", "two"):
-        line = "W1125 06:33:25.6 140062272501440 old.py:1] Of an earlier start.\n"
-        (tmp_path / "logs" / f"{name}.log").write_text(line)
+    line = "W1125 06:33:25.6 140062272501440 old.py:1] Of an earlier start.\n"
+    directory_of(tmp_path / "logs", one__log=line, two__log=line)
     with caplog.at_level(logging.WARNING):
         script_runs.do_runs([Run("one", "warns.py", {})], str(tmp_path))
     assert [record.getMessage() for record in caplog.records] == ["one: Only 3 training steps."]

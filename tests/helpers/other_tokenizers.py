@@ -5,10 +5,9 @@ import itertools
 import json
 import pathlib
 
-import keras
 import sentencepiece
 
-from bert_tf import BertConfig, BertModel
+from helpers import tiny
 from helpers.every_model import SIZES
 from helpers.texts import SENTENCES, word_pieces
 
@@ -55,13 +54,10 @@ def write_encoder(kind: str, folder: pathlib.Path) -> str:
         processor = sentencepiece.SentencePieceProcessor(model_proto=model)
         learned = [processor.id_to_piece(number) for number in range(5, processor.get_piece_size())]
         pieces = ["[UNK]", "[PAD]", "[CLS]", "[SEP]", "[MASK]", *learned[::-1]]
-    (folder / "vocab.txt").write_text("".join(piece + "\n" for piece in pieces))
-    keras.utils.set_random_seed(0)
-    sizes = {**SIZES, "max_position_embeddings": 64, "type_vocab_size": 2}
+    sizes = {**SIZES, "vocab_size": len(pieces), "max_position_embeddings": 64, "type_vocab_size": 2}
     # Dropout keeps a model of this size from learning with every second seed.
-    model = BertModel(BertConfig(len(pieces), **sizes, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0))
-    model.build()
-    model.save_pretrained(str(folder / "encoder"), vocab_file=str(folder / "vocab.txt"))
+    config = {**sizes, "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    tiny.write_encoder(folder, pieces, config, do_lower_case=None)
     return str(folder / "encoder")
 
 

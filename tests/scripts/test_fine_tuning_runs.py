@@ -10,13 +10,14 @@ import numpy as np
 import pytest
 import yaml
 from helpers import script_cases, warm
+from helpers.descendants import save_model
 from helpers.early_mistakes import refusals
 from helpers.hub_server import COMMIT, HubServer
 from helpers.local_server import serving
+from helpers.paths import directory_of
 from helpers.scenarios import fine_tuning_flags
 from helpers.script_cases import command_of, results_of, run_and_refuse, selected_cases, weights_of
 from helpers.small_data import texts_of, write_classification
-from helpers.tiny import ONE_LAYER
 
 import bert_tf
 from bert_tf import Predictor, modeling
@@ -190,19 +191,12 @@ NAME, NEWER = "owner/tiny", "0b" * 20
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
     folder = tmp_path_factory.mktemp("hub")
-    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "good", "bad", "film"]
-    (folder / "vocab.txt").write_text("".join(f"{piece}\n" for piece in pieces))
-    config = bert_tf.BertConfig.from_dict({**ONE_LAYER, "vocab_size": len(pieces)})
-    model = bert_tf.BertForSequenceClassification(config, labels=["no", "yes"], num_labels=2)
-    model.build()
-    vocab_file = str(folder / "vocab.txt")
-    model.save_pretrained(str(folder / "model"), format="huggingface", vocab_file=vocab_file, do_lower_case=True)
+    form = {"format": "huggingface", "labels": ["no", "yes"]}
+    save_model(folder / "model", "bert", bert_tf.BertForSequenceClassification, **form)
+    foreign = directory_of(folder / "foreign", config__json={"model_type": "deberta-v2"}, model__safetensors="")
     with serving(HubServer()) as server:
         server.put(NAME, folder / "model")
-        (folder / "foreign").mkdir()
-        for file, text in {"config.json": '{"model_type": "deberta-v2"}', "model.safetensors": ""}.items():
-            (folder / "foreign" / file).write_text(text)
-        server.put("owner/foreign", folder / "foreign")
+        server.put("owner/foreign", foreign)
         yield server
 
 

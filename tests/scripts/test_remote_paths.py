@@ -11,6 +11,7 @@ import torch
 from helpers import warm
 from helpers.descendants import save_model
 from helpers.events import kill_after_rename
+from helpers.paths import directory_of
 from helpers.pretraining_runs import run
 from helpers.remote import BUCKET, add_file_system, run_on_bucket
 from helpers.scenarios import SCENARIOS, TWO_REPLICAS
@@ -75,10 +76,9 @@ def write_inputs(bucket) -> None:
     encoder.save_pretrained(str(pickle), format="huggingface")
     torch.save(load_file(pickle / "model.safetensors"), pickle / "pytorch_model.bin")
     (pickle / "model.safetensors").unlink()
-    (bucket / "mrpc").mkdir()
     rows = "".join(f"{number % 2}\t1\t2\tw{number}\tw{number + 1}\n" for number in range(16))
-    for name in ("train", "dev"):
-        (bucket / "mrpc" / f"{name}.tsv").write_text("Quality\t#1 ID\t#2 ID\t#1 String\t#2 String\n" + rows)
+    text = "Quality\t#1 ID\t#2 ID\t#1 String\t#2 String\n" + rows
+    directory_of(bucket / "mrpc", train__tsv=text, dev__tsv=text)
 
 
 @pytest.fixture(scope="module")

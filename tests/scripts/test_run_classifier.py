@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from helpers.descendants import save_model
 from helpers.local_server import serving
-from helpers.paths import GOLDEN, lines_of
+from helpers.paths import GOLDEN, directory_of, lines_of
 from helpers.scenarios import fine_tuning_flags
 from helpers.script_cases import results_of, run_and_refuse, run_cases, weights_of
 from helpers.small_data import texts_of, write_classification
@@ -44,13 +44,11 @@ def folder(tmp_path_factory):
         numbers = folder / f"{name}-numbers.tsv"
         write_table(numbers, count, seed, lambda number: number % 5 + 0.25)
         numbers.write_bytes(numbers.read_text().encode("utf-16"))
-    (folder / "rte").mkdir()
     rows = "".join(f"{number}\tw1 w2\tw3\t{('not_', '')[number % 2]}entailment\n" for number in range(16))
-    (folder / "rte" / "train.tsv").write_text("index\tsentence1\tsentence2\tlabel\n" + rows)
-    (folder / "xnli").mkdir()
-    rows = [f"{'zk'[k % 2]}{'ho'[k % 2]}\t{NLI[k % 3]}\ta\tb\tc\td\tthe {k}\tso" for k in range(20)]
-    header = "language\tgold_label\ta\tb\tc\td\tsentence1\tsentence2"
-    (folder / "xnli" / "xnli.test.tsv").write_text("\n".join([header, *rows]) + "\n")
+    directory_of(folder / "rte", train__tsv="index\tsentence1\tsentence2\tlabel\n" + rows)
+    rows = "".join(f"{'zk'[k % 2]}{'ho'[k % 2]}\t{NLI[k % 3]}\ta\tb\tc\td\tthe {k}\tso\n" for k in range(20))
+    header = "language\tgold_label\ta\tb\tc\td\tsentence1\tsentence2\n"
+    directory_of(folder / "xnli", xnli__test__tsv=header + rows)
     return folder
 
 

@@ -5,14 +5,13 @@ ELECTRA starts from tests/golden/electra/training/model.ckpt-8, saved by the ori
 
 import json
 import re
-import shutil
 
 import numpy as np
 import pytest
 from helpers.descendants import save_model
 from helpers.events import kill_after_rename
 from helpers.masking import CLS, SEP
-from helpers.paths import GOLDEN
+from helpers.paths import GOLDEN, directory_of
 from helpers.pretraining_runs import STEPS, assert_bit_identical, command, flags_of, run, values
 from helpers.record_files import example_of, write_records
 from helpers.script_cases import pattern_of, run_and_refuse, run_cases, weights_of
@@ -141,8 +140,7 @@ def ran(tmp_path_factory):
     made = {"max_seq_length": 32, "show_progress": False, "num_workers": 1}
     create_pretraining_data(corpus, f"{folder}/rows.tfrecord", vocab, masking="dynamic", nsp=False, **made)
     create_pretraining_data(corpus, f"{folder}/masked.tfrecord", vocab, max_predictions_per_seq=8, **made)
-    (folder / "bare").mkdir()  # nothing beside them says which vocabulary they have
-    shutil.copy(folder / "rows.tfrecord", folder / "bare" / "rows.tfrecord")
+    directory_of(folder / "bare", folder / "rows.tfrecord")  # nothing beside them says which vocabulary they have
     words = str(GOLDEN / "tokenization" / "roberta" / "vocab.json")
     create_pretraining_data(corpus, f"{folder}/roberta.tfrecord", words, masking="dynamic", nsp=False, **made)
     flags = {
@@ -229,10 +227,8 @@ def electra_data(tmp_path_factory):
         max_seq_length=32, max_predictions_per_seq=4, dupe_factor=1, show_progress=False, num_workers=1,
         masking="dynamic", short_seq_prob=1.0, pack_sequences=True,
     )  # fmt: skip
-    (folder / "place").mkdir()
-    for suffix in (".index", ".data-00000-of-00001"):
-        shutil.copy(START + suffix, folder / "place")
-    (folder / "place" / "checkpoint").write_text('model_checkpoint_path: "model.ckpt-8"\n')
+    left = (ELECTRA / "training").glob("model.ckpt-8.*")
+    directory_of(folder / "place", *left, checkpoint='model_checkpoint_path: "model.ckpt-8"\n')
     generator, payloads = np.random.default_rng(0), []
     for _ in range(24):
         first, second = (generator.integers(5, 260, size).tolist() for size in generator.integers(3, 14, 2))

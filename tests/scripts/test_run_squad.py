@@ -8,7 +8,7 @@ import re
 import numpy as np
 import pytest
 import tensorflow as tf
-from helpers.paths import TESTS
+from helpers.paths import GOLDEN, directory_of
 from helpers.script_cases import results_of, run_and_refuse
 from helpers.tiny import ONE_LAYER, write_encoder
 
@@ -45,8 +45,7 @@ def write_questions(path, count, seed, version_2=True, broken=()):
 def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("squad")
     write_encoder(folder, PIECES)
-    (folder / "spaced").mkdir()
-    (folder / "spaced" / "added_tokens.json").write_text(json.dumps({"New York": len(PIECES)}))
+    directory_of(folder / "spaced", added_tokens__json={"New York": len(PIECES)})
     write_encoder(folder / "spaced", PIECES, {**ONE_LAYER, "vocab_size": len(PIECES) + 1})
     write_questions(folder / "train.json", 64, 0)
     write_questions(folder / "dev.json", 23, 1)
@@ -64,7 +63,7 @@ SHORT = {
 
 @pytest.fixture(scope="module")
 def ran(folder):
-    golden, out = TESTS / "golden", folder / "out"
+    golden, out = GOLDEN, folder / "out"
     original = {
         "vocab_file": golden / "classifier" / "end_to_end" / "vocab.txt", "max_seq_length": 48, "doc_stride": 16,
         "bert_config_file": golden / "model" / "config1" / "bert_config.json", "max_query_length": 12,
