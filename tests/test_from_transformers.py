@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from helpers import descendants
+from helpers.op_by_op import op_by_op
 from helpers.pages import blocks
 from helpers.slow import slow
 
@@ -55,9 +56,8 @@ def test_what_transformers_5_does_not_do(tmp_path, says, text, theirs):
 @pytest.fixture(autouse=True)
 def run_eagerly():
     """Two steps of a tiny model take less than their graph."""
-    tf.config.run_functions_eagerly(True)
-    yield
-    tf.config.run_functions_eagerly(False)
+    with op_by_op():
+        yield
 
 
 @pytest.fixture

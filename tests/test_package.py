@@ -65,23 +65,17 @@ def test_missing_flags(script):
     assert ("--output_dir" in line) == script.startswith("run_")
 
 
-@pytest.mark.parametrize(
-    ("words", "said", "code"),
-    [
-        ("bert_tf --version", f"{bert_tf.__version__}\n", 0),
-        ("bert_tf run_glue", "bert-tf: error: there is no script 'run_glue'.\n", 1),
-        ("bert_tf run_sqad", "bert-tf: error: there is no script 'run_sqad'. Did you mean run_squad?\n", 1),
-        (
-            "bert_tf.cli.run_ner --help",
-            "run_ner.py: error: start it with `bert-tf run_ner`, or in a checkout with `python run_ner.py`.\n",
-            1,
-        ),
-    ],
-)
-def test_the_command_says_its_version_and_which_script_is_meant(words, said, code):
+@pytest.mark.parametrize(("words", "said"), [
+    ("bert_tf --version", f"{bert_tf.__version__}\n"),
+    ("bert_tf run_glue", "bert-tf: error: there is no script 'run_glue'.\n"),
+    ("bert_tf run_sqad", "bert-tf: error: there is no script 'run_sqad'. Did you mean run_squad?\n"),
+    ("bert_tf.cli.run_ner --help",
+     "run_ner.py: error: start it with `bert-tf run_ner`, or in a checkout with `python run_ner.py`.\n"),
+])  # fmt: skip
+def test_the_command_says_its_version_and_which_script_is_meant(words, said):
     command = [sys.executable, "-m", *words.split()]
     result = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
-    assert (result.stderr if code else result.stdout, result.returncode) == (said, code)
+    assert (result.stdout + result.stderr, result.returncode) == (said, "error" in said)
 
 
 def requirements_in(file: str) -> list[Requirement]:
@@ -166,9 +160,8 @@ def wheel(tmp_path_factory) -> pathlib.Path:
 
 
 def tracked(*patterns: str) -> list[str]:
-    return subprocess.run(
-        ["git", "ls-files", *patterns], cwd=ROOT, capture_output=True, text=True, check=True
-    ).stdout.split()
+    command = ["git", "ls-files", *patterns]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
 
 
 def test_the_wheel_has_every_module_of_the_package_and_no_other(wheel):

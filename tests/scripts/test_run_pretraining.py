@@ -8,7 +8,7 @@ import re
 
 import numpy as np
 import pytest
-from helpers.descendants import save_model
+from helpers.descendants import save_model, tiny_config
 from helpers.events import kill_after_rename
 from helpers.masking import CLS, SEP
 from helpers.paths import GOLDEN, directory_of
@@ -132,10 +132,7 @@ def ran(tmp_path_factory):
     save_model(folder / "other", "bert", BertForMaskedLM, seed=8)
     save_model(folder / "electra", "electra", BertForSequenceClassification)
     save_model(folder / "electra" / "generator", "electra", BertForMaskedLM)
-    config = BertForMaskedLM.from_pretrained(save_model(folder / "distilbert", "distilbert", BertForMaskedLM)).config
-    config.hidden_dropout_prob = config.attention_probs_dropout_prob = 0.0
-    (folder / "plain").mkdir()
-    config.save(str(folder / "plain" / "distilbert_config.json"))
+    tiny_config("distilbert", 30522, 64, dropout=0.0).save(str(folder / "distilbert_config.json"))
     corpus, vocab = str(GOLDEN / "pretraining" / "corpus_*.txt"), str(GOLDEN / "vocab.txt")
     made = {"max_seq_length": 32, "show_progress": False, "num_workers": 1}
     create_pretraining_data(corpus, f"{folder}/rows.tfrecord", vocab, masking="dynamic", nsp=False, **made)
@@ -150,7 +147,7 @@ def ran(tmp_path_factory):
     }  # fmt: skip
     student = {**flags, "student_layers": "1"}
     smoothed = {**student, "mask_smoothing": 0.7}
-    own = {**flags, "bert_config_file": folder / "plain" / "distilbert_config.json", "vocab_file": GOLDEN / "vocab.txt"}
+    own = {**flags, "bert_config_file": folder / "distilbert_config.json", "vocab_file": GOLDEN / "vocab.txt"}
     same = {"student_family": "same", "vocab_transform": True, "restrict_ce_to_mask": True, "alpha_mse": 0.01}
     done = {
         "whole": smoothed,
