@@ -236,8 +236,6 @@ BEFORE = {
     "create_vocab": [
         ("--output_file=*whole/vocab.txt is a model's vocabulary", {**TEXT, **model()},
          LEARN | {"output_file": "whole/vocab.txt"}),
-        ("--vocab_size is too small by 46: ",
-         {"text.txt": "abcdefghijklmnopqrstuvwxyz\n" * 5000}, LEARN | {"vocab_size": 110}),
     ],
     "export_saved_model": [
         (message, model(), {"model_dir": "whole", "export_dir": "out"} | given) for message, given in (
