@@ -206,14 +206,13 @@ def test_only_the_student_is_saved_and_can_be_used(ran):
 
 
 ELECTRA = GOLDEN / "electra"
-START = str(ELECTRA / "training" / "model.ckpt-8")
 CONFIG = ElectraConfig(260, 32, 2, 2, 128, embedding_size=24, max_position_embeddings=40)
 # Two heads, which nothing in a checkpoint shows.
 GENERATOR = ElectraConfig(260, 16, 2, 2, 64, embedding_size=24, max_position_embeddings=40)
 
 
 @pytest.fixture(scope="module")
-def electra_data(tmp_path_factory):
+def electra(tmp_path_factory):
     folder = tmp_path_factory.mktemp("electra")
     for name, config in (("model", CONFIG), ("generator", GENERATOR)):
         (folder / name).mkdir()
@@ -234,112 +233,87 @@ def electra_data(tmp_path_factory):
         lists = {"input_ids": ids, "input_mask": [1] * len(ids), "segment_ids": [0] * len(first) + [1] * len(second)}
         payloads.append(example_of({name: values + padding for name, values in lists.items()}))
     write_records(folder / "electra.tfrecord", payloads)  # as ELECTRA's build_pretraining_dataset.py does
-    return folder
-
-
-def electra_flags(electra_data, **flags) -> dict:
-    given = {
-        "objective": "electra", "input_file": electra_data / "packed.tfrecord", "output_dir": electra_data / "run",
-        "bert_config_file": electra_data / "model" / "electra_config.json",
-        "generator_config_file": electra_data / "generator" / "electra_config.json",
-        "vocab_file": ELECTRA / "vocab.txt", "do_train": True, "train_batch_size": 8, "max_seq_length": 32,
-        "num_train_steps": 20, "num_warmup_steps": min(4, flags.get("num_train_steps", 20)), "learning_rate": 1e-3,
-        "deterministic": True, **flags,
+    usual = {
+        "objective": "electra", "input_file": folder / "packed.tfrecord", "vocab_file": ELECTRA / "vocab.txt",
+        "bert_config_file": folder / "model" / "electra_config.json", "do_train": True, "train_batch_size": 8,
+        "generator_config_file": folder / "generator" / "electra_config.json", "max_seq_length": 32,
+        "num_train_steps": 20, "num_warmup_steps": 4, "learning_rate": 1e-3, "deterministic": True,
     }  # fmt: skip
-    return {name: value for name, value in given.items() if value is not None}
-
-
-ELECTRA_CASES = {
-    "run": {"init_checkpoint": START, "init_with_optimizer": True, "stop_at_step": 10, "save_checkpoints_steps": 10},
-    "of the usual size": {"generator_config_file": None, "output_dir": "usual", "stop_at_step": 1,
-                          "lr_decay_power": 2.0},
-    "a BERT": {"input_file": "electra.tfrecord", "bert_config_file": "bert_config.json", "output_dir": "bert",
-               "generator_config_file": None, "objective": "mlm", "nsp": False, "num_train_steps": 1},
-    "in its place": {"output_dir": "place", "num_train_steps": 9},
-    "both go on": {"init_checkpoint": "run", "generator_config_file": None, "output_dir": "both", "num_train_steps": 1},
-    "only one": {"init_checkpoint": "run/discriminator", "output_dir": "one", "num_train_steps": 1,
-                 "input_file": "electra.tfrecord"},
-    "only the other": {"init_checkpoint": "run/generator", "output_dir": "other", "num_train_steps": 1},
-    "untied": {"untied_generator_embeddings": True, "generator_config_file": None, "output_dir": "untied",
-               "num_train_steps": 2, "use_xla": True, "dtype": "bfloat16", "disallow_correct": True},
-}  # fmt: skip
-ELECTRA_REFUSED = {
-    "another generator": (
-        {"generator_config_file": None, "generator_size": 0.5, "stop_at_step": 11, "output_dir": "run"},
-        "another configuration of the generator (num_attention_heads: 2 there, 1 now). Choose"),
-    "model is a BERT": ({"bert_config_file": "bert_config.json", "output_dir": "model is a BERT"},
-                        "--objective=electra is for ELECTRA, but"),
-}  # fmt: skip
-PATHS = ("input_file", "generator_config_file", "bert_config_file", "output_dir", "init_checkpoint")
-
-
-@pytest.fixture(scope="module")
-def runs(electra_data):
-    def whole(flags: dict) -> dict:
-        paths = {flag: electra_data / value for flag, value in flags.items() if flag in PATHS and value is not None}
-        return electra_flags(electra_data, **{**flags, **paths})
-
-    done = {name: whole(flags) for name, flags in ELECTRA_CASES.items()}
-    refused = {name: (whole(flags), message) for name, (flags, message) in ELECTRA_REFUSED.items()}
-    return electra_data, run_and_refuse("run_pretraining", electra_data, done, refused)
+    own, begun = {**usual, "generator_config_file": None}, folder / "run"
+    short, others = {"num_train_steps": 1, "num_warmup_steps": 1}, {"input_file": folder / "electra.tfrecord"}
+    start = {"init_checkpoint": ELECTRA / "training" / "model.ckpt-8", "init_with_optimizer": True}
+    bert = {"bert_config_file": folder / "bert_config.json", "objective": "mlm", "nsp": False}
+    untied = {"untied_generator_embeddings": True, "num_train_steps": 2, "num_warmup_steps": 2}
+    done = {
+        "run": {**usual, **start, "stop_at_step": 10, "save_checkpoints_steps": 10},
+        "usual size": {**own, "stop_at_step": 1, "lr_decay_power": 2.0},
+        "bert": {**own, **short, **others, **bert},
+        "place": {**usual, "num_train_steps": 9},
+        "both": {**own, **short, "init_checkpoint": begun},
+        "one": {**usual, **short, **others, "init_checkpoint": begun / "discriminator"},
+        "other": {**usual, **short, "init_checkpoint": begun / "generator"},
+        "untied": {**own, **untied, "use_xla": True, "dtype": "bfloat16", "disallow_correct": True},
+    }
+    smaller = {**own, "generator_size": 0.5, "stop_at_step": 11, "output_dir": begun}
+    heads = "another configuration of the generator (num_attention_heads: 2 there, 1 now). Choose"
+    bert = {**usual, "bert_config_file": folder / "bert_config.json"}
+    refused = {"smaller": (smaller, heads), "BERT": (bert, "--objective=electra is for ELECTRA, but")}
+    return folder, run_and_refuse("run_pretraining", folder, done, refused)
 
 
 @pytest.mark.slow  # in small: training/test_electra.py
-def test_the_originals_run_goes_on(runs):
+def test_the_originals_run_goes_on(electra):
     """Weights, moments and step are the original's; ours have the same names."""
-    electra_data, _ = runs
-    there, before, here = values(ELECTRA / "training", 8), *(values(electra_data / "run", step) for step in (8, 10))
+    folder, _ = electra
+    there, before, here = values(ELECTRA / "training", 8), *(values(folder / "run", step) for step in (8, 10))
     np.testing.assert_equal(before, there)
     shapes, expected = ({name: value.shape for name, value in some.items()} for some in (here, there))
     assert shapes == expected and here["global_step"] == 10
     name = "generator/encoder/layer_0/output/dense/kernel/adam_m"
     assert not np.array_equal(here[name], there[name])
-    line = [json.loads(line) for line in (electra_data / "run" / "train_log.jsonl").read_text().splitlines()][-1]
+    line = [json.loads(line) for line in (folder / "run" / "train_log.jsonl").read_text().splitlines()][-1]
     assert {"masked_lm_loss", "disc_loss", "disc_accuracy", "disc_precision", "disc_recall"} <= line.keys()
-    kept = json.loads((electra_data / "run" / "run.json").read_text())
+    kept = json.loads((folder / "run" / "run.json").read_text())
     assert kept["disc_weight"] == 50 and kept["max_predictions_per_seq"] == 4 and "mask_rate" not in kept
 
 
 @pytest.mark.slow  # in small: training/test_electra.py
-def test_a_run_leaves_two_models(runs):
+def test_a_run_leaves_two_models(electra):
     """Each directory holds its part of the last checkpoint, with the configuration that the run had."""
-    electra_data, _ = runs
-    checkpoint = values(electra_data / "run", 10)
+    folder, _ = electra
+    checkpoint = values(folder / "run", 10)
     for part, model_class, config, scope in (
         ("discriminator", ElectraDiscriminator, CONFIG, "electra/"),
         ("generator", BertForMaskedLM, GENERATOR, "generator/"),
     ):
-        folder = electra_data / "run" / part
+        model_dir = folder / "run" / part
         names = {"bert_model.safetensors", "electra_config.json", "tokenizer_config.json", "vocab.txt", "README.md"}
-        assert {path.name for path in folder.iterdir()} == names
-        assert f"{model_class.__name__}.from_pretrained" in (folder / "README.md").read_text() or part != "generator"
-        model = model_class.from_pretrained(str(folder))
+        assert {path.name for path in model_dir.iterdir()} == names
+        assert f"{model_class.__name__}.from_pretrained" in (model_dir / "README.md").read_text() or part != "generator"
+        model = model_class.from_pretrained(str(model_dir))
         assert model.config == config
         kernel = model.bert.blocks[1].block_output.dense.kernel
         np.testing.assert_array_equal(kernel, checkpoint[scope + "encoder/layer_1/output/dense/kernel"])
         # The checkpoint itself has both.
-        assert open_model(str(electra_data / "run"), part=part).config == config
+        assert open_model(str(folder / "run"), part=part).config == config
 
 
 @pytest.mark.slow
-def test_where_a_run_may_begin(runs):
-    electra_data, logs = runs
-    assert "begins random" not in logs["both go on"]
-    both = values(electra_data / "both", 0)
-    for name, value in values(electra_data / "run", 10).items():
+def test_where_a_run_may_begin(electra):
+    folder, logs = electra
+    assert "begins random" not in logs["both"]
+    both = values(folder / "both", 0)
+    for name, value in values(folder / "run", 10).items():
         if name in both and not name.endswith(("adam_m", "adam_v", "global_step")):
             np.testing.assert_array_equal(both[name], value, err_msg=name)
-    for case, folder, missing, scope in (
-        ("only one", "one", "generator", "electra/encoder"),
-        ("only the other", "other", "discriminator", "generator/encoder"),
-    ):
+    for case, missing, scope in (("one", "generator", "electra/"), ("other", "discriminator", "generator/")):
         assert f"has no {missing}: its unshared variables begin random" in logs[case]
-        found = values(electra_data / folder, 0)
+        found = values(folder / case, 0)
         for name, value in both.items():
-            if name.startswith((scope, "electra/embeddings/")) and "adam" not in name:
+            if name.startswith((f"{scope}encoder", "electra/embeddings/")) and "adam" not in name:
                 np.testing.assert_array_equal(found[name], value, err_msg=name)
-    assert "Resuming at step 8" in logs["in its place"]
-    untied = values(electra_data / "untied", 2)
+    assert "Resuming at step 8" in logs["place"]
+    untied = values(folder / "untied", 2)
     assert untied["generator/embeddings/word_embeddings"].shape == (260, 8)
-    model = BertForMaskedLM.from_pretrained(str(electra_data / "untied" / "generator"))
+    model = BertForMaskedLM.from_pretrained(str(folder / "untied" / "generator"))
     assert model.config.embedding_size == model.config.hidden_size == 8
