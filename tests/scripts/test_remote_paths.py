@@ -69,18 +69,6 @@ def steps_of(bucket) -> dict:
     return steps
 
 
-def write_inputs(bucket) -> None:
-    """Writes what the scenarios do not have: an encoder as a pickle, MRPC."""
-    encoder = bert_tf.BertModel.from_pretrained(str(bucket / "features" / "encoder"))
-    pickle = bucket / "converted" / "pickle"
-    encoder.save_pretrained(str(pickle), format="huggingface")
-    torch.save(load_file(pickle / "model.safetensors"), pickle / "pytorch_model.bin")
-    (pickle / "model.safetensors").unlink()
-    rows = "".join(f"{number % 2}\t1\t2\tw{number}\tw{number + 1}\n" for number in range(16))
-    text = "Quality\t#1 ID\t#2 ID\t#1 String\t#2 String\n" + rows
-    directory_of(bucket / "mrpc", train__tsv=text, dev__tsv=text)
-
-
 @pytest.fixture(scope="module")
 def ran(request, tmp_path_factory):
     """The bucket, outcomes by step, what all wrote to stderr."""
@@ -90,7 +78,15 @@ def ran(request, tmp_path_factory):
         (bucket / name.replace(" ", "-")).mkdir(parents=True)
     steps = steps_of(bucket)
     (bucket / "features" / "out").mkdir()
-    write_inputs(bucket)
+    # What the scenarios do not have: an encoder as a pickle, and MRPC.
+    encoder = bert_tf.BertModel.from_pretrained(str(bucket / "features" / "encoder"))
+    pickle = bucket / "converted" / "pickle"
+    encoder.save_pretrained(str(pickle), format="huggingface")
+    torch.save(load_file(pickle / "model.safetensors"), pickle / "pytorch_model.bin")
+    (pickle / "model.safetensors").unlink()
+    rows = "".join(f"{number % 2}\t1\t2\tw{number}\tw{number + 1}\n" for number in range(16))
+    text = "Quality\t#1 ID\t#2 ID\t#1 String\t#2 String\n" + rows
+    directory_of(bucket / "mrpc", train__tsv=text, dev__tsv=text)
     for name, (script, flags) in steps.items():
         steps[name] = script, {flag: str(value).replace(str(bucket), BUCKET) for flag, value in flags.items()}
     return bucket, *run_on_bucket(folder, selected_cases(request, steps, set(steps) - {*FAST}))

@@ -27,7 +27,10 @@ def texts_of(count, seed):
         yield one, *(" ".join(f"v{word}" for word in generator.permutation(of)) for of in (words, other))
 
 
-def write_files(folder):
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("similarity")
+    write_encoder(folder, PIECES, {**ONE_LAYER, "vocab_size": len(PIECES), "max_position_embeddings": 24})
     for seed, (name, count) in enumerate((("train", 96), ("dev", 24), ("test", 9))):
         triplets = list(texts_of(count, seed))
         lines = ["anchor,positive,negative", *(",".join(texts) for texts in triplets)]
@@ -38,13 +41,6 @@ def write_files(folder):
         (folder / f"{name}.tsv").write_text("\n".join(lines) + "\n", encoding="cp949")
         pairs = [{"title": one, "body": near} for one, near, _ in triplets]
         (folder / f"{name}.jsonl").write_text("".join(json.dumps(pair) + "\n" for pair in pairs))
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("similarity")
-    write_encoder(folder, PIECES, {**ONE_LAYER, "vocab_size": len(PIECES), "max_position_embeddings": 24})
-    write_files(folder)
     shutil.copytree(folder / "encoder", folder / "dotted")
     for name, content in settings_files(SentenceSettings("", similarity="dot", truncate_dim=8), 32).items():
         (folder / "dotted" / name).parent.mkdir(exist_ok=True)
@@ -162,36 +158,31 @@ def write_csv(path, count, seed, labels=True):
 
 
 @pytest.fixture(scope="module")
-def choices(tmp_path_factory):
-    choices = tmp_path_factory.mktemp("choice")
-    write_encoder(choices, CHOICE_PIECES, ONE_LAYER)
-    write_csv(choices / "train.csv", 64, 0)
-    write_csv(choices / "dev.csv", 30, 1)
-    write_csv(choices / "test.csv", 9, 2, labels=False)
+def chosen(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("choice")
+    write_encoder(folder, CHOICE_PIECES)
+    write_csv(folder / "train.csv", 64, 0)
+    write_csv(folder / "dev.csv", 30, 1)
+    write_csv(folder / "test.csv", 9, 2, labels=False)
     six = (
         {"premise": context, "answers": choices, "gold": "ABCDEF"[label]}
         for context, _, choices, label in examples_of(20, 6, 3)
     )
-    (choices / "six.jsonl").write_text("".join(json.dumps(row) + "\n" for row in six))
+    (folder / "six.jsonl").write_text("".join(json.dumps(row) + "\n" for row in six))
     two = (["가", context, *choices, f"{label + 1}\n"] for context, _, choices, label in examples_of(24, 2, 4))
-    (choices / "numbered.tsv").write_text("".join(map("\t".join, two)), encoding="cp949")
-    return choices
-
-
-@pytest.fixture(scope="module")
-def chosen(choices):
+    (folder / "numbered.tsv").write_text("".join(map("\t".join, two)), encoding="cp949")
     short = {"max_seq_length": 24, "predict_batch_size": 4, "num_virtual_cpus": 2, "do_predict": True}
-    predict = {**short, "init_checkpoint": choices / "out" / "trained" / "best_model"}
-    six = {"test_file": choices / "six.jsonl", "context": "premise", "choices": "answers", "label": "gold"}
-    two = {"test_file": choices / "numbered.tsv", "context": 1, "choices": "2,3", "label": 4, "encoding": "cp949"}
+    predict = {**short, "init_checkpoint": folder / "out" / "trained" / "best_model"}
+    six = {"test_file": folder / "six.jsonl", "context": "premise", "choices": "answers", "label": "gold"}
+    two = {"test_file": folder / "numbered.tsv", "context": 1, "choices": "2,3", "label": 4, "encoding": "cp949"}
     two |= {**predict, "first_label": 1}
-    files = {f"{name}_file": choices / f"{name}.csv" for name in ("train", "dev", "test")}
+    files = {f"{name}_file": folder / f"{name}.csv" for name in ("train", "dev", "test")}
     training = {"do_train": True, "do_eval": True, "num_train_epochs": 6, "train_batch_size": 8, "learning_rate": 2e-3}
-    training |= {"init_checkpoint": choices / "encoder", "seed": 3, "deterministic": True, "eval_every_steps": 24}
+    training |= {"init_checkpoint": folder / "encoder", "seed": 3, "deterministic": True, "eval_every_steps": 24}
     training["static_padding"] = True
     done = {"trained": {**short, **files, **training}, "six": {**predict, **six, "first_label": "A"}, "two": two}
     done |= {"two otherwise": {**two, "distribution_strategy": "mirrored", "static_padding": True}}
-    return choices / "out", run_and_refuse("run_swag", choices / "out", done, {})
+    return folder / "out", run_and_refuse("run_swag", folder / "out", done, {})
 
 
 def test_choices_are_learned(chosen):
@@ -204,12 +195,12 @@ def test_choices_are_learned(chosen):
     assert "Example 0, choice " in logs["trained"] and "(right): [CLS]" in logs["trained"]
 
 
-def test_probabilities_are_those_of_each_choice_alone(chosen, choices):
+def test_probabilities_are_those_of_each_choice_alone(chosen):
     """Rows written by hand, one at a time without padding, through the model as a notebook would load it."""
     trained = chosen[0] / "trained"
     assert not (trained / "test_results.txt").exists()
     model = BertForMultipleChoice.from_pretrained(str(trained))
-    tokenizer = FullTokenizer(str(choices / "vocab.txt"))
+    tokenizer = FullTokenizer.from_pretrained(str(trained))
     found, table = lines_of(trained / "predictions.jsonl"), np.loadtxt(trained / "test_results.tsv")
     for record, values, (context, question, choices, _) in zip(found, table, examples_of(9, 4, 2), strict=True):
         scores = []
