@@ -32,9 +32,9 @@ from experiments.script_runs import Run
 # Replacements of the scripts: they take no time, and count their starts.
 SCRIPT = """
 import os, sys
-flags = dict(part.lstrip("-").split("=", 1) for part in sys.argv[1:])
+name, flags = os.path.basename(__file__), dict(part.lstrip("-").split("=", 1) for part in sys.argv[1:])
 with open(os.path.join(os.path.dirname(__file__), "starts"), "a") as file:
-    file.write(os.path.basename(__file__) + " " + flags.get("output_dir", "") + chr(10))
+    print(name, flags.get("output_dir", ""), file=file)
 if os.environ.get("FAIL_IN", "nowhere") in flags.get("output_dir", ""):
     print("the last words")
     sys.exit(3)
@@ -45,7 +45,7 @@ if "output_dir" in flags:
         "run_pretraining.py": {kind + "_loss": 2.0, kind + "_accuracy": 0.25, "loss": 2.5, "global_step": 7},
         "run_squad.py": {"eval_f1": 12.5, "global_step": 9},
         "run_classifier.py": {"eval_accuracy": 0.75 + 0.01 * ("no_nsp" in flags["output_dir"]), "global_step": 9},
-    }[os.path.basename(__file__)]
+    }[name]
     if kind == "masked_lm" and flags.get("nsp") == "True":
         lines["next_sentence_accuracy"] = 0.625
     with open(os.path.join(flags["output_dir"], "eval_results.txt"), "w") as file:

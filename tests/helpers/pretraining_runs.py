@@ -31,8 +31,8 @@ def command(data, output_dir, **flags) -> list[str]:
     return command_of("run_pretraining", flags_of(data, output_dir, **flags))
 
 
-def run(arguments) -> str:
-    result = warm.run(arguments, capture_output=True, text=True)
+def run(arguments, **options) -> str:
+    result = warm.run(arguments, capture_output=True, text=True, **options)
     assert result.returncode == 0, result.stderr[-3000:]
     return result.stderr
 

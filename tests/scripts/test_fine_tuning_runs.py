@@ -9,12 +9,13 @@ import shutil
 import numpy as np
 import pytest
 import yaml
-from helpers import script_cases, warm
+from helpers import script_cases
 from helpers.descendants import save_model
 from helpers.early_mistakes import refusals
 from helpers.hub_server import COMMIT, HubServer
 from helpers.local_server import serving
 from helpers.paths import directory_of
+from helpers.pretraining_runs import run
 from helpers.scenarios import fine_tuning_flags
 from helpers.script_cases import command_of, results_of, run_and_refuse, selected_cases, weights_of
 from helpers.small_data import texts_of, write_classification
@@ -276,19 +277,14 @@ def test_all_that_takes_a_path_says_what_is_wrong_with_a_name(server, here, tmp_
 
 
 def test_a_run_notes_the_commit_and_goes_on_with_it(server, here, tmp_path):
-    def run(script: str, given: dict) -> str:
-        result = warm.run(command_of(script, given), capture_output=True, text=True, cwd=tmp_path, env=environment)
-        assert result.returncode == 0, result.stderr
-        return result.stderr
-
-    environment = server.environment(tmp_path / "home")
+    place = {"cwd": tmp_path, "env": server.environment(tmp_path / "home")}
     write_classification(tmp_path / "train.csv", texts_of(8, 0))
     given = {
         "task_name": "custom", "train_file": "train.csv", "text_a": "text", "label": "verdict", "do_train": True,
         "init_checkpoint": NAME, "output_dir": "out", "num_train_epochs": 1, "train_batch_size": 4, "new_head": True,
         "max_seq_length": 16,
     }  # fmt: skip
-    assert f"Downloading {NAME}@main, commit {COMMIT}: " in run("run_classifier", given)
+    assert f"Downloading {NAME}@main, commit {COMMIT}: " in run(command_of("run_classifier", given), **place)
     noted = json.loads((tmp_path / "out" / "run.json").read_text())
     assert noted["init_checkpoint"] == noted["init_weights"]["path"] == f"{NAME}@{COMMIT}"
     card = (tmp_path / "out" / "README.md").read_text()
@@ -296,7 +292,7 @@ def test_a_run_notes_the_commit_and_goes_on_with_it(server, here, tmp_path):
     # There is a newer commit by now.
     shutil.copytree(here, tmp_path / "newer")
     server.put(NAME, tmp_path / "newer", NEWER)
-    assert NEWER not in run("run_classifier", given)
+    assert NEWER not in run(command_of("run_classifier", given), **place)
     assert not (tmp_path / f"home/hub/models--owner--tiny/snapshots/{NEWER}").exists()
-    run("convert_checkpoint", {"from": NAME, "to": "converted", "format": "bert_tf"})
+    run(command_of("convert_checkpoint", {"from": NAME, "to": "converted", "format": "bert_tf"}), **place)
     assert (tmp_path / "converted" / "bert_model.safetensors").exists()
