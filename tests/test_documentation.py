@@ -13,8 +13,7 @@ import sys
 import pytest
 from helpers import warm
 from helpers.descendants import save_model
-from helpers.pages import PAGES, blocks
-from helpers.paths import ROOT
+from helpers.paths import PAGES, ROOT, blocks
 from helpers.tiny import ONE_LAYER, write_encoder
 
 import bert_tf

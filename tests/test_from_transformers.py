@@ -12,7 +12,7 @@ import pytest
 import tensorflow as tf
 from helpers import descendants
 from helpers.op_by_op import op_by_op
-from helpers.pages import blocks
+from helpers.paths import blocks
 from helpers.slow import slow
 
 import bert_tf

@@ -19,8 +19,7 @@ import zipfile
 import numpy as np
 import pytest
 from helpers.descendants import save_model
-from helpers.pages import PAGES
-from helpers.paths import ROOT
+from helpers.paths import PAGES, ROOT
 
 import bert_tf
 

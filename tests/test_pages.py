@@ -20,8 +20,7 @@ import numpy as np
 import picture
 import pytest
 import site_pages
-from helpers.pages import PAGES, READMES, blocks
-from helpers.paths import GOLDEN, ROOT, lines_of
+from helpers.paths import GOLDEN, PAGES, READMES, ROOT, blocks, lines_of
 from helpers.small_data import SQUAD_SIZES
 
 import bert_tf

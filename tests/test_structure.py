@@ -15,8 +15,7 @@ import sys
 
 import mutants
 import pytest
-from helpers.pages import PAGES
-from helpers.paths import GOLDEN, ROOT, TESTS
+from helpers.paths import GOLDEN, PAGES, ROOT, TESTS
 
 # Packages of bert_tf in each layer, from the bottom up. A module imports from its own package and from lower layers.
 FLOORS = (

@@ -12,8 +12,7 @@ import safetensors.numpy
 import tensorflow as tf
 from helpers import warm
 from helpers.converted import assert_same_bits, equal_to_transformers
-from helpers.pages import blocks
-from helpers.paths import directory_of
+from helpers.paths import blocks, directory_of
 from helpers.script_cases import command_of, weights_of
 from helpers.tiny import TINY_CONFIG
 

@@ -8,7 +8,7 @@ import socket
 import sys
 from collections.abc import Iterator, Sequence
 
-from helpers import events, script_cases, warm
+from helpers import script_cases, warm
 from helpers.paths import ROOT, TESTS
 
 
@@ -73,7 +73,7 @@ def prepare() -> None:
 
     def held_save(self, *arguments):
         if len(self.evaluations) > 1:
-            events.wait_until(asked.exists)
+            warm.wait_until(asked.exists)
         save(self, *arguments)
 
     def ask() -> None:

@@ -4,6 +4,9 @@ Starting a script takes longer than a tiny run of it: imports take five seconds.
 (`warm_server`) and forks a child for each run, with its own flags, command line, environment, directory, output, exit
 code and signals. Tests of the start itself (imports, environment read by them, encoding of the terminal, string hashes)
 need `subprocess`.
+
+No test waits for a time. One that has to stop a run at some place lets the run stop itself there (`kill_after_rename`):
+however busy the machine is, the run can't have gone on meanwhile.
 """
 
 import atexit
@@ -18,6 +21,8 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
+from collections.abc import Callable
 from subprocess import DEVNULL, PIPE, STDOUT, CompletedProcess, TimeoutExpired
 
 _SERVER = pathlib.Path(__file__).with_name("warm_server.py")
@@ -26,6 +31,17 @@ _FIXED = (
     "KERAS_BACKEND", "KERAS_HOME", "LANG", "LC_ALL", "MPLBACKEND", "OMP_NUM_THREADS", "PYTHONHASHSEED",
     "PYTHONIOENCODING", "PYTHONUTF8", "TF_USE_LEGACY_KERAS", "TF_XLA_FLAGS", "XLA_FLAGS",
 )  # fmt: skip
+_KILLED = """
+import os, runpy, signal, sys
+import tensorflow as tf
+rename, (last, *sys.argv) = tf.io.gfile.rename, sys.argv[1:]
+def renamed(source, target, overwrite=False):
+    rename(source, target, overwrite=overwrite)
+    if os.path.abspath(target) == last:
+        os.kill(os.getpid(), signal.SIGKILL)
+tf.io.gfile.rename = renamed
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
 # Guards against hanging only: many times what any run takes on a slow and busy machine.
 HANG_SECONDS = 1200
 _ADDRESS = "BERT_TF_WARM_SERVER"  # in the environment, so that pytest's processes share one server
@@ -138,6 +154,22 @@ def run(args, *, input=None, capture_output=False, text=False, check=False, **op
     if check:
         result.check_returncode()
     return result
+
+
+def wait_until(condition: Callable[[], bool], *processes, log: Callable[[], str] = str) -> None:
+    """Returns once a condition holds, which the processes are to bring about; log: is shown if one ends before."""
+    guard = time.monotonic() + HANG_SECONDS
+    while not condition():
+        ended = any(process.poll() is not None for process in processes)
+        assert not ended or condition(), f"a process ended before: {log()[-3000:]}"
+        assert time.monotonic() < guard, "it hangs"
+        time.sleep(0.02)
+
+
+def kill_after_rename(path: pathlib.Path, command: list[str]) -> None:
+    """Runs a script that kills itself as soon as a file has this path."""
+    killed = [sys.executable, "-c", _KILLED, os.path.abspath(path), *command[1:]]
+    assert Popen(killed, stderr=DEVNULL).wait() == -signal.SIGKILL, "it ended before"
 
 
 if __name__ == "__main__":  # Python for pytest-xdist: `warm.py -u -c program`

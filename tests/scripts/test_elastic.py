@@ -10,12 +10,12 @@ import sys
 import pytest
 from helpers import warm
 from helpers.cluster import workers
-from helpers.events import kill_after_rename, wait_until
 from helpers.pretraining_runs import command, run, values, write_inputs
 from helpers.scenarios import SCENARIOS, SEVERAL_WORKERS, TWO_REPLICAS
 from helpers.script_cases import command_of, weights_of
 from helpers.slow import slow
 from helpers.training_steps import assert_same
+from helpers.warm import kill_after_rename, wait_until
 
 from bert_tf.store.bundle import latest_checkpoint
 from bert_tf.training import loop

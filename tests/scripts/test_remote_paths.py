@@ -10,7 +10,6 @@ import pytest
 import torch
 from helpers import warm
 from helpers.descendants import save_model
-from helpers.events import kill_after_rename
 from helpers.paths import directory_of
 from helpers.pretraining_runs import run
 from helpers.remote import BUCKET, add_file_system, run_on_bucket
@@ -18,6 +17,7 @@ from helpers.scenarios import SCENARIOS, TWO_REPLICAS
 from helpers.script_cases import arguments_of, command_of, results_of, selected_cases, weights_of
 from helpers.slow import exhaustive, slow
 from helpers.small_data import texts_of, write_classification
+from helpers.warm import kill_after_rename
 from safetensors.torch import load_file
 
 import bert_tf

@@ -9,13 +9,13 @@ import re
 import numpy as np
 import pytest
 from helpers.descendants import save_model, tiny_config
-from helpers.events import kill_after_rename
 from helpers.masking import CLS, SEP
 from helpers.paths import GOLDEN, directory_of
 from helpers.pretraining_runs import STEPS, assert_bit_identical, command, flags_of, run, values
 from helpers.record_files import example_of, write_records
 from helpers.script_cases import pattern_of, run_and_refuse, run_cases, weights_of
 from helpers.tiny import ONE_LAYER, write_pretraining_records
+from helpers.warm import kill_after_rename
 
 from bert_tf import BertConfig, BertForMaskedLM, BertForSequenceClassification, ElectraDiscriminator
 from bert_tf.families.distilbert import DistilBertConfig

@@ -9,8 +9,8 @@ import shlex
 
 import pytest
 from helpers.hub_server import hub_of
-from helpers.pages import PAGES
 from helpers.parquet import parquet_of
+from helpers.paths import PAGES
 from helpers.script_cases import run_main
 
 from bert_tf.system.declare import settings_of
