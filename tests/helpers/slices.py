@@ -80,11 +80,8 @@ def changed_files(commits: int) -> list[str]:
     return sorted(set(result.stdout.split("\n")) - {""})
 
 
-def chosen(files: Sequence[str], part: tuple[int, int] | None, commits: int) -> set[str]:
-    tests, seconds = dict(collections.Counter(files)), recorded()
-    if not part:
-        return set(tests)
-    number, count = part
+def chosen(files: Sequence[str], part: tuple[int, int], commits: int) -> set[str]:
+    tests, seconds, (number, count) = dict(collections.Counter(files)), recorded(), part
     mine = divide(tests, seconds, count)[number - 1]
     rest = {file: tests[file] for file in tests.keys() - mine}
     return mine | (touched(rest, seconds, changed_files(commits)) if commits else set())

@@ -15,7 +15,6 @@ from helpers.scenarios import SCENARIOS, SEVERAL_WORKERS, TWO_REPLICAS
 from helpers.script_cases import command_of, weights_of
 from helpers.slow import slow
 from helpers.training_steps import assert_same
-from helpers.warm import kill_after_rename, wait_until
 
 from bert_tf.store.bundle import latest_checkpoint
 from bert_tf.training import loop
@@ -27,21 +26,22 @@ STEPS = 20
 def test_killed_on_two_replicas_gone_on_with_four_and_ended_on_one_in_four_parts(tmp_path):
     script, flags = SCENARIOS["pretraining on packed rows"](tmp_path)
     flags |= {"num_train_steps": STEPS, "save_checkpoints_steps": 2, "keep_checkpoint_max": 0, "do_eval": False}
-    elastic = {**flags, "output_dir": tmp_path / "lr=[1e-4]? {a,b} ü"}
-    kill_after_rename(elastic["output_dir"] / "model.ckpt-6.index", command_of(script, {**elastic, **TWO_REPLICAS}))
+    folder = tmp_path / "lr=[1e-4]? {a,b} ü"
+    elastic = {**flags, "output_dir": folder}
+    warm.kill_after_rename(folder / "model.ckpt-6.index", command_of(script, {**elastic, **TWO_REPLICAS}))
     for given, line in (
         (flags, "starting from random weights"),
         ({**elastic, **TWO_REPLICAS, "num_virtual_cpus": 4, "stop_at_step": 14}, "Resuming at step"),
         ({**elastic, "gradient_accumulation_steps": 4}, "Resuming at step 14"),
     ):
         assert line in run(command_of(script, given))
-    expected, found = weights_of(tmp_path / "out"), weights_of(elastic["output_dir"])
+    expected, found = weights_of(tmp_path / "out"), weights_of(folder)
     assert expected["global_step"] == found["global_step"] == STEPS
     assert_same(expected, found, 1e-5)
 
 
 def wait_for_steps(folder, processes):
-    wait_until((folder / "train_log.jsonl").exists, *processes, log=(folder.parent / "worker-0.log").read_text)
+    warm.wait_until((folder / "train_log.jsonl").exists, *processes, log=(folder.parent / "worker-0.log").read_text)
 
 
 @pytest.mark.slow
