@@ -59,7 +59,7 @@ for name in sys.argv[2:]:
     holding = {}
     for kind in kinds:
         holding |= {k.rstrip("_"): value for k, value in vars(declare.settings_of(kind, flags.FLAGS, passes)).items()}
-    found[name] = {
+    found[name] = {"help": declare.help_text(flags.FLAGS), "flags": {
         flag: {
             "golden": [flags.FLAGS[flag].flag_type(), flags.FLAGS[flag].default,
                        getattr(flags.FLAGS[flag].parser, "enum_values", None), one.bounds if one else ""],
@@ -68,7 +68,7 @@ for name in sys.argv[2:]:
             "holds": holding.get(flag),
         }
         for flag, one in made.items()
-    } | {"help": declare.help_text(flags.FLAGS)}
+    }}
     for flag in names:
         delattr(flags.FLAGS, flag)
 assert "tensorflow" not in sys.modules and "keras" not in sys.modules
@@ -78,19 +78,15 @@ print(json.dumps(found))
 
 @pytest.fixture(scope="module")
 def flags():
-    """{script: {flag: what PROGRAM says of it, "help": the groups of --help}}."""
+    """{script: {"flags": {flag: what PROGRAM says of it}, "help": the groups of --help}}."""
     command = [sys.executable, "-c", PROGRAM, str(ROOT), *FLAGS]
     return json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
-
-
-def of(flags: dict, script: str) -> dict:
-    return {name: flag for name, flag in flags[script].items() if name != "help"}
 
 
 @pytest.mark.parametrize("script", ORIGINAL)
 def test_those_of_the_original(flags, script):
     for name, expected in ORIGINAL[script].items():
-        flag = flags[script][name]
+        flag = flags[script]["flags"][name]
         assert flag["golden"][:2] == expected, name
         assert flag["declared"]["heading"] == "As in the original", name
     assert flags[script]["help"].startswith("\nAs in the original:\n  --")
@@ -99,12 +95,12 @@ def test_those_of_the_original(flags, script):
 @pytest.mark.parametrize("script", FLAGS)
 def test_names_types_defaults_choices_and_bounds_stay(flags, script):
     assert {path.stem for path in ROOT.glob("*.py")} == set(FLAGS) and sum(map(len, ORIGINAL.values())) == 127
-    assert {name: flag["golden"] for name, flag in of(flags, script).items()} == FLAGS[script]
+    assert {name: flag["golden"] for name, flag in flags[script]["flags"].items()} == FLAGS[script]
 
 
 @pytest.mark.parametrize("script", FLAGS)
 def test_every_flag_is_a_field_and_its_default_holds(flags, script):
-    for name, flag in of(flags, script).items():
+    for name, flag in flags[script]["flags"].items():
         declared, shown = flag["declared"], flag["golden"][1]
         assert declared, f"--{name} is not made by define_flags"
         assert declared["help"].endswith((".", ".)")), name
