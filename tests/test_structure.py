@@ -12,6 +12,7 @@ import pathlib
 import re
 import subprocess
 import sys
+from collections.abc import Iterable
 
 import mutants
 import pytest
@@ -191,29 +192,20 @@ def strings_of(path: pathlib.Path) -> list[tuple[int, str]]:
     return [(node.lineno, node.value) for node in strings if node not in docstrings]
 
 
+def saying(pattern: str, modules: Iterable[str]) -> list[str]:
+    strings = ((module, *said) for module in modules for said in strings_of(MODULES[module]))
+    return [f"{module}:{line} says {string!r}" for module, line, string in strings if re.search(pattern, string)]
+
+
 def test_special_tokens_are_the_tokenizers():
     """Rows, padding and continuations come from the `Tokenizer`, since they differ between families."""
-    tokens = ("##", "[CLS]", "[SEP]", "[MASK]", "[PAD]", "[UNK]")
-    wrong = [
-        f"{module}:{line} says {string!r}"
-        for module, path in MODULES.items()
-        if not module.startswith("bert_tf.text.") and module not in DOORS  # which describe the names in words
-        for line, string in strings_of(path)
-        if any(token in string for token in tokens)
-    ]
-    assert not wrong, "\n".join(wrong)
+    others = [name for name in MODULES.keys() - DOORS if not name.startswith("bert_tf.text.")]
+    assert saying(r"##|\[(CLS|SEP|MASK|PAD|UNK)\]", others) == []
 
 
 def test_names_of_variables_are_the_familys():
-    wrong = [
-        f"{module}:{line} says {string!r}"
-        for module, path in MODULES.items()
-        # ALBERT's original has BERT's scope.
-        if module != "bert_tf.families.albert"
-        for line, string in strings_of(path)
-        if re.search(r"(?<!google-)\bbert/", string)
-    ]
-    assert not wrong, "\n".join(wrong)
+    others = MODULES.keys() - {"bert_tf.families.albert"}  # ALBERT's original has BERT's scope
+    assert saying(r"(?<!google-)\bbert/", others) == []
 
 
 def test_planted_faults_are_where_code_and_tests_are():
