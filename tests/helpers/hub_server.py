@@ -1,20 +1,25 @@
-"""A hub on the loopback interface: what huggingface_hub asks of huggingface.co, with its redirects and errors."""
+"""Servers in a thread of the test, among them a hub: what huggingface_hub asks of huggingface.co, with its redirects and
+errors; and Parquet files as Hugging Face's `datasets` writes them.
+"""
 
 import contextlib
 import hashlib
 import http.server
+import io
 import json
 import os
 import pathlib
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
+import pyarrow
 from huggingface_hub import constants
+from pyarrow import parquet
 
 from bert_tf.system import hub
-from helpers.local_server import serving
 from helpers.paths import ROOT
 
 COMMIT = "0a" * 20
@@ -22,6 +27,16 @@ _PATHS = re.compile(
     r"/(?:api/)?(?:models/)?((?:datasets/)?[\w.-]+/[\w.-]+)(?:/(revision|tree|resolve|cdn)/([^/]+)(?:/(.*))?)?"
 )
 _LARGE = (".safetensors", ".bin", ".model")  # in LFS
+
+
+@contextlib.contextmanager
+def serving(server) -> Iterator[http.server.ThreadingHTTPServer]:
+    if not isinstance(server, http.server.HTTPServer):
+        server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), server)
+    with server:
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        yield server
+        server.shutdown()
 
 
 class HubServer(http.server.ThreadingHTTPServer):
@@ -146,3 +161,16 @@ def hub_of(monkeypatch, folder: pathlib.Path, files: Mapping[str, Mapping[str, b
         server.use_here(monkeypatch, folder)
         yield server
     server.forget()
+
+
+def parquet_of(rows: Sequence[dict], **classes) -> bytes:
+    """The bytes of a Parquet file. classes: column -> names of a ClassLabel, or the feature as JSON."""
+    features = {name: {"dtype": "string", "_type": "Value"} for name in rows[0]} if rows else {}
+    for name, of in classes.items():
+        features[name] = {"names": of, "_type": "ClassLabel"} if isinstance(of, list) else of
+    table = pyarrow.Table.from_pylist(list(rows))
+    if classes:
+        table = table.replace_schema_metadata({"huggingface": json.dumps({"info": {"features": features}})})
+    content = io.BytesIO()
+    parquet.write_table(table, content)
+    return content.getvalue()

@@ -12,8 +12,7 @@ import yaml
 from helpers import script_cases
 from helpers.descendants import save_model
 from helpers.early_mistakes import refusals
-from helpers.hub_server import COMMIT, HubServer
-from helpers.local_server import serving
+from helpers.hub_server import COMMIT, HubServer, serving
 from helpers.paths import directory_of
 from helpers.pretraining_runs import run
 from helpers.scenarios import fine_tuning_flags

@@ -8,7 +8,7 @@ import tarfile
 import numpy as np
 import pytest
 from helpers.descendants import save_model
-from helpers.local_server import serving
+from helpers.hub_server import serving
 from helpers.paths import GOLDEN, directory_of, lines_of
 from helpers.scenarios import fine_tuning_flags
 from helpers.script_cases import results_of, run_and_refuse, run_cases, weights_of

@@ -8,8 +8,7 @@ import re
 import shlex
 
 import pytest
-from helpers.hub_server import hub_of
-from helpers.parquet import parquet_of
+from helpers.hub_server import hub_of, parquet_of
 from helpers.paths import PAGES
 from helpers.script_cases import run_main
 

@@ -8,7 +8,7 @@ import re
 import pandas
 import pytest
 import tensorflow as tf
-from helpers.parquet import parquet_of
+from helpers.hub_server import parquet_of
 
 from bert_tf.tasks import rows as task_rows
 from bert_tf.tasks.classification import data, settings
