@@ -1,4 +1,4 @@
-"""Servers in a thread of the test, among them a hub: what huggingface_hub asks of huggingface.co, with its redirects and
+"""Servers in a thread of the test, such as a hub: what huggingface_hub asks of huggingface.co, with its redirects and
 errors; and Parquet files as Hugging Face's `datasets` writes them.
 """
 
