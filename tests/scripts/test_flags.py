@@ -15,7 +15,7 @@ from helpers.early_mistakes import CONFIG, CSV, TOKENS, check_cases, checkpoint,
 from helpers.paths import GOLDEN, ROOT
 
 from bert_tf.data.record_files import MASKED as MASKED_FEATURES
-from bert_tf.families import config_of_size
+from bert_tf.families import FAMILIES, config_of_size
 from bert_tf.families.recipe import OptimizerSettings, Recipe
 from bert_tf.system import example_bytes
 from bert_tf.system.declare import declared_in
@@ -125,9 +125,7 @@ def named(value) -> str:
     return str(value)
 
 
-@pytest.mark.parametrize(
-    "size", ["electra_small", "electra_large", "roberta_base", "albert_base_v2", "distilbert_base"]
-)
+@pytest.mark.parametrize("size", [size for family in FAMILIES for size in family.config_class.sizes])
 def test_what_families_do_otherwise_is_in_the_help(size):
     recipe, usual = config_of_size(size).recipe, Recipe()
     for name, declared in declared_in(OptimizerSettings).items():
