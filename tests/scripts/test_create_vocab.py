@@ -22,13 +22,13 @@ TEXTS = (
     "등대지기는 등불을 켰다. 모든 사람은 등불을 좋아한다. 사람들은 등대를 보았다.\n",
     "Смотритель маяка зажёг лампы. Ещё лампы горели. 灯台守はランプをともした。\n",
 )
+LOWER = " --do_lower_case=True"
+# kind -> its file, flags, and those that the script proposes for records
 KINDS = {
-    "wordpiece": ("vocab.txt", {"vocab_size": 400, "strip_accents": False}),
-    "byte_bpe": ("vocab.json", {"vocab_size": 400}),
-    "sentencepiece": ("spiece.model", {"vocab_size": 300, "character_coverage": 0.99}),
+    "wordpiece": ("vocab.txt", {"vocab_size": 400, "strip_accents": False}, f"{LOWER} --strip_accents=False"),
+    "byte_bpe": ("vocab.json", {"vocab_size": 400}, ""),
+    "sentencepiece": ("spiece.model", {"vocab_size": 300, "character_coverage": 0.99}, LOWER),
 }
-NEXT = {"wordpiece": " --do_lower_case=True --strip_accents=False --output_file", "byte_bpe": " --output_file"}
-NEXT |= {"sentencepiece": " --do_lower_case=True --output_file"}
 
 
 def write_text(folder, text, name="text.txt") -> str:
@@ -41,7 +41,7 @@ def write_text(folder, text, name="text.txt") -> str:
 def test_the_same_bytes_every_time(tmp_path, kind):
     for number in range(6):
         write_text(tmp_path, TEXTS[number % 3] * 10, f"part-{number}.txt")
-    (name, flags), contents = KINDS[kind], set()
+    (name, flags, _), contents = KINDS[kind], set()
     for number, threads in enumerate(("1", "4")):
         output = tmp_path / "new" / str(number) / name
         files = f"{tmp_path}/part-[0-2].txt,{tmp_path}/part-[3-5].txt"
@@ -53,18 +53,19 @@ def test_the_same_bytes_every_time(tmp_path, kind):
 
 
 def test_each_kind_is_written_where_its_tokenizer_reads_it(tmp_path):
-    case = {"input_file": write_text(tmp_path, "".join(TEXTS) * 20)}
-    cases = {kind: {**case, **flags, "kind": kind} for kind, (_, flags) in KINDS.items()}
-    for kind, (name, _) in KINDS.items():
-        cases[kind]["output_file"] = tmp_path / kind / name
+    text = write_text(tmp_path, "".join(TEXTS) * 20)
+    cases = {
+        kind: {**flags, "kind": kind, "input_file": text, "output_file": tmp_path / kind / name}
+        for kind, (name, flags, _) in KINDS.items()
+    }
     bpe, pieces = tmp_path / "byte_bpe", tmp_path / "sentencepiece"
     bpe.mkdir()
     for name in ("vocab.json", "merges.txt", "another.json"):  # half-written by runs that were killed
         (bpe / f".{name}.0123456789ab.tmp").touch()
     logs = run_and_refuse("create_vocab", tmp_path, cases, {})
-    for kind, (name, _) in KINDS.items():
+    for kind, (name, _, proposed) in KINDS.items():
         assert "Next:\n  python create_pretraining_data.py --input_file=" in logs[kind].replace("'", "")
-        assert f"--vocab_file={tmp_path / kind / name}{NEXT[kind]}" in logs[kind]
+        assert f"--vocab_file={tmp_path / kind / name}{proposed} --output_file" in logs[kind]
     assert len((tmp_path / "wordpiece" / "vocab.txt").read_text(encoding="utf-8").splitlines()) <= 400
     assert sorted(os.listdir(bpe)) == [".another.json.0123456789ab.tmp", "merges.txt", "vocab.json"]
     assert os.listdir(pieces) == ["spiece.model"]
