@@ -29,7 +29,7 @@ def workers(commands: Sequence[list[str]], folder: pathlib.Path, more_of_last=()
         for number, command in enumerate(commands):
             listed = [*addresses, *(more_of_last if number == len(commands) - 1 else ())]
             config = {"cluster": {"worker": listed}, "task": {"type": "worker", "index": number}}
-            environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2", "TF_CONFIG": json.dumps(config)}
+            environment = {**os.environ, "TF_CONFIG": json.dumps(config)}
             given, written, log = (folder / f"worker-{number}.{ending}" for ending in ("in", "out", "log"))
             given.touch()
             with open(given) as stdin, open(written, "w") as stdout, open(log, "w") as stderr:
@@ -54,12 +54,9 @@ def run_mains(steps: dict[str, tuple[str, list[dict]]], folder: pathlib.Path, pr
     with workers([command] * count, folder) as processes:
         for process in processes:
             process.wait()
-    outcomes = []
-    for number in range(count):
-        lines = (folder / f"worker-{number}.out").read_text().splitlines()
-        ended = [json.loads(line) for line in lines if line.startswith('["')]
-        outcomes.append({name: outcome for name, outcome, _ in ended})
-    return outcomes
+    written = ((folder / f"worker-{number}.out").read_text().splitlines() for number in range(count))
+    ended = ([json.loads(line) for line in lines if line.startswith('["')] for lines in written)
+    return [{name: outcome for name, outcome, _ in steps} for steps in ended]
 
 
 def prepare() -> None:
