@@ -7,7 +7,7 @@ import json
 
 import numpy as np
 import pytest
-from helpers.parquet import parquet_of
+from helpers.hub_server import parquet_of
 
 from bert_tf.data import tables, token_rows
 from bert_tf.data.tables import TableSettings, field_of, named_rows, read_rows

@@ -4,10 +4,9 @@ import itertools
 import json
 import pathlib
 
-import keras
 import sentencepiece
 
-from bert_tf import BertConfig, BertModel
+from helpers import tiny
 from helpers.every_model import SIZES
 from helpers.texts import SENTENCES, learned_pieces, word_pieces
 
@@ -58,12 +57,10 @@ def write_encoder(kind: str, folder: pathlib.Path) -> str:
         # KoBERT reads two quotation marks in a row as one of another kind.
         lines = [text.replace("``", '"').replace("''", '"') for text in texts] * 20
         pieces = write_kobert(folder, [*lines, *SENTENCES], 200)
-    keras.utils.set_random_seed(0)
-    sizes = {**SIZES, "max_position_embeddings": 64, "type_vocab_size": 2}
+    sizes = {**SIZES, "vocab_size": len(pieces), "max_position_embeddings": 64, "type_vocab_size": 2}
     # Dropout keeps a model of this size from learning with every second seed.
-    model = BertModel(BertConfig(len(pieces), **sizes, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0))
-    model.build()
-    model.save_pretrained(str(folder / "encoder"), vocab_file=str(folder / "vocab.txt"))
+    config = {**sizes, "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    tiny.write_encoder(folder, pieces, config, do_lower_case=None)
     return str(folder / "encoder")
 
 

@@ -24,7 +24,6 @@ SENTENCES = (
 
 
 def mixed_texts(count: int, seed: int = 0, sentences: Iterable[str] = SENTENCES) -> list[str]:
-    """Parts of sentences side by side, the same for each seed."""
     rng, sentences = random.Random(seed), list(sentences)
     texts = []
     for _ in range(count):

@@ -9,9 +9,7 @@ import shutil
 
 import pytest
 from absl import logging
-from helpers.hub_server import COMMIT, HubServer, hub_of
-from helpers.local_server import serving
-from helpers.parquet import parquet_of
+from helpers.hub_server import COMMIT, HubServer, hub_of, parquet_of, serving
 from helpers.remote import add_file_system
 from huggingface_hub import constants, file_download
 

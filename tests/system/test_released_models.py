@@ -13,7 +13,7 @@ import tarfile
 import zipfile
 
 import pytest
-from helpers.local_server import serving
+from helpers.hub_server import serving
 from huggingface_hub import constants, file_download
 
 import bert_tf

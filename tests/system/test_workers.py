@@ -14,9 +14,8 @@ import threading
 
 import numpy as np
 import pytest
-from helpers.events import wait_until
 from helpers.paths import ROOT
-from helpers.warm import HANG_SECONDS
+from helpers.warm import HANG_SECONDS, wait_until
 from numba.core import caching
 
 from bert_tf.system import messages, numba_compile, workers

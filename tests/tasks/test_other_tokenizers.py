@@ -4,11 +4,10 @@ import keras
 import numpy as np
 import pytest
 from absl import logging
-from helpers.mains import run_main
 from helpers.other_tokenizers import texts_of, write_encoder, write_questions
 from helpers.outputs import enlarge
 from helpers.paths import GOLDEN, directory_of
-from helpers.script_cases import arguments_of
+from helpers.script_cases import arguments_of, run_main
 from helpers.slow import slow
 
 from bert_tf import BertForTokenClassification, PartialLoadWarning, Predictor, Tagger, read_tokenizer

@@ -8,10 +8,9 @@ import re
 import shlex
 
 import pytest
-from helpers.hub_server import hub_of
-from helpers.mains import run_main
-from helpers.pages import PAGES
-from helpers.parquet import parquet_of
+from helpers.hub_server import hub_of, parquet_of
+from helpers.paths import PAGES
+from helpers.script_cases import run_main
 
 from bert_tf.system.declare import settings_of
 from bert_tf.system.text_files import list_files

@@ -8,7 +8,7 @@ import re
 import pandas
 import pytest
 import tensorflow as tf
-from helpers.parquet import parquet_of
+from helpers.hub_server import parquet_of
 from helpers.small_data import custom_task
 
 from bert_tf.tasks import rows as task_rows
