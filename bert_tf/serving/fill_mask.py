@@ -54,7 +54,7 @@ def fill_mask(
         more word pieces than the model has positions; vocabulary and model don't match.
     """
     if isinstance(model, str | os.PathLike):
-        filler = _MaskFiller(open_model(model, part="generator"), _TEXTS_PER_BATCH)
+        filler = _MaskFiller(open_model(model, part="generator"))
         tokenizer, config, compute = tokenizer or filler.tokenizer, filler.files.config, filler.runtime.compute
     else:
         from bert_tf.models.initialize import check_trained

@@ -35,6 +35,8 @@ class KerasModel:
     task, pooling: see `onnx_runtime.model_of`. dtype: "float32" or "bfloat16".
     """
 
+    rows_at_once = 32
+
     def __init__(self, opened: OpenedModel, task: str, dtype: str, pooling: str | None = None):
         policy = "mixed_bfloat16" if dtype == "bfloat16" else dtype
         self.model = MODELS[task].from_pretrained(opened, trained=True, dtype=policy)

@@ -32,6 +32,8 @@ class OnnxModel:
     pooling: how vectors are made of `sequence_output`, if that is the model's, see `SentenceSettings`.
     """
 
+    rows_at_once = 8
+
     def __init__(
         self,
         model: bytes | str,

@@ -14,7 +14,7 @@ from absl import logging
 from bert_tf.families.config import KEYS_IN_CONFIG, BertConfig
 from bert_tf.store import card, save
 from bert_tf.store.bundle import CheckpointReader, checkpoints_among
-from bert_tf.store.description import RUN_FILE, CardFacts, ModelFiles, config_files, find_config, read_head
+from bert_tf.store.description import CardFacts, ModelFiles, config_files, find_config, read_head
 from bert_tf.store.head_config import HEAD_CONFIG, NO_HEAD, HeadConfig, difference
 from bert_tf.store.open import has_optimizer_state, open_weights
 from bert_tf.store.tensor_files import Weights
@@ -22,7 +22,7 @@ from bert_tf.system import hub, storage
 from bert_tf.system.declare import declared_in
 from bert_tf.system.messages import abbreviated_list
 from bert_tf.system.storage import is_temporary_name, names_in, remove_folder, write_text_file
-from bert_tf.system.text_files import Folder, exists, is_folder, read_json
+from bert_tf.system.text_files import Folder, exists, is_folder, read_json, read_json_if_there
 
 LOG_FILE = "train_log.jsonl"
 
@@ -60,7 +60,7 @@ _OTHERS = re.compile(
 class EarlierRun:
     """What the folder of a run has from earlier, read once.
 
-    newest: its newest checkpoint, if any. settings: flags and versions.
+    newest: its newest checkpoint, if any. settings: flags and versions, see `read_settings`.
     """
 
     output_dir: str
@@ -109,7 +109,7 @@ def find_earlier_run(
     from bert_tf.training import checkpoints  # it imports TensorFlow
 
     names = names_in(output_dir)
-    settings = read_json(posixpath.join(output_dir, RUN_FILE)) if RUN_FILE in names else {}
+    settings = read_json(posixpath.join(output_dir, SETTINGS)) if SETTINGS in names else {}
     others = [script for name, script in _SCRIPTS.items() if name in settings and name not in own_settings]
     if others:
         raise ValueError(f"--output_dir={output_dir} holds a run of {others[0]}: choose another directory.")
@@ -117,10 +117,10 @@ def find_earlier_run(
     reader = checkpoints.use_newest(checkpoints_among(names, output_dir), CheckpointReader, may_be_older=trains)
     written = [name for name in names if RESULTS.fullmatch(name) or _OTHERS.fullmatch(name)]
     written = [name for name in written if not is_folder(posixpath.join(output_dir, name))]
-    if written and not (may_have_files or reader) and {RUN_FILE, SEEDS, SEARCH}.isdisjoint(names):
+    if written and not (may_have_files or reader) and {SETTINGS, SEEDS, SEARCH}.isdisjoint(names):
         raise ValueError(
             f"--output_dir={output_dir} has files that a run would replace, but is not the directory of one (it has no "
-            f"{RUN_FILE}): {abbreviated_list(written)}. Choose another directory, or move these away."
+            f"{SETTINGS}): {abbreviated_list(written)}. Choose another directory, or move these away."
         )
     return EarlierRun(output_dir, reader and reader.prefix, settings)
 
@@ -180,11 +180,17 @@ def _folders_of(output_dir: str) -> Iterator[str]:
 
 # --- the manifest -----------------------------------------------------------------------------------------------------
 
+SETTINGS = "run.json"
 SEEDS, SEARCH = "seeds.json", "search.json"
 TRAINING_DATA = "training_data"  # in run.json: number and checksum of the training examples
 BEGINNING = "init_weights"  # in run.json: the weights that the run began from, for its card; see `card.beginning_of`
 FINISHED = "finished_step"  # in run.json: the step at which a fine-tuning run ended; null until then
 TEACHER_CHECKSUM = "teacher_checksum"  # in run.json: of the teacher's weights, which may have moved
+
+
+def read_settings(output_dir: str) -> dict:
+    """Flags and versions of the run in a directory; empty if there is none."""
+    return read_json_if_there(posixpath.join(output_dir, SETTINGS)) or {}
 
 
 class Manifest:
@@ -290,12 +296,12 @@ def _versions() -> dict[str, str]:
 
 
 def mark_as_finished(output_dir: str, step: int) -> None:
-    _write_settings(output_dir, {**read_json(posixpath.join(output_dir, RUN_FILE)), FINISHED: step})
+    _write_settings(output_dir, {**read_settings(output_dir), FINISHED: step})
 
 
 def _write_settings(output_dir: str, settings: dict) -> None:
     content = json.dumps(settings, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
-    write_text_file(posixpath.join(output_dir, RUN_FILE), content)
+    write_text_file(posixpath.join(output_dir, SETTINGS), content)
 
 
 # --- the card ---------------------------------------------------------------------------------------------------------
