@@ -7,7 +7,7 @@ from bert_tf.families import config_of_size
 from bert_tf.families.config import BertConfig
 from bert_tf.families.recipe import OptimizerSettings
 from bert_tf.pretraining.record_settings import InstanceSettings, check_mask_rates
-from bert_tf.store.description import check_weights, read_head, vocabulary_in
+from bert_tf.store.description import check_weights, vocabulary_in
 from bert_tf.system import checks
 from bert_tf.system.declare import (
     ORIGINAL,
@@ -53,7 +53,7 @@ class PretrainingSettings(LanguageTeacherSettings, TrainingSettings):
         None,
         "Weights to start from: a checkpoint, a Hugging Face directory or name, or a SavedModel of TensorFlow Hub. "
         "Ignored once output_dir has a checkpoint.",
-        model_check=read_head,
+        is_model=True,
         on_card=False,
     )
     do_train: bool = changeable_setting(False, "Train until --num_train_steps.")
@@ -98,7 +98,6 @@ class PretrainingSettings(LanguageTeacherSettings, TrainingSettings):
         "The vocabulary that the records were made with; it is copied to output_dir. Unmasked records and --bert_size "
         "need it. If unset, the one beside --init_checkpoint, else the one named in the summary beside the records.",
         check=checks.check_file,
-        model_check=read_head,
         model_file=vocabulary_in,
         on_card=False,
     )
