@@ -15,12 +15,11 @@ from helpers.descendants import save_model
 from helpers.paths import ROOT
 
 from bert_tf.models import task_models
-from bert_tf.models.pretrained import read_tokenizer
 from bert_tf.serving import export, onnx_export
 from bert_tf.serving.onnx_runtime import open_file
 from bert_tf.serving.predictor import Predictor
 from bert_tf.serving.question_answerer import QuestionAnswerer
-from bert_tf.store.open import find_export
+from bert_tf.store.open import find_export, read_tokenizer
 from bert_tf.system.text_files import list_folder, read_json
 
 helper = onnx.helper
