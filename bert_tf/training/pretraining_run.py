@@ -125,10 +125,12 @@ def _resolve(
     recipe, warmup = kind.recipe or config.pretraining_recipe, WARMUP_STEPS
     if recipe != BertConfig.pretraining_recipe:
         warmup = math.ceil(recipe.warmup_proportion * settings.num_train_steps)
-    filled = {"nsp": config.has_pooler and not settings.teacher, "num_warmup_steps": warmup}
-    filled |= {"max_predictions_per_seq": kind.default_predictions(settings, config)}
+    usual = {"nsp": config.has_pooler and not settings.teacher}
+    usual |= {"max_predictions_per_seq": kind.default_predictions(settings, config)}
+    usual = {name: value for name, value in usual.items() if getattr(settings, name) is None}
     whose = f"As {DistilBertConfig.title if settings.teacher else config.title} was pre-trained"
-    settings = with_recipe(settings, recipe, whose if settings.do_train else None, **filled)
+    settings = dataclasses.replace(settings, **usual)
+    settings = with_recipe(settings, recipe, whose if settings.do_train else None, num_warmup_steps=warmup)
     earlier.check_model(config)
     return settings, earlier, opened, config, name
 
