@@ -69,9 +69,9 @@ def main(_):
         environment = {**os.environ, "PYTHONPATH": ROOT}
         if FLAGS.name:
             sys.path.append(f"{ROOT}/tests")
-            from helpers import hub_server, local_server
+            from helpers import hub_server
 
-            server = stack.enter_context(local_server.serving(hub_server.HubServer()))
+            server = stack.enter_context(hub_server.serving(hub_server.HubServer()))
             server.put(NAME, FLAGS.model)
             sides["bert_tf by name"] = ("bert_tf", NAME)
             environment |= server.environment(stack.enter_context(tempfile.TemporaryDirectory()))

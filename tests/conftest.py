@@ -92,12 +92,10 @@ def nothing_is_logged_yet():
 
 @pytest.fixture(scope="session")
 def clean_process(tmp_path_factory):
-    """Calls exports in a process with nothing but TensorFlow: see `ServingProcess.call`."""
-    from helpers.serving_process import ServingProcess
+    from helpers.serving_process import serving_process
 
-    process = ServingProcess(str(tmp_path_factory.mktemp("clean_process")))
-    yield process.call
-    process.close()
+    with serving_process(str(tmp_path_factory.mktemp("clean_process"))) as call:
+        yield call
 
 
 @pytest.fixture
@@ -115,6 +113,18 @@ def shared() -> pathlib.Path:
     return path
 
 
+@pytest.fixture
+def out(ran) -> pathlib.Path:
+    """Of a test's module whose fixture `ran` has run a script's cases: the folder with a folder for each."""
+    return ran[0]
+
+
+@pytest.fixture
+def logs(ran) -> dict[str, str]:
+    """What each of these cases wrote to stderr."""
+    return ran[1]
+
+
 @pytest.fixture(scope="module")
 def small(tmp_path_factory, request):
     """A tokenizer whose vocabulary is the PIECES of the test's module."""
@@ -125,7 +135,6 @@ def small(tmp_path_factory, request):
 
 @pytest.fixture(scope="session")
 def english():
-    """A tokenizer with a vocabulary of normal size."""
     return FullTokenizer(str(TESTS / "golden" / "vocab.txt"))
 
 

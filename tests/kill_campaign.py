@@ -12,7 +12,6 @@ times. What differs is kept, and the exit code is 1.
 import collections
 import contextlib
 import json
-import os
 import pathlib
 import random
 import re
@@ -72,9 +71,6 @@ finally:
 """
 
 
-# --- how it is killed -------------------------------------------------------------------------------------------------
-
-
 def run_once(scenario, script, values: dict, folder, seconds=warm.HANG_SECONDS, limit=0, after=False, number=0) -> int:
     """Runs a script, killed after some seconds or at its change number `limit`; returns the exit code.
 
@@ -98,7 +94,7 @@ def run_once(scenario, script, values: dict, folder, seconds=warm.HANG_SECONDS, 
             codes = [process.wait() for process in processes]
             return codes[number] or max(codes)
     with open(folder / "log.txt", "w") as log:
-        process = warm.Popen(command, stdout=log, stderr=log, env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2"})
+        process = warm.Popen(command, stdout=log, stderr=log)
         with contextlib.suppress(warm.TimeoutExpired):
             process.wait(seconds)
         process.kill()
@@ -106,19 +102,15 @@ def run_once(scenario, script, values: dict, folder, seconds=warm.HANG_SECONDS, 
 
 
 def _count_of(scenario: str) -> int | None:
-    """The number of workers, where there are several."""
     return {"two workers": 2, "three workers": 3}.get(" ".join(scenario.split()[-2:]))
 
 
 def contents(folder: pathlib.Path) -> dict[str, bytes]:
-    """Name of each file that must be equal -> its bytes."""
     files = (path for path in folder.rglob("*") if path.is_file() and not UNEQUAL.fullmatch(path.name))
     return {str(path.relative_to(folder)): path.read_bytes() for path in files}
 
 
 class Campaign:
-    """A scenario: its undisturbed run, and the killed ones."""
-
     def __init__(self, name: str, folder: pathlib.Path):
         self.name, self.folder = name, folder
         folder.mkdir(parents=True)

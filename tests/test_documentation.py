@@ -13,13 +13,11 @@ import sys
 import pytest
 from helpers import warm
 from helpers.descendants import save_model
-from helpers.pages import PAGES, blocks
-from helpers.paths import GOLDEN, ROOT
-from helpers.tiny import ONE_LAYER, TINY_CONFIG, write_encoder
+from helpers.paths import PAGES, ROOT, blocks
+from helpers.tiny import ONE_LAYER, write_encoder
 
 import bert_tf
 from bert_tf.families import family_named
-from bert_tf.families.config import BertConfig
 from bert_tf.store.description import read_config
 
 # BERT_BASE_DIR takes their place.
@@ -39,18 +37,11 @@ def numbered(line, count):
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory):
     """BERT_BASE_DIR with a tiny model in the form of a released one, and small datasets."""
-    from bert_tf.models import initialize
-    from bert_tf.models.task_models import BertForPreTraining
-    from bert_tf.training import checkpoints
-
     home = tmp_path_factory.mktemp("home")
     folders = {name: home / name for name in ("BERT_BASE", "GLUE", "SQUAD", "NER", "SWAG")}
-    written(folders["BERT_BASE"] / "vocab.txt", (GOLDEN / "vocab.txt").read_text())
-    config = {**TINY_CONFIG, "vocab_size": 30522, "max_position_embeddings": 512}
-    written(folders["BERT_BASE"] / "bert_config.json", json.dumps(config))
-    model = BertForPreTraining(BertConfig.from_dict(config))
-    model.build()
-    checkpoints.write_bundle(str(folders["BERT_BASE"] / "bert_model.ckpt"), initialize.model_variables(model))
+    save_model(folders["BERT_BASE"], "bert", bert_tf.BertForPreTraining, format="tf1", max_length=512)
+    for name in ("README.md", "tokenizer_config.json"):  # released ones have none
+        (folders["BERT_BASE"] / name).unlink()
     for name, first, count in (("train", "Quality", 70), ("dev", "Quality", 20), ("test", "index", 70)):
         rows = f"{first}\t#1 ID\t#2 ID\t#1 String\t#2 String\r\n"
         rows += numbered("{two}\t1\t2\tSentence {k}.\tAnother.\r\n", count)
@@ -74,7 +65,7 @@ def environment(tmp_path_factory):
         written(folders["SWAG"] / f"{name}.csv", header + rows)
     for name in ("electra", "albert", "roberta", "distilbert"):
         folders[name.upper()] = save_model(home / name, name, bert_tf.BertModel, max_length=512)
-    return os.environ | {f"{name}_DIR": str(path) for name, path in folders.items()} | {"TF_CPP_MIN_LOG_LEVEL": "2"}
+    return os.environ | {f"{name}_DIR": str(path) for name, path in folders.items()}
 
 
 def in_place(text, environment, folder):
@@ -278,7 +269,7 @@ def test_small_configurations_are_of_the_family_that_the_files_name_says(tmp_pat
         with pytest.raises(ValueError, match=f"model_type .* is '{family}'"):
             read_config(str(tmp_path / name))
     (tmp_path / "small.json").write_text(found[-1][2])
-    assert type(read_config(str(tmp_path / "small.json"))) is BertConfig
+    assert type(read_config(str(tmp_path / "small.json"))) is bert_tf.BertConfig
 
 
 @pytest.mark.slow

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from helpers import descendants
-from helpers.pages import blocks
+from helpers.op_by_op import op_by_op
+from helpers.paths import blocks
 from helpers.slow import slow
 
 import bert_tf
@@ -43,7 +44,6 @@ def program_of(number, folder, mask="[MASK]"):
     ({}, "\U0002b920", ["[UNK]"]),  # for comparison: here it is a word of its own there, too
 ])  # fmt: skip
 def test_what_transformers_5_does_not_do(tmp_path, says, text, theirs):
-    """The table of the page."""
     (tmp_path / "vocab.txt").write_bytes((descendants.GOLDEN / "vocab.txt").read_bytes())
     config = {"tokenizer_class": "BertTokenizer", "do_lower_case": True, **says}
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
@@ -56,14 +56,12 @@ def test_what_transformers_5_does_not_do(tmp_path, says, text, theirs):
 @pytest.fixture(autouse=True)
 def run_eagerly():
     """Two steps of a tiny model take less than their graph."""
-    tf.config.run_functions_eagerly(True)
-    yield
-    tf.config.run_functions_eagerly(False)
+    with op_by_op():
+        yield
 
 
 @pytest.fixture
 def both(request, tmp_path):
-    """A model of a family and class, saved for transformers; what transformers reads there."""
     family, kind, arguments = request.param
     model_class = getattr(bert_tf, f"BertFor{kind}" if kind else "BertModel")
     folder = descendants.save_model(tmp_path / "model", family, model_class, format="huggingface", **arguments)
@@ -78,7 +76,6 @@ def both(request, tmp_path):
 
 
 def steps(parameters, loss_of, count=2):
-    """The losses of so many steps of gradient descent."""
     optimizer, losses = torch.optim.SGD(parameters, RATE), []
     for _ in range(count):
         optimizer.zero_grad()
@@ -100,7 +97,6 @@ def same(ours, theirs):
 
 
 def run_both(found, train, theirs, their_inputs):
-    """Outputs before, losses of two steps, outputs after, each compared."""
     logits = ["start_logits", "end_logits"] if hasattr(theirs, "qa_outputs") else ["logits"]
     found["model"].config.span_dropout = 0.0  # of DistilBERT's answers
     names = their_inputs.keys() & {"labels", *found.get("positions", ())}

@@ -18,8 +18,10 @@ import zipfile
 
 import numpy as np
 import pytest
-from helpers.pages import PAGES
-from helpers.paths import GOLDEN, ROOT
+from helpers.descendants import save_model
+from helpers.paths import PAGES, ROOT
+
+import bert_tf
 
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 
@@ -65,7 +67,6 @@ def run_notebook(name: str, folder: pathlib.Path, parameters: dict, expressions:
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=[path.stem for path in NOTEBOOKS])
 def test_form(path):
-    """Notebooks have no outputs, are valid, install the project first, have parameters, and import names that exist."""
     nbformat = pytest.importorskip("nbformat", reason="nbformat comes with tf-models-official")
     text = path.read_text(encoding="utf-8")
     nbformat.validate(nbformat.reads(text, as_version=4))
@@ -135,21 +136,9 @@ def test_look_inside(pretrained, tmp_path):
     assert values["bars"] == values["probabilities"]
 
 
-def write_small_model(folder: pathlib.Path, kind: str = "BertForPreTraining", **form) -> None:
-    import keras
-
-    import bert_tf
-
-    keras.utils.set_random_seed(1)
-    sizes = {"hidden_size": 64, "num_attention_heads": 2, "intermediate_size": 128, "num_hidden_layers": 1}
-    model = getattr(bert_tf, kind)(bert_tf.BertConfig(vocab_size=30522, **sizes), seed=1)
-    model.build()
-    model.save_pretrained(str(folder), vocab_file=str(GOLDEN / "vocab.txt"), do_lower_case=True, **form)
-
-
 @pytest.mark.slow
 def test_find_similar_sentences(tmp_path):
-    write_small_model(tmp_path / "model")
+    save_model(tmp_path / "model", "bert", bert_tf.BertForPreTraining)
     places = [f"In {1800 + number} the {place} of the town was known." for number, place in enumerate(_PLACES)]
     text = [*places, "Nobody who saw it forgot it again.", "nobody who saw it FORGOT it again.", "Too short."]
     (tmp_path / "tales.txt").write_text("\n".join(text) + "\n")
@@ -164,7 +153,7 @@ def test_find_similar_sentences(tmp_path):
 
 @pytest.mark.slow
 def test_train_on_your_domain(tmp_path):
-    write_small_model(tmp_path / "model")
+    save_model(tmp_path / "model", "bert", bert_tf.BertForPreTraining)
     tales = (f"The {place} stood in zorbland. In {year} it fell." for year in range(80) for place in _PLACES)
     (tmp_path / "tales.jsonl").write_text("".join(json.dumps({"text": tale}) + "\n" for tale in tales))
     given = {"TEXT": "tales.jsonl", "MODEL_DIR": "model", "MASKED": ["The farm stood in [MASK]."]}
@@ -179,7 +168,7 @@ def test_train_on_your_domain(tmp_path):
 
 @pytest.mark.slow
 def test_ask_questions(tmp_path):
-    write_small_model(tmp_path / "model", "BertForQuestionAnswering", format="huggingface")
+    save_model(tmp_path / "model", "bert", bert_tf.BertForQuestionAnswering, format="huggingface")
     context = "It is known that the house was sold by Ada in 1840. The house was new. Ben had seen it."
     given = {"MODEL_URL": (tmp_path / "model").as_uri(), "CONTEXT": context, "QUESTIONS": ["Who?", "When?"]}
     expressions = {"first": "answer", "answers": "answers", "long": "found", "text": "long_text"}
@@ -209,7 +198,7 @@ def reviews(tmp_path_factory):
     folder = tmp_path_factory.mktemp("reviews")
     archive, model = folder / "reviews.tar.gz", folder / "small_model.zip"
     write_archive(archive)
-    write_small_model(folder / "unpacked", format="tf1")
+    save_model(folder / "unpacked", "bert", bert_tf.BertForPreTraining, format="tf1")
     with zipfile.ZipFile(model, "w") as packed:
         for file in (folder / "unpacked").iterdir():
             packed.write(file, file.name)

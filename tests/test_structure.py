@@ -5,17 +5,18 @@ Every import counts, including those inside functions: a deferred import is stil
 
 import ast
 import functools
+import graphlib
 import importlib.metadata
 import json
 import pathlib
 import re
 import subprocess
 import sys
+from collections.abc import Iterable
 
 import mutants
 import pytest
-from helpers.pages import PAGES
-from helpers.paths import GOLDEN, ROOT, TESTS
+from helpers.paths import GOLDEN, PAGES, ROOT, TESTS
 
 # Packages of bert_tf in each layer, from the bottom up. A module imports from its own package and from lower layers.
 FLOORS = (
@@ -67,6 +68,12 @@ def imports_of(path: pathlib.Path) -> list[tuple[int, str, str | None]]:
     return found
 
 
+def names_imported_by(node: ast.AST) -> list[str]:
+    """Modules and `module.name`s."""
+    names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+    return names + ([f"{node.module}.{alias.name}" for alias in node.names] if isinstance(node, ast.ImportFrom) else [])
+
+
 def package_of(module: str) -> str:
     return module.split(".")[1]
 
@@ -98,20 +105,7 @@ def test_there_is_no_circle():
         for module, path in MODULES.items()
         if module not in DOORS
     }
-    done, on_the_way = set(), []
-
-    def visit(module: str) -> None:
-        assert module not in on_the_way, " -> ".join([*on_the_way[on_the_way.index(module) :], module])
-        if module in done:
-            return
-        on_the_way.append(module)
-        for imported in sorted(graph.get(module, ())):
-            visit(imported)
-        on_the_way.pop()
-        done.add(module)
-
-    for module in graph:
-        visit(module)
+    graphlib.TopologicalSorter(graph).prepare()  # its error names the circle
 
 
 def test_private_names_stay_in_their_module():
@@ -119,15 +113,14 @@ def test_private_names_stay_in_their_module():
     for module, path in {**MODULES, **SCRIPTS}.items():
         tree = parsed(path.read_text(encoding="utf-8"))
         imported = imports_of(path)
-        wrong += [
-            f"{module}:{line} takes {name} from {whole}" for line, whole, name in imported if (name or "")[:1] == "_"
-        ]
-        aliases = set()
-        for node in ast.walk(tree):
-            if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "bert_tf":
-                for alias in node.names:
-                    if f"{node.module}.{alias.name}" in MODULES:
-                        aliases.add(alias.asname or alias.name)
+        wrong += [f"{module}:{line} takes {name} from {whole}" for line, whole, name in imported if f"{name}"[0] == "_"]
+        aliases = {
+            alias.asname or alias.name
+            for node in ast.walk(tree)
+            if isinstance(node, ast.ImportFrom)
+            for alias in node.names
+            if f"{node.module}.{alias.name}" in MODULES
+        }
         for node in ast.walk(tree):
             private = isinstance(node, ast.Attribute) and node.attr.startswith("_") and not node.attr.startswith("__")
             if private and isinstance(node.value, ast.Name) and node.value.id in aliases:
@@ -168,9 +161,7 @@ def test_requirements_are_what_is_imported():
     for module, path in {**MODULES, **SCRIPTS}.items():
         tree = parsed(path.read_text(encoding="utf-8"))
         for node in ast.walk(tree):
-            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-            names += [node.module] if isinstance(node, ast.ImportFrom) else []
-            for name in names:
+            for name in names_imported_by(node):
                 top = name.split(".")[0]
                 if top in sys.stdlib_module_names or top in ("bert_tf", "_typeshed") or top in SCRIPTS:
                     continue
@@ -201,29 +192,20 @@ def strings_of(path: pathlib.Path) -> list[tuple[int, str]]:
     return [(node.lineno, node.value) for node in strings if node not in docstrings]
 
 
+def saying(pattern: str, modules: Iterable[str]) -> list[str]:
+    strings = ((module, *said) for module in modules for said in strings_of(MODULES[module]))
+    return [f"{module}:{line} says {string!r}" for module, line, string in strings if re.search(pattern, string)]
+
+
 def test_special_tokens_are_the_tokenizers():
     """Rows, padding and continuations come from the `Tokenizer`, since they differ between families."""
-    tokens = ("##", "[CLS]", "[SEP]", "[MASK]", "[PAD]", "[UNK]")
-    wrong = [
-        f"{module}:{line} says {string!r}"
-        for module, path in MODULES.items()
-        if not module.startswith("bert_tf.text.") and module not in DOORS  # which describe the names in words
-        for line, string in strings_of(path)
-        if any(token in string for token in tokens)
-    ]
-    assert not wrong, "\n".join(wrong)
+    others = [name for name in MODULES.keys() - DOORS if not name.startswith("bert_tf.text.")]
+    assert saying(r"##|\[(CLS|SEP|MASK|PAD|UNK)\]", others) == []
 
 
 def test_names_of_variables_are_the_familys():
-    wrong = [
-        f"{module}:{line} says {string!r}"
-        for module, path in MODULES.items()
-        # ALBERT's original has BERT's scope.
-        if module != "bert_tf.families.albert"
-        for line, string in strings_of(path)
-        if re.search(r"(?<!google-)\bbert/", string)
-    ]
-    assert not wrong, "\n".join(wrong)
+    others = MODULES.keys() - {"bert_tf.families.albert"}  # ALBERT's original has BERT's scope
+    assert saying(r"(?<!google-)\bbert/", others) == []
 
 
 def test_planted_faults_are_where_code_and_tests_are():
@@ -280,10 +262,8 @@ def test_private_foundations_have_a_module_each():
     importers = {name: set() for name in PRIVATE_FOUNDATIONS}
     for module, path in {**MODULES, **SCRIPTS}.items():
         for node in ast.walk(parsed(path.read_text(encoding="utf-8"))):
-            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-            names += [f"{node.module}.{alias.name}" for alias in node.names] if isinstance(node, ast.ImportFrom) else []
             for foundation in importers:
-                if any(f"{name}.".startswith(f"{foundation}.") for name in names):
+                if any(f"{name}.".startswith(f"{foundation}.") for name in names_imported_by(node)):
                     importers[foundation].add(module)
     assert {name: extra for name, modules in importers.items() if (extra := modules - PRIVATE_FOUNDATIONS[name])} == {}
 

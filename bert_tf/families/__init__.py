@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from bert_tf.families import albert, bert, distilbert, electra, roberta, xlm_roberta
 from bert_tf.families.config import BertConfig
 from bert_tf.families.family import Family
-from bert_tf.system.checks import check_model_type
+from bert_tf.system.hub import check_model_type
 from bert_tf.text.tokenizer import Tokenizer
 
 FAMILIES = (

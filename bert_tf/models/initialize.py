@@ -13,10 +13,9 @@ from bert_tf.families import FAMILIES, is_encoder_variable
 from bert_tf.families.family import is_model_variable
 from bert_tf.models import layers
 from bert_tf.store import variable_names
-from bert_tf.store.description import read_head
 from bert_tf.store.open import open_weights
 from bert_tf.store.tensor_files import Weights, incomplete
-from bert_tf.system.hub import path_of
+from bert_tf.system import hub
 from bert_tf.system.messages import abbreviated_list
 
 # The attribute of a model that has the variables its weights lacked, with the checksums of their random values.
@@ -185,7 +184,7 @@ def load_weights(model: keras.Model, checkpoint: str) -> Initialization:
 
     checkpoint: a prefix such as `uncased_L-12_H-768_A-12/bert_model.ckpt`, a weight file, a directory or a name.
     """
-    return initialize_model(model, weights_for(model, path_of(checkpoint, read_head)), depth=4)
+    return initialize_model(model, weights_for(model, hub.local(checkpoint)), depth=4)
 
 
 def _without_pooler(names: Iterable[str], unread: tuple[str, ...] = ()) -> list[str]:

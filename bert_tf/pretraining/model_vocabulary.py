@@ -23,7 +23,7 @@ from bert_tf.text.characters import TOKENIZER
 from bert_tf.text.library_tokenizer import MERGES, ByteBpeTokenizer
 from bert_tf.text.sentence_piece import KoBertTokenizer
 from bert_tf.text.tokenizer import Tokenizer
-from bert_tf.text.tokenizer_files import Casing, find_model, is_there, read_casing, resolve_casing
+from bert_tf.text.tokenizer_files import Casing, find_model, read_casing, resolve_casing
 from bert_tf.text.wordpiece import ElectraTokenizer, FullTokenizer
 
 Summaries = Mapping[str, Mapping[str, dict]]  # flag -> `summaries_of` the records that it names
@@ -190,7 +190,7 @@ def vocabulary_sha256(vocab_file: str) -> str:
         other = find_model(list_folder(vocab_file))
     elif kind is ByteBpeTokenizer and not isinstance(read_json(vocab_file).get("model"), dict):
         other = posixpath.join(directory, MERGES)  # which a tokenizer.json has in it
-    if other and is_there(other):
+    if other and exists(other):
         digest = hashlib.sha256(f"{digest} {file_sha256(other)}".encode()).hexdigest()
     if vocab_file.endswith(TOKENIZER):
         return digest

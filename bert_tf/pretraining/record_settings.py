@@ -3,7 +3,7 @@
 import dataclasses
 import math
 
-from bert_tf.store.description import read_head, vocabulary_in
+from bert_tf.store.description import vocabulary_in
 from bert_tf.system.declare import (
     ORIGINAL,
     REQUIRED,
@@ -41,7 +41,6 @@ class RecordSettings:
         "The vocabulary the model is, or will be, trained with: a vocab.txt with one word piece per line (BERT, "
         "DistilBERT, ELECTRA), a SentencePiece .model (ALBERT), a vocab.json with merges.txt beside it (RoBERTa), or "
         "the tokenizer.json of any of them; or the name of a model on the hub, klue/bert-base.",
-        model_check=read_head,
         model_file=vocabulary_in,
     )
     do_lower_case: bool | None = setting(

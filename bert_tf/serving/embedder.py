@@ -15,7 +15,7 @@ from bert_tf.data.token_rows import TokenRows, rows_of_texts
 from bert_tf.serving.predictor import Answerer
 from bert_tf.serving.text_index import TextIndex, normalize_for, normalized
 from bert_tf.store.description import SIMILARITIES
-from bert_tf.store.open import open_model
+from bert_tf.store.open import open_encoder
 from bert_tf.system.checks import check_integer, list_of_strings, true_or_false
 
 if TYPE_CHECKING:
@@ -40,8 +40,6 @@ class Embedder(Answerer):
       pooling: of the encoder's outputs for all tokens the "mean" or, in each dimension, the "max"; or that for the
         first token, "cls". Default: what the directory says, else "mean".
       max_seq_length: longer texts lose their last tokens. Default: what the directory says, else the model's maximum.
-      batch_size: texts computed together. On a CPU several batches are computed at once; with the environment variable
-        TF_NUM_INTRAOP_THREADS=1, set before TensorFlow is imported, each has a core of its own, which is faster.
       options: as for `Predictor`. Vectors in "bfloat16" are right to about 2 decimals.
 
     Raises:
@@ -59,14 +57,13 @@ class Embedder(Answerer):
         *,
         pooling: str | None = None,
         max_seq_length: int | None = None,
-        batch_size: int = 32,
         **options,
     ):
-        opened = open_model(path, for_vectors=True, or_export=True)
+        opened = open_encoder(path, or_export=True)
         if pooling and opened.export and not opened.is_onnx:
             raise ValueError(f"pooling={pooling}: what an export computes is decided when it is written")
         self.settings = opened.sentences
-        super().__init__(opened, batch_size, pooling=pooling or self.settings.pooling, **options)
+        super().__init__(opened, pooling=pooling or self.settings.pooling, **options)
         if self.export:
             self.max_seq_length = self.length(max_seq_length)
             self.size = self.export.description["signatures"]["embed"]["outputs"]["vector"][1][-1]

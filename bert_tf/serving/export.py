@@ -24,7 +24,7 @@ from bert_tf.serving.graph_inputs import TextEncoder
 from bert_tf.serving.graph_ner import ServedTagger
 from bert_tf.serving.graph_squad import ServedQuestionAnswering
 from bert_tf.store.description import read_settings
-from bert_tf.store.open import EXPORT_FILE, GRAPH_FILE, ONNX_FILES, OpenedModel, open_model
+from bert_tf.store.open import EXPORT_FILE, GRAPH_FILE, ONNX_FILES, OpenedModel, open_encoder, open_model
 from bert_tf.store.save import files_in
 from bert_tf.system import storage
 from bert_tf.system.example_bytes import field
@@ -120,7 +120,7 @@ def open_for(model_dir: str | OpenedModel, task: str | None) -> OpenedModel:
     if isinstance(model_dir, OpenedModel):
         return model_dir
     part = task_models.BertForMaskedLM.part if task == "masked_lm" else None
-    return open_model(model_dir, part=part, for_vectors=task == "encoder")
+    return open_encoder(model_dir) if task == "encoder" else open_model(model_dir, part=part)
 
 
 def create_served_model(

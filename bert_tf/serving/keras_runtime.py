@@ -37,6 +37,8 @@ class KerasModel:
     task, pooling: see `onnx_runtime.OpenedOnnxModel`. dtype: "float32" or "bfloat16".
     """
 
+    rows_at_once = 32
+
     def __init__(self, opened: OpenedModel, task: str, *, dtype: str = "float32", pooling: str | None = None):
         policy = "mixed_bfloat16" if dtype == "bfloat16" else dtype
         self.model = _CLASSES[task].from_pretrained(opened, trained=True, dtype=policy)

@@ -25,6 +25,8 @@ class Export:
     trust: load it whatever ops it has; for exports of your own or of someone you trust like your own code.
     """
 
+    rows_at_once = 32
+
     def __init__(self, directory: str, trust: bool = False):
         import tensorflow_text  # noqa: F401  registers its ops
 

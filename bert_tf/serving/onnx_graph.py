@@ -201,7 +201,7 @@ class EncoderGraph(Graph):
         x = self.rows(word_table(config.model_type), ids)
         if config.type_vocab_size:
             x = self.op("Add", x, self.op("Gather", self.weight(f"{scope}/token_type_embeddings"), segments))
-        table, first = self.weight(f"{scope}/position_embeddings"), self.constant([config.first_position], np.int64)
+        table = self.weight(f"{scope}/position_embeddings")
         if config.padding_has_a_position:
             real = self.op("Not", self.op("Equal", ids, self.constant(config.pad_token_id, np.int32)))
             real = self.cast(real, "int32")
@@ -209,6 +209,7 @@ class EncoderGraph(Graph):
             numbers = self.op("Add", numbers, self.constant(config.first_position - 1, np.int32))
             positions = self.op("Gather", table, numbers)
         else:
+            first = self.constant([config.first_position], np.int64)
             last = self.op("Add", first, self.size(ids, 1))
             positions = self.op("Slice", table, first, last, self.constant([0], np.int64))
         x = self.norm(self.op("Add", x, positions), scope)

@@ -32,6 +32,8 @@ class _Session:
     threads: that compute a batch; None: one for each core.
     """
 
+    rows_at_once = 8
+
     def keep_matrices(self) -> None:
         """Nothing: the weights are constants of every graph; see `KerasModel`."""
 

@@ -8,13 +8,13 @@ import numpy as np
 
 from bert_tf.data import token_rows
 from bert_tf.data.token_rows import TokenRows
-from bert_tf.store.open import OpenedModel, open_model
+from bert_tf.store.open import OpenedModel, open_answerer
 from bert_tf.system.checks import check_integer, check_list, missing_packages, true_or_false
 from bert_tf.system.messages import naming_flag, progress_bar, warn_once
 from bert_tf.system.workers import has_gpu, mapped_in_order
 from bert_tf.tasks import rows as task_rows
 from bert_tf.tasks.classification import metrics as classification_metrics
-from bert_tf.tasks.classification.data import task_of, trained_on_pairs
+from bert_tf.tasks.classification.data import task_of
 from bert_tf.tasks.rows import InputExample, Task
 from bert_tf.tasks.table import check_task, choose_max_seq_length
 
@@ -23,7 +23,7 @@ _SECONDS_WITHOUT_PROGRESS = 5
 
 RUNTIMES = ("onnxruntime", "tensorflow")
 DTYPES = ("float32", "int8", "bfloat16")  # the first two of ONNX Runtime, the others of TensorFlow
-OPTIONS = ("runtime", "dtype", "threads", "trust")  # of all answerers, see `Predictor`
+OPTIONS = ("batch_size", "runtime", "dtype", "threads", "trust")  # of all answerers, see `Predictor`
 
 
 class Answerer:
@@ -46,6 +46,7 @@ class Answerer:
 
     tasks: tuple[str, ...]
     action: str
+    rows_of_item = 1  # that the model computes, about
     shows_progress: bool | None = None  # None: if it takes long
     # Warns about given texts, once in a process, whatever model they are given to.
     warn = staticmethod(functools.partial(warn_once, "given texts"))
@@ -53,8 +54,8 @@ class Answerer:
     def __init__(
         self,
         path: str | OpenedModel,
-        batch_size: int,
         *,
+        batch_size: int | None = None,
         runtime: str | None = None,
         dtype: str | None = None,
         threads: int | None = None,
@@ -62,8 +63,8 @@ class Answerer:
         pooling: str | None = None,
     ):
         true_or_false(trust=trust)
-        opened = path if isinstance(path, OpenedModel) else open_model(path, or_export=True)
-        self.path, self.batch_size = opened.path, batch_size
+        opened = path if isinstance(path, OpenedModel) else open_answerer(path)
+        self.path = opened.path
         self.export = self.tokenizer = self.files = self.runtime = self.model = None
         if opened.export and (runtime or dtype):
             raise ValueError(f"runtime={runtime}, dtype={dtype}: what an export computes is decided when it is written")
@@ -93,6 +94,8 @@ class Answerer:
 
                 self.runtime = KerasModel(opened, self.tasks[0], dtype=dtype or "float32", pooling=pooling)
                 self.model = self.runtime.model
+        at_once = (self.runtime or self.export).rows_at_once // self.rows_of_item
+        self.batch_size = at_once if batch_size is None else batch_size
 
     def length(self, given: int | None) -> int:
         if not self.export:
@@ -194,8 +197,9 @@ class Predictor(Answerer):
         export_saved_model.py wrote (the directory of versions, or one of them).
       max_seq_length: longer texts lose their last tokens, or are read in windows if the model was trained to. Default:
         the length of training, if known, else the model's maximum.
-      batch_size: texts computed together.
       options:
+        batch_size: texts computed together, those of like length. Default: 8 by ONNX Runtime, so that a batch stays in
+          the caches of a processor; else 32.
         runtime: "onnxruntime", which computes without TensorFlow, or "tensorflow". Default: the first, where it is
           installed and there is no GPU.
         dtype: "float32"; "int8", twice as fast, for ONNX Runtime; or "bfloat16", for TensorFlow.
@@ -212,8 +216,8 @@ class Predictor(Answerer):
     tasks = ("classification", "regression")
     action = "predict"
 
-    def __init__(self, path: str, *, max_seq_length: int | None = None, batch_size: int = 32, **options):
-        super().__init__(path, batch_size, **options)
+    def __init__(self, path: str, *, max_seq_length: int | None = None, **options):
+        super().__init__(path, **options)
         self.max_seq_length = self.length(max_seq_length)
         if self.export:
             labels = tuple(self.export.description["labels"])
@@ -227,7 +231,7 @@ class Predictor(Answerer):
             with naming_flag(self.path):
                 self._gives_probability = self.task.is_regression and head.gives_probability()
             self.windows = task_rows.windows_of_model(head, self.tokenizer, self.max_seq_length)
-            self._pairs = trained_on_pairs(self.path)
+            self._pairs = head.pairs
         self.labels = list(self.task.labels or ())
 
     def logits(self, texts: Sequence[str | tuple[str, str] | Mapping[str, str]]) -> np.ndarray:

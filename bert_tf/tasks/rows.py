@@ -70,10 +70,6 @@ class Split:
     skip_short_rows: bool = False
     table: TableSettings | None = None
 
-    @property
-    def columns(self) -> tuple[Column | None, ...]:
-        return self.text_a, self.text_b, *(self.label if isinstance(self.label, tuple) else (self.label,))
-
 
 @dataclasses.dataclass(frozen=True)
 class Task:

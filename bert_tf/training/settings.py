@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from bert_tf.data.tables import FileSettings
 from bert_tf.families.recipe import OPTIMIZER, SEARCHED, OptimizerSettings, Values, grid_points
-from bert_tf.store.description import check_weights, read_head, vocabulary_in
+from bert_tf.store.description import check_weights, vocabulary_in
 from bert_tf.system.checks import check_file, check_output_dir, check_tf_config
 from bert_tf.system.declare import (
     ORIGINAL,
@@ -42,7 +42,7 @@ class ModelSettings:
         "TensorFlow Hub. Ignored once output_dir has a checkpoint.",
         heading=ORIGINAL,
         check=check_weights,
-        model_check=read_head,
+        is_model=True,
         on_card=False,
     )
     bert_config_file: str | None = setting(
@@ -53,7 +53,6 @@ class ModelSettings:
         "The model's vocabulary: a vocab.txt, a tokenizer.json, a SentencePiece model, or a vocab.json beside its "
         "merges.txt. If unset, the one beside --init_checkpoint.",
         check=check_file,
-        model_check=read_head,
         model_file=vocabulary_in,
         on_card=False,
     )

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from absl import logging
 
 from bert_tf.store import head_config
-from bert_tf.store.description import check_weights, read_head
+from bert_tf.store.description import check_weights
 from bert_tf.store.head_config import HeadConfig
 from bert_tf.store.open import OpenedModel, open_model
 from bert_tf.system.declare import changeable_setting, non_default_settings, setting, setting_group, value_of
@@ -31,7 +31,7 @@ class TeacherSettings:
         "outputs this one also learns.",
         heading=DISTILLATION,
         check=check_weights,
-        model_check=read_head,
+        is_model=True,
         on_card=True,
     )
     student_layers: list[str] | None = setting(

@@ -4,7 +4,6 @@ import dataclasses
 import json
 import os
 import shutil
-import sys
 
 import ml_dtypes
 import numpy as np
@@ -12,9 +11,9 @@ import pytest
 import safetensors.numpy
 import tensorflow as tf
 from helpers import warm
-from helpers.converted import equal_to_transformers
-from helpers.pages import blocks
-from helpers.paths import TESTS
+from helpers.converted import assert_same_bits, equal_to_transformers
+from helpers.paths import blocks, directory_of
+from helpers.script_cases import command_of, weights_of
 from helpers.tiny import TINY_CONFIG
 
 from bert_tf import BertConfig, BertForMaskedLM, BertForPreTraining, BertModel, FullTokenizer, create_optimizer
@@ -29,17 +28,6 @@ FORMATS = ("tf1", "huggingface", "bert_tf")
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"] + [f"[unused{i}]" for i in range(1, 4)]
 PIECES += [chr(97 + i) for i in range(26)] + ["##" + chr(97 + i) for i in range(26)]
 PIECES += [f"word{i}" for i in range(100 - len(PIECES))]
-
-
-def tensors_of(path) -> dict:
-    weights = open_weights(str(path))
-    return {name: weights[name] for name in weights}
-
-
-def assert_same_bytes(actual, expected):
-    assert set(actual) == set(expected)
-    for name, value in expected.items():
-        assert actual[name].dtype == value.dtype and actual[name].tobytes() == value.tobytes(), name
 
 
 @pytest.fixture(scope="module")
@@ -69,8 +57,8 @@ def test_every_format_and_back(source, tmp_path, format):
     assert "Adam moments and global_step of the source are left out; --with_optimizer carries them." in there.notes
     back = convert.convert(str(tmp_path / "there"), str(tmp_path / "back"), "tf1")
     assert back.weights.format == format
-    expected = {name: value for name, value in tensors_of(source).items() if is_model_variable(name)}
-    assert_same_bytes(tensors_of(tmp_path / "back"), expected)
+    expected = {name: value for name, value in weights_of(source).items() if is_model_variable(name)}
+    assert_same_bits(weights_of(tmp_path / "back"), expected)
     files = {"bert_config.json", "vocab.txt", "tokenizer_config.json"}
     assert files < set(back.written.files)
     for name in ("bert_config.json", "vocab.txt"):
@@ -93,7 +81,7 @@ def test_every_format_and_back(source, tmp_path, format):
 def test_optimizer_state_both_ways(source, tmp_path, format):
     report = convert.convert(str(source), str(tmp_path / "there"), format, with_optimizer=True)
     assert not any("--with_optimizer" in note for note in report.notes)
-    assert_same_bytes(tensors_of(tmp_path / "there"), tensors_of(source))
+    assert_same_bits(weights_of(tmp_path / "there"), weights_of(source))
     if format == "tf1":  # runs of the original and of this project resume from such a directory
         assert tf.train.latest_checkpoint(str(tmp_path / "there")).endswith("model.ckpt-7")
         assert open_weights(str(tmp_path / "there"))["global_step"].dtype == np.int64
@@ -102,7 +90,7 @@ def test_optimizer_state_both_ways(source, tmp_path, format):
 @pytest.mark.parametrize("head", ["bert_model", "classifier", "squad"])
 def test_golden_checkpoints_through_every_format(golden, tmp_path, head):
     prefix = str(golden / "model" / "config1" / f"{head}.ckpt")
-    original = tensors_of(prefix)
+    original = weights_of(prefix)
     for format in ("huggingface", "bert_tf"):
         target = tmp_path / format
         report = convert.convert(prefix, str(target), format)
@@ -110,12 +98,12 @@ def test_golden_checkpoints_through_every_format(golden, tmp_path, head):
         expected = {name: value for name, value in original.items() if not without or "/pooler/" not in name}
         if without:
             assert "The pooler is left out: BertForQuestionAnswering has none." in report.notes
-        assert_same_bytes(tensors_of(target), expected)
+        assert_same_bits(weights_of(target), expected)
 
 
 def expected_rows(source, words: dict[str, list[str]]):
     """Each row is the mean of the pieces that a word was split into, in the word table and the bias."""
-    old = tensors_of(source)
+    old = weights_of(source)
     ids = [[PIECES.index(piece) for piece in pieces] for pieces in words.values()]
     tables = ("bert/embeddings/word_embeddings", "cls/predictions/output_bias")
     return {name: np.stack([old[name][row].mean(0, dtype=np.float64) for row in ids]) for name in tables}
@@ -123,12 +111,11 @@ def expected_rows(source, words: dict[str, list[str]]):
 
 def test_words_are_added_as_run_domain_does(source, tmp_path):
     (tmp_path / "words.txt").write_text("abc\nword3\nkub\n")  # one of them is known
-    report = convert.convert(
-        str(source), str(tmp_path / "larger"), "bert_tf", add_tokens=str(tmp_path / "words.txt"), with_optimizer=True
-    )
+    options = {"add_tokens": str(tmp_path / "words.txt"), "with_optimizer": True}
+    report = convert.convert(str(source), str(tmp_path / "larger"), "bert_tf", **options)
     assert open_model(str(tmp_path / "larger")).config.vocab_size == 102
     assert FullTokenizer.from_pretrained(str(tmp_path / "larger")).encode("abc Kub") == [100, 101]
-    old, new = tensors_of(source), tensors_of(tmp_path / "larger")
+    old, new = weights_of(source), weights_of(tmp_path / "larger")
     for name, rows in expected_rows(source, {"abc": ["a", "##b", "##c"], "kub": ["k", "##u", "##b"]}).items():
         np.testing.assert_array_equal(new[name][:100], old[name])
         np.testing.assert_allclose(new[name][100:], rows, rtol=1e-6)
@@ -143,7 +130,7 @@ def test_the_lines_of_the_page_add_words_and_positions(source, tmp_path, monkeyp
     exec(program.replace('"kubernetes"', '"abc"'), {})
     config = open_model("my_bert").config
     assert (config.vocab_size, config.max_position_embeddings) == (101, 64)
-    new = tensors_of("my_bert")
+    new = weights_of("my_bert")
     for name, rows in expected_rows(source, {"abc": ["a", "##b", "##c"]}).items():
         np.testing.assert_allclose(new[name][100:], rows, rtol=1e-5)
     np.testing.assert_array_equal(*np.split(new["bert/embeddings/position_embeddings"], 2))
@@ -151,11 +138,8 @@ def test_the_lines_of_the_page_add_words_and_positions(source, tmp_path, monkeyp
 
 
 def test_files_that_are_there(source, tmp_path):
-    """They go all together, and never those of the source or of a run."""
     target = tmp_path / "target"
-    target.mkdir()
-    for name in ("vocab.txt", "notes.txt"):
-        (target / name).write_text("mine")
+    directory_of(target, vocab__txt="mine", notes__txt="mine")
     half = target / f"{storage.PRIVATE}of_a_killed_process"
     half.mkdir()
     os.utime(half, (0, 0))
@@ -180,7 +164,6 @@ def test_files_that_are_there(source, tmp_path):
 
 
 def test_heads_without_their_usual_company(tmp_path):
-    """A masked-LM head beside a pooler to Hugging Face, and without one to the original's format."""
     model = BertForMaskedLM(BertConfig.from_dict({**TINY_CONFIG, "max_position_embeddings": 64}))
     model.build()
     model.save_pretrained(str(tmp_path / "hf"), format="huggingface")
@@ -189,7 +172,7 @@ def test_heads_without_their_usual_company(tmp_path):
     (tmp_path / "hf" / "model.safetensors").unlink()
     safetensors.numpy.save_file(tensors, str(tmp_path / "hf" / "model.safetensors"), {"format": "pt"})
     convert.convert(str(tmp_path / "hf"), str(tmp_path / "tf1"), "tf1")
-    assert not any(name.startswith("bert/pooler") for name in tensors_of(tmp_path / "tf1"))
+    assert not any(name.startswith("bert/pooler") for name in weights_of(tmp_path / "tf1"))
 
 
 def test_half_precision_is_written_as_float32(tmp_path):
@@ -200,7 +183,7 @@ def test_half_precision_is_written_as_float32(tmp_path):
     safetensors.numpy.save_file(tensors, str(path), {"format": "pt"})
     report = convert.convert(str(tmp_path / "hf"), str(tmp_path / "tf1"), "tf1")
     assert any("half precision; its values are written as float32" in note for note in report.notes)
-    assert all(value.dtype == np.float32 for value in tensors_of(tmp_path / "tf1").values())
+    assert all(value.dtype == np.float32 for value in weights_of(tmp_path / "tf1").values())
 
 
 @pytest.mark.parametrize("change", ["another value", "a lost tensor", "a lost moment"])
@@ -222,9 +205,8 @@ def test_what_reads_back_otherwise_is_an_error_and_not_written(source, tmp_path,
 
 
 def test_the_script(source, tmp_path):
-    command = [sys.executable, "-m", "convert_checkpoint", f"--from={source}", f"--to={tmp_path / 'hf'}"]
-    command += ["--format=huggingface", f"--report_file={tmp_path / 'report.txt'}"]
-    result = warm.run(command, cwd=TESTS.parent, capture_output=True, text=True, check=False)
+    flags = {"from": source, "to": tmp_path / "hf", "format": "huggingface", "report_file": tmp_path / "report.txt"}
+    result = warm.run(command_of("convert_checkpoint", flags), capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
     assert (tmp_path / "report.txt").read_text() == result.stdout
     assert "bert/pooler/dense/kernel" in result.stdout and "bert.pooler.dense.weight" in result.stdout

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 from helpers import warm
-from helpers.paths import ROOT
+from helpers.paths import ROOT, directory_of
 from helpers.slow import exhaustive, slow
 
 from bert_tf.pretraining.documents import to_text
@@ -18,7 +18,6 @@ OFTEN = ("electra", "distilbert")  # of the descendants
 
 
 def run(output_dir, *arguments):
-    """What a demo prints, and its results."""
     command = [sys.executable, "-m", "demo", f"--output_dir={output_dir}", *arguments]
     environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2", "PYTHONPATH": str(ROOT)}
     result = warm.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
@@ -92,8 +91,7 @@ def test_demo_with_text_of_another_script(tmp_path):
 def test_claim_output_dir(tmp_path, capsys):
     """A demo goes on or is replaced; a folder of anything else is left as it is."""
     mine, output = tmp_path / "mine", tmp_path / "output"
-    mine.mkdir()
-    (mine / "letter").write_text("precious")
+    directory_of(mine, letter="precious")
     for state in (None, "{}", "[]", '{"settings": {}, "finished": true}', "[" * 50_000, "torn"):
         if state:
             (mine / "demo.json").write_text(state)
@@ -172,7 +170,6 @@ def test_module_sentences(tmp_path):
 
 @pytest.mark.slow
 def test_docstring_documents():
-    """Repeatable, without repeated sentences, and about as long as requested."""
     documents = sample_text.docstring_documents(100_000, show_progress=False)
     assert documents == sample_text.docstring_documents(100_000, show_progress=False)
     assert 100_000 <= len(to_text(documents)) < 200_000

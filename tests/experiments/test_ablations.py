@@ -17,32 +17,24 @@ import pytest
 from absl import flags
 from helpers import warm
 from helpers.descendants import save_model
-from helpers.paths import GOLDEN, ROOT
+from helpers.paths import GOLDEN, ROOT, directory_of
 from helpers.script_cases import weights_of
 from helpers.slow import slow
 
 from bert_tf import BertForSequenceClassification, BertModel
 from bert_tf.families import config_of_size
-from experiments import (
-    ablation_grid,
-    ablation_tables,
-    distilled,
-    domain_texts,
-    families,
-    feature_based,
-    long_texts,
-    recipe_time,
-    script_runs,
-)
+from experiments import ablation_grid, ablation_tables, distilled, families, feature_based, long_texts, script_runs
 from experiments.ablation_grid import Pretraining, Settings
+from experiments.domain_texts import pairs_of_lines, write_texts
+from experiments.recipe_time import create_table, hours, phase_flops
 from experiments.script_runs import Run
 
 # Replacements of the scripts: they take no time, and count their starts.
 SCRIPT = """
 import os, sys
-flags = dict(part.lstrip("-").split("=", 1) for part in sys.argv[1:])
+name, flags = os.path.basename(__file__), dict(part.lstrip("-").split("=", 1) for part in sys.argv[1:])
 with open(os.path.join(os.path.dirname(__file__), "starts"), "a") as file:
-    file.write(os.path.basename(__file__) + " " + flags.get("output_dir", "") + chr(10))
+    print(name, flags.get("output_dir", ""), file=file)
 if os.environ.get("FAIL_IN", "nowhere") in flags.get("output_dir", ""):
     print("the last words")
     sys.exit(3)
@@ -53,7 +45,7 @@ if "output_dir" in flags:
         "run_pretraining.py": {kind + "_loss": 2.0, kind + "_accuracy": 0.25, "loss": 2.5, "global_step": 7},
         "run_squad.py": {"eval_f1": 12.5, "global_step": 9},
         "run_classifier.py": {"eval_accuracy": 0.75 + 0.01 * ("no_nsp" in flags["output_dir"]), "global_step": 9},
-    }[os.path.basename(__file__)]
+    }[name]
     if kind == "masked_lm" and flags.get("nsp") == "True":
         lines["next_sentence_accuracy"] = 0.625
     with open(os.path.join(flags["output_dir"], "eval_results.txt"), "w") as file:
@@ -155,8 +147,7 @@ def test_a_grid_is_run_once_and_goes_on(scripts, tmp_path, monkeypatch):
     assert len(starts(scripts)) == 10
     monkeypatch.delenv("FAIL_IN")
     results = script_runs.do_runs(runs, chosen.output_dir)
-    known = json.loads((GOLDEN / "flags.json").read_text())
-    assert all(run.flags.keys() <= known[run.script.removesuffix(".py")].keys() for run in runs)
+    check_flags(runs)
     # Five runs of data, eight of pre-training, nine of fine-tuning, four of SQuAD; nine were done.
     started = starts(scripts)
     assert len(results) == 26 and len(started) == 17
@@ -221,10 +212,8 @@ def test_the_last_bar_of_a_log_is_its_progress():
 def test_warnings_and_the_end_of_this_starts_log_are_repeated_once(tmp_path, caplog, monkeypatch):
     (tmp_path / "warns.py").write_text(WARNS)
     monkeypatch.setattr(script_runs, "SCRIPTS", tmp_path)
-    (tmp_path / "logs").mkdir()
-    for name in ("one", "two"):
-        line = "W1125 06:33:25.6 140062272501440 old.py:1] Of an earlier start.\n"
-        (tmp_path / "logs" / f"{name}.log").write_text(line)
+    line = "W1125 06:33:25.6 140062272501440 old.py:1] Of an earlier start.\n"
+    directory_of(tmp_path / "logs", one__log=line, two__log=line)
     with caplog.at_level(logging.WARNING):
         script_runs.do_runs([Run("one", "warns.py", {})], str(tmp_path))
     assert [record.getMessage() for record in caplog.records] == ["one: Only 3 training steps."]
@@ -269,7 +258,6 @@ script_runs.do_run(script_runs.Run("hanging", "hangs.py", {{}}), {place!r})
 
 @pytest.fixture
 def values(tmp_path):
-    """Flags of all experiments; files are in `tmp_path`."""
     folder = str(tmp_path)
     return types.SimpleNamespace(
         train_text="train.txt", heldout_text="heldout.txt", glue_dir=folder, sst2_dir=folder, novels_dir=folder,
@@ -333,12 +321,9 @@ def test_the_layers_are_the_teachers(tmp_path):
 
 
 def test_examples_of_the_dev_set(values, tmp_path):
-    for task, content in (
-        ("MRPC", "Quality\t#1 ID\t#2 ID\t#1 String\t#2 String\n1\t1\t2\tA text.\tIts pair.\n"),
-        ("SST-2", "sentence\tlabel\nA text.\t1\n"),
-    ):
-        (tmp_path / task).mkdir()
-        (tmp_path / task / "dev.tsv").write_text(content)
+    pairs = "Quality\t#1 ID\t#2 ID\t#1 String\t#2 String\n1\t1\t2\tA text.\tIts pair.\n"
+    directory_of(tmp_path / "MRPC", dev__tsv=pairs)
+    directory_of(tmp_path / "SST-2", dev__tsv="sentence\tlabel\nA text.\t1\n")
     assert distilled.dev_set(values, "MRPC") == [("A text.", "Its pair.")]
     assert distilled.dev_set(values, "SST-2") == ["A text."]
 
@@ -351,12 +336,11 @@ def test_long_texts_are_passages_of_one_document_with_a_review(values, tmp_path)
     (tmp_path / "dev.tsv").write_text("sentence\tlabel\nfine \t1\n")
     found = list(long_texts.passages([f"{values.novels_dir}/heldout.txt"], 5))
     assert found == [["One two three.", "Four five."], ["Six seven eight nine.", "Ten."]]
-    written = []
-    for _ in range(2):
-        long_texts.write_task(values)
-        written.append([(tmp_path / name).read_bytes() for name in ("train.csv", "dev.csv")])
-    assert written[0] == written[1]
-    lines = (tmp_path / "train.csv").read_text().splitlines()
+    long_texts.write_task(values)
+    written = [(tmp_path / name).read_bytes() for name in ("train.csv", "dev.csv")]
+    long_texts.write_task(values)
+    assert written == [(tmp_path / name).read_bytes() for name in ("train.csv", "dev.csv")]
+    lines = written[0].decode().splitlines()
     assert lines[0] == "text,label,place" and len(lines) == 7
     places = set()
     for line in lines[1:]:
@@ -379,8 +363,8 @@ def test_runs_differ_only_in_how_long_texts_are_read(values):
 
 def test_half_of_the_rows_follow():
     lines = [f"{number} " * 15 for number in range(300)]
-    pairs = domain_texts.pairs_of_lines(lines, 200, random.Random(1), "novel.txt")
-    assert pairs == domain_texts.pairs_of_lines(lines, 200, random.Random(1), "novel.txt")
+    pairs, again = (pairs_of_lines(lines, 200, random.Random(1), "novel.txt") for _ in range(2))
+    assert pairs == again
     assert all(lines.index(other) == lines.index(text) + 1 for text, other, label in pairs if label == "follows")
     assert 70 < sum(label == "follows" for *_, label in pairs) < 130
 
@@ -392,7 +376,7 @@ def test_texts_of_the_domain(values, tmp_path):
         (tmp_path / name).write_text("".join(f"{name}, {number}, " * 8 + "\n" for number in range(100)))
     values.squad_train_file = values.squad_dev_file = str(tmp_path / "squad.json")
     values.output_dir, values.num_train, values.num_dev = str(tmp_path / "out"), 20, 10
-    domain_texts.write_texts(values)
+    write_texts(values)
     texts = {path.name: path.read_text() for path in (tmp_path / "out").iterdir()}
     assert set(texts) == {"wiki.txt", "wiki_other.txt", "train.csv", "dev.csv"}
     assert texts["wiki.txt"] == texts["wiki_other.txt"] == "a0\na1\n\nb0\nb1\n\n"
@@ -405,11 +389,11 @@ def test_operations_are_about_six_per_parameter_and_token():
     only keys and values are needed for all tokens."""
     config = config_of_size("base")
     matrices = 11 * (4 * 768**2 + 2 * 768 * 3072) + 2 * 768**2
-    short, long = recipe_time.phase_flops(config)
+    short, long = phase_flops(config)
     assert 1.0 < short / (6 * matrices * 900_000 * 256 * 128) < 1.15
     assert 1.1 < long / (6 * matrices * 100_000 * 256 * 512) < 1.25
-    assert recipe_time.hours(3600 * 400e12, 1000e12, 0.4) == pytest.approx(1.0)
-    first, total = (recipe_time.create_table(["base"], rate).splitlines()[2].split(" | ") for rate in (0.25, 0.5))
+    assert hours(3600 * 400e12, 1000e12, 0.4) == pytest.approx(1.0)
+    first, total = (create_table(["base"], rate).splitlines()[2].split(" | ") for rate in (0.25, 0.5))
     assert first[:4] == total[:4]  # operations do not depend on the utilisation; hours do
     assert float(first[4]) == pytest.approx(2 * float(total[4]), rel=0.02)
 
@@ -421,10 +405,9 @@ TEXTS = "text,label\n" + "".join(
 )
 
 
-@pytest.mark.parametrize(
-    ("features", "reader", "of_texts"), slow(("sum_last_four", "bilstm", False), ("none", "cnn", True))
-)
-def test_a_reader_learns_and_bert_does_not(tmp_path, monkeypatch, capsys, features, reader, of_texts):
+@pytest.mark.parametrize(("features", "reader"), slow(("sum_last_four", "bilstm"), ("none", "cnn")))
+def test_a_reader_learns_and_bert_does_not(tmp_path, monkeypatch, capsys, features, reader):
+    of_texts = reader == "cnn"
     path = save_model(tmp_path / "bert", "bert", BertModel)
     (tmp_path / "train").write_text(TEXTS if of_texts else TRAIN)
     values = types.SimpleNamespace(

@@ -8,7 +8,7 @@ import socket
 import sys
 from collections.abc import Iterator, Sequence
 
-from helpers import events, mains, warm
+from helpers import script_cases, warm
 from helpers.paths import ROOT, TESTS
 
 
@@ -29,7 +29,7 @@ def workers(commands: Sequence[list[str]], folder: pathlib.Path, more_of_last=()
         for number, command in enumerate(commands):
             listed = [*addresses, *(more_of_last if number == len(commands) - 1 else ())]
             config = {"cluster": {"worker": listed}, "task": {"type": "worker", "index": number}}
-            environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2", "TF_CONFIG": json.dumps(config)}
+            environment = {**os.environ, "TF_CONFIG": json.dumps(config)}
             given, written, log = (folder / f"worker-{number}.{ending}" for ending in ("in", "out", "log"))
             given.touch()
             with open(given) as stdin, open(written, "w") as stdout, open(log, "w") as stderr:
@@ -42,24 +42,21 @@ def workers(commands: Sequence[list[str]], folder: pathlib.Path, more_of_last=()
 
 
 def run_mains(steps: dict[str, tuple[str, list[dict]]], folder: pathlib.Path, prepare: str = "") -> list[dict]:
-    """`mains.run_mains` in several workers at once; returns for each the outcomes of all steps.
+    """`script_cases.run_mains` in several workers at once; returns for each the outcomes of all steps.
 
     steps: name -> (script without ".py", {flag: value} of each worker).
     """
     count = len(next(iter(steps.values()))[1])
     for number in range(count):
-        lines = [[name, script, mains.arguments_of(given[number])] for name, (script, given) in steps.items()]
+        lines = [[name, script, script_cases.arguments_of(given[number])] for name, (script, given) in steps.items()]
         (folder / f"worker-{number}.in").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    command = [sys.executable, "-c", mains.PROGRAM, prepare, str(TESTS), str(ROOT)]
+    command = [sys.executable, "-c", script_cases.PROGRAM, prepare, str(TESTS), str(ROOT)]
     with workers([command] * count, folder) as processes:
         for process in processes:
             process.wait()
-    outcomes = []
-    for number in range(count):
-        lines = (folder / f"worker-{number}.out").read_text().splitlines()
-        ended = [json.loads(line) for line in lines if line.startswith('["')]
-        outcomes.append({name: outcome for name, outcome, _ in ended})
-    return outcomes
+    written = ((folder / f"worker-{number}.out").read_text().splitlines() for number in range(count))
+    ended = ([json.loads(line) for line in lines if line.startswith('["')] for lines in written)
+    return [{name: outcome for name, outcome, _ in steps} for steps in ended]
 
 
 def prepare() -> None:
@@ -73,7 +70,7 @@ def prepare() -> None:
 
     def held_save(self, *arguments):
         if len(self.evaluations) > 1:
-            events.wait_until(asked.exists)
+            warm.wait_until(asked.exists)
         save(self, *arguments)
 
     def ask() -> None:

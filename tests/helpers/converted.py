@@ -26,6 +26,13 @@ def example_inputs(config, seed=0):
     return {name: np.ascontiguousarray(value, np.int32) for name, value in arrays.items()}
 
 
+def assert_same_bits(arrays, expected):
+    assert set(arrays) == set(expected)
+    for name, value in expected.items():
+        assert (arrays[name].dtype, arrays[name].shape) == (value.dtype, value.shape), name
+        assert arrays[name].tobytes() == value.tobytes(), name
+
+
 def equal_to_transformers(folder) -> set[str]:
     """The names of the outputs that are the same in transformers' model of a directory and in ours."""
     torch = pytest.importorskip("torch", reason="torch is not installed (requirements-dev.txt)")

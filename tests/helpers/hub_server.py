@@ -1,20 +1,25 @@
-"""A hub on the loopback interface: what huggingface_hub asks of huggingface.co, with its redirects and errors."""
+"""Servers in a thread of the test, such as a hub: what huggingface_hub asks of huggingface.co, with its redirects and
+errors; and Parquet files as Hugging Face's `datasets` writes them.
+"""
 
 import contextlib
 import hashlib
 import http.server
+import io
 import json
 import os
 import pathlib
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
+import pyarrow
 from huggingface_hub import constants
+from pyarrow import parquet
 
 from bert_tf.system import hub
-from helpers.local_server import serving
 from helpers.paths import ROOT
 
 COMMIT = "0a" * 20
@@ -22,6 +27,16 @@ _PATHS = re.compile(
     r"/(?:api/)?(?:models/)?((?:datasets/)?[\w.-]+/[\w.-]+)(?:/(revision|tree|resolve|cdn)/([^/]+)(?:/(.*))?)?"
 )
 _LARGE = (".safetensors", ".bin", ".model")  # in LFS
+
+
+@contextlib.contextmanager
+def serving(server) -> Iterator[http.server.ThreadingHTTPServer]:
+    if not isinstance(server, http.server.HTTPServer):
+        server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), server)
+    with server:
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        yield server
+        server.shutdown()
 
 
 class HubServer(http.server.ThreadingHTTPServer):
@@ -60,7 +75,7 @@ class HubServer(http.server.ThreadingHTTPServer):
 
     @staticmethod
     def forget() -> None:
-        hub._commit.cache_clear()
+        hub._at_commit.cache_clear()
         hub.matching.cache_clear()
 
     def environment(self, home, **variables: str) -> dict[str, str]:
@@ -83,23 +98,20 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         name, kind, revision, file = _PATHS.fullmatch(path).groups()
         if path.startswith("/api") and server.failures:
             return self._send(server.failures.pop(0))
-        if name in server.private:
+        if name in server.private or name not in server.models:
             return self._send(401, headers={"X-Error-Message": "Invalid username or password."})
         if name in server.gated and kind != "cdn" and not path.startswith("/api"):
             return self._send(403, headers={"X-Error-Code": "GatedRepo"})
-        commits = server.models.get(name)
-        if not commits:
-            return self._send(401, headers={"X-Error-Message": "Invalid username or password."})
-        is_newest = revision in (None, "main") or revision.startswith("refs%2F")
+        commits, is_newest = server.models[name], revision in (None, "main") or revision.startswith("refs%2F")
         commit = [*commits][-1] if is_newest else revision
         if commit not in commits:
             return self._send(404, headers={"X-Error-Code": "RevisionNotFound"})
         folder = commits[commit]
         if kind in (None, "revision"):
-            return self._send_json({"id": name, "sha": commit, "siblings": []})
+            return self._send(200, json.dumps({"id": name, "sha": commit, "siblings": []}).encode())
         if kind == "tree":
             paths = sorted(listed for listed in folder.rglob("*") if listed.is_file())
-            return self._send_json([self._entry(listed, folder) for listed in paths])
+            return self._send(200, json.dumps([self._entry(listed, folder) for listed in paths]).encode())
         if not (folder / file).is_file():
             return self._send(404, headers={"X-Error-Code": "EntryNotFound"})
         self._send_file(kind, name, commit, file, (folder / file).read_bytes())
@@ -116,14 +128,12 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         return entry
 
     def _send_file(self, kind: str, name: str, commit: str, file: str, content: bytes):
+        etag = f'"{hashlib.sha256(content).hexdigest()}"'
         if kind == "resolve" and file.endswith(_LARGE):  # of which the repository has a pointer
-            headers = {"X-Linked-Size": str(len(content)), "X-Linked-Etag": f'"{_etag(content)}"'}
+            headers = {"X-Linked-Size": str(len(content)), "X-Linked-Etag": etag}
             headers |= {"X-Repo-Commit": commit, "Location": f"{self.server.address}/{name}/cdn/{commit}/{file}"}
             return self._send(302, headers=headers)
-        self._send(200, content, {"X-Repo-Commit": commit, "ETag": f'"{_etag(content)}"'})
-
-    def _send_json(self, values):
-        self._send(200, json.dumps(values).encode(), {"Content-Type": "application/json"})
+        self._send(200, content, {"X-Repo-Commit": commit, "ETag": etag})
 
     def _send(self, status: int, content: bytes = b"", headers: dict[str, str] | None = None):
         content, headers = self.server.tamper(self.path.partition("?")[0], content, headers or {})
@@ -136,10 +146,6 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
     def log_message(self, *_):
         pass
-
-
-def _etag(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()
 
 
 @contextlib.contextmanager
@@ -155,3 +161,16 @@ def hub_of(monkeypatch, folder: pathlib.Path, files: Mapping[str, Mapping[str, b
         server.use_here(monkeypatch, folder)
         yield server
     server.forget()
+
+
+def parquet_of(rows: Sequence[dict], **classes) -> bytes:
+    """The bytes of a Parquet file. classes: column -> names of a ClassLabel, or the feature as JSON."""
+    features = {name: {"dtype": "string", "_type": "Value"} for name in rows[0]} if rows else {}
+    for name, of in classes.items():
+        features[name] = {"names": of, "_type": "ClassLabel"} if isinstance(of, list) else of
+    table = pyarrow.Table.from_pylist(list(rows))
+    if classes:
+        table = table.replace_schema_metadata({"huggingface": json.dumps({"info": {"features": features}})})
+    content = io.BytesIO()
+    parquet.write_table(table, content)
+    return content.getvalue()

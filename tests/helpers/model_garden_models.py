@@ -6,6 +6,7 @@ import tensorflow as tf
 
 from bert_tf.families.config import BertConfig
 from bert_tf.families.family import expected_shapes
+from helpers.converted import assert_same_bits  # noqa: F401
 
 # Imported after the test process has set its logical devices.
 tf_keras = pytest.importorskip("tf_keras", reason="needs tf-models-official and tf_keras")
@@ -162,11 +163,3 @@ def older_names(config=CONFIG, split_heads=True):
             name = name.replace(original, older)
         values[name] = value
     return values, weights
-
-
-def assert_same_bits(arrays, expected):
-    assert set(arrays) == set(expected)
-    for name, value in expected.items():
-        array = arrays[name]
-        assert array.dtype == value.dtype and array.shape == value.shape, name
-        assert array.tobytes() == np.ascontiguousarray(value).tobytes(), name

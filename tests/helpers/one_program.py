@@ -1,7 +1,7 @@
 """A stand-in for a TPU: what a script gives to `strategy.run` is compiled by XLA as a whole, on the CPU.
 
-`helpers.mains` runs scripts with it: with --distribution_strategy=tpu they get this strategy, and all that comes with
-that flag. XLA refuses what it can't compile (strings, other operations of the host, shapes that depend on values).
+`helpers.script_cases` runs scripts with it: with --distribution_strategy=tpu they get this strategy, and all that comes
+with that flag. XLA refuses what it can't compile (strings, other operations of the host, shapes that depend on values).
 """
 
 import re

@@ -38,7 +38,6 @@ def in_training(model, inputs, seed=(1, 2), first_row=0, **arguments):
 
 
 def loss_and_gradients(model, features, seed=(1, 2)) -> tuple:
-    """The loss of a step, and its gradients with respect to the trainable variables, zeros where there are none."""
     with tf.GradientTape() as tape:
         sums = model.objective.sums(in_training(model, features, seed), features)
         loss = model.objective.loss(sums, sums)

@@ -1,13 +1,17 @@
-"""The paths of the project and its golden files, and files of texts and JSON."""
+"""The paths of the project and its golden files, files of texts and JSON, and the pages: the READMEs and docs/."""
 
 import gzip
 import json
 import pathlib
+import re
 import shutil
 
 TESTS = pathlib.Path(__file__).resolve().parents[1]
 ROOT = TESTS.parent
 GOLDEN = TESTS / "golden"
+READMES = ("README", "README.ko")
+PAGES = {path.stem: path.read_text() for home in (ROOT, ROOT / "docs") for path in sorted(home.glob("*.md"))}
+PAGES = {page: text for page, text in PAGES.items() if page not in ("CHANGELOG", "CONTRIBUTING", "SECURITY")}
 
 
 def lines_of(path: pathlib.Path) -> list:
@@ -24,3 +28,7 @@ def directory_of(path: pathlib.Path, *copied: pathlib.Path, **texts) -> str:
         text = content if isinstance(content, str) else json.dumps(content)
         (path / name.replace("__", ".")).write_text(text, encoding="utf-8")
     return str(path)
+
+
+def blocks(page, language):
+    return re.findall(rf"^```{language}\n(.*?)^```", PAGES[page], re.MULTILINE | re.DOTALL)

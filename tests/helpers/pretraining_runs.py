@@ -1,16 +1,13 @@
 """Runs of run_pretraining.py on tiny files."""
 
 import json
-import os
 import pathlib
-import sys
 
 import numpy as np
 import tensorflow as tf
 
 from helpers import warm
-from helpers.paths import ROOT
-from helpers.script_cases import arguments_of
+from helpers.script_cases import command_of
 from helpers.tiny import ONE_LAYER, write_pretraining_records
 
 STEPS = 60
@@ -31,13 +28,11 @@ def flags_of(data, output_dir, **flags) -> dict:
 
 
 def command(data, output_dir, **flags) -> list[str]:
-    flags = flags_of(data, output_dir, **flags)
-    return [sys.executable, str(ROOT / "run_pretraining.py"), *arguments_of(flags)]
+    return command_of("run_pretraining", flags_of(data, output_dir, **flags))
 
 
-def run(arguments) -> str:
-    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2", "PYTHONUNBUFFERED": "1"}
-    result = warm.run(arguments, env=environment, capture_output=True, text=True)
+def run(arguments, **options) -> str:
+    result = warm.run(arguments, capture_output=True, text=True, **options)
     assert result.returncode == 0, result.stderr[-3000:]
     return result.stderr
 
@@ -47,7 +42,4 @@ def values(output_dir, step=STEPS):
     return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
 
 
-def assert_bit_identical(first, other):
-    assert first.keys() == other.keys()
-    for name, value in first.items():
-        np.testing.assert_array_equal(other[name], value, err_msg=name)
+assert_bit_identical = np.testing.assert_equal  # of dictionaries of arrays

@@ -1,9 +1,11 @@
 """A process with TensorFlow and tensorflow_text and nothing of this project, like a server."""
 
+import contextlib
 import os
 import pickle
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 
 import tensorflow as tf
 
@@ -31,26 +33,19 @@ while True:
 """
 
 
-class ServingProcess:
-    """Started on the first call; `close` ends it."""
+@contextlib.contextmanager
+def serving_process(directory: str) -> Iterator[Callable]:
+    """Starts it; gives a function for the outputs of a signature of an export, inputs as tf.constant takes them."""
+    streams = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+    # So that bert_tf can't be imported by accident.
+    place = {"cwd": directory, "env": {**os.environ, "PYTHONPATH": ""}}
+    with subprocess.Popen([sys.executable, "-c", _PROGRAM], **streams, **place) as process:
 
-    def __init__(self, directory: str):
-        self._directory, self._process = directory, None
+        def call(path: str, signature: str = "serving_default", **inputs) -> dict[str, tf.Tensor]:
+            pickle.dump((path, signature, inputs), process.stdin)
+            process.stdin.flush()
+            outputs, imported = pickle.load(process.stdout)
+            assert imported == []
+            return {name: tf.constant(value) for name, value in outputs.items()}
 
-    def call(self, path: str, signature: str = "serving_default", **inputs) -> dict[str, tf.Tensor]:
-        """The outputs of a signature of the export at `path`; inputs as tf.constant takes them."""
-        if self._process is None:
-            streams = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
-            # So that bert_tf can't be imported by accident.
-            place = {"cwd": self._directory, "env": {**os.environ, "PYTHONPATH": ""}}
-            self._process = subprocess.Popen([sys.executable, "-c", _PROGRAM], **streams, **place)
-        pickle.dump((path, signature, inputs), self._process.stdin)
-        self._process.stdin.flush()
-        outputs, imported = pickle.load(self._process.stdout)
-        assert imported == []
-        return {name: tf.constant(value) for name, value in outputs.items()}
-
-    def close(self) -> None:
-        if self._process is not None:
-            self._process.stdin.close()
-            self._process.wait()
+        yield call

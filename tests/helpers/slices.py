@@ -10,7 +10,7 @@ import collections
 import pathlib
 import re
 import subprocess
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from helpers.paths import ROOT, TESTS
 
@@ -49,25 +49,13 @@ def divide(tests: dict[str, int], seconds: dict[str, int], count: int) -> list[s
     return [group & tests.keys() for group in slices]
 
 
-def rooms_of(paths: Iterable[str]) -> set[str]:
-    """The folders of tests that mirror the folders of changed files, from the project's folder."""
-    rooms = set()
-    for path in map(pathlib.PurePosixPath, paths):
-        top, *rest = path.parts
-        if top in ("bert_tf", "tests"):
-            room = pathlib.PurePosixPath("tests", *rest).parent
-        elif top in ("demo", "experiments"):
-            room = pathlib.PurePosixPath("tests", top)
-        elif not rest and path.suffix == ".py":
-            room = pathlib.PurePosixPath("tests/scripts")
-        elif path.suffix in (".md", ".ipynb"):
-            room = pathlib.PurePosixPath("tests")  # of pages and notebooks
-        else:
-            continue
-        while not (ROOT / room).is_dir():  # a family of models, say, whose tests are those of all models
-            room = room.parent
-        rooms.add(str(room))
-    return rooms
+def room_of(path: str) -> pathlib.Path:
+    """The folder of tests that mirrors the folder of a file, or the nearest above it."""
+    top, *rest = pathlib.PurePosixPath(path.replace("bert_tf/cli/", "scripts/")).parts
+    room = TESTS.joinpath(*([] if top in ("bert_tf", "tests") else [top]), *rest).parent
+    while not room.is_dir():  # a family of models, say, whose tests are those of all models
+        room = room.parent
+    return room
 
 
 def touched(tests: dict[str, int], seconds: dict[str, int], paths: Sequence[str]) -> set[str]:
@@ -75,15 +63,14 @@ def touched(tests: dict[str, int], seconds: dict[str, int], paths: Sequence[str]
 
     First those that were changed, or that mirror a changed module, then the others; the short ones first.
     """
-    rooms, names = rooms_of(paths), {pathlib.PurePosixPath(path).stem.removeprefix("test_") for path in paths}
-    times = {file: seconds.get(file, number * SECONDS_OF_A_TEST) for file, number in tests.items()}
+    rooms, names = {*map(room_of, paths)}, {pathlib.PurePosixPath(path).stem.removeprefix("test_") for path in paths}
+    near = [pathlib.PurePosixPath(file) for file in tests if (ROOT / file).parent in rooms]
+    times = {file: seconds.get(str(file), tests[str(file)] * SECONDS_OF_A_TEST) for file in near}
     files, total = set(), 0
-    near = (file for file in map(pathlib.PurePosixPath, tests) if str(file.parent) in rooms)
-    order = sorted((file.stem.removeprefix("test_") not in names, times[str(file)], str(file)) for file in near)
-    for *_, file in order:
+    for file in sorted(near, key=lambda file: (file.stem.removeprefix("test_") not in names, times[file], file)):
         if total + times[file] <= MOST_SECONDS:
             total += times[file]
-            files.add(file)
+            files.add(str(file))
     return files
 
 
@@ -93,11 +80,8 @@ def changed_files(commits: int) -> list[str]:
     return sorted(set(result.stdout.split("\n")) - {""})
 
 
-def chosen(files: Sequence[str], part: tuple[int, int] | None, commits: int) -> set[str]:
-    tests, seconds = dict(collections.Counter(files)), recorded()
-    if not part:
-        return set(tests)
-    number, count = part
+def chosen(files: Sequence[str], part: tuple[int, int], commits: int) -> set[str]:
+    tests, seconds, (number, count) = dict(collections.Counter(files)), recorded(), part
     mine = divide(tests, seconds, count)[number - 1]
     rest = {file: tests[file] for file in tests.keys() - mine}
     return mine | (touched(rest, seconds, changed_files(commits)) if commits else set())

@@ -1,19 +1,31 @@
 """Data for each fine-tuning script, of a few words that a tiny model learns something from."""
 
+import dataclasses
 import json
 
 import numpy as np
 
+from bert_tf.tasks.classification.settings import ClassificationSettings, read_sets
+from bert_tf.tasks.rows import Task
+from bert_tf.training.settings import FineTuningSettings
+
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "good", "bad", *(f"w{number}" for number in range(93))]
 
 
-def texts_of(count, seed):
+def texts_of(count, seed, words=93, longest=9):
+    """Yields words, whether "good" is among them (or "bad"), and where."""
     generator = np.random.default_rng(seed)
     for number in range(count):
-        words = [f"w{word}" for word in generator.integers(0, 93, generator.integers(2, 9))]
-        position = int(generator.integers(len(words) + 1))
-        words.insert(position, ("good", "bad")[number % 2])
-        yield words, number % 2 == 0, position
+        text = [f"w{word}" for word in generator.integers(0, words, generator.integers(2, longest))]
+        position = int(generator.integers(len(text) + 1))
+        text.insert(position, ("good", "bad")[number % 2])
+        yield text, number % 2 == 0, position
+
+
+def custom_task(settings: ClassificationSettings) -> Task:
+    """The task of --task_name=custom, with the labels of its training file."""
+    run = FineTuningSettings(output_dir="", do_train=True)
+    return read_sets(dataclasses.replace(settings, task_name="custom"), run)[0]
 
 
 def write_classification(path, texts):

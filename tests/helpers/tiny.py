@@ -13,7 +13,7 @@ TINY_CONFIG = BertConfig(100, 32, 2, 2, 64, max_position_embeddings=32, type_voc
 ONE_LAYER = {**TINY_CONFIG, "num_hidden_layers": 1}
 
 
-def write_encoder(folder: pathlib.Path, pieces: list[str], config=ONE_LAYER, do_lower_case: bool = True) -> None:
+def write_encoder(folder: pathlib.Path, pieces: list[str], config=ONE_LAYER, do_lower_case: bool | None = True) -> None:
     (folder / "vocab.txt").write_text("".join(piece + "\n" for piece in pieces))
     keras.utils.set_random_seed(0)
     model = BertModel(BertConfig.from_dict(config))

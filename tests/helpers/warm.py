@@ -4,6 +4,9 @@ Starting a script takes longer than a tiny run of it: imports take five seconds.
 (`warm_server`) and forks a child for each run, with its own flags, command line, environment, directory, output, exit
 code and signals. Tests of the start itself (imports, environment read by them, encoding of the terminal, string hashes)
 need `subprocess`.
+
+No test waits for a time. One that has to stop a run at some place lets the run stop itself there (`kill_after_rename`):
+however busy the machine is, the run can't have gone on meanwhile.
 """
 
 import atexit
@@ -18,6 +21,8 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
+from collections.abc import Callable
 from subprocess import DEVNULL, PIPE, STDOUT, CompletedProcess, TimeoutExpired
 
 _SERVER = pathlib.Path(__file__).with_name("warm_server.py")
@@ -26,6 +31,17 @@ _FIXED = (
     "KERAS_BACKEND", "KERAS_HOME", "LANG", "LC_ALL", "MPLBACKEND", "OMP_NUM_THREADS", "PYTHONHASHSEED",
     "PYTHONIOENCODING", "PYTHONUTF8", "TF_USE_LEGACY_KERAS", "TF_XLA_FLAGS", "XLA_FLAGS",
 )  # fmt: skip
+_KILLED = """
+import os, runpy, signal, sys
+import tensorflow as tf
+rename, (last, *sys.argv) = tf.io.gfile.rename, sys.argv[1:]
+def renamed(source, target, overwrite=False):
+    rename(source, target, overwrite=overwrite)
+    if os.path.abspath(target) == last:
+        os.kill(os.getpid(), signal.SIGKILL)
+tf.io.gfile.rename = renamed
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
 # Guards against hanging only: many times what any run takes on a slow and busy machine.
 HANG_SECONDS = 1200
 _ADDRESS = "BERT_TF_WARM_SERVER"  # in the environment, so that pytest's processes share one server
@@ -60,9 +76,9 @@ def _connection() -> socket.socket:
 
 
 class Popen:
-    """A run; arguments and attributes are those of `subprocess.Popen` that tests need."""
+    """A run; arguments and attributes are those of `subprocess.Popen` that tests need. Output goes to files."""
 
-    def __init__(self, args, *, stdin=None, stdout=None, stderr=None, cwd=None, env=None, text=False, encoding=None):
+    def __init__(self, args, *, stdin=None, stdout=None, stderr=None, cwd=None, env=None):
         if args[0] != sys.executable:
             raise ValueError(f"{args[0]} is another program than this Python")
         environment = dict(os.environ if env is None else env)
@@ -72,21 +88,13 @@ class Popen:
         if _ADDRESS not in os.environ:
             start()
         self.args, self.returncode = args, None
-        self.stdout = self.stderr = None
         request = {"arguments": [os.fspath(argument) for argument in args[1:]]}
         request |= {"cwd": os.path.abspath(cwd or os.getcwd()), "env": environment}
         with contextlib.ExitStack() as theirs:
             nothing = theirs.enter_context(open(os.devnull, "r+b"))
             files = [nothing if stdin in (None, DEVNULL) else stdin]
-            for name, value in (("stdout", stdout), ("stderr", stderr)):
-                if value == PIPE:
-                    ours, end = os.pipe()
-                    mode = {"mode": "r", "encoding": encoding} if text or encoding else {"mode": "rb"}
-                    setattr(self, name, os.fdopen(ours, **mode))
-                    value = theirs.enter_context(os.fdopen(end, "wb"))
-                elif value == STDOUT:
-                    value = files[1]
-                files.append({None: getattr(sys, f"__{name}__"), DEVNULL: nothing}.get(value, value))
+            files.append({None: sys.__stdout__, DEVNULL: nothing}.get(stdout, stdout))
+            files.append({None: sys.__stderr__, DEVNULL: nothing, STDOUT: files[1]}.get(stderr, stderr))
             status, end = os.pipe()
             self._status = os.fdopen(status, "rb", buffering=0)
             files.append(theirs.enter_context(os.fdopen(end, "wb")))
@@ -110,36 +118,20 @@ class Popen:
             self._status.close()
         return self.returncode
 
-    def communicate(self) -> tuple:
-        """The output of the only pipe, once the process and all others that share the pipe have ended."""
-        if self.stdout and self.stderr:
-            raise ValueError("one pipe only, as the other would fill up meanwhile; `run` has no such limit")
-        written = {}
-        for name, pipe in (("stdout", self.stdout), ("stderr", self.stderr)):
-            if pipe:
-                with pipe:
-                    written[name] = pipe.read()
-        self.wait()
-        return written.get("stdout"), written.get("stderr")
-
     def send_signal(self, number: int) -> None:
         if self.poll() is None:
             os.kill(self.pid, number)
-
-    def terminate(self) -> None:
-        self.send_signal(signal.SIGTERM)
 
     def kill(self) -> None:
         self.send_signal(signal.SIGKILL)
 
 
-def run(args, *, input=None, capture_output=False, text=False, encoding=None, check=False, **options):
+def run(args, *, input=None, capture_output=False, text=False, check=False, **options):
     """`subprocess.run`; output goes to files, so that no pipe fills up."""
     with contextlib.ExitStack() as stack:
-        mode = {"mode": "w+" if text or encoding else "w+b", "encoding": encoding}
 
         def file():
-            return stack.enter_context(tempfile.TemporaryFile(**mode))
+            return stack.enter_context(tempfile.TemporaryFile("w+" if text else "w+b"))
 
         if input is not None:
             options["stdin"] = file()
@@ -162,6 +154,22 @@ def run(args, *, input=None, capture_output=False, text=False, encoding=None, ch
     if check:
         result.check_returncode()
     return result
+
+
+def wait_until(condition: Callable[[], bool], *processes, log: Callable[[], str] = str) -> None:
+    """Returns once a condition holds, which the processes are to bring about; log: is shown if one ends before."""
+    guard = time.monotonic() + HANG_SECONDS
+    while not condition():
+        ended = any(process.poll() is not None for process in processes)
+        assert not ended or condition(), f"a process ended before: {log()[-3000:]}"
+        assert time.monotonic() < guard, "it hangs"
+        time.sleep(0.02)
+
+
+def kill_after_rename(path: pathlib.Path, command: list[str]) -> None:
+    """Runs a script that kills itself as soon as a file has this path."""
+    killed = [sys.executable, "-c", _KILLED, os.path.abspath(path), *command[1:]]
+    assert Popen(killed, stderr=DEVNULL).wait() == -signal.SIGKILL, "it ended before"
 
 
 if __name__ == "__main__":  # Python for pytest-xdist: `warm.py -u -c program`

@@ -13,9 +13,10 @@ from bert_tf import BertConfig, BertForMultipleChoice, BertForSequenceClassifica
 from bert_tf.conversion import convert
 from bert_tf.models import initialize, lora_file, pretrained, task_models
 from bert_tf.serving import export
-from bert_tf.store.description import read_model_files
+from bert_tf.store.description import files_in, read_model_files
 from bert_tf.store.head_config import HEAD_CONFIG, NO_HEAD, HeadConfig, difference, order_of, spelled_as
 from bert_tf.store.open import open_for_script, open_model
+from bert_tf.system.text_files import list_folder
 from bert_tf.tasks.table import task_in
 from bert_tf.training import run_directory
 
@@ -89,8 +90,8 @@ def test_a_given_configuration_speaks_first(tmp_path):
     CONFIG.save(str(plain))
     one, other = str(tmp_path / "one"), str(tmp_path / "other" / "bert_config.json")
     assert read_model_files(one).head.labels == ("a", "b")
-    assert read_model_files(one, config_file=other).head.labels == ("x", "y")
-    assert read_model_files(one, config_file=str(plain)).head.labels == ("a", "b")
+    assert files_in(list_folder(one), config_file=other).head.labels == ("x", "y")
+    assert files_in(list_folder(one), config_file=str(plain)).head.labels == ("a", "b")
     flags = {"vocab_file": __file__, "do_lower_case": True, "strip_accents": None}
     described = open_for_script(None, bert_config_file=other, **flags)
     assert described.head.labels == ("x", "y") and described.config == CONFIG

@@ -23,7 +23,7 @@ from bert_tf.families.config import BertConfig
 from bert_tf.pretraining import row_kinds, shard
 from bert_tf.pretraining.corpus import TextSettings
 from bert_tf.pretraining.create import create_pretraining_data
-from bert_tf.system import numba_compile, storage
+from bert_tf.system import numba_compile
 from bert_tf.training.pretraining_settings import PretrainingSettings
 from bert_tf.training.pretraining_tasks import PretrainingTask
 from bert_tf.training.run_directory import EarlierRun
@@ -404,7 +404,7 @@ def test_two_runs_of_one_job_do_not_disturb_each_other(create_in, tmp_path, monk
     def second(job, *arguments):
         monkeypatch.setattr(shard, "_tokenize", tokenize)
         before = sorted(os.listdir(tmp_path / "scratch"))
-        with pytest.raises(storage.LockedError, match=r"^--output_file=\S+ is in use by another run") as error:
+        with pytest.raises(BlockingIOError, match=r"^--output_file=\S+ is in use by another run") as error:
             create_in()
         refused.append(error)
         assert sorted(os.listdir(tmp_path / "scratch")) == before and os.path.isdir(job.records.scratch_dir)

@@ -1,15 +1,12 @@
 """Runs that are killed leave the files of undisturbed ones, bit for bit; runs cut in other ways take the same steps."""
 
-import sys
-
 import kill_campaign
 import numpy as np
 import pytest
 from helpers.cluster import workers
-from helpers.paths import ROOT
 from helpers.pretraining_runs import run
-from helpers.scenarios import FINE_TUNING, PRETRAINING, SCENARIOS, TWO_REPLICAS
-from helpers.script_cases import arguments_of, results_of, run_cases, weights_of
+from helpers.scenarios import FINE_TUNING, PRETRAINING, SCENARIOS, SEVERAL_WORKERS, TWO_REPLICAS
+from helpers.script_cases import command_of, results_of, run_cases, weights_of
 from helpers.slow import exhaustive, slow
 
 KILLED = (*FINE_TUNING, *PRETRAINING, "classifier without optimizer state", "classifier with seeds",
@@ -63,13 +60,11 @@ def test_two_replicas_take_the_steps_of_two_parts_of_a_batch(name, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["classifier", "pretraining"])
 def test_two_workers_take_the_steps_of_two_replicas(name, tmp_path):
-    """Two processes in one cluster, of which the first writes the files."""
     script, flags = SCENARIOS[name](tmp_path)
     flags |= {"num_train_steps": 10, "eval_every_steps": 5} if name == "pretraining" else {}
-    command = [sys.executable, str(ROOT / f"{script}.py")]
-    run([*command, *arguments_of({**flags, **TWO_REPLICAS, "output_dir": tmp_path / "local"})])
-    flags |= {"distribution_strategy": "multi_worker_mirrored", "output_dir": tmp_path / "cluster"}
-    with workers([[*command, *arguments_of(flags)]] * 2, tmp_path) as processes:
+    run(command_of(script, {**flags, **TWO_REPLICAS, "output_dir": tmp_path / "local"}))
+    flags |= {**SEVERAL_WORKERS, "output_dir": tmp_path / "cluster"}
+    with workers([command_of(script, flags)] * 2, tmp_path) as processes:
         codes = [process.wait() for process in processes]
     logs = [(tmp_path / f"worker-{number}.log").read_text() for number in range(2)]
     assert codes == [0, 0], logs[0][-3000:]

@@ -5,22 +5,19 @@ import functools
 import json
 import re
 import shutil
-import sys
 
 import numpy as np
 import pytest
 import yaml
-from helpers import warm
-from helpers.early_mistakes import outcomes
-from helpers.hub_server import COMMIT, HubServer
-from helpers.local_server import serving
-from helpers.mains import run_mains
-from helpers.paths import ROOT
+from helpers import script_cases
+from helpers.descendants import save_model
+from helpers.early_mistakes import refusals
+from helpers.hub_server import COMMIT, HubServer, serving
+from helpers.paths import directory_of
+from helpers.pretraining_runs import run
 from helpers.scenarios import fine_tuning_flags
-from helpers.script_cases import arguments_of, results_of, run_cases, selected_cases, weights_of
-from helpers.slow import slow
+from helpers.script_cases import command_of, results_of, run_and_refuse, selected_cases, weights_of
 from helpers.small_data import texts_of, write_classification
-from helpers.tiny import ONE_LAYER
 
 import bert_tf
 from bert_tf import Predictor, modeling
@@ -44,92 +41,61 @@ from bert_tf.training.pretraining_settings import PretrainingSettings
 from bert_tf.training.settings import FineTuningSettings
 
 STEPS, RANK = 12, 4  # 32 examples, 8 per step, 3 epochs
-DONE = {"whole", "again", "predicted", "adapters", "unfinished", "adapters longer", "best"}
-REFUSED = {
-    "in use": ["LockedError", "is in use by another run"],
-    "other flags": ["finished run", "--learning_rate: 0.003 there, 0.001 now", "--train_batch_size: 8 there, 4 now",
-                    "begin anew: rm -r "],
-    "no optimizer state": ["finished run", "--num_train_epochs: 3.0 there, 4.0 now"],
-    "random": ["--lora_rank adapts a trained encoder: give --init_checkpoint"],
-    "adapters alone": ["lora.safetensors"],
-}  # fmt: skip
-
 SLOW = {"adapters", "unfinished", "adapters alone", "adapters longer", "best"}
 
 
-def without(values: dict, *names) -> dict:
-    return {name: value for name, value in values.items() if name not in names}
-
-
-def cases_of(folder) -> tuple[dict, dict]:
-    """Case -> flags, in the order in which they run: those that train first, and what builds on them."""
-    out = folder / "out"
-    whole = fine_tuning_flags("run_classifier", folder, num_train_epochs=3, eval_every_steps=4, write_tf_records=None)
-    whole["output_dir"] = out / "whole"
-    short = {**without(whole, "output_dir"), "num_train_epochs": 1, "write_tf_records": False}
-    predict = without(whole, "do_train", "do_eval", "init_checkpoint") | {"do_predict": True}
-    lora = {**short, "lora_rank": RANK, "learning_rate": 1e-2}
-    longer = {**lora, "num_train_epochs": 2, "output_dir": out / "adapters"}
-    evaluate = without(lora, "do_train", "lora_rank", "init_checkpoint", "num_train_epochs")
-    return {"whole": whole}, {
-        "again": {**whole, "log_every_steps": 7},
-        "predicted": predict,
-        "adapters": {**lora, "keep_checkpoint_max": 1},
-        "unfinished": {**evaluate, "output_dir": out / "adapters"},
-        # --- refused
-        "in use": short,
-        "other flags": {**whole, "learning_rate": 1e-3, "train_batch_size": 4},
-        "no optimizer state": {**whole, "num_train_epochs": 4},
-        "random": {**without(lora, "init_checkpoint"), "vocab_file": folder / "vocab.txt",
-                   "bert_config_file": folder / "encoder" / "bert_config.json"},
-        "adapters alone": {**evaluate, "init_checkpoint": out / "adapters" / "lora.safetensors"},
-        # --- and on with the adapters
-        "adapters longer": {**longer, "use_best_model": True},
-        "best": {**evaluate, "init_checkpoint": out / "adapters" / "best_model"},
-    }  # fmt: skip
+def contents(folder) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 @pytest.fixture(scope="module")
 def ran(request, tmp_path_factory):
-    """Folder of the output directories, outcomes by case, what each wrote to stderr, files before and after."""
+    """Output folder, what each case wrote to stderr, and the files of the first one before and after the others."""
     folder = tmp_path_factory.mktemp("runs")
-    first, second = cases_of(folder)
-    out = folder / "out"
-    outcomes, logs, contents = {}, {}, []
-    for cases in (first, second):
-        cases = selected_cases(request, cases, SLOW & cases.keys())
-        cases = {name: {"output_dir": out / name, **values} for name, values in cases.items()}
-        with run_directory.lock_output_dir(str(out / "in use"), 1):
-            ended = run_cases("run_classifier", cases)
-        for all_of_it, more in zip((outcomes, logs), ended, strict=True):
-            all_of_it |= more
-        files = [path for path in (out / "whole").rglob("*") if path.is_file()]
-        contents.append({str(path.relative_to(out / "whole")): path.read_bytes() for path in files})
-        if "whole" in cases:  # as if a kill had come before the evaluation of the last step
-            lines = contents[0]["evaluations.jsonl"].splitlines(keepends=True)
-            (out / "whole" / "evaluations.jsonl").write_bytes(b"".join(lines[:-1]))
-    return out, outcomes, logs, *contents
+    out, script = folder / "out", "run_classifier"
+    flags = {"num_train_epochs": 3, "eval_every_steps": 4, "write_tf_records": None, "output_dir": None}
+    flags = fine_tuning_flags(script, folder, **flags)
+    whole = {**flags, "output_dir": out / "whole"}
+    short = {**flags, "num_train_epochs": 1, "write_tf_records": False}
+    lora, adapters = {**short, "lora_rank": RANK, "learning_rate": 1e-2}, {"output_dir": out / "adapters"}
+    evaluate = {**short, "do_train": None, "init_checkpoint": None, "num_train_epochs": None}
+    done = {
+        "again": {**whole, "log_every_steps": 7},
+        "predicted": {**whole, "do_train": None, "do_eval": None, "init_checkpoint": None, "do_predict": True},
+        "adapters": {**lora, "keep_checkpoint_max": 1},
+        "unfinished": {**evaluate, **adapters},
+        "adapters longer": {**lora, **adapters, "num_train_epochs": 2, "use_best_model": True},
+        "best": {**evaluate, "init_checkpoint": out / "adapters" / "best_model"},
+    }
+    new = {"init_checkpoint": None, "vocab_file": folder / "vocab.txt"}
+    new["bert_config_file"] = folder / "encoder" / "bert_config.json"
+    said = "finished run*--learning_rate: 0.003 there, 0.001 now*--train_batch_size: 8 there, 4 now*begin anew: rm -r "
+    refused = {
+        "other flags": ({**whole, "learning_rate": 1e-3, "train_batch_size": 4}, said),
+        "no optimizer state": ({**whole, "num_train_epochs": 4}, "finished run*--num_train_epochs: 3.0 there, 4.0 now"),
+        "random": ({**lora, **new}, "--lora_rank adapts a trained encoder: give --init_checkpoint"),
+        "adapters alone": ({**evaluate, "init_checkpoint": out / "adapters" / "lora.safetensors"}, "lora.safetensors"),
+    }
+    logs = run_and_refuse(script, out, {"whole": whole}, {})
+    before = contents(out / "whole")
+    # As if a kill had come before the evaluation of the last step.
+    lines = before["evaluations.jsonl"].splitlines(keepends=True)
+    (out / "whole" / "evaluations.jsonl").write_bytes(b"".join(lines[:-1]))
+    cases = (selected_cases(request, some, SLOW & some.keys()) for some in (done, refused))
+    logs |= run_and_refuse(script, out, *cases)
+    return out, logs, before, contents(out / "whole")
 
 
-def test_all_cases_end_as_they_should(ran):
-    _, outcomes, logs, *_ = ran
-    assert {name for name, outcome in outcomes.items() if outcome == "done"} == DONE & outcomes.keys(), outcomes
-    assert outcomes.keys() | SLOW == DONE | REFUSED.keys()
-    assert "examples" not in logs["in use"]  # before the data is read
-
-
-@pytest.mark.parametrize("case", [*(case for case in REFUSED if case not in SLOW), *slow("adapters alone")])
-def test_runs_that_do_not_fit_end_in_one_line(ran, case):
-    out, outcomes, *_ = ran
-    assert "Error: " in outcomes[case] and "\n" not in outcomes[case], outcomes[case]
-    for part in REFUSED[case]:
-        assert part in outcomes[case], outcomes[case]
-    assert not (out / case).exists()
-    assert (out.parent / "encoder" / "vocab.txt").exists() and (out / "whole" / "best_model" / "vocab.txt").exists()
+def test_a_folder_in_use_is_left_alone(tmp_path):
+    flags = fine_tuning_flags("run_classifier", tmp_path)
+    with run_directory.lock_output_dir(str(flags["output_dir"]), 1):
+        outcomes, logs = script_cases.run_cases("run_classifier", {"in use": flags})
+    assert re.match("LockedError: .* is in use by another run", outcomes["in use"])
+    assert "examples" not in logs["in use"] and not (tmp_path / "out").exists()  # before the data is read
 
 
 def test_a_run_leaves_the_best_model_and_the_weights_of_the_last_step(ran):
-    out, _, logs, before, _ = ran
+    out, logs, before, _ = ran
     evaluations = [json.loads(line) for line in before["evaluations.jsonl"].splitlines()]
     assert [values["step"] for values in evaluations] == [4, 8, 12]
     checkpoints = {name for name in before if "ckpt" in name}
@@ -148,7 +114,7 @@ def test_a_run_leaves_the_best_model_and_the_weights_of_the_last_step(ran):
 
 
 def test_a_run_leaves_a_card_of_each_model(ran):
-    out, _, _, before, _ = ran
+    out, _, before, _ = ran
     settings = json.loads(before["run.json"])
     best = json.loads(before["best_model/eval_results.json"])
     for name, step in (("README.md", STEPS), ("best_model/README.md", best["step"])):
@@ -162,7 +128,7 @@ def test_a_run_leaves_a_card_of_each_model(ran):
 
 
 def test_a_finished_run_stays_as_it_is(ran):
-    _, _, logs, before, after = ran
+    _, logs, before, after = ran
     assert f"finished at step {STEPS}" in logs["again"]
     assert f"Step {STEPS} was saved, but the earlier run ended before its evaluation" in logs["again"]
     assert "finished at step" not in logs["predicted"]  # there was nothing to train
@@ -176,8 +142,7 @@ def test_a_finished_run_stays_as_it_is(ran):
 
 
 @pytest.mark.slow  # in small: models/test_partial_loads.py, training/test_equal_steps.py
-def test_adapters_leave_ordinary_models(ran):
-    out, _, logs, *_ = ran
+def test_adapters_leave_ordinary_models(out, logs):
     run, start = out / "adapters", weights_of(out.parent / "encoder")
     assert "Resuming at step 4" in logs["adapters longer"] and not (run / "model.ckpt-4.index").exists()
     names = set(open_weights(str(run / "model.ckpt-8"), merge=False))
@@ -206,7 +171,7 @@ def test_folders_of_an_earlier_version_go_on(golden, tmp_path):
     settings = {*declared_in(ClassificationSettings), *declared_in(FineTuningSettings)}
     flags = {name: value for name, value in noted.items() if name in settings and value not in (None, [], "")}
     cases = {name: ("run_classifier", {**flags, "output_dir": name}) for name in ("out", "finished")}
-    ended, log = run_mains(cases, cwd=folder)
+    ended, log = script_cases.run_mains(cases, cwd=folder)
     assert [outcome for outcome, _ in ended.values()] == ["done", "done"], log
     killed, finished = log.split("CASE finished")
     assert "Resuming at step 4" in killed and "the run in finished finished at step 8" in finished
@@ -226,19 +191,12 @@ NAME, NEWER = "owner/tiny", "0b" * 20
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
     folder = tmp_path_factory.mktemp("hub")
-    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "good", "bad", "film"]
-    (folder / "vocab.txt").write_text("".join(f"{piece}\n" for piece in pieces))
-    config = bert_tf.BertConfig.from_dict({**ONE_LAYER, "vocab_size": len(pieces)})
-    model = bert_tf.BertForSequenceClassification(config, labels=["no", "yes"], num_labels=2)
-    model.build()
-    vocab_file = str(folder / "vocab.txt")
-    model.save_pretrained(str(folder / "model"), format="huggingface", vocab_file=vocab_file, do_lower_case=True)
+    form = {"format": "huggingface", "labels": ["no", "yes"]}
+    save_model(folder / "model", "bert", bert_tf.BertForSequenceClassification, **form)
+    foreign = directory_of(folder / "foreign", config__json={"model_type": "deberta-v2"}, model__safetensors="")
     with serving(HubServer()) as server:
         server.put(NAME, folder / "model")
-        (folder / "foreign").mkdir()
-        for file, text in {"config.json": '{"model_type": "deberta-v2"}', "model.safetensors": ""}.items():
-            (folder / "foreign" / file).write_text(text)
-        server.put("owner/foreign", folder / "foreign")
+        server.put("owner/foreign", foreign)
         yield server
 
 
@@ -267,15 +225,13 @@ def test_what_is_wrong_with_all_else_is_said_before_a_download(server, here, tmp
     write_classification(tmp_path / "train.csv", texts_of(8, 0))
     given = {"task_name": "custom", "train_file": "train.csv", "text_a": "text", "label": "verdict", "do_train": True,
              "init_checkpoint": NAME, "output_dir": "out"}  # fmt: skip
-    prediction = {"do_train": False, "do_predict": True}
     cases = {
-        "FileNotFoundError: --train_file=none.csv: ": {"train_file": "none.csv"},
-        "ValueError: --lora_alpha needs --lora_rank": {"lora_alpha": 2},
-        "FileNotFoundError: --test_file=none.csv: ": {"test_file": "none.csv", **prediction},
+        "--train_file=none.csv: ": {"train_file": "none.csv"},
+        "--lora_alpha needs --lora_rank": {"lora_alpha": 2},
+        "--test_file=none.csv: ": {"test_file": "none.csv", "do_train": False, "do_predict": True},
     }
-    found = outcomes("run_classifier", [arguments_of({**given, **changed}) for changed in cases.values()])
-    for (message, with_tensorflow), wanted in zip(found, cases, strict=True):
-        assert message.startswith(wanted) and not with_tensorflow, message
+    said = refusals("run_classifier", [script_cases.arguments_of({**given, **changed}) for changed in cases.values()])
+    assert all(map(str.startswith, said, cases)), said
     assert not server.requests
 
 
@@ -320,20 +276,14 @@ def test_all_that_takes_a_path_says_what_is_wrong_with_a_name(server, here, tmp_
 
 
 def test_a_run_notes_the_commit_and_goes_on_with_it(server, here, tmp_path):
-    def run(script: str, given: dict):
-        command = [sys.executable, str(ROOT / f"{script}.py"), *arguments_of(given)]
-        environment = server.environment(tmp_path / "home")
-        return warm.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment)
-
+    place = {"cwd": tmp_path, "env": server.environment(tmp_path / "home")}
     write_classification(tmp_path / "train.csv", texts_of(8, 0))
     given = {
         "task_name": "custom", "train_file": "train.csv", "text_a": "text", "label": "verdict", "do_train": True,
         "init_checkpoint": NAME, "output_dir": "out", "num_train_epochs": 1, "train_batch_size": 4, "new_head": True,
         "max_seq_length": 16,
     }  # fmt: skip
-    trained = run("run_classifier", given)
-    assert trained.returncode == 0, trained.stderr
-    assert f"Downloading {NAME}@main, commit {COMMIT}: " in trained.stderr
+    assert f"Downloading {NAME}@main, commit {COMMIT}: " in run(command_of("run_classifier", given), **place)
     noted = json.loads((tmp_path / "out" / "run.json").read_text())
     assert noted["init_checkpoint"] == noted["init_weights"]["path"] == f"{NAME}@{COMMIT}"
     card = (tmp_path / "out" / "README.md").read_text()
@@ -341,8 +291,7 @@ def test_a_run_notes_the_commit_and_goes_on_with_it(server, here, tmp_path):
     # There is a newer commit by now.
     shutil.copytree(here, tmp_path / "newer")
     server.put(NAME, tmp_path / "newer", NEWER)
-    again = run("run_classifier", given)
-    assert again.returncode == 0 and NEWER not in again.stderr, again.stderr
+    assert NEWER not in run(command_of("run_classifier", given), **place)
     assert not (tmp_path / f"home/hub/models--owner--tiny/snapshots/{NEWER}").exists()
-    converted = run("convert_checkpoint", {"from": NAME, "to": "converted", "format": "bert_tf"})
-    assert converted.returncode == 0 and (tmp_path / "converted" / "bert_model.safetensors").exists(), converted.stderr
+    run(command_of("convert_checkpoint", {"from": NAME, "to": "converted", "format": "bert_tf"}), **place)
+    assert (tmp_path / "converted" / "bert_model.safetensors").exists()

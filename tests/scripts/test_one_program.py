@@ -6,8 +6,8 @@ No TPU is here: helpers/one_program.py compiles for the CPU what the scripts giv
 import pytest
 import tensorflow as tf
 from helpers import one_program
-from helpers.mains import run_mains
 from helpers.scenarios import FINE_TUNING, PRETRAINING, SCENARIOS
+from helpers.script_cases import run_mains
 from helpers.slow import exhaustive, slow
 
 # Like others of their kind.

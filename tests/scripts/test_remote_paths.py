@@ -4,23 +4,20 @@ The scripts run on tests/helpers/remote_files.cc, in an empty directory and with
 """
 
 import json
-import os
-import re
-import signal
-import sys
 
 import numpy as np
 import pytest
 import torch
 from helpers import warm
 from helpers.descendants import save_model
-from helpers.events import wait_until
-from helpers.paths import ROOT
+from helpers.paths import directory_of
+from helpers.pretraining_runs import run
 from helpers.remote import BUCKET, add_file_system, run_on_bucket
 from helpers.scenarios import SCENARIOS, TWO_REPLICAS
-from helpers.script_cases import arguments_of, results_of, selected_cases, weights_of
+from helpers.script_cases import arguments_of, command_of, results_of, selected_cases, weights_of
 from helpers.slow import exhaustive, slow
 from helpers.small_data import texts_of, write_classification
+from helpers.warm import kill_after_rename
 from safetensors.torch import load_file
 
 import bert_tf
@@ -72,19 +69,6 @@ def steps_of(bucket) -> dict:
     return steps
 
 
-def write_inputs(bucket) -> None:
-    """Writes what the scenarios do not have: an encoder as a pickle, MRPC."""
-    encoder = bert_tf.BertModel.from_pretrained(str(bucket / "features" / "encoder"))
-    pickle = bucket / "converted" / "pickle"
-    encoder.save_pretrained(str(pickle), format="huggingface")
-    torch.save(load_file(pickle / "model.safetensors"), pickle / "pytorch_model.bin")
-    (pickle / "model.safetensors").unlink()
-    (bucket / "mrpc").mkdir()
-    rows = "".join(f"{number % 2}\t1\t2\tw{number}\tw{number + 1}\n" for number in range(16))
-    for name in ("train", "dev"):
-        (bucket / "mrpc" / f"{name}.tsv").write_text("Quality\t#1 ID\t#2 ID\t#1 String\t#2 String\n" + rows)
-
-
 @pytest.fixture(scope="module")
 def ran(request, tmp_path_factory):
     """The bucket, outcomes by step, what all wrote to stderr."""
@@ -94,7 +78,15 @@ def ran(request, tmp_path_factory):
         (bucket / name.replace(" ", "-")).mkdir(parents=True)
     steps = steps_of(bucket)
     (bucket / "features" / "out").mkdir()
-    write_inputs(bucket)
+    # What the scenarios do not have: an encoder as a pickle, and MRPC.
+    encoder = bert_tf.BertModel.from_pretrained(str(bucket / "features" / "encoder"))
+    pickle = bucket / "converted" / "pickle"
+    encoder.save_pretrained(str(pickle), format="huggingface")
+    torch.save(load_file(pickle / "model.safetensors"), pickle / "pytorch_model.bin")
+    (pickle / "model.safetensors").unlink()
+    rows = "".join(f"{number % 2}\t1\t2\tw{number}\tw{number + 1}\n" for number in range(16))
+    text = "Quality\t#1 ID\t#2 ID\t#1 String\t#2 String\n" + rows
+    directory_of(bucket / "mrpc", train__tsv=text, dev__tsv=text)
     for name, (script, flags) in steps.items():
         steps[name] = script, {flag: str(value).replace(str(bucket), BUCKET) for flag, value in flags.items()}
     return bucket, *run_on_bucket(folder, selected_cases(request, steps, set(steps) - {*FAST}))
@@ -126,10 +118,7 @@ def test_outputs_are_complete(ran):
     assert results_of(bucket / "pretraining" / "out")["global_step"] == 30
     encoder = weights_of(bucket / "features" / "encoder")
     for format in ("huggingface", "tf1"):
-        converted = weights_of(bucket / "converted" / format)
-        assert converted.keys() == encoder.keys()
-        for name, value in encoder.items():
-            np.testing.assert_array_equal(converted[name], value)
+        np.testing.assert_equal(weights_of(bucket / "converted" / format), encoder)
     assert "Read back: " in (bucket / "out" / "huggingface.txt").read_text()
     # The same encoder in two formats gives the same features.
     features = np.load(bucket / "out" / "huggingface.npz")["values"]
@@ -150,8 +139,7 @@ def test_models_are_read_from_remote_paths(ran):
     assert bert_tf.Predictor(f"{BUCKET}/{best}").predict(texts) == bert_tf.Predictor(str(bucket / best)).predict(texts)
     model = bert_tf.BertModel.from_pretrained(f"{BUCKET}/converted/pickle")
     model.save_pretrained(f"{BUCKET}/saved")
-    for name, value in weights_of(bucket / "features" / "encoder").items():
-        np.testing.assert_array_equal(weights_of(bucket / "saved")[name], value)
+    np.testing.assert_equal(weights_of(bucket / "saved"), weights_of(bucket / "features" / "encoder"))
 
 
 @pytest.mark.slow
@@ -159,9 +147,6 @@ def test_exports_are_read_from_remote_paths(ran):
     bucket, *_ = ran
     add_file_system(bucket.parent)
     assert bert_tf.Predictor(f"{BUCKET}/export")("w1") == bert_tf.Predictor(str(bucket / "export"))("w1")
-
-
-ENVIRONMENT = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2"}
 
 
 def write_world(folder) -> dict:
@@ -176,40 +161,27 @@ def write_world(folder) -> dict:
     (folder / "news.txt").write_text("A train stopped in the city. Nobody was there to see it.\n" * 60)
     for seed, name in enumerate(("train", "dev")):
         write_classification(folder / f"{name}.csv", list(texts_of(16, seed)))
-    files = {"output_dir": "out", "input_file": "tales.jsonl", "other_text": "news.txt"}
-    files |= {"train_file": "train.csv", "dev_file": "dev.csv"}
-    training = {"max_seq_length": 32, "num_train_steps": 60, "train_batch_size": 8, "learning_rate": 1e-2}
-    task = {"text_a": "text", "label": "verdict", "num_seeds": 1, "fine_tuning_flag": "--num_train_epochs=2"}
-    model = save_model(folder / "model", "bert", BertForPreTraining)
-    paths = {name: folder / file for name, file in files.items()}
-    return {"init_checkpoint": model, "new_words": 5, **paths, **training, **task}
+    given = {"output_dir": folder / "out", "input_file": folder / "tales.jsonl", "other_text": folder / "news.txt"}
+    given |= {"train_file": folder / "train.csv", "dev_file": folder / "dev.csv", "text_a": "text", "label": "verdict"}
+    given |= {"max_seq_length": 32, "num_train_steps": 60, "train_batch_size": 8, "learning_rate": 1e-2}
+    given |= {"num_seeds": 1, "fine_tuning_flag": "--num_train_epochs=2", "new_words": 5}
+    return {"init_checkpoint": save_model(folder / "model", "bert", BertForPreTraining), **given}
 
 
-def command_of(flags: dict) -> list[str]:
+def run_domain(flags: dict) -> list[str]:
     further = ["--pretraining_flag=--save_checkpoints_steps=5", "--pretraining_flag=--eval_every_steps=20"]
-    return [sys.executable, str(ROOT / "run_domain.py"), *arguments_of(flags), *further]
-
-
-def newest_step(folder) -> int:
-    return max((int(path.stem.rpartition("-")[2]) for path in folder.glob("model.ckpt-*.index")), default=0)
+    return [*command_of("run_domain", flags), *further]
 
 
 @pytest.mark.slow  # in small: test_recipe.py
 def test_a_domain_from_end_to_end_killed_on_the_way(tmp_path):
-    command, log, trained = command_of(write_world(tmp_path)), tmp_path / "killed.log", tmp_path / "out" / "pretrained"
+    command, out = run_domain(write_world(tmp_path)), tmp_path / "out"
     for kind in ("pretraining", "fine_tuning"):  # several trainings of other shapes in a process
         command += [f"--{kind}_flag={flag}" for flag in arguments_of(TWO_REPLICAS)]
-    with open(log, "wb") as file:
-        process = warm.Popen(command, stderr=file, env=ENVIRONMENT)
-    wait_until(lambda: newest_step(trained) >= 10, process, log=log.read_text)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    step = newest_step(trained)
-    assert 10 <= step < 60
-    result = warm.run(command, capture_output=True, text=True, env=ENVIRONMENT)
+    kill_after_rename(out / "pretrained" / "model.ckpt-10.index", command)
+    result = warm.run(command, capture_output=True, text=True)
     assert result.returncode == 0, result.stderr[-5000:]
-    out = tmp_path / "out"
-    assert 5 <= int(re.search(r"Resuming at step (\d+)", result.stderr)[1]) <= step  # one less where it was being noted
+    assert "Resuming at step 5 " in result.stderr  # the later one was being noted
     content = json.loads((out / "domain.json").read_text())
     assert [new["word"] for new in content["new_words"]] == ["zorblax"]
     assert content["pieces_per_word"]["after"] == 1.0 < content["pieces_per_word"]["before"]
@@ -227,7 +199,7 @@ def test_a_domain_from_end_to_end_killed_on_the_way(tmp_path):
     BertForSequenceClassification.from_pretrained(content["model"], num_labels=2)
     start = BertForPreTraining.from_pretrained(str(out / "start"))
     assert start.config.vocab_size == 30523 and start.count_params() > 30523 * 32
-    again = warm.run(command, capture_output=True, text=True, env=ENVIRONMENT)
+    again = warm.run(command, capture_output=True, text=True)
     assert again.returncode == 0 and result.stdout.endswith(again.stdout) and again.stdout
 
 
@@ -241,8 +213,7 @@ def test_other_families(tmp_path, family, model_class):
     model = save_model(tmp_path / "other", family, model_class)
     names = ("output_dir", "input_file", "new_words", "max_seq_length", "train_batch_size")
     flags = {"init_checkpoint": model, "num_train_steps": 6, **{name: flags[name] for name in names}}
-    result = warm.run(command_of(flags), capture_output=True, text=True, env=ENVIRONMENT)
-    assert result.returncode == 0, result.stderr[-5000:]
+    run(run_domain(flags))
     content = json.loads((tmp_path / "out" / "domain.json").read_text())
     has_words = family in ("bert", "electra", "distilbert")
     assert [new["word"] for new in content["new_words"]] == ["zorblax"] * has_words

@@ -5,22 +5,22 @@ import http.server
 import json
 import tarfile
 
-import keras
 import numpy as np
 import pytest
 from helpers.descendants import save_model
-from helpers.local_server import serving
-from helpers.paths import TESTS, lines_of
+from helpers.hub_server import serving
+from helpers.paths import GOLDEN, directory_of, lines_of
 from helpers.scenarios import fine_tuning_flags
 from helpers.script_cases import results_of, run_and_refuse, run_cases, weights_of
-from helpers.small_data import PIECES as TAUGHT_PIECES
-from helpers.tiny import ONE_LAYER, write_encoder
+from helpers.small_data import texts_of, write_classification
+from helpers.tiny import write_encoder
 
 from bert_tf import Predictor
 from bert_tf.families.config import BertConfig
 from bert_tf.models import task_models
 from bert_tf.store.head_config import HeadConfig
 
+numbers_of = functools.partial(np.loadtxt, ndmin=2)
 NLI = ("neutral", "contradiction", "entailment")
 MIRRORED = {"distribution_strategy": "mirrored"}
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{number}" for number in range(95))]
@@ -44,20 +44,17 @@ def folder(tmp_path_factory):
         numbers = folder / f"{name}-numbers.tsv"
         write_table(numbers, count, seed, lambda number: number % 5 + 0.25)
         numbers.write_bytes(numbers.read_text().encode("utf-16"))
-    (folder / "rte").mkdir()
     rows = "".join(f"{number}\tw1 w2\tw3\t{('not_', '')[number % 2]}entailment\n" for number in range(16))
-    (folder / "rte" / "train.tsv").write_text("index\tsentence1\tsentence2\tlabel\n" + rows)
-    (folder / "xnli").mkdir()
-    rows = [f"{'zk'[k % 2]}{'ho'[k % 2]}\t{NLI[k % 3]}\ta\tb\tc\td\tthe {k}\tso" for k in range(20)]
-    header = "language\tgold_label\ta\tb\tc\td\tsentence1\tsentence2"
-    (folder / "xnli" / "xnli.test.tsv").write_text("\n".join([header, *rows]) + "\n")
+    directory_of(folder / "rte", train__tsv="index\tsentence1\tsentence2\tlabel\n" + rows)
+    rows = "".join(f"{'zk'[k % 2]}{'ho'[k % 2]}\t{NLI[k % 3]}\ta\tb\tc\td\tthe {k}\tso\n" for k in range(20))
+    header = "language\tgold_label\ta\tb\tc\td\tsentence1\tsentence2\n"
+    directory_of(folder / "xnli", xnli__test__tsv=header + rows)
     return folder
 
 
 @pytest.fixture(scope="module")
 def ran(folder):
-    """Output folder, and what each case wrote to stderr; later cases are built on earlier ones."""
-    golden, out, encoder = TESTS / "golden", folder / "out", {"init_checkpoint": folder / "encoder"}
+    golden, out, encoder = GOLDEN, folder / "out", {"init_checkpoint": folder / "encoder"}
     columns = {"task_name": "custom", "text_a": "first", "text_b": "second", "label": "label"}
     files, several, numbers = (
         {f"{name}_file": folder / f"{name}{kind}.tsv" for name in ("train", "dev", "test")}
@@ -103,12 +100,7 @@ def ran(folder):
     return folder / "out", run_and_refuse("run_classifier", folder / "out", done, refused)
 
 
-def numbers_of(path) -> np.ndarray:
-    return np.array([line.split("\t") for line in path.read_text().splitlines()], float)
-
-
-def test_evaluation_and_prediction_equal_the_original(ran, golden):
-    out, logs = ran
+def test_evaluation_and_prediction_equal_the_original(out, logs, golden):
     expected = results_of(golden / "classifier" / "end_to_end")
     assert results_of(out / "original") == pytest.approx(expected, abs=1e-4)
     probabilities = numbers_of(golden / "classifier" / "end_to_end" / "test_results.tsv")
@@ -121,8 +113,7 @@ def test_evaluation_and_prediction_equal_the_original(ran, golden):
     assert list(first["probabilities"].values()) == pytest.approx(probabilities[0], abs=1e-4)
 
 
-def test_a_test_set_with_labels_is_scored(ran):
-    out, *_ = ran
+def test_a_test_set_with_labels_is_scored(out):
     folder = out / "labelled"
     lines = dict(line.split(" = ") for line in (folder / "test_results.txt").read_text().splitlines())
     assert sorted(lines) == ["global_step", "loss", "test_accuracy", "test_loss"]
@@ -133,8 +124,7 @@ def test_a_test_set_with_labels_is_scored(ran):
     assert not (out / "original" / "test_results.txt").exists()  # MNLI's test labels are secret
 
 
-def test_patience_ends_a_run_for_good(ran):
-    out, logs = ran
+def test_patience_ends_a_run_for_good(out, logs):
     # With this learning rate nothing improves: steps 4 and 6 are no better than step 2.
     steps = [json.loads(line)["step"] for line in (out / "patience" / "evaluations.jsonl").read_text().splitlines()]
     assert steps == [2, 4, 6] and "Stopping early at step 6 of 10" in logs["patience"]
@@ -145,8 +135,7 @@ def test_patience_ends_a_run_for_good(ran):
     assert int(weights_of(out / "patience")["global_step"]) == 6
 
 
-def test_several_labels_from_training_to_prediction(ran):
-    out, *_ = ran
+def test_several_labels_from_training_to_prediction(out):
     assert {"eval_micro_f1", "eval_macro_f1"} < set(results_of(out / "several"))
     expected = HeadConfig("BertForSequenceClassification", ("a", "b", "c"), "multi_label_classification", pairs=True)
     assert HeadConfig.read(str(out / "several" / "head_config.json")) == expected
@@ -161,8 +150,7 @@ def test_several_labels_from_training_to_prediction(ran):
         assert record["labels"] == [label for label, value in record["probabilities"].items() if value > 0.5]
 
 
-def test_a_regression_predicts_numbers(ran):
-    out, *_ = ran
+def test_a_regression_predicts_numbers(out):
     results = results_of(out / "numbers")
     assert set(results) == {"eval_pearson", "eval_spearman", "eval_loss", "loss", "global_step"}
     records = lines_of(out / "numbers" / "predictions.jsonl")
@@ -174,23 +162,20 @@ def test_a_regression_predicts_numbers(ran):
     assert not list((out / "numbers").glob("confusion_matrix*"))
 
 
-def test_labels_come_with_the_model(ran):
+def test_labels_come_with_the_model(out):
     """Neither labels nor a training file are given, only the model's directory."""
-    out, *_ = ran
     records = lines_of(out / "from the best model" / "predictions.jsonl")
     assert len(records) == 5 and all(list(record["probabilities"]) == ["a", "b"] for record in records)
     assert not list((out / "from the best model").glob("model.ckpt*"))
 
 
-def test_training_alone_needs_no_dev_file(ran):
-    out, logs = ran
+def test_training_alone_needs_no_dev_file(out, logs):
     assert "No evaluation while training" in logs["no dev file"] and "rte/dev.tsv" in logs["no dev file"]
     assert not (out / "no dev file" / "best_model").exists()
     assert int(weights_of(out / "no dev file")["global_step"]) == 2
 
 
-def test_weights_of_classes_reach_the_loss_and_are_recorded(ran):
-    out, logs = ran
+def test_weights_of_classes_reach_the_loss_and_are_recorded(out, logs):
     assert "are not named and have weight 1: not_entailment" in logs["weighted"]
     plain, weighted = (weights_of(out / case)["output_weights"] for case in ("no dev file", "weighted"))
     assert np.abs(plain - weighted).max() > 1e-4
@@ -204,54 +189,41 @@ MODELS = {
 }
 
 
-def save_teacher(folder, script, seed=5, vocab=TAUGHT_PIECES, max_length=32, **arguments) -> str:
-    """Saves a random model of three layers that is sure of what it says."""
-    kind, own = MODELS[script]
-    folder.mkdir()
-    (folder / "vocab.txt").write_text("".join(piece + "\n" for piece in vocab))
-    keras.utils.set_random_seed(seed)
-    sizes = {"num_hidden_layers": 3, "vocab_size": len(vocab), "max_position_embeddings": max_length}
-    model = kind(BertConfig.from_dict({**ONE_LAYER, **sizes}), **{**own, **arguments})
-    model.build()
-    for variable in model.head.trainable_variables[:1]:
-        variable.assign(variable * 50)
-    model.save_pretrained(str(folder), vocab_file=str(folder / "vocab.txt"), do_lower_case=True, overwrite=True)
-    return str(folder)
-
-
 @pytest.fixture(scope="module", params=["run_classifier", "run_squad"])
 def taught(request, tmp_path_factory):
-    """Output folder, and what each case wrote to stderr; later cases are built on earlier ones."""
     script, folder = request.param, tmp_path_factory.mktemp(request.param)
-    teacher = save_teacher(folder / "teacher", script)
-    training = fine_tuning_flags(script, folder, keep_checkpoint_max=2, output_dir=None)
-    taught, out = {**training, "teacher": teacher}, folder / "out"
-    layers = {**taught, "init_checkpoint": None, "student_layers": "2,0", "learning_rate": 1e-30}
+    out, (kind, own) = folder / "out", MODELS[script]
+    start = save_model(folder / "start", "bert", task_models.BertModel, seed=8)
+    flags = {"init_checkpoint": start, "keep_checkpoint_max": 2, "output_dir": None}
+    training = fine_tuning_flags(script, folder, **flags)
+    taught = {**training, "teacher": save_model(folder / "teacher", "bert", kind, **own)}
+    layers = {**taught, "init_checkpoint": None, "student_layers": "1,0", "learning_rate": 1e-30}
     done = {"whole": {**taught, "num_train_epochs": 3}, "without": training, "layers": layers}
     done |= {"layers again": {**layers, "num_train_epochs": 2, "output_dir": out / "layers"}}
     done |= {"seeds": {**taught, "num_seeds": 2, "dtype": "bfloat16", "distillation_weight": 1}}
+    other, few, short = (
+        {**taught, "teacher": save_model(folder / name, family, kind, **own, seed=seed, max_length=most)}
+        for name, family, seed, most in (("other", "bert", 6, 64), ("few", "albert", 7, 64), ("short", "bert", 7, 23))
+    )
     refused = {
-        "another teacher": ({**done["whole"], "teacher": save_teacher(folder / "other", script, seed=6),
-                             "output_dir": out / "whole"},
+        "another teacher": ({**done["whole"], **other, "output_dir": out / "whole"},
                             "out/whole holds a run with --teacher=*teacher; this one is with --teacher=*other."),
-        "size": ({**taught, "teacher": save_teacher(folder / "few", script, vocab=TAUGHT_PIECES[:-1])},
-                 "few does not read the student's rows: its tokenizer has another vocab."),
-        "length": ({**taught, "teacher": save_teacher(folder / "short", script, max_length=23)},
-                   "--teacher: *short takes rows of at most 23 tokens, not 24."),
+        "size": (few, "few does not read the student's rows: its tokenizer has another vocab."),
+        "length": (short, "--teacher: *short takes rows of at most 23 tokens, not 24."),
     }  # fmt: skip
     if script == "run_classifier":
         numbers = folder / "numbers.csv"
         numbers.write_text("text,verdict\n" + "".join(f"good w{k} w{k + 1},{k % 7}.5\n" for k in range(32)))
         files = {"train_file": numbers, "dev_file": numbers, "regression": True}
-        kind = {"labels": None, "num_labels": 1, "problem_type": "regression"}
-        done["regression"] = taught | files | {"teacher": save_teacher(folder / "regression", script, **kind)}
-    return folder / "out", run_and_refuse(script, folder / "out", done, refused)
+        own = {"num_labels": 1, "problem_type": "regression"}
+        done["regression"] = taught | files | {"teacher": save_model(folder / "regression", "bert", kind, **own)}
+    return out, run_and_refuse(script, out, done, refused)
 
 
 @pytest.mark.slow  # in small: models/test_objectives.py
 def test_only_the_student_is_saved(taught):
     out, *_ = taught
-    encoder = weights_of(out.parent / "encoder")
+    encoder = weights_of(out.parent / "start")
     for folder in (out / "whole", out / "whole" / "best_model"):
         weights = weights_of(folder)
         trained = {name for name in weights if "/adam_" not in name} - {"global_step"}
@@ -269,7 +241,7 @@ def test_the_student_starts_from_layers_of_the_teacher(taught):
     student = {name: value for name, value in student.items() if name.startswith("bert/") and "adam" not in name}
     assert "bert/pooler/dense/kernel" in student and len(student) == 5 + 2 * 16 + 2
     for name, value in student.items():
-        name = name.replace("layer_1", "layer_x").replace("layer_0", "layer_2").replace("layer_x", "layer_0")
+        name = name.replace("layer_1", "layer_x").replace("layer_0", "layer_1").replace("layer_x", "layer_0")
         np.testing.assert_allclose(value, teacher[name], rtol=0, atol=1e-20, err_msg=name)  # the rate moves zeros
     said = " variables begin anew (not what a student takes over): "
     assert said in logs["layers"] and "keep their random" not in logs["layers"]
@@ -279,10 +251,10 @@ def test_the_student_starts_from_layers_of_the_teacher(taught):
 @pytest.mark.slow  # in small: models/test_objectives.py
 @pytest.mark.parametrize("script", ["run_classifier", "run_squad"])
 def test_a_teacher_of_another_family(tmp_path, script):
-    kind, arguments = MODELS[script][:2]
+    kind, own = MODELS[script]
     models = {
         "init_checkpoint": save_model(tmp_path / "student", "distilbert", task_models.BertModel),
-        "teacher": save_model(tmp_path / "teacher", "electra", kind, **arguments),
+        "teacher": save_model(tmp_path / "teacher", "electra", kind, **own),
     }
     flags = fine_tuning_flags(script, tmp_path, do_eval=False, dev_file=None, **models)
     outcomes, logs = run_cases(script, {"taught": flags})
@@ -292,20 +264,11 @@ def test_a_teacher_of_another_family(tmp_path, script):
 
 
 LENGTH, STRIDE, MOST = 12, 5, 4  # the windows see 10 + 3 * 5 tokens of a text
-
-
-def long_texts(count, seed):
-    """(words, whether "good" is among them); the others have "bad". The word may be anywhere in a long text."""
-    generator = np.random.default_rng(seed)
-    for number in range(count):
-        words = [f"w{word}" for word in generator.integers(0, 10, generator.integers(2, 24))]
-        words.insert(int(generator.integers(len(words) + 1)), ("good", "bad")[number % 2])
-        yield " ".join(words), number % 2 == 0
+long_texts = functools.partial(texts_of, words=10, longest=24)
 
 
 @pytest.fixture(scope="module")
 def of_windows(tmp_path_factory):
-    """Output folder, and what each case wrote to stderr; later cases are built on earlier ones."""
     folder = tmp_path_factory.mktemp("models")
     out = folder / "out"
     short = fine_tuning_flags(
@@ -313,8 +276,7 @@ def of_windows(tmp_path_factory):
         eval_every_steps=72, learning_rate=5e-3, static_padding=True,
     )  # fmt: skip
     for seed, (name, count) in enumerate((("train", 96), ("dev", 40), ("test", 9))):
-        lines = [f"{text},{('down', 'up')[up]}" for text, up in long_texts(count, seed)]
-        (folder / f"{name}.csv").write_text("\n".join(["text,verdict", *lines]) + "\n")
+        write_classification(folder / f"{name}.csv", long_texts(count, seed))
     windows = {**short, "long_texts": "windows", "max_windows": MOST}
     predict = {**short, "do_train": False, "do_eval": False, "do_predict": True}
     used = {**predict, "init_checkpoint": out / "windows" / "best_model"}
@@ -325,16 +287,12 @@ def of_windows(tmp_path_factory):
     }  # fmt: skip
     refused = {
         "other pooling": ({**used, "window_pooling": "max"},
-                          "--window_pooling=max contradicts *windows/best_model, trained with mean."),
+                          "--window_pooling=max contradicts *windows/best_model, which was trained on windows, pooled"),
         "cut after all": ({**used, "long_texts": "cut"},
                           "--long_texts=cut contradicts *windows/best_model, which was trained on windows, pooled"),
         "stride of none": ({**short, "window_stride": 3}, "--window_stride=3 is for --long_texts=windows."),
     }  # fmt: skip
     return folder / "out", run_and_refuse("run_classifier", folder / "out", done, refused)
-
-
-def probabilities_of(folder) -> np.ndarray:
-    return np.loadtxt(folder / "test_results.tsv")
 
 
 @pytest.mark.slow  # in small: models/test_similarity.py
@@ -344,7 +302,7 @@ def test_a_model_learns_from_all_of_a_text(of_windows):
     expected = {"window_pooling": "mean", "window_stride": STRIDE, "max_windows": MOST}
     head = json.loads((out / "windows" / "best_model" / "head_config.json").read_text())
     assert expected.items() <= head.items()
-    longer = sum(text.count(" ") >= 10 for text, _ in long_texts(96, 0))
+    longer = sum(len(words) > 10 for words, *_ in long_texts(96, 0))
     assert f"{longer} of 96 texts are longer than --max_seq_length=12; all texts together make " in logs["windows"]
     assert "need more than" not in logs["windows"] and (out / "windows" / "train.tf_record").exists()
 
@@ -353,13 +311,14 @@ def test_a_model_learns_from_all_of_a_text(of_windows):
 def test_a_model_of_windows_answers_everywhere_alike(of_windows):
     out, logs = of_windows
     assert "Windows of 12 tokens, as in training; --max_seq_length is not used." in logs["other length"]
-    np.testing.assert_array_equal(*map(probabilities_of, (out / "other length", out / "used")))
-    np.testing.assert_allclose(*map(probabilities_of, (out / "windows", out / "used")), atol=1e-6)
+    other, used, windows = (numbers_of(out / name / "test_results.tsv") for name in ("other length", "used", "windows"))
+    np.testing.assert_array_equal(other, used)
+    np.testing.assert_allclose(windows, used, atol=1e-6)
     predictor = Predictor(str(out / "windows" / "best_model"))
     assert (predictor.max_seq_length, predictor.windows.stride, predictor.windows.most) == (LENGTH, STRIDE, MOST)
-    found = predictor.predict([text for text, _ in long_texts(9, 2)])
+    found = predictor.predict([" ".join(words) for words, *_ in long_texts(9, 2)])
     found = [list(prediction["probabilities"].values()) for prediction in found]
-    np.testing.assert_allclose(found, probabilities_of(out / "windows"), atol=1e-5)
+    np.testing.assert_allclose(found, windows, atol=1e-5)
     filling = "w1 " * 12
     assert (predictor(filling + "good")["label"], predictor(filling + "bad")["label"]) == ("up", "down")
     with pytest.raises(ValueError, match="Example 0 is a pair; a model of windows .--long_texts. takes single"):
@@ -370,8 +329,7 @@ def test_a_model_of_windows_answers_everywhere_alike(of_windows):
 
 @pytest.fixture(scope="module")
 def of_module(tmp_path_factory):
-    """Folder, outcomes by case, what each wrote to stderr."""
-    folder, golden = tmp_path_factory.mktemp("tfhub"), TESTS / "golden"
+    folder, golden = tmp_path_factory.mktemp("tfhub"), GOLDEN
     module = folder / "module"  # as the original exported it for TF1: no configuration
     (module / "variables").mkdir(parents=True)
     (module / "assets").mkdir()
@@ -390,35 +348,25 @@ def of_module(tmp_path_factory):
         "bert_config_file": golden / "model" / "config1" / "bert_config.json", "do_train": True, "max_seq_length": 16,
         "train_batch_size": 4, "num_train_epochs": 1, "write_tf_records": False, "deterministic": True,
     }  # fmt: skip
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    with serving(server), pytest.MonkeyPatch.context() as environment:
+    with serving(handler) as server, pytest.MonkeyPatch.context() as environment:
         environment.setenv("BERT_TF_CACHE", str(folder / "cache"))
-        cases = {
-            "address": {"bert_hub_module_handle": f"http://127.0.0.1:{server.server_port}/bert.tar.gz"},
-            "weights, too": {"bert_hub_module_handle": module, "init_checkpoint": module},
-            "no module": {"bert_hub_module_handle": f"http://127.0.0.1:{server.server_port}/train.tsv"},
-            "no such directory": {"bert_hub_module_handle": folder / "none"},
+        name, address = "bert_hub_module_handle", f"http://127.0.0.1:{server.server_port}"
+        done = {"address": {**flags, name: f"{address}/bert.tar.gz"}}
+        both = {**flags, name: module, "init_checkpoint": module}
+        refused = {
+            "weights, too": (both, "--init_checkpoint: here the weights are those of --bert"),
+            "no module": ({**flags, name: f"{address}/train.tsv"}, "not a complete zip or tar file"),
+            "no such directory": ({**flags, name: folder / "none"}, "--bert_hub_module_handle="),
         }
-        cases = {name: {**flags, "output_dir": folder / "out" / name, **own} for name, own in cases.items()}
-        outcomes, logs = run_cases("run_classifier_with_tfhub", cases)
-    return folder, outcomes, logs
+        return folder, run_and_refuse("run_classifier_with_tfhub", folder / "out", done, refused)
 
 
 def test_a_module_is_fine_tuned_from_its_address(of_module):
-    folder, outcomes, logs = of_module
-    assert outcomes["address"] == "done" and f"from {folder}/cache/" in logs["address"]
+    folder, logs = of_module
+    assert f"from {folder}/cache/" in logs["address"] and len(list((folder / "cache" / "tfhub").iterdir())) == 1
     start, end = weights_of(folder / "module" / "variables" / "variables"), weights_of(folder / "out" / "address")
     name = "bert/embeddings/position_embeddings"  # the later ones learn nothing
     np.testing.assert_allclose(end[name], start[name], atol=1e-3)
     assert int(end["global_step"]) == 2 and (end[name] != start[name]).any()
     vocab = (folder / "module" / "assets" / "vocab.txt").read_bytes()
     assert (folder / "out" / "address" / "vocab.txt").read_bytes() == vocab
-
-
-def test_modules_that_can_not_be_opened_are_named(of_module):
-    folder, outcomes, _ = of_module
-    assert outcomes["weights, too"].startswith("ValueError: --init_checkpoint: here the weights are those of --bert")
-    assert outcomes["no such directory"].startswith("FileNotFoundError: --bert_hub_module_handle=")
-    assert "not a complete zip or tar file" in outcomes["no module"] and outcomes["no module"].startswith("OSError: ")
-    assert len(list((folder / "cache" / "tfhub").iterdir())) == 1
-    assert not (folder / "out" / "weights, too").exists() and not (folder / "out" / "no such directory").exists()

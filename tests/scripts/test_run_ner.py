@@ -65,7 +65,6 @@ def write_characters(path, count, seed):
 
 @pytest.fixture(scope="module")
 def ran(folder):
-    """Output folder, and what each case wrote to stderr; later cases are built on earlier ones."""
     out = folder / "out"
     short = {"max_seq_length": 32, "train_batch_size": 8, "predict_batch_size": 4, "seed": 3, "num_virtual_cpus": 2}
     files = {"train_file": folder / "train.conll", "dev_file": folder / "dev.conll", "test_file": folder / "dev.conll"}
@@ -123,8 +122,8 @@ def folder(tmp_path_factory):
     return folder
 
 
-def test_a_tagger_learns(ran):
-    out = ran[0] / "trained"
+def test_a_tagger_learns(out):
+    out = out / "trained"
     results = results_of(out)
     assert set(results) == {"eval_precision", "eval_recall", "eval_f1", "eval_accuracy", "eval_loss", "global_step"}
     assert results["eval_f1"] >= 0.95 and results["eval_loss"] < 0.1 and results["global_step"] == 4 * 96 // 8
@@ -140,9 +139,8 @@ def test_a_tagger_learns(ran):
     assert "LOC" in (out / "eval_report.txt").read_text()
 
 
-def test_predictions_keep_the_file(ran, folder):
+def test_predictions_keep_the_file(out, folder):
     """Every line of the file is there, in order, with one more column in the file's own scheme."""
-    out, *_ = ran
     before = (folder / "test.conll").read_text().splitlines()
     after = (out / "predicted" / "predictions.conll").read_text().splitlines()
     assert [new.rpartition("\t")[0] if old else new for old, new in zip(before, after, strict=True)] == before
@@ -167,9 +165,8 @@ def test_predictions_keep_the_file(ran, folder):
 
 
 @pytest.mark.parametrize(("name", "split"), [("characters", "characters_and_spaces"), ("pieces", "pieces")])
-def test_characters_are_learned_and_used(ran, tmp_path, name, split):
+def test_characters_are_learned_and_used(out, logs, tmp_path, name, split):
     """What was trained on a character a line, as tokens or as pieces of the text, tags the characters of strings."""
-    out, logs = ran
     assert "--train_file has a character a line" in logs[name]
     assert "of the texts are [UNK]" not in logs[name]  # a space has no piece, and needs none
     model = out / name
@@ -197,10 +194,10 @@ def test_characters_are_learned_and_used(ran, tmp_path, name, split):
         assert {line.split("\t")[-1] for line in file.lines if "PS_B" in line} == {"PS_B"}
 
 
-def test_a_model_of_pieces_from_elsewhere(ran, folder, tmp_path):
+def test_a_model_of_pieces_from_elsewhere(out, folder, tmp_path):
     """Without token_classification.json, as transformers writes one: it gives the scores that it had here."""
     model = tmp_path / "model"
-    shutil.copytree(ran[0] / "pieces" / "best_model", model)
+    shutil.copytree(out / "pieces" / "best_model", model)
     (model / "token_classification.json").unlink()
     files = {"comment_prefix": "## ", "encoding": "cp949", "dev_file": str(folder / "klue-dev.tsv")}
     run = {"init_checkpoint": str(model), "do_eval": True, "max_seq_length": 32, "output_dir": str(tmp_path / "out")}
@@ -211,8 +208,8 @@ def test_a_model_of_pieces_from_elsewhere(ran, folder, tmp_path):
         assert (results["eval_character_macro_f1"] == pytest.approx(here)) is not split
 
 
-def test_plain_tags_of_joined_sentences(ran):
-    out = ran[0] / "plain"
+def test_plain_tags_of_joined_sentences(out):
+    out = out / "plain"
     results = results_of(out, "test_results.txt")
     assert set(results) == {"test_accuracy", "test_loss", "global_step"}
     records = lines_of(out / "predictions.jsonl")
@@ -221,9 +218,8 @@ def test_plain_tags_of_joined_sentences(ran):
     assert 0 < results["global_step"] < 13 // 2  # rows hold several of the 13 sentences
 
 
-def test_tags_that_are_unknown_or_repaired(ran):
+def test_tags_that_are_unknown_or_repaired(out, logs):
     """Of two dev files: one of three entities has a type that the model does not know."""
-    out, logs = ran
     assert "--dev_file has tags that the model does not know and can't predict: B-GOD (" in logs["odd tags"]
     assert "the tags of 1 sentences break the scheme iob2" in logs["odd tags"]
     results = results_of(out / "odd tags")

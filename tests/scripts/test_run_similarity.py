@@ -27,7 +27,10 @@ def texts_of(count, seed):
         yield one, *(" ".join(f"v{word}" for word in generator.permutation(of)) for of in (words, other))
 
 
-def write_files(folder):
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("similarity")
+    write_encoder(folder, PIECES, {**ONE_LAYER, "vocab_size": len(PIECES), "max_position_embeddings": 24})
     for seed, (name, count) in enumerate((("train", 96), ("dev", 24), ("test", 9))):
         triplets = list(texts_of(count, seed))
         lines = ["anchor,positive,negative", *(",".join(texts) for texts in triplets)]
@@ -38,13 +41,6 @@ def write_files(folder):
         (folder / f"{name}.tsv").write_text("\n".join(lines) + "\n", encoding="cp949")
         pairs = [{"title": one, "body": near} for one, near, _ in triplets]
         (folder / f"{name}.jsonl").write_text("".join(json.dumps(pair) + "\n" for pair in pairs))
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("similarity")
-    write_encoder(folder, PIECES, {**ONE_LAYER, "vocab_size": len(PIECES), "max_position_embeddings": 24})
-    write_files(folder)
     shutil.copytree(folder / "encoder", folder / "dotted")
     for name, content in settings_files(SentenceSettings("", similarity="dot", truncate_dim=8), 32).items():
         (folder / "dotted" / name).parent.mkdir(exist_ok=True)
@@ -54,7 +50,6 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def ran(folder):
-    """Output folder, and what each case wrote to stderr; later cases are built on earlier ones."""
     training = {"init_checkpoint": folder / "encoder", "max_seq_length": 12, "train_batch_size": 16, "do_train": True}
     training |= {"predict_batch_size": 8, "learning_rate": 4e-3, "seed": 3, "deterministic": True, "do_eval": True}
     training["static_padding"] = True
@@ -83,8 +78,7 @@ def ran(folder):
     return folder / "out", run_and_refuse("run_similarity", folder / "out", done, refused)
 
 
-def test_a_ranking_is_learned(ran):
-    out, logs = ran
+def test_a_ranking_is_learned(out, logs):
     after = results_of(out / "ranked")
     retrieval = ("accuracy_1", "accuracy_5", "accuracy_10", "mrr_10", "ndcg_10", "triplet_accuracy")
     assert set(after) == {*(f"eval_{name}" for name in retrieval), "global_step"} and after["global_step"] == 48
@@ -95,8 +89,7 @@ def test_a_ranking_is_learned(ran):
     assert "96 examples of 3 texts" in logs["ranked"] and "Pooling: mean, the default" in logs["ranked"]
 
 
-def test_the_best_model_is_opened_and_converted(ran, folder):
-    out, *_ = ran
+def test_the_best_model_is_opened_and_converted(out, folder):
     best = str(out / "ranked" / "best_model")
     settings = read_settings(best)
     assert settings.described and (settings.pooling, settings.normalize, settings.max_seq_length) == ("mean", False, 12)
@@ -114,26 +107,24 @@ def test_the_best_model_is_opened_and_converted(ran, folder):
     assert read_settings(str(folder / "theirs")).described
 
 
-def test_a_finished_model_is_trained_on_files_with_scores(ran):
-    out, *_ = ran
+def test_a_finished_model_is_trained_on_files_with_scores(out):
     assert set(results_of(out / "scored")) == {"eval_spearman", "eval_pearson", "global_step"}
     assert "test_spearman = " in (out / "scored" / "test_results.txt").read_text()
     settings = read_settings(str(out / "scored" / "best_model"))
     assert settings.normalize and settings.pooling == "cls"
 
 
-def test_a_model_that_compares_by_products_is_evaluated_by_them(ran, folder):
-    lines = [json.loads(line) for line in (ran[0] / "dotted" / "predictions.jsonl").read_text().splitlines()]
+def test_a_model_that_compares_by_products_is_evaluated_by_them(out, folder):
+    lines = [json.loads(line) for line in (out / "dotted" / "predictions.jsonl").read_text().splitlines()]
     pairs = [line.split("\t")[1:3] for line in (folder / "dev.tsv").read_text("cp949").splitlines()[1:]]
     first, second = map(Embedder(str(folder / "dotted")).encode, map(list, zip(*pairs, strict=True)))
     products = [line["dot"] for line in lines]
     np.testing.assert_allclose(products, (first * second).sum(-1), rtol=1e-5)
     pearson = scipy.stats.pearsonr(products, [line["score"] for line in lines]).statistic
-    assert results_of(ran[0] / "dotted")["eval_pearson"] == pytest.approx(pearson, abs=1e-4)
+    assert results_of(out / "dotted")["eval_pearson"] == pytest.approx(pearson, abs=1e-4)
 
 
-def test_hard_negatives_are_mined_and_trained_on(ran):
-    out, logs = ran
+def test_hard_negatives_are_mined_and_trained_on(out, logs):
     lines = [json.loads(line) for line in (out / "mined" / "hard_negatives.jsonl").read_text().splitlines()]
     partners = {one: near for one, near, _ in texts_of(96, 0)}
     assert lines and all(partners[line["anchor"]] == line["positive"] != line["negative"] for line in lines)
@@ -167,37 +158,31 @@ def write_csv(path, count, seed, labels=True):
 
 
 @pytest.fixture(scope="module")
-def choices(tmp_path_factory):
-    choices = tmp_path_factory.mktemp("choice")
-    write_encoder(choices, CHOICE_PIECES, ONE_LAYER)
-    write_csv(choices / "train.csv", 64, 0)
-    write_csv(choices / "dev.csv", 30, 1)
-    write_csv(choices / "test.csv", 9, 2, labels=False)
+def chosen(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("choice")
+    write_encoder(folder, CHOICE_PIECES)
+    write_csv(folder / "train.csv", 64, 0)
+    write_csv(folder / "dev.csv", 30, 1)
+    write_csv(folder / "test.csv", 9, 2, labels=False)
     six = (
         {"premise": context, "answers": choices, "gold": "ABCDEF"[label]}
         for context, _, choices, label in examples_of(20, 6, 3)
     )
-    (choices / "six.jsonl").write_text("".join(json.dumps(row) + "\n" for row in six))
+    (folder / "six.jsonl").write_text("".join(json.dumps(row) + "\n" for row in six))
     two = (["가", context, *choices, f"{label + 1}\n"] for context, _, choices, label in examples_of(24, 2, 4))
-    (choices / "numbered.tsv").write_text("".join(map("\t".join, two)), encoding="cp949")
-    return choices
-
-
-@pytest.fixture(scope="module")
-def chosen(choices):
-    """Output folder, and what each case wrote to stderr; later cases are built on earlier ones."""
+    (folder / "numbered.tsv").write_text("".join(map("\t".join, two)), encoding="cp949")
     short = {"max_seq_length": 24, "predict_batch_size": 4, "num_virtual_cpus": 2, "do_predict": True}
-    predict = {**short, "init_checkpoint": choices / "out" / "trained" / "best_model"}
-    six = {"test_file": choices / "six.jsonl", "context": "premise", "choices": "answers", "label": "gold"}
-    two = {"test_file": choices / "numbered.tsv", "context": 1, "choices": "2,3", "label": 4, "encoding": "cp949"}
+    predict = {**short, "init_checkpoint": folder / "out" / "trained" / "best_model"}
+    six = {"test_file": folder / "six.jsonl", "context": "premise", "choices": "answers", "label": "gold"}
+    two = {"test_file": folder / "numbered.tsv", "context": 1, "choices": "2,3", "label": 4, "encoding": "cp949"}
     two |= {**predict, "first_label": 1}
-    files = {f"{name}_file": choices / f"{name}.csv" for name in ("train", "dev", "test")}
+    files = {f"{name}_file": folder / f"{name}.csv" for name in ("train", "dev", "test")}
     training = {"do_train": True, "do_eval": True, "num_train_epochs": 6, "train_batch_size": 8, "learning_rate": 2e-3}
-    training |= {"init_checkpoint": choices / "encoder", "seed": 3, "deterministic": True, "eval_every_steps": 24}
+    training |= {"init_checkpoint": folder / "encoder", "seed": 3, "deterministic": True, "eval_every_steps": 24}
     training["static_padding"] = True
     done = {"trained": {**short, **files, **training}, "six": {**predict, **six, "first_label": "A"}, "two": two}
     done |= {"two otherwise": {**two, "distribution_strategy": "mirrored", "static_padding": True}}
-    return choices / "out", run_and_refuse("run_swag", choices / "out", done, {})
+    return folder / "out", run_and_refuse("run_swag", folder / "out", done, {})
 
 
 def test_choices_are_learned(chosen):
@@ -210,12 +195,12 @@ def test_choices_are_learned(chosen):
     assert "Example 0, choice " in logs["trained"] and "(right): [CLS]" in logs["trained"]
 
 
-def test_probabilities_are_those_of_each_choice_alone(chosen, choices):
+def test_probabilities_are_those_of_each_choice_alone(chosen):
     """Rows written by hand, one at a time without padding, through the model as a notebook would load it."""
     trained = chosen[0] / "trained"
     assert not (trained / "test_results.txt").exists()
     model = BertForMultipleChoice.from_pretrained(str(trained))
-    tokenizer = FullTokenizer(str(choices / "vocab.txt"))
+    tokenizer = FullTokenizer.from_pretrained(str(trained))
     found, table = lines_of(trained / "predictions.jsonl"), np.loadtxt(trained / "test_results.tsv")
     for record, values, (context, question, choices, _) in zip(found, table, examples_of(9, 4, 2), strict=True):
         scores = []

@@ -8,7 +8,7 @@ import re
 import numpy as np
 import pytest
 import tensorflow as tf
-from helpers.paths import TESTS
+from helpers.paths import GOLDEN, directory_of
 from helpers.script_cases import results_of, run_and_refuse
 from helpers.tiny import ONE_LAYER, write_encoder
 
@@ -45,8 +45,7 @@ def write_questions(path, count, seed, version_2=True, broken=()):
 def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("squad")
     write_encoder(folder, PIECES)
-    (folder / "spaced").mkdir()
-    (folder / "spaced" / "added_tokens.json").write_text(json.dumps({"New York": len(PIECES)}))
+    directory_of(folder / "spaced", added_tokens__json={"New York": len(PIECES)})
     write_encoder(folder / "spaced", PIECES, {**ONE_LAYER, "vocab_size": len(PIECES) + 1})
     write_questions(folder / "train.json", 64, 0)
     write_questions(folder / "dev.json", 23, 1)
@@ -64,8 +63,7 @@ SHORT = {
 
 @pytest.fixture(scope="module")
 def ran(folder):
-    """Output folder, and what each case wrote to stderr; later cases are built on earlier ones."""
-    golden, out = TESTS / "golden", folder / "out"
+    golden, out = GOLDEN, folder / "out"
     original = {
         "vocab_file": golden / "classifier" / "end_to_end" / "vocab.txt", "max_seq_length": 48, "doc_stride": 16,
         "bert_config_file": golden / "model" / "config1" / "bert_config.json", "max_query_length": 12,
@@ -109,8 +107,7 @@ def json_of(path):
 
 
 @pytest.mark.parametrize(("case", "version"), [("original 1", "v1.1"), ("original 2", "v2.0")])
-def test_predictions_equal_the_original(ran, golden, case, version):
-    out, *_ = ran
+def test_predictions_equal_the_original(out, golden, case, version):
     expected = golden / "squad" / "end_to_end" / version
     assert json_of(out / case / "predictions.json") == json_of(expected / "predictions.json")
     nbest = json.loads(gzip.decompress((expected / "nbest_predictions.json.gz").read_bytes()))
@@ -129,8 +126,7 @@ def test_predictions_equal_the_original(ran, golden, case, version):
         assert odds[0] == pytest.approx(odds[1], abs=2e-4)
 
 
-def test_questions_are_learned(ran, folder):
-    out, *_ = ran
+def test_questions_are_learned(out, folder):
     results = results_of(out / "trained")
     assert results["global_step"] == 64 and results["eval_f1"] >= 90.0 and results["eval_exact_match"] >= 90.0
     assert {"eval_HasAns_f1", "eval_NoAns_f1", "eval_best_f1", "eval_best_f1_threshold"} < set(results)
@@ -151,8 +147,7 @@ def questions_of(path):
         yield paragraph["qas"][0], paragraph["context"]
 
 
-def test_the_threshold_stays_with_the_model(ran):
-    out, logs = ran
+def test_the_threshold_stays_with_the_model(out, logs):
     best = json_of(out / "trained" / "best_model" / "eval_results.json")
     stored = json_of(out / "trained" / "best_model" / "question_answering.json")
     threshold = stored["null_score_diff_threshold"]
@@ -174,8 +169,7 @@ def test_the_threshold_stays_with_the_model(ran):
     assert {"eval_rouge_w", "eval_HasAns_rouge_w"} < set(scores) and not [name for name in scores if "f1" in name]
 
 
-def test_the_model_answers_in_a_notebook_as_the_script(ran, folder):
-    out, *_ = ran
+def test_the_model_answers_in_a_notebook_as_the_script(out, folder):
     answerer = QuestionAnswerer(str(out / "trained" / "best_model"))
     asked = list(questions_of(folder / "dev.json"))
     answers = answerer.predict([(question["question"], context) for question, context in asked])
@@ -189,9 +183,8 @@ def test_the_model_answers_in_a_notebook_as_the_script(ran, folder):
             assert context[answer["start"] : answer["end"]] == answer["answer"]
 
 
-def test_predictions_depend_neither_on_devices_nor_on_padding(ran, folder):
+def test_predictions_depend_neither_on_devices_nor_on_padding(out, logs, folder):
     """The last batch is partial in each case, and every window counts."""
-    out, logs = ran
     windows = build_windows(
         read_squad_examples([str(folder / "dev.json")], False, True).examples,
         FullTokenizer(str(folder / "vocab.txt")), WINDOWS, False,
@@ -207,8 +200,7 @@ def test_predictions_depend_neither_on_devices_nor_on_padding(ran, folder):
         assert scores[0] == pytest.approx(scores[1], abs=1e-4)
 
 
-def test_records_are_in_the_order_of_the_original(ran, folder):
-    out, *_ = ran
+def test_records_are_in_the_order_of_the_original(out, folder):
     examples = read_squad_examples([str(folder / "train.json")], True, True).examples
     random.Random(12345).shuffle(examples)
     windows = build_windows(examples, FullTokenizer(str(folder / "vocab.txt")), WINDOWS, True)
@@ -225,8 +217,7 @@ def test_records_are_in_the_order_of_the_original(ran, folder):
     assert not list((out / "predicted").glob("*.tf_record"))
 
 
-def test_two_files_of_version_1_and_steps_by_windows(ran, folder):
-    out, logs = ran
+def test_two_files_of_version_1_and_steps_by_windows(out, logs, folder):
     data = read_squad_examples([str(folder / "train1.json"), str(folder / "further1.json")], True, False, "offsets")
     assert len(data.examples) == 30 and len(data.skipped) == 2
     results = results_of(out / "version 1")
@@ -243,8 +234,7 @@ def test_two_files_of_version_1_and_steps_by_windows(ran, folder):
     assert stored["answer_from"] == "offsets" and stored["version_2_with_negative"] is False
 
 
-def test_windows_are_cached_where_they_should_be(ran):
-    out, logs = ran
+def test_windows_are_cached_where_they_should_be(out, logs):
     assert len(list((out / "trained" / "windows").iterdir())) == 2
     assert logs["again"].count("windows from ") == 2 and "windows from " not in logs["trained"]
 

@@ -78,7 +78,7 @@ def test_arguments_of_sentence_transformers(embedder, tmp_path, monkeypatch):
     near(tensor, plain)
     embedder.encode(TEXTS, show_progress_bar=True)
     assert [(options["disable"], options["delay"]) for options in shown[-2:]] == [(True, 5), (False, 0)]
-    assert embedder.batch_size == 32 and embedder.get_sentence_embedding_dimension() == 32
+    assert embedder.batch_size == 8 and embedder.get_sentence_embedding_dimension() == 32
     near(embedder.similarity(plain, plain[0]), normalized @ normalized[:1].T)
     dot = Embedder(described(tmp_path / "dot", embedder.path, similarity="dot"))
     np.testing.assert_allclose(dot.similarity(plain, plain[:2]), plain @ plain[:2].T, rtol=1e-5)

@@ -3,6 +3,7 @@
 import concurrent.futures
 import itertools
 import json
+import os
 import subprocess
 import sys
 
@@ -10,9 +11,9 @@ import keras
 import numpy as np
 import pytest
 from helpers.descendants import NAMES, save_model
-from helpers.paths import ROOT
 from helpers.slow import exhaustive
 
+import bert_tf
 from bert_tf import BertConfig, ChoicePredictor, Embedder, Predictor, QuestionAnswerer, Tagger
 from bert_tf.models import task_models
 from bert_tf.serving import predictor as predictor_module
@@ -63,20 +64,36 @@ def classifier(tmp_path_factory):
     return save_model(folder / "ours", "bert", kind, labels=LABELS)
 
 
+# Reads (class, path, items) of JSON and prints what `predict` gives for each, and what was imported.
+ANSWERS = """
+import json, sys, bert_tf
+for name, path, items in json.load(sys.stdin):
+    items = [tuple(item) if isinstance(item, list) else item for item in items]
+    print(json.dumps(getattr(bert_tf, name)(path, max_seq_length=48).predict(items)))
+print(bert_tf.Embedder(path)("A short text.").shape, {"tensorflow", "keras"} & {*sys.modules})
+"""
+
+
 def test_no_tensorflow_in_the_process(classifier, tmp_path):
-    """Of any format that NumPy reads, and of an ONNX export."""
+    """Any format that NumPy reads, an ONNX export, all tasks; for `make test-answers` nor is TensorFlow installed."""
     from bert_tf.serving.onnx_export import export_onnx
 
-    folders = [classifier, f"{classifier[:-4]}theirs", f"{classifier[:-4]}tf1", export_onnx(classifier, str(tmp_path))]
-    code = "import json, sys; from bert_tf import Embedder, Predictor\n"
-    code += "print(json.dumps([Predictor(path)('A short text.') for path in sys.argv[1:]]))\n"
-    code += "Embedder(sys.argv[1])('A short text.'); print({'tensorflow', 'keras'} & {*sys.modules})"
-    command = [sys.executable, "-c", code, *folders]
-    lines = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=True).stdout.splitlines()
-    assert lines[-1] == "set()"
-    found = [numbers_in(answer)[0] for answer in json.loads(lines[0])]
-    expected = numbers_in(Predictor(classifier, runtime="tensorflow")("A short text."))[0]
-    np.testing.assert_allclose(found, [expected] * 4, atol=1e-5)
+    exported = export_onnx(classifier, str(tmp_path))
+    paths = [classifier, f"{classifier[:-4]}theirs", f"{classifier[:-4]}tf1", exported]
+    asked = [("Predictor", path, TEXTS[:2]) for path in paths]
+    for kind, (model_class, arguments, answerer, items) in KINDS.items():
+        path = save_model(tmp_path / kind, "bert", model_class, **arguments)
+        asked.append((answerer.__name__, path, items))
+    command = [os.environ.get("ANSWERS_PYTHON", sys.executable), "-c", ANSWERS]
+    result = subprocess.run(command, input=json.dumps(asked), capture_output=True, text=True, check=True)
+    *lines, last = result.stdout.splitlines()
+    assert last.endswith(") set()")
+    for line, (name, path, items) in zip(lines, asked, strict=True):
+        runtime = None if path == exported else "tensorflow"
+        expected = getattr(bert_tf, name)(path, max_seq_length=48, runtime=runtime).predict(items)
+        (found, others), (numbers, others_expected) = numbers_in(json.loads(line)), numbers_in(expected)
+        np.testing.assert_allclose(found, numbers, atol=1e-5)
+        assert others == others_expected
 
 
 @pytest.mark.parametrize("pooling", ["mean", "max", "cls"])

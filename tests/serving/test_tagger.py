@@ -14,7 +14,7 @@ import tensorflow as tf
 from helpers import warm
 from helpers.early_mistakes import refusals
 from helpers.exports import VOCAB, load_no_graphs, save, signature_of
-from helpers.local_server import serving
+from helpers.hub_server import serving
 from helpers.paths import ROOT
 from helpers.slow import slow
 

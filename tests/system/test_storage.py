@@ -30,7 +30,7 @@ from bert_tf.store.bundle import checkpoints_among, latest_checkpoint
 from bert_tf.store.open import find_export, find_weights
 from bert_tf.store.save import files_in
 from bert_tf.system import storage
-from bert_tf.system.storage import load_arrays, save_arrays
+from bert_tf.system.storage import arrays_as_bytes, load_arrays
 from bert_tf.system.text_files import list_folder
 from bert_tf.training import checkpoints
 
@@ -69,7 +69,7 @@ def test_whole_or_none(tmp_path, caplog):
     path = str(tmp_path / "kept.npz")
     assert load_arrays(path) is None
     arrays = {"one": np.arange(3), "two": np.zeros((2, 0))}
-    save_arrays(path, arrays)
+    storage.write_file(path, arrays_as_bytes(arrays))
     np.testing.assert_equal(load_arrays(path), arrays)
     np.testing.assert_equal(load_arrays(path, ("one", "two")), arrays)
     assert load_arrays(path, ("one", "three", "four")) is None
@@ -289,7 +289,7 @@ def held(folder):
 def test_a_living_owner_keeps_the_folder(tmp_path):
     message = r"^--output_dir=\S+ is in use by another run, which holds \S+/run.lock: "
     with held(tmp_path / "out"):
-        with pytest.raises(storage.LockedError, match=message), held(tmp_path / "out"):
+        with pytest.raises(BlockingIOError, match=message), held(tmp_path / "out"):
             pass
         assert os.listdir(tmp_path / "out") == ["run.lock"]
     assert not (tmp_path / "out").exists()  # it was new, and is empty

@@ -11,12 +11,11 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from helpers.events import wait_until
 from helpers.pretraining_runs import assert_bit_identical, command, run, values, write_inputs
 from helpers.slow import slow
 from helpers.tiny import TINY_CONFIG
 from helpers.training_steps import make_batches, train_loop
-from helpers.warm import HANG_SECONDS
+from helpers.warm import HANG_SECONDS, wait_until
 
 from bert_tf import BertConfig, BertForPreTraining, create_optimizer
 from bert_tf.models import initialize
