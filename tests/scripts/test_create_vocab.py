@@ -10,7 +10,6 @@ import sys
 
 import numpy as np
 import pytest
-from helpers import warm
 from helpers.paths import GOLDEN, ROOT, TESTS
 from helpers.record_files import digest_records, read_records
 from helpers.script_cases import arguments_of, run_cases
@@ -111,68 +110,55 @@ def test_bad_input_names_what_is_wrong_and_writes_nothing(tmp_path):
     assert (tmp_path / "vocab.txt").read_text().split("\n")[104:] == [".", "a", "b", "##a", "##b", ""]
 
 
-def test_command_line(golden, tmp_path):
-    expected = json.loads((golden / "pretraining" / "setting_4.json").read_text())
-    flags = [f"--{name}={value}" for name, value in expected["flags"].items()]
-    outputs = [tmp_path / f"{k}.tfrecord" for k in range(3)]
-    flags += [f"--input_file={golden}/pretraining/corpus_*.txt", f"--vocab_file={golden}/vocab.txt"]
-    flags += [f"--output_file={','.join(map(str, outputs))}"]
-    command = [sys.executable, str(ROOT / "create_pretraining_data.py"), *flags]
-    environment = os.environ | {"TF_CPP_MIN_LOG_LEVEL": "2"}
-    result = warm.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, encoding="utf-8")
-    assert result.returncode == 0, result.stderr
-    assert [digest_records(read_records(path)) for path in outputs] == expected["records_sha256_per_file"]
-    assert " ".join(expected["first_instances"][2]["_tokens"]) in result.stderr
-    assert result.stderr.count(" tokens: ") == 3
-    for step in ("tokenizing", "building instances", "writing"):
-        assert f"{step}: 100%" in result.stderr
-
-
-TOKENIZERS = GOLDEN / "tokenization"
-# name -> flags, and the end of the command that the script proposes
+PIECES, BYTE_BPE = GOLDEN / "electra" / "vocab.txt", GOLDEN / "tokenization" / "roberta" / "vocab.json"
+ALBERT = {"vocab_file": GOLDEN / "tokenization" / "albert" / "tiny.model", "next_sentence": "order", "ngram": 3}
+# name -> flags, and of the command that the script proposes what differs, and the model
 FAMILIES = {
-    "albert": (
-        {"vocab_file": TOKENIZERS / "albert" / "tiny.model", "next_sentence": "order", "ngram": 3},
-        "--max_seq_length=32 --max_predictions_per_seq=20 --do_train=True --bert_size=albert_base_v2 --output_dir=...",
-    ),
-    "electra": (
-        {"vocab_file": GOLDEN / "electra" / "vocab.txt", "rows": "electra"},
-        "--max_seq_length=32 --objective=electra --do_train=True --bert_size=electra_small --output_dir=...",
-    ),
+    "albert": (ALBERT, "--max_predictions_per_seq=20", "--bert_size=albert_base_v2"),
+    "electra": ({"vocab_file": PIECES, "rows": "electra"}, "--objective=electra", "--bert_size=electra_small"),
     "roberta": (
-        {"vocab_file": TOKENIZERS / "roberta" / "vocab.json", "rows": "full_sentences"},
-        "--max_seq_length=32 --max_predictions_per_seq=5 --do_train=True --bert_size=roberta_base --output_dir=...",
+        {"vocab_file": BYTE_BPE, "rows": "full_sentences"}, "--max_predictions_per_seq=5", "--bert_size=roberta_base",
     ),
     "sentences": (
-        {"vocab_file": GOLDEN / "electra" / "vocab.txt", "rows": "doc_sentences", "do_lower_case": False},
-        "--max_seq_length=32 --max_predictions_per_seq=5 --nsp=False --do_train=True --bert_config_file=... "
-        "--output_dir=...",
+        {"vocab_file": PIECES, "rows": "doc_sentences", "do_lower_case": False},
+        "--max_predictions_per_seq=5 --nsp=False", "--bert_config_file=...",
     ),
     "distilbert": (
-        {"vocab_file": GOLDEN / "electra" / "vocab.txt", "rows": "lines", "max_predictions_per_seq": 4},
-        "--max_seq_length=32 --max_predictions_per_seq=4 --do_train=True --bert_size=distilbert_base --output_dir=...",
+        {"vocab_file": PIECES, "rows": "lines", "max_predictions_per_seq": 4},
+        "--max_predictions_per_seq=4", "--bert_size=distilbert_base",
     ),
-}
+}  # fmt: skip
 
 
 def test_every_family(golden, tmp_path):
-    """The rows of a family, what the log says of them, and the command that trains on them."""
+    """The rows of a family, what the log says of them, and the command that trains on them; the original's records."""
+    expected = json.loads((golden / "pretraining" / "setting_4.json").read_text())
+    outputs = [tmp_path / f"{k}.tfrecord" for k in range(3)]
     text = golden / "pretraining" / "electra" / "corpus_0.txt"
     cases = {
         name: {"input_file": text, "output_file": tmp_path / name, "max_seq_length": 32, "num_workers": 1} | flags
-        for name, (flags, _) in FAMILIES.items()
+        for name, (flags, *_) in FAMILIES.items()
     }
+    corpus = golden / "pretraining" / "corpus_*.txt"
+    cases["golden"] = {"input_file": corpus, "output_file": ",".join(map(str, outputs))} | expected["flags"]
+    cases["golden"]["vocab_file"] = golden / "vocab.txt"
     cases["refused"] = cases["roberta"] | {"rows": "pairs", "output_file": tmp_path / "refused"}
     cases["static"] = cases["electra"] | {"masking": "static", "output_file": tmp_path / "refused"}
     ended, logs = run_cases("create_pretraining_data", cases)
-    for name, (_, ending) in FAMILIES.items():
+    for name, (_, arguments, model) in FAMILIES.items():
         assert ended[name] == "done", logs[name]
         command = next(line for line in logs[name].splitlines() if "python run_pretraining.py" in line)
-        assert command.endswith(ending) and f"--input_file={tmp_path / name}" in command
+        assert command.endswith(f"--max_seq_length=32 {arguments} --do_train=True {model} --output_dir=...")
+        assert f"--input_file={tmp_path / name}" in command
     assert "% not in order" in logs["albert"] and "full sentences" in logs["roberta"]
     assert ended["refused"].startswith("ValueError: --nsp: models of byte-level BPE have one segment")
     assert ended["static"].startswith("ValueError: --masking=static: the records of --rows=electra are unmasked")
     assert not (tmp_path / "refused").exists()
+    assert [digest_records(read_records(path)) for path in outputs] == expected["records_sha256_per_file"]
+    assert " ".join(expected["first_instances"][2]["_tokens"]) in logs["golden"]
+    assert logs["golden"].count(" tokens: ") == 3
+    for step in ("tokenizing", "building instances", "writing"):
+        assert f"{step}: 100%" in logs["golden"]
 
 
 EXTRACTED = TESTS / "golden" / "extract_features"
