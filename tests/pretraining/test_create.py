@@ -23,7 +23,7 @@ from bert_tf.families.config import BertConfig
 from bert_tf.pretraining import row_kinds, shard
 from bert_tf.pretraining.corpus import TextSettings
 from bert_tf.pretraining.create import create_pretraining_data
-from bert_tf.system import numba_compile
+from bert_tf.system import numba_compile, storage
 from bert_tf.training.pretraining_settings import PretrainingSettings
 from bert_tf.training.pretraining_tasks import PretrainingTask
 from bert_tf.training.run_directory import EarlierRun
