@@ -137,12 +137,9 @@ def test_wrong_flags_give_one_line(name):
         assert line.startswith(message), line
 
 
-def test_type_checkers_know_the_public_names():
+def test_public_names_are_those_of_type_checkers_and_the_one_that_is_meant_is_said():
     names = re.findall(r"\bas (\w+)", (ROOT / "bert_tf" / "__init__.pyi").read_text())
     assert sorted(names) == sorted([*bert_tf.__all__, "checkpoints", "records"])
-
-
-def test_the_public_name_that_is_meant_is_said():
     with pytest.raises(AttributeError, match="no attribute 'Predicter'; did you mean Predictor?"):
         bert_tf.Predicter  # noqa: B018
     with pytest.raises(AttributeError, match="no attribute '__path_of__'$"):
@@ -207,11 +204,9 @@ def test_flags_become_settings(values):
     values(["script", "--names=a", "--size=3"])
     with pytest.raises(ValueError, match="^--size=3 is odd.$"):
         declare.settings_of(Own, values)
-
-
-def test_a_script_may_leave_settings_out(values):
-    declare.define_flags(Own, without=("size", "output_dir"), values=values)
-    assert "size" not in values and "rate" in values and declare.required_flags(values) == []
+    assert declare.non_default_settings(Own(output_dir="x", size=8, rate=0.5), ("size", "rate", "kind")) == ["rate"]
+    declare.define_flags(Own, without=("size", "output_dir"), values=(some := flags.FlagValues()))
+    assert "size" not in some and "rate" in some and declare.required_flags(some) == []
 
 
 @pytest.mark.parametrize(("given", "message"), [
@@ -246,7 +241,3 @@ def test_help_is_in_groups_with_the_originals_flags_first(values):
         "  --more: More.\n"
         "  --from: From. (default: 2.0; more than 0)\n"
     )
-
-
-def test_what_is_given_differs_from_the_defaults():
-    assert declare.non_default_settings(Own(output_dir="x", size=8, rate=0.5), ("size", "rate", "kind")) == ["rate"]

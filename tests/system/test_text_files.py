@@ -75,18 +75,15 @@ def test_carriage_returns_alone_are_named(tmp_path):
         assert list(text_files.read_text_lines(str(path))) == lines
 
 
-def test_zero_bytes_are_read(tmp_path, caplog):
-    """As in the original, whose tokenizer drops them."""
+def test_zero_bytes_are_read_and_a_gzip_file_is_named(tmp_path, caplog):
+    """Zero bytes as in the original, whose tokenizer drops them."""
     path = tmp_path / "x.txt"
     path.write_bytes(b"one line\r\nand\0 another\n")
     assert list(text_files.read_text_lines(str(path))) == ["one line", "and\0 another"]
     assert f"{path} has zero bytes" in caplog.text
-
-
-def test_what_is_no_text_is_named(tmp_path):
-    (tmp_path / "x.txt").write_bytes(gzip.compress(b"one line\n", mtime=0))
+    path.write_bytes(gzip.compress(b"one line\n", mtime=0))
     with pytest.raises(ValueError, match="x.txt is a gzip file; unpack it: gunzip < FILE > NEW_FILE"):
-        list(text_files.read_text_lines(str(tmp_path / "x.txt"), encoding="cp949"))
+        list(text_files.read_text_lines(str(path), encoding="cp949"))
 
 
 @pytest.mark.parametrize(("compressed", "longest"), [(False, None), (True, 1 << 19)])
