@@ -96,7 +96,7 @@ MUTANTS = {
         ('activation="tanh"', "activation=self.config.activation")],
     ("models/encoder.py", "models/test_partial_loads.py"): [
         ("self.freeze_layers(0)  #", "pass  #"),
-        ("is_factor or id(variable) in trained", "is_factor")],
+        ("if self.lora.train_pooler and self.pooler:", "if False:")],
     ("training/loop.py", "training/test_loop.py"): [
         ("_NOT_FINITE % (step - 1", "_NOT_FINITE % (step"),
         ("min(count, max(1, int(_SECONDS_PER_CALL / self._seconds)))", "count"),
@@ -201,8 +201,8 @@ MUTANTS = {
     ("models/dropout.py", "models/test_dropout.py models/test_similarity.py"): [
         ("scope.key * ops.convert_to_tensor([1, 1, count]", "scope.key * ops.convert_to_tensor([1, 1, 1]")],
     ("families/electra/__init__.py", "training/test_recipes.py::test_warmups_as_runs_make_them"): [
-        ('learning_rate=5e-4, warmup_proportion=0.01, warmup="multiplies"',
-         "learning_rate=5e-4, warmup_proportion=0.01")],
+        ('learning_rate=rate, warmup_proportion=0.01, warmup="multiplies"',
+         "learning_rate=rate, warmup_proportion=0.01")],
     ("families/distilbert/__init__.py", "training/test_recipes.py::test_warmups_as_runs_make_them"): [
         ('warmup="precedes_from_zero"', 'warmup="precedes"')],
     ("pretraining/mask_rules.py", "pretraining/test_masks.py"): [

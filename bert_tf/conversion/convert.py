@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from bert_tf.families import config_of_dict, family_of_variables, is_encoder_variable
+from bert_tf.families import as_config, family_of_variables, is_encoder_variable
 from bert_tf.families.family import base_name, expected_shapes, is_model_variable, word_table
 from bert_tf.store import card, huggingface, save
 from bert_tf.store.description import CardFacts, check_other_vocabulary, read_settings, vocabulary_in
@@ -197,7 +197,7 @@ def prepare(settings: ConversionSettings) -> Conversion:
         weights, vocabulary, lines = add_words(weights, tokens, words, tokenizer.tokenize)
         changes["vocab_size"] = weights.shapes[word_table(files.family.model_type)][0]
         notes += lines
-    files.config = config_of_dict({**files.config.to_dict(), **changes})
+    files.config = as_config({**files.config.to_dict(), **changes})
     save.check_writable(settings.to, weights, files, **settings.writing)
     sentences = []
     if settings.add_tokens:

@@ -34,10 +34,6 @@ def base_variables(model: keras.Model) -> dict[str, keras.Variable]:
     return {name: value for name, value in variables if is_encoder_variable(name) and not name.startswith(head)}
 
 
-def reads_pooler(model: keras.Model) -> bool:
-    return model.config.has_pooler and model.reads_pooler
-
-
 def base_checksum(model: keras.Model) -> str:
     return initialize.variables_as_weights(model.name, base_variables(model)).checksum
 

@@ -3,6 +3,7 @@
 No TensorFlow is imported here for local files.
 """
 
+import contextlib
 import dataclasses
 import hashlib
 import posixpath
@@ -131,14 +132,13 @@ def _source_of(summaries: Summaries) -> _Source | None:
 
 def _same_tokens(vocab_file: str, made_with: _Source, tokenizer_class: type[Tokenizer]) -> bool:
     """Whether a file in another format has the tokens of the records' vocabulary, if that is there."""
-    if not exists(made_with.vocab_file):
-        return False
-    try:
-        files = (vocab_file, made_with.vocab_file)
-        first, other = (tokenizer_of_file(path, made_with.casing, tokenizer_class) for path in files)
-    except ValueError:  # of another kind
-        return False
-    return first.vocab == other.vocab
+
+    def tokens(path: str) -> dict[str, int]:
+        return tokenizer_of_file(path, made_with.casing, tokenizer_class).vocab
+
+    with contextlib.suppress(ValueError):  # of another kind
+        return exists(made_with.vocab_file) and tokens(vocab_file) == tokens(made_with.vocab_file)
+    return False
 
 
 def summaries_of(record_files: Sequence[str]) -> dict[str, dict]:

@@ -21,9 +21,6 @@ from bert_tf.system.checks import check_integer, list_of_strings, true_or_false
 if TYPE_CHECKING:
     import tensorflow as tf
 
-# In bfloat16, a batch takes a twentieth less time if the matrices are constants, but that takes a second graph.
-_CONSTANTS_FROM = 10_000  # texts per call
-
 
 class Embedder(Answerer):
     """One vector for each text, from a model directory of any format, of sentence-transformers, or an export.
@@ -62,29 +59,17 @@ class Embedder(Answerer):
         opened = open_encoder(path, or_export=True)
         if pooling and opened.export and not opened.is_onnx:
             raise ValueError(f"pooling={pooling}: what an export computes is decided when it is written")
-        self.settings = opened.sentences
-        super().__init__(opened, pooling=pooling or self.settings.pooling, **options)
+        self.settings = dataclasses.replace(opened.sentences, pooling=pooling or opened.sentences.pooling)
+        super().__init__(opened, max_seq_length=max_seq_length, pooling=self.settings.pooling, **options)
         if self.export:
-            self.max_seq_length = self.length(max_seq_length)
-            self.size = self.export.description["signatures"]["embed"]["outputs"]["vector"][1][-1]
+            self.size = self.description["signatures"]["embed"]["outputs"]["vector"][1][-1]
             return
-        if pooling:
-            self.settings = dataclasses.replace(self.settings, pooling=pooling)
-        elif not self.settings.described:
+        if not (pooling or self.settings.described):
             logging.info("%s does not say how its vectors are made: the mean over the tokens is taken.", self.path)
-        length = self.settings.length_for(self.files.config) if max_seq_length is None else max_seq_length
-        self.max_seq_length, self.size = self.length(length), self.settings.size_for(self.files.config)
+        self.size = self.settings.size_for(self.files.config)
 
     def features(self, rows: TokenRows, chosen: np.ndarray) -> dict[str, np.ndarray]:
         return super().features(rows, chosen) | {"skipped": np.array([self._skipped], np.int32)}
-
-    def _prompt(self, name: str | None) -> str:
-        """The text put before each input."""
-        if not self.export:
-            return self.settings.prompt(name)
-        if name is not None:
-            raise ValueError(f"prompt_name={name!r}: what an export computes was decided when it was written")
-        return ""
 
     def encode(
         self,
@@ -110,19 +95,17 @@ class Embedder(Answerer):
           TypeError, ValueError: not a list of strings; there is no such prompt.
         """
         true_or_false(normalize=normalize, normalize_embeddings=normalize_embeddings)
-        prompt, normalize = self._prompt(prompt_name), normalize_embeddings or normalize
+        if self.export and prompt_name is not None:
+            raise ValueError(f"prompt_name={prompt_name!r}: what an export computes was decided when it was written")
+        prompt, normalize = self.settings.prompt(prompt_name), normalize_embeddings or normalize
         texts = list_of_strings(texts, "texts", "embedder(text)")
-        if len(texts) >= _CONSTANTS_FROM and self.runtime:
-            self.runtime.keep_matrices()
         this_time = copy.copy(self)
         this_time.batch_size = self.batch_size if batch_size is None else batch_size
         this_time.shows_progress = show_progress_bar
         check_integer(this_time.batch_size, "batch_size")
-        if not texts:
-            vectors = np.zeros((0, self.size), np.float32)
-        elif self.export:
+        if self.export:
             rows = this_time.exported("embed", list(map(len, texts)), {"text": texts})
-            vectors = np.array([row["vector"] for row in rows])
+            vectors = np.array([row["vector"] for row in rows], np.float32).reshape(len(texts), self.size)
         else:
             this_time._skipped = self.settings.skipped(prompt, self.tokenizer)
             stripped = [(prompt + text).strip() for text in texts]
@@ -133,19 +116,15 @@ class Embedder(Answerer):
             if empty := sum(not text.strip() for text in texts):
                 self.warn("%d of %d texts are empty; their vectors mean nothing.", empty, len(texts))
             vectors = this_time.computed(rows, self.files.config.hidden_size)
-        vectors = self._finished(vectors, normalize)
+        # The further steps of the directory, see `layers.finished`.
+        vectors = normalized(vectors) if self.settings.normalize and normalize is None else vectors
+        vectors = vectors[..., : self.settings.truncate_dim]
+        vectors = normalized(vectors) if normalize else vectors
         if not convert_to_tensor:
             return vectors
         import tensorflow as tf
 
         return tf.convert_to_tensor(vectors)
-
-    def _finished(self, vectors: np.ndarray, normalize: bool | None) -> np.ndarray:
-        """Vectors after the further steps of the directory; see `layers.finished`."""
-        if self.settings.normalize and normalize is None:
-            vectors = normalized(vectors)
-        vectors = vectors[..., : self.settings.truncate_dim]
-        return normalized(vectors) if normalize else vectors
 
     def similarity(self, vectors: np.ndarray, others: np.ndarray) -> np.ndarray:
         """float32 [n, m]: how alike vectors [n, H] and others [m, H] are, by the function of `search`."""
@@ -206,7 +185,7 @@ class Embedder(Answerer):
         return results[0] if isinstance(query, str) else results
 
     def _similarity(self) -> str:
-        name = self.export.description.get("similarity", "cosine") if self.export else self.settings.similarity
+        name = self.description.get("similarity", "cosine") if self.export else self.settings.similarity
         if name not in SIMILARITIES:
             raise ValueError(f"{self.path}: search compares by cosine or dot, not by {name!r:.80}")
         return name

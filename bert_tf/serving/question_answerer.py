@@ -39,8 +39,7 @@ class QuestionAnswerer(Answerer):
         options = {name: settings.pop(name) for name in OPTIONS if name in settings}
         super().__init__(path, **options)
         if not self.export:
-            chosen = answer_settings(self.files.directory, self.files.config, **settings)
-            chosen.windows.check_room(self.tokenizer)
+            chosen = answer_settings(self.files, self.tokenizer, **settings)
             self.windows, self.predictions = chosen.windows, chosen.predictions
         elif settings:
             raise ValueError(f"{path} is an export, whose settings are fixed: {', '.join(settings)}")
@@ -119,10 +118,6 @@ class ChoicePredictor(Answerer):
     tasks = ("multiple_choice",)
     action = "choose"
     rows_of_item = 4
-
-    def __init__(self, path: str, *, max_seq_length: int | None = None, **options):
-        super().__init__(path, **options)
-        self.max_seq_length = self.length(max_seq_length)
 
     def predict(self, questions: Sequence[tuple]) -> list[dict]:
         """The best choice for each question.

@@ -43,10 +43,9 @@ class Tagger(Answerer):
     action = "tag"
 
     def __init__(self, path: str, *, max_seq_length: int | None = None, **options):
-        super().__init__(path, **options)
-        self.max_seq_length = self.length(max_seq_length)
+        super().__init__(path, max_seq_length=max_seq_length, **options)
         if self.export:
-            self.labels = standard_tags(self.export.description["labels"])
+            self.labels = standard_tags(self.description["labels"])
             self.scheme = ner_tags.scheme_of(self.labels)
             return
         self.labels = standard_tags(self.files.head.labels)

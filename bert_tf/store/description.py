@@ -338,9 +338,6 @@ class SentenceSettings:
     def __post_init__(self):
         check_pooling(self.pooling)
 
-    def length_for(self, config: BertConfig) -> int | None:
-        return self.max_seq_length and min(self.max_seq_length, config.max_length)
-
     def size_for(self, config: BertConfig) -> int:
         return min(self.truncate_dim or config.hidden_size, config.hidden_size)
 

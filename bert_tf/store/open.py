@@ -29,6 +29,7 @@ from bert_tf.system import hub
 from bert_tf.system.messages import abbreviated_list, naming_flag, warn_once
 from bert_tf.system.storage import is_remote, names_in
 from bert_tf.system.text_files import Folder, anything_at, directory_of, list_folder, read_json
+from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.text.tokenizer_files import read_casing, resolve_casing
 
 # How the names of files other than TensorFlow's checkpoints end.
@@ -246,6 +247,18 @@ def open_local(path: str, *, is_checked: bool) -> OpenedModel:
     """
     weights = _open_in(folder := list_folder(path), path)
     return OpenedModel(**vars(files_in(folder, weights, None, is_checked)), path=path, weights=weights)
+
+
+def read_tokenizer(path: str) -> Tokenizer:
+    """The tokenizer of a model directory (or of weights in it), of the kind that its family has.
+
+        tokenizer = read_tokenizer("roberta-base")
+        model(tokenizer(["one", "two words"]))  # arrays of input_ids, input_mask, segment_ids
+
+    Raises:
+      FileNotFoundError, ValueError: there is no model, or no vocabulary that fits it.
+    """
+    return open_model(path, with_weights=False).make_tokenizer()
 
 
 def _part_of(weights: Weights, part: str) -> Weights:

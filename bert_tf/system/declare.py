@@ -110,6 +110,7 @@ def setting(default, help: str, **declared) -> typing.Any:
 
 
 changeable_setting = functools.partial(setting, may_change_on_resume=True)
+unset_setting = functools.partial(setting, unset=True, shown=False)
 
 
 def inherited_setting(kind: type, name: str, **changes: typing.Any) -> typing.Any:

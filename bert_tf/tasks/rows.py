@@ -99,6 +99,14 @@ class Task:
     language: str = ""
     marks: bool | None = None
 
+    @classmethod
+    def of_model(cls, head: HeadConfig, outputs: int) -> "Task":
+        """That of a trained classifier with so many outputs; labels without names are numbers."""
+        labels = head.labels if len(head.labels or ()) == outputs else map(str, range(outputs))
+        is_regression = head.problem_type == "regression" or (outputs == 1 and not head.problem_type)
+        several = head.problem_type == "multi_label_classification"
+        return cls("", None if is_regression else tuple(labels), None, multi_label=several)
+
     @property
     def is_regression(self) -> bool:
         return self.labels is None

@@ -226,7 +226,7 @@ class _Run(loop.Run):
         task.begin(run)
         model = task.create_model(run.dtype_policy)
         if run.lora_rank is not None and self.trains:
-            model.bert.add_lora(run.lora_rank, run.lora_alpha, lora_file.reads_pooler(model))
+            model.bert.add_lora(run.lora_rank, run.lora_alpha, model.reads_pooler)
         return model
 
     def schedule(self) -> tuple[int, float, Recipe]:

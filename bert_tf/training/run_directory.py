@@ -92,10 +92,8 @@ class EarlierRun:
         keys = [key for key in sorted({*old, *new}) if old.get(key) != new.get(key)]
         if keys:
             found = [f"{key}: {old.get(key)!s:.40} there, {new.get(key)!s:.40} now" for key in keys]
-            different = abbreviated_list(found, "; ")
-            raise ValueError(
-                f"{other} another configuration{part and f' of the {part}'} ({different}). Choose another."
-            )
+            other += f" another configuration{part and f' of the {part}'}"
+            raise ValueError(f"{other} ({abbreviated_list(found, '; ')}). Choose another.")
 
 
 def find_earlier_run(

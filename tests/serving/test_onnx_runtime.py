@@ -17,18 +17,25 @@ import bert_tf
 from bert_tf import BertConfig, ChoicePredictor, Embedder, Predictor, QuestionAnswerer, Tagger
 from bert_tf.models import task_models
 from bert_tf.serving import predictor as predictor_module
+from bert_tf.serving.onnx_export import export_onnx
+from bert_tf.store.head_config import WINDOW_POOLINGS
 
 TEXTS = ["A short text.", "", "naïve café 日本 김철수 (2019, it's 9,000)…", "many words " * 40, "one"] * 3
 LABELS = ["bad", "fair", "좋다"]
 TAGS = ["O", "B-PER", "I-PER"]
 QUESTIONS = [("Who met Ada?", "Her teacher met Ada Brown (1801-1852) in London. " * 6), ("Who?", "Nobody.")]
 CHOICES = [("It rained.", ["a b", "walks in.", "it rains"]), ("So what?", ["c", "9,000"], "Then")]
+CLASSIFIER = task_models.BertForSequenceClassification
 # kind -> (class of the model, its arguments, class that answers, what it is asked)
 KINDS = {
-    "classes": (task_models.BertForSequenceClassification, {"labels": LABELS}, Predictor, TEXTS),
+    "classes": (CLASSIFIER, {"labels": LABELS}, Predictor, TEXTS),
     "tags": (task_models.BertForTokenClassification, {"num_labels": 3, "labels": TAGS}, Tagger, TEXTS),
     "answers": (task_models.BertForQuestionAnswering, {}, QuestionAnswerer, QUESTIONS),
     "choices": (task_models.BertForMultipleChoice, {}, ChoicePredictor, CHOICES),
+    **{
+        pooling: (CLASSIFIER, {"labels": LABELS, "window_pooling": pooling, "max_windows": 3}, Predictor, TEXTS)
+        for pooling in WINDOW_POOLINGS
+    },
 }
 
 
@@ -42,18 +49,21 @@ def numbers_in(answers) -> tuple[list[float], object]:
 @pytest.mark.parametrize(
     ("family", "kind"),
     [
-        ("bert", "classes"), ("electra", "choices"), ("roberta", "answers"), ("albert", "tags"),
+        ("bert", "classes"), ("electra", "choices"), ("roberta", "answers"), ("albert", "tags"), ("bert", "attention"),
+        ("distilbert", "max"), ("roberta", "mean"),
         *exhaustive(*itertools.product(NAMES, KINDS)),
     ],
 )  # fmt: skip
 def test_answers_are_those_of_tensorflow(tmp_path, family, kind):
+    """From a model's folder, and from its export."""
     model_class, arguments, answerer, asked = KINDS[kind]
     path = save_model(tmp_path / "model", family, model_class, **arguments)
     options = {"max_seq_length": 48} if answerer is not QuestionAnswerer else {"max_seq_length": 48, "doc_stride": 16}
-    found, others = numbers_in(answerer(path, **options).predict(asked))
     expected, others_expected = numbers_in(answerer(path, runtime="tensorflow", **options).predict(asked))
-    assert others == others_expected
-    np.testing.assert_allclose(found, expected, atol=1e-5)
+    for opened in (path, export_onnx(path, str(tmp_path / "onnx"))):
+        found, others = numbers_in(answerer(opened, **options).predict(asked))
+        assert others == others_expected
+        np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
 @pytest.fixture(scope="module")
@@ -76,8 +86,6 @@ print(bert_tf.Embedder(path)("A short text.").shape, {"tensorflow", "keras"} & {
 
 def test_no_tensorflow_in_the_process(classifier, tmp_path):
     """Any format that NumPy reads, an ONNX export, all tasks; for `make test-answers` nor is TensorFlow installed."""
-    from bert_tf.serving.onnx_export import export_onnx
-
     exported = export_onnx(classifier, str(tmp_path))
     paths = [classifier, f"{classifier[:-4]}theirs", f"{classifier[:-4]}tf1", exported]
     asked = [("Predictor", path, TEXTS[:2]) for path in paths]
@@ -103,6 +111,22 @@ def test_vectors_are_those_of_tensorflow(classifier, pooling):
     np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
+@pytest.mark.parametrize("family", ["bert", *exhaustive("albert", "electra", "roberta")])
+def test_guesses_are_those_of_tensorflow(tmp_path, family):
+    path = save_model(tmp_path / "model", family, task_models.BertForMaskedLM)
+    model, tokenizer = task_models.BertForMaskedLM.from_pretrained(path), bert_tf.read_tokenizer(path)
+    texts = ["a [MASK] of [MASK]", "[MASK]", "one of many words [MASK]"]
+    texts = [text.replace("[MASK]", tokenizer.mask_token) for text in texts]
+    found, others = numbers_in(bert_tf.fill_mask(path, texts=texts))
+    expected, others_expected = numbers_in(bert_tf.fill_mask(model, tokenizer, texts))
+    assert others == others_expected
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+    with pytest.raises(ValueError, match="is 72, but must be at most 64, as max_position_embeddings"):
+        bert_tf.fill_mask(path, texts=[texts[1] * 70])
+    with pytest.raises(ValueError, match="is a model for ner, not for masked_lm: use Tagger"):
+        bert_tf.fill_mask(save_model(tmp_path / "tagger", family, task_models.BertForTokenClassification, num_labels=2))
+
+
 def test_a_causal_model_reads_its_last_token(tmp_path):
     config = BertConfig(13, 32, 2, 2, 64, type_vocab_size=2, attention="causal")
     keras.utils.set_random_seed(3)
@@ -123,12 +147,16 @@ def test_eight_bits(classifier):
     np.testing.assert_array_equal(small.logits(TEXTS[:1]), found[:1])
 
 
-def test_threads_share_a_predictor(classifier):
-    predictor = Predictor(classifier, threads=1)
-    expected = predictor.logits(TEXTS[:5])
+@pytest.mark.parametrize("options", [{"threads": 1}, {}])
+def test_threads_share_a_predictor(classifier, options):
+    predictor = Predictor(classifier, **options)
+    texts = [f"text {number} of {number % 97}{' words' * (number % 13)}" for number in range(3_000)]
+    parts = [texts[number : number + 1 + number % 7] for number in range(0, len(texts), 5)]  # batches of 1 to 7
+    expected = [predictor.logits(part) for part in parts]
+    assert len({*np.concatenate(expected)[:, 0].round(5)}) > 1_000
     with concurrent.futures.ThreadPoolExecutor(8) as threads:
-        rows = list(threads.map(lambda number: predictor.logits([TEXTS[number % 5]])[0], range(400)))
-    np.testing.assert_allclose(rows, np.tile(expected, (80, 1)), atol=1e-6)
+        for found, wanted in zip(threads.map(predictor.logits, parts), expected, strict=True):
+            np.testing.assert_allclose(found, wanted, atol=1e-6)
 
 
 def test_who_computes(classifier, tmp_path, monkeypatch):

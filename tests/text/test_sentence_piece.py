@@ -16,9 +16,9 @@ from helpers.texts import SENTENCES, mixed_texts, odd_texts, shared_texts
 from transformers.models.bert_japanese.tokenization_bert_japanese import SentencepieceTokenizer
 
 from bert_tf.families.config import BertConfig
-from bert_tf.models import pretrained
 from bert_tf.store import save
 from bert_tf.store.description import read_model_files
+from bert_tf.store.open import read_tokenizer
 from bert_tf.text import sentence_piece
 from bert_tf.text.graph_wordpiece import NoGraphError, graph_of
 from bert_tf.text.sentence_piece import HuggingFaceSentencePiece, KoBertTokenizer, SentencePieceTokenizer
@@ -286,7 +286,7 @@ def plain_ids_of_kobert(folder):
 
 
 def test_ids_offsets_and_files(tmp_path, folder, plain_ids_of_kobert):
-    tokenizer = pretrained.read_tokenizer(str(folder))
+    tokenizer = read_tokenizer(str(folder))
     assert type(tokenizer) is KoBertTokenizer and tokenizer.pad_id == 1 and tokenizer.cased
     assert sum(len(parts) > 1 for parts in tokenizer.split.values()) >= 3
     texts = [*SENTENCES, *ODD, *mixed_texts(300, seed=3)]
@@ -301,7 +301,7 @@ def test_ids_offsets_and_files(tmp_path, folder, plain_ids_of_kobert):
     files = read_model_files(str(folder))
     save.write_beside(str(tmp_path / "saved"), save.description_of(files))
     (tmp_path / "saved" / "bert_config.json").write_text(files.config.to_json_string())
-    again = pretrained.read_tokenizer(str(tmp_path / "saved"))
+    again = read_tokenizer(str(tmp_path / "saved"))
     assert type(again) is KoBertTokenizer and again.files() == tokenizer.files()
     expected = tokenizer.encode_batch(texts)
     assert again.encode_batch(texts) == pickle.loads(pickle.dumps(tokenizer)).encode_batch(texts) == expected
@@ -321,27 +321,27 @@ def test_the_model_alone(tmp_path, kobert):
     (tmp_path / "bert_config.json").write_text(BertConfig(processor.get_piece_size(), **SIZES).to_json_string())
     config = {"tokenizer_class": "XLNetTokenizer", **{f"{role.lower()[1:-1]}_token": role for role in KOBERT_SPECIAL}}
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
-    tokenizer = pretrained.read_tokenizer(str(tmp_path))
+    tokenizer = read_tokenizer(str(tmp_path))
     assert type(tokenizer) is KoBertTokenizer and tokenizer.cased
     text = "자연어 처리는 인간의 언어"
     assert tokenizer.encode(text) == processor.encode(text)
 
 
 def test_kobert_rejects_other_files(folder):
-    tokenizer = pretrained.read_tokenizer(str(folder))
+    tokenizer = read_tokenizer(str(folder))
     with pytest.raises(NoGraphError, match=r"vocab.txt: the pieces of a KoBertTokenizer .* inside a graph\. .* ids\.$"):
         graph_of(tokenizer)
     (folder / "tokenizer_config.json").write_text(json.dumps({"keep_accents": True}))
     with pytest.raises(ValueError, match=r"tokenizer_config.json: keep_accents is True; it must be False"):
-        pretrained.read_tokenizer(str(folder))
+        read_tokenizer(str(folder))
     (folder / "tokenizer_config.json").unlink()
     (folder / KOBERT_MODEL).unlink()
     with pytest.raises(ValueError, match=r"vocab.txt has pieces of SentencePiece \(▁\), but no .model next to it"):
-        pretrained.read_tokenizer(str(folder))
+        read_tokenizer(str(folder))
 
 
 @pytest.mark.slow
 def test_ten_thousand_strings(folder, shared, plain_ids_of_kobert):
-    tokenizer = pretrained.read_tokenizer(str(folder))
+    tokenizer = read_tokenizer(str(folder))
     for text in shared_texts(shared):
         assert tokenizer.encode(text) == plain_ids_of_kobert(text), text

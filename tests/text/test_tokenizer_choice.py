@@ -14,9 +14,9 @@ from helpers.texts import SENTENCES, mixed_texts, shared_texts, word_pieces
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 from transformers.models.bert.tokenization_bert_legacy import BertTokenizerLegacy
 
-from bert_tf.models import pretrained
 from bert_tf.store import save
 from bert_tf.store.description import read_model_files
+from bert_tf.store.open import read_tokenizer
 from bert_tf.text import tokenizer_of_file
 from bert_tf.text.graph_wordpiece import NoGraphError, graph_of
 from bert_tf.text.japanese import JapaneseTokenizer
@@ -92,7 +92,7 @@ def test_all_is_that_of_transformers(tmp_path, name):
     """Ids, those of copies, here and in transformers, with an added token, too; offsets; the graph."""
     kind, special, config, tokenizer_config, is_older = CASES[name]
     directory = directory_of(tmp_path / "model", special, config, tokenizer_config)
-    tokenizer = pretrained.read_tokenizer(directory)
+    tokenizer = read_tokenizer(directory)
     assert type(tokenizer) is kind
     texts = texts_of([*SENTENCES, *mixed_texts(120)], is_older)
     assert_same_ids(tokenizer, oracle_of(directory, tokenizer_config, is_older), texts)
@@ -113,7 +113,7 @@ def test_all_is_that_of_transformers(tmp_path, name):
     save.write_beside(str(tmp_path / "written"), save.description_of(files))
     described = {"model_type": files.config.model_type, "vocab_size": files.config.vocab_size, **SIZES}
     (tmp_path / "written" / "config.json").write_text(json.dumps(described))
-    again = pretrained.read_tokenizer(str(tmp_path / "written"))
+    again = read_tokenizer(str(tmp_path / "written"))
     assert type(again) is kind and again.settings() == tokenizer.settings()
     assert again.encode_batch(texts) == expected
     # What is saved alone, with an added token.
@@ -121,7 +121,7 @@ def test_all_is_that_of_transformers(tmp_path, name):
     (tmp_path / "model" / "added_tokens.json").write_text(json.dumps({"[E2]": size}))
     described = {"model_type": "bert", "vocab_size": size + 1, **SIZES, **config}
     (tmp_path / "model" / "config.json").write_text(json.dumps(described))
-    tokenizer, saved = pretrained.read_tokenizer(directory), tmp_path / "saved"
+    tokenizer, saved = read_tokenizer(directory), tmp_path / "saved"
     tokenizer.save_pretrained(str(saved))
     texts = [*texts[:60], "東京[E2]大学 [E2]"]
     again = kind.from_pretrained(str(saved))
@@ -154,7 +154,7 @@ def assert_offsets_cover_the_pieces(tokenizer, texts):
 def test_mecab(tmp_path):
     """Two characters that become one, and one that becomes four, which are parts of three words; rows of a RoBERTa."""
     directory = directory_of(tmp_path / "model", KLUE, {"model_type": "roberta"}, MECAB)
-    tokenizer = pretrained.read_tokenizer(directory)
+    tokenizer = read_tokenizer(directory)
     text = "\uff76\uff9e\uff97\uff7d\u306f\u337f\u30ab\u3099"  # half-width, a letter with a mark of its own
     words = tokenizer._words_with_spans(text)
     assert "".join(word for word, _ in words) == "\u30ac\u30e9\u30b9\u306f\u682a\u5f0f\u4f1a\u793e\u30ac"
@@ -189,7 +189,7 @@ def test_what_a_tokenizer_json_alone_says(tmp_path):
         (tmp_path / str(number) / "vocab.txt").unlink()
         (tmp_path / str(number) / "tokenizer_config.json").unlink()
         (tmp_path / str(number) / "tokenizer.json").write_text(oracle.backend_tokenizer.to_str())
-        tokenizer = pretrained.read_tokenizer(directory)
+        tokenizer = read_tokenizer(directory)
         texts = [*SENTENCES, *mixed_texts(200), "a" * 100, "a" * 101]
         assert_same_ids(tokenizer, oracle, texts)
         graph = graph_of(tokenizer)
@@ -236,7 +236,7 @@ def test_a_bert_with_another_tokenizer_json(tmp_path, kind):
     oracle.save_pretrained(str(directory))
     described = json.dumps({"model_type": "bert", "vocab_size": len(oracle), **SIZES})
     (directory / "config.json").write_text(described)
-    tokenizer = pretrained.read_tokenizer(str(directory))
+    tokenizer = read_tokenizer(str(directory))
     assert_same_ids(tokenizer, oracle, texts := [*SENTENCES, *mixed_texts(300)])
     for text in texts:
         places = oracle(text, add_special_tokens=False, return_offsets_mapping=True)["offset_mapping"]
@@ -251,7 +251,7 @@ def test_a_bert_with_another_tokenizer_json(tmp_path, kind):
     (tmp_path / "saved").mkdir()
     save.write_beside(str(tmp_path / "saved"), save.description_of(read_model_files(str(directory))))
     (tmp_path / "saved" / "config.json").write_text(described)
-    again = pretrained.read_tokenizer(str(tmp_path / "saved"))
+    again = read_tokenizer(str(tmp_path / "saved"))
     assert again.encode_batch(texts) == tokenizer.encode_batch(texts)
     assert again(["a"], ["b"])["input_ids"].tolist() == tokenizer(["a"], ["b"])["input_ids"].tolist()
     path = directory / "tokenizer.json"
@@ -259,7 +259,7 @@ def test_a_bert_with_another_tokenizer_json(tmp_path, kind):
     values["post_processor"]["single"] = values["post_processor"]["single"][1:]
     path.write_text(json.dumps(values))
     with pytest.raises(ValueError, match=r"tokenizer.json: its post_processor makes other rows"):
-        pretrained.read_tokenizer(str(directory))
+        read_tokenizer(str(directory))
 
 
 REJECTED = {
@@ -277,7 +277,7 @@ def test_tokenizer_configs_are_rejected_in_one_line(tmp_path, name):
     tokenizer_config, message = REJECTED[name]
     directory = directory_of(tmp_path / "model", BERT, {}, tokenizer_config)
     with pytest.raises(ValueError, match=message) as caught:
-        pretrained.read_tokenizer(directory)
+        read_tokenizer(directory)
     assert "\n" not in str(caught.value) and f"{directory}/tokenizer_config.json: " in str(caught.value)
 
 
@@ -288,4 +288,4 @@ def test_ten_thousand_strings(tmp_path, shared, name):
     texts = shared_texts(shared)
     directory = directory_of(tmp_path / "model", special, config, tokenizer_config, texts)
     oracle = oracle_of(directory, tokenizer_config, is_older)
-    assert_same_ids(pretrained.read_tokenizer(directory), oracle, texts_of(texts, is_older))
+    assert_same_ids(read_tokenizer(directory), oracle, texts_of(texts, is_older))

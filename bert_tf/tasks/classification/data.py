@@ -93,13 +93,6 @@ def _rows(task: Task, split: Split, path: str) -> Iterator[tuple]:
     tables.warn_of_left_out(path, left_out)
 
 
-def task_of(model) -> Task:
-    """The task of a `BertForSequenceClassification` that is trained; labels without names are numbers."""
-    labels = tuple(model.labels or map(str, range(model.num_labels)))
-    several = model.problem_type == "multi_label_classification"
-    return Task("", None if model.problem_type == "regression" else labels, None, multi_label=several)
-
-
 NLI_LABELS = ("contradiction", "entailment", "neutral")
 ENTAILMENT_LABELS = ("entailment", "not_entailment")
 BINARY_LABELS = ("0", "1")

@@ -19,12 +19,13 @@ import numpy as np
 from absl import logging
 
 from bert_tf.data import token_rows
-from bert_tf.families.config import BertConfig
+from bert_tf.store.description import ModelFiles
 from bert_tf.system.checks import check_extra
 from bert_tf.system.text_files import read_json_if_there
 from bert_tf.tasks.squad.answers import Prediction, PredictionSettings, SpanScores, collect_scores
 from bert_tf.tasks.squad.data import SquadData, questions_of
 from bert_tf.tasks.squad.windows import Windows, WindowSettings
+from bert_tf.text.tokenizer import Tokenizer
 
 SETTINGS_FILE = "question_answering.json"
 
@@ -105,19 +106,21 @@ def apply_threshold(predictions: list[Prediction], threshold: float) -> list[Pre
     return [row if row.null_odds is None else dataclasses.replace(row, text=answer_of(row)) for row in predictions]
 
 
-def answer_settings(directory: str, config: BertConfig, **settings) -> QuestionAnsweringSettings:
-    """How a model in a directory splits contexts and chooses answers: as in training, but for the given settings."""
+def answer_settings(files: ModelFiles, tokenizer: Tokenizer, **settings) -> QuestionAnsweringSettings:
+    """How a model splits contexts and chooses answers: as in training, but for settings that are not None."""
     names = [field.name for kind in (WindowSettings, PredictionSettings) for field in dataclasses.fields(kind)]
     if unknown := [name for name in settings if name not in names]:
         raise TypeError(f"QuestionAnswerer got unexpected keyword arguments: {', '.join(unknown)}")
-    stored = QuestionAnsweringSettings.read(directory)
+    stored = QuestionAnsweringSettings.read(files.directory)
     learned = dataclasses.asdict(stored.windows) | dataclasses.asdict(stored.predictions) if stored else {}
-    limit = config.max_length
+    limit = files.needed_config().max_length
+    settings = {name: value for name, value in settings.items() if value is not None}
     defaults = {"max_seq_length": min(384, limit), "max_query_length": min(64, limit // 4)} | learned
     # Callers want to know where the answer is.
     chosen = QuestionAnsweringSettings.of(defaults | settings | {"answer_from": "offsets"})
     if (length := chosen.windows.max_seq_length) > limit:
         raise ValueError(f"max_seq_length={length} is more than max_position_embeddings={limit}.")
+    chosen.windows.check_room(tokenizer)
     return chosen
 
 
