@@ -286,7 +286,7 @@ def held(folder):
     return storage.locked(f"{folder}/run.lock", f"--output_dir={folder}")
 
 
-def test_a_living_owner_keeps_the_folder(tmp_path):
+def test_a_living_owner_keeps_a_local_folder(tmp_path):
     message = r"^--output_dir=\S+ is in use by another run, which holds \S+/run.lock: "
     with held(tmp_path / "out"):
         with pytest.raises(BlockingIOError, match=message), held(tmp_path / "out"):
@@ -296,6 +296,9 @@ def test_a_living_owner_keeps_the_folder(tmp_path):
     with held(tmp_path):
         pass
     assert tmp_path.exists()
+    add_file_system(tmp_path)
+    with held(BUCKET), held(BUCKET):
+        assert not list(tmp_path.iterdir())
 
 
 def test_a_killed_owner_loses_it_at_once(tmp_path):
@@ -306,12 +309,6 @@ def test_a_killed_owner_loses_it_at_once(tmp_path):
     with held(tmp_path):
         pass
     assert os.listdir(tmp_path) == []
-
-
-def test_a_remote_folder_has_no_lock(tmp_path):
-    add_file_system(tmp_path)
-    with held(BUCKET), held(BUCKET):
-        assert not list(tmp_path.iterdir())
 
 
 # --- private folders, and paths that are never read as patterns -------------------------------------------------------

@@ -111,8 +111,8 @@ def test_batches_at_once_by_the_environment(monkeypatch, available, given, expec
 @pytest.mark.parametrize("count", [0, 1, 7])
 def test_results_are_in_order_and_few_at_a_time(count, at_once):
     """As many as may are computed at the same time, and the first does not end before the second."""
-    taken, running, most, lock = [], 0, 0, threading.Lock()
-    all_run, second_ended = threading.Event(), threading.Event()
+    taken, running, most = [], [], []
+    first_ones, second_ended = threading.Barrier(max(1, min(count, at_once))), threading.Event()
 
     def items():
         for number in range(count):
@@ -120,17 +120,13 @@ def test_results_are_in_order_and_few_at_a_time(count, at_once):
             yield number
 
     def square(number):
-        nonlocal running, most
-        with lock:
-            running += 1
-            most = max(most, running)
-            if running == min(count, at_once):
-                all_run.set()
-        assert all_run.wait(HANG_SECONDS)
+        running.append(number)
+        most.append(len(running))
+        if number < at_once:
+            first_ones.wait(HANG_SECONDS)
         if number == 0 and at_once > 1 < count:
             assert second_ended.wait(HANG_SECONDS)
-        with lock:
-            running -= 1
+        running.remove(number)
         if number == 1:
             second_ended.set()
         return number * number
@@ -139,7 +135,8 @@ def test_results_are_in_order_and_few_at_a_time(count, at_once):
     for result in mapped_in_order(square, items(), at_once):
         results.append(result)
         assert len(taken) < len(results) + at_once
-    assert results == [number * number for number in range(count)] and most == min(count, at_once)
+    assert results == [number * number for number in range(count)]
+    assert max(most, default=0) == min(count, at_once)
 
 
 @pytest.mark.parametrize("at_once", [1, 2])

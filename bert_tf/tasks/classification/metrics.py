@@ -12,7 +12,7 @@ from bert_tf.system.messages import warn_once
 from bert_tf.tasks.rows import Task
 
 
-def _by_scikit_learn(name: str, labels, predictions, **options) -> float:
+def _by_scikit_learn(name: str, labels, predictions, /, **options) -> float:
     from sklearn import metrics
 
     return getattr(metrics, name)(labels, predictions, **options)
