@@ -103,9 +103,11 @@ class Embedder(Answerer):
         this_time.batch_size = self.batch_size if batch_size is None else batch_size
         this_time.shows_progress = show_progress_bar
         check_integer(this_time.batch_size, "batch_size")
-        if self.export:
+        if not texts:
+            vectors = np.zeros((0, self.size), np.float32)
+        elif self.export:
             rows = this_time.exported("embed", list(map(len, texts)), {"text": texts})
-            vectors = np.array([row["vector"] for row in rows], np.float32).reshape(len(texts), self.size)
+            vectors = np.array([row["vector"] for row in rows])
         else:
             this_time._skipped = self.settings.skipped(prompt, self.tokenizer)
             stripped = [(prompt + text).strip() for text in texts]

@@ -128,8 +128,8 @@ def _answers(graph: EncoderGraph, task: Task, gives_probability: bool) -> Output
     if task.is_regression:
         name, score = ("probability", graph.op("Sigmoid", logits)) if gives_probability else ("score", logits)
         return {**outputs, name: (graph.op("Gather", score, graph.constant(0, np.int64), axis=-1), rows)}
-    names = graph.constant(list(task.labels), object)
     if task.multi_label:
+        names = graph.constant(list(task.labels), object)
         probabilities = graph.op("Sigmoid", logits)
         holds = graph.op("Greater", probabilities, graph.constant(0.5, np.float32))
         labels = {"labels": (graph.repeated(names, logits), each)}
@@ -139,6 +139,7 @@ def _answers(graph: EncoderGraph, task: Task, gives_probability: bool) -> Output
     answers = {"score": (score, rows), "probabilities": (probabilities, each)}
     if graph.task == "multiple_choice":
         return {**outputs, "choice": (graph.cast(best, "int32"), rows), **answers}
+    names = graph.constant(list(task.labels), object)
     label = graph.op("Gather", names, best)
     if graph.task == "ner":
         real = graph.cast(graph.inputs[1], "bool")

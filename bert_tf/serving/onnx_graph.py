@@ -362,19 +362,17 @@ class EncoderGraph(Graph):
         return self.combined(x, self.op("And", self.cast(mask, "bool"), counted), pooling)
 
     def combined(self, x: str, counted: str, kind: str) -> str:
-        """[B, H] of x [B, S, H]: of those that are counted, bool [B, S], the "max", the "mean", or that with weights by
-        a learned vector, see `layers.WindowPooling`."""
+        """[B, H] of x [B, S, H]: of those that are counted, bool [B, S], the "max", the "mean", or the one with weights
+        by a learned vector, see `layers.WindowPooling`."""
         one = self.constant([1], np.int64)
         if kind == "max":
             return self.op("ReduceMax", self.where(self.axis(counted, 2), x, LOWEST), one, keepdims=0)
+        weights = self.cast(counted, "float32")
         if kind == "attention":
             scores = self.op("MatMul", x, self.weight("window_pooling/scores"))
             weights = self.op("Softmax", self.where(counted, scores, LOWEST), axis=-1)
-        else:
-            weights = self.cast(counted, "float32")
-            total = self.op("ReduceSum", weights, one)
-            weights = self.op("Div", weights, self.op("Max", total, self.constant(1, np.float32)))
-        return self.op("Squeeze", self.op("MatMul", self.axis(weights, 1), x), one)
+        total = self.op("Max", self.op("ReduceSum", weights, one), self.constant(1, np.float32))
+        return self.op("Div", self.op("Squeeze", self.op("MatMul", self.axis(weights, 1), x), one), total)
 
     def masked_lm(self, positions: str) -> str:
         """Logits [B, P, V] of the tokens at positions [B, P]."""
