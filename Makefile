@@ -1,4 +1,4 @@
-# make install | test | test-slow | test-all | test-kill | mutants | demo | docs | lint | bench | results | lock | clean
+# make install | test | test-answers | test-slow | test-all | test-kill | mutants | demo | docs | lint | bench | results | lock | clean
 PYTHON ?= python3
 TENSORFLOW ?=
 VENV := .venv$(TENSORFLOW:%=-tensorflow-%)
@@ -11,7 +11,7 @@ PYTEST_FLAGS ?= --dist loadfile --no-loadscope-reorder
 STAMP := $(VENV)/.installed
 DEV_STAMP := $(VENV)/.installed-dev
 
-.PHONY: install test test-slow test-all test-kill mutants demo docs lint format bench results lock clean
+.PHONY: install test test-answers test-slow test-all test-kill mutants demo docs lint format bench results lock clean
 install: $(STAMP)
 
 # constraints.txt holds the versions of everything for users and tests alike: the tests see what users run.
@@ -35,6 +35,13 @@ $(DEV_STAMP): $(STAMP) requirements-dev.txt
 
 test: $(DEV_STAMP)
 	$(BIN)/python -m pytest -n 3 $(PYTEST_FLAGS) -m "not slow"
+
+# Predictors in an environment without TensorFlow, as requirements-answers.txt says.
+test-answers: $(DEV_STAMP)
+	$(PYTHON) -m venv .venv-answers
+	.venv-answers/bin/pip install -c constraints.txt -r requirements-answers.txt
+	.venv-answers/bin/pip install --no-deps -e .
+	ANSWERS_PYTHON=.venv-answers/bin/python $(BIN)/python -m pytest -k no_tensorflow tests/serving/test_onnx_runtime.py
 
 # The long tests, each of which has a small form in `make test`, and again those that hold numbers against the originals';
 # here TensorFlow and XLA compile with their default settings.

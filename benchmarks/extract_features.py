@@ -33,17 +33,22 @@ flags.DEFINE_string("dtype", "float32", "Keras dtype policy: float32 or mixed_bf
 flags.DEFINE_multi_string("format", ["json", "npz", "tfrecord"], "Formats to measure.")
 
 
+def settings_of(path: str, output: str | None, **further):
+    from bert_tf.tasks.features.settings import FeatureSettings
+
+    given = {"input_file": path, "output_file": output or "", "init_checkpoint": FLAGS.model, **further}
+    return FeatureSettings(max_seq_length=FLAGS.max_seq_length, batch_size=FLAGS.batch_size, **given)
+
+
 def run_padded(model, tokenizer, path: str, layers, output: str | None) -> list:
     """The values [tokens, L, H] of each line; output: also write JSON there, as the original does."""
     from bert_tf.tasks.features import extract
 
-    text = extract.read_input(path, tokenizer, FLAGS.max_seq_length)
+    settings = settings_of(path, output, static_padding=True)
+    text = extract.read_input(settings, tokenizer, None)
     results = []
     with open(output or os.devnull, "w") as file:
-        for lines, values in extract.layer_values(
-            model, text.rows, layers, batch_size=FLAGS.batch_size, max_seq_length=FLAGS.max_seq_length,
-            static_padding=True, window_bytes=0,
-        ):  # fmt: skip
+        for lines, values in extract.layer_values(model, text.rows, layers, settings):
             offsets = text.rows.offsets[lines.start : lines.stop + 1].tolist()
             for number, (begin, end) in zip(lines, itertools.pairwise(offsets), strict=True):
                 results.append(values[begin - offsets[0] : end - offsets[0]])
@@ -64,10 +69,8 @@ def run_padded(model, tokenizer, path: str, layers, output: str | None) -> list:
 def run_ours(model, tokenizer, path: str, layers, output: str, output_format: str, static_padding: bool) -> None:
     from bert_tf.tasks.features import extract
 
-    extract.extract_features(
-        model, tokenizer, path, output, layers=layers, max_seq_length=FLAGS.max_seq_length,
-        batch_size=FLAGS.batch_size, output_format=output_format, static_padding=static_padding,
-    )  # fmt: skip
+    settings = settings_of(path, output, output_format=output_format, static_padding=static_padding)
+    extract.extract_features(model, tokenizer, extract.read_input(settings, tokenizer, None), layers, settings)
 
 
 def main(_):
@@ -85,7 +88,7 @@ def main(_):
         path = os.path.join(folder, "text.txt")
         with open(path, "w", encoding="utf-8") as file:
             file.writelines(line + "\n" for line in itertools.islice(extract.read_lines(FLAGS.text), FLAGS.lines))
-        rows = extract.read_input(path, tokenizer, FLAGS.max_seq_length).rows
+        rows = extract.read_input(settings_of(path, None), tokenizer, None).rows
         print(f"{len(rows)} lines, {rows.lengths.mean():.1f} tokens per line, batches of {FLAGS.batch_size}")
         print(f"{'':>34} {'seconds':>8} {'CPU s':>8} {'lines/s':>8} {'times the original':>19} {'MB':>8}")
         seconds, used = {}, {}

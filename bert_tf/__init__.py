@@ -5,7 +5,7 @@ import sys
 _PUBLIC = {
     "download": ("system.released_models", "The folder of a released model, by its name"),
     "FullTokenizer": ("text.wordpiece", "Text to word pieces and ids; called on texts, it returns a model's inputs"),
-    "read_tokenizer": ("models.pretrained", "The tokenizer of a model's directory, of its family's kind"),
+    "read_tokenizer": ("store.open", "The tokenizer of a model's directory, of its family's kind"),
     "BasicTokenizer": ("text.wordpiece", "Text to words, punctuation marks and Chinese characters"),
     "WordpieceTokenizer": ("text.wordpiece", "Words to the longest pieces of a vocabulary"),
     "BertConfig": ("families.config", "Sizes and rates of a model, as in bert_config.json"),

@@ -16,7 +16,6 @@ from bert_tf.models.objectives import PretrainingObjective as PretrainingObjecti
 from bert_tf.models.objectives import RegressionObjective as RegressionObjective
 from bert_tf.models.objectives import SpanObjective as SpanObjective
 from bert_tf.models.objectives import TokenClassificationObjective as TokenClassificationObjective
-from bert_tf.models.pretrained import read_tokenizer as read_tokenizer
 from bert_tf.models.similarity import BertForSimilarity as BertForSimilarity
 from bert_tf.models.task_models import BertClassifier as BertClassifier
 from bert_tf.models.task_models import BertForMaskedLM as BertForMaskedLM
@@ -35,6 +34,7 @@ from bert_tf.serving.question_answerer import ChoicePredictor as ChoicePredictor
 from bert_tf.serving.question_answerer import QuestionAnswerer as QuestionAnswerer
 from bert_tf.serving.tagger import Tagger as Tagger
 from bert_tf.serving.text_index import TextIndex as TextIndex
+from bert_tf.store.open import read_tokenizer as read_tokenizer
 from bert_tf.system.released_models import download as download
 from bert_tf.tasks.classification.data import as_dataset as as_dataset
 from bert_tf.text.wordpiece import BasicTokenizer as BasicTokenizer

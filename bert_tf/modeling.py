@@ -10,9 +10,8 @@ from bert_tf.models.initialize import checkpoint_name
 from bert_tf.models.kernels import ACTIVATIONS
 from bert_tf.models.layers import truncated_normal
 from bert_tf.models.task_models import BertModel
-from bert_tf.store.description import read_head
 from bert_tf.store.open import open_weights
-from bert_tf.system.hub import path_of
+from bert_tf.system import hub
 
 __all__ = [
     "BertConfig",
@@ -60,7 +59,7 @@ def get_assignment_map_from_checkpoint(
       FileNotFoundError, ValueError: there are no weights, or they can't be read.
     """
     names = {checkpoint_name(variable) for variable in tvars}
-    path = path_of(init_checkpoint, read_head)
+    path = hub.local(init_checkpoint)
     assignment_map = OrderedDict((name, name) for name in open_weights(path) if name in names)
     return assignment_map, dict.fromkeys([spelling for name in assignment_map for spelling in (name, f"{name}:0")], 1)
 

@@ -14,7 +14,7 @@ from bert_tf.data import token_rows
 from bert_tf.data.tables import quoted, read_rows
 from bert_tf.tasks.classification import data
 from bert_tf.tasks.classification.data import read_examples
-from bert_tf.tasks.rows import InputExample, Split
+from bert_tf.tasks.rows import InputExample
 from bert_tf.text.tokenizer import Tokenizer
 
 __all__ = [
@@ -85,17 +85,14 @@ class _GlueProcessor(DataProcessor):
     def _task(self):
         return data.find_task(self.task_name, self.language)
 
-    def _read(self, split: Split, data_dir: str) -> list[InputExample]:
-        return read_examples(self._task, split, data_dir)
-
     def get_train_examples(self, data_dir):
-        return self._read(self._task.train, data_dir)
+        return read_examples(self._task, self._task.train, data_dir)
 
     def get_dev_examples(self, data_dir):
-        return self._read(next(iter(self._task.dev.values())), data_dir)
+        return read_examples(self._task, next(iter(self._task.dev.values())), data_dir)
 
     def get_test_examples(self, data_dir):
-        examples = self._read(next(iter(self._task.test.values())), data_dir)
+        examples = read_examples(self._task, next(iter(self._task.test.values())), data_dir)
         first = self.get_labels()[0]
         return [dataclasses.replace(example, label=example.label or first) for example in examples]
 

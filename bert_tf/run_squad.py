@@ -188,9 +188,8 @@ def write_predictions(
     settings = answers.PredictionSettings(
         n_best_size, max_answer_length, version_2_with_negative, null_score_diff_threshold
     )
-    predictions = answers.predict_answers(
-        all_examples, _windows_of(features, tokens), answers.SpanScores(starts, ends), tokens, settings
-    )
+    cut, scores = _windows_of(features, tokens), answers.SpanScores(starts, ends)
+    predictions = answers.predict_answers(all_examples, cut, scores, tokens, settings)
     files = output_prediction_file, output_nbest_file, output_null_log_odds_file
     answers.write_prediction_files([example.qas_id for example in all_examples], list(predictions), *files)
 

@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 
-from bert_tf.system.script import ending_of, ending_with_this
+from experiments.script_runs import ending_of, ending_with_this
 
 # What a demo writes: it replaces a folder only if there is nothing else in it.
 _WRITTEN = re.compile(

@@ -251,7 +251,7 @@ def _pretrain(plan: Plan, folder: str, family: str, name: str, keys: Mapping, fl
 
 def say_what_it_learned(files: list[str], plan: Plan, folder: str, summary: dict) -> dict:
     """Prints the results compared with guessing by frequency, and fills masks in held-out sentences."""
-    from bert_tf.models.pretrained import read_tokenizer
+    from bert_tf.store.open import read_tokenizer
 
     model = os.path.join(folder, "model", plan.kind.trained)
     tokenizer = read_tokenizer(model)

@@ -17,7 +17,7 @@ from typing import BinaryIO
 from absl import logging
 
 from bert_tf.system.messages import progress_bar
-from bert_tf.system.script import ending_of, ending_with_this
+from bert_tf.system.script import ENDS_WITH_STDIN
 from bert_tf.system.storage import is_remote, write_text_file
 from bert_tf.system.text_files import read_json_if_there, read_text_lines
 
@@ -50,6 +50,16 @@ class Run:
     def command(self) -> list[str]:
         given = [f"--{name}={value}" for name, value in self.flags.items() if value is not None]
         return [self.script, *given, *self.extra]
+
+
+def ending_with_this() -> dict:
+    """Arguments of `subprocess.Popen`, with which a script ends when this process does, also if that is killed."""
+    return {"stdin": subprocess.PIPE, "env": {**os.environ, ENDS_WITH_STDIN: "1"}}
+
+
+def ending_of(returncode: int) -> str:
+    """How a script that failed ended, by its exit code; the system kills what takes too much memory."""
+    return "was killed, probably for memory" if returncode == -signal.SIGKILL else f"failed with exit code {returncode}"
 
 
 def result_of(run: Run, output_dir: str) -> dict | None:

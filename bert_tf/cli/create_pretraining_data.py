@@ -23,7 +23,7 @@ and how they were made.
 
 import shlex
 
-from absl import flags, logging
+from absl import logging
 
 from bert_tf.pretraining import corpus
 from bert_tf.pretraining.record_settings import InstanceSettings, RecordSettings, settings_of_records
@@ -31,8 +31,7 @@ from bert_tf.system import checks, script
 from bert_tf.system.declare import declared_in, define_flags, flags_given, settings_of
 from bert_tf.text import tokenizer_class_of
 
-FLAGS = flags.FLAGS
-define_flags(RecordSettings, InstanceSettings, corpus.TextSettings)
+FLAGS = define_flags(RecordSettings, InstanceSettings, corpus.TextSettings)
 
 
 def main(_):
@@ -52,7 +51,6 @@ def main(_):
 
 
 def next_command(values: dict) -> str:
-    """The command that trains on the records."""
     ending = "*" if values["num_shards"] > 1 else ""
     files = ",".join(path.strip() + ending for path in values["output_file"].split(","))
     words = (values["do_whole_word_mask"], values["word_boundaries"], values["segmenter"])

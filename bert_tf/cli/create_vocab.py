@@ -11,16 +11,12 @@ import collections
 import dataclasses
 import os
 import shlex
-from collections.abc import Collection
 
-from absl import flags, logging
+from absl import logging
 
 from bert_tf.system import checks, script, storage, text_files
 from bert_tf.system.declare import REQUIRED, define_flags, flags_given, non_default_settings, setting, settings_of
 from bert_tf.system.text_files import encoding_setting
-
-FLAGS = flags.FLAGS
-
 
 # A kind of vocabulary: the size of the released English models', the ending of the file's name by which models'
 # directories have it, and the flags that it uses but --vocab_size.
@@ -109,41 +105,31 @@ class VocabularySettings:
     )
 
 
-define_flags(VocabularySettings)
-
-
-def check_kind(settings: VocabularySettings, given: Collection[str]) -> None:
-    """Raises for settings that a kind doesn't use, and for names of files that nothing would find.
-
-    given: names of flags, also of those with their defaults.
-    """
-    kind, output_file = settings.kind, settings.output_file
-    for name in sorted({name for some in KINDS.values() for name in some.flags}):
-        if name in given and name not in KINDS[kind].flags:
-            raise ValueError(f"--{name} means nothing for --kind={kind}.")
-    if kind == "wordpiece" and output_file.endswith((".json", ".model")):
-        raise ValueError(f"--output_file={output_file} must not end in .json or .model for --kind=wordpiece.")
-    if not f"/{output_file}".endswith(KINDS[kind].ending):
-        raise ValueError(f"--output_file={output_file} must end in {KINDS[kind].ending} for --kind={kind}.")
+FLAGS = define_flags(VocabularySettings)
 
 
 def main(_):
     settings = settings_of(VocabularySettings, FLAGS)
-    kind = KINDS[settings.kind]
-    check_kind(settings, flags_given(FLAGS))
-    if not checks.is_remote(settings.output_file) and os.path.exists(settings.output_file):
+    kind, output_file = KINDS[settings.kind], settings.output_file
+    directory, flags_of_kinds = os.path.dirname(output_file), {name for one in KINDS.values() for name in one.flags}
+    for name in sorted(flags_of_kinds & flags_given(FLAGS) - {*kind.flags}):
+        raise ValueError(f"--{name} means nothing for --kind={settings.kind}.")
+    if settings.kind == "wordpiece" and output_file.endswith((".json", ".model")):
+        raise ValueError(f"--output_file={output_file} must not end in .json or .model for --kind=wordpiece.")
+    if not f"/{output_file}".endswith(kind.ending):  # by which a tokenizer finds it
+        raise ValueError(f"--output_file={output_file} must end in {kind.ending} for --kind={settings.kind}.")
+    if not checks.is_remote(output_file) and os.path.exists(output_file):
         from bert_tf.store.open import has_weights
 
-        if has_weights(os.path.dirname(settings.output_file) or "."):
-            raise ValueError(f"--output_file={settings.output_file} is a model's vocabulary: its weights are there.")
+        if has_weights(directory or "."):
+            raise ValueError(f"--output_file={output_file} is a model's vocabulary: its weights are there.")
     checks.check_not_empty(checks.check_input_files(settings.input_file, "--input_file"), "--input_file")
-    directory = os.path.dirname(settings.output_file)
     if checks.is_remote(settings.input_file) or checks.is_remote(directory):
         script.start_tensorflow()  # only it opens them
         storage.gfile().makedirs(directory or ".")  # now, rather than fail after the work; local ones are checked above
     files = text_files.list_files(settings.input_file, flag="--input_file")
-    if os.path.realpath(settings.output_file) in map(os.path.realpath, files):
-        raise ValueError(f"--output_file={settings.output_file} is one of --input_file: it would be replaced.")
+    if os.path.realpath(output_file) in map(os.path.realpath, files):
+        raise ValueError(f"--output_file={output_file} is one of --input_file: it would be replaced.")
     text_files.warn_of_tables(files)
     from bert_tf.text import learn_vocabulary
 
@@ -155,13 +141,13 @@ def main(_):
         contents = learn_vocabulary.learn_byte_bpe(files, **arguments)
         contents = {os.path.join(directory, name): content for name, content in contents.items()}
     elif settings.kind == "sentencepiece":
-        contents = {settings.output_file: learn_vocabulary.learn_sentence_piece(files, **arguments)}
+        contents = {output_file: learn_vocabulary.learn_sentence_piece(files, **arguments)}
     else:
         tokens = learn_vocabulary.learn_vocabulary(files, **arguments)
-        contents = {settings.output_file: "".join(token + "\n" for token in tokens).encode()}
-    with storage.file_locked(settings.output_file, *contents):
+        contents = {output_file: "".join(token + "\n" for token in tokens).encode()}
+    with storage.file_locked(output_file, *contents):
         storage.write_files(contents)
-    next_flags = {"input_file": settings.input_file, "vocab_file": settings.output_file}
+    next_flags = {"input_file": settings.input_file, "vocab_file": output_file}
     same = ("do_lower_case", "strip_accents", *non_default_settings(settings, ["encoding"]))
     next_flags |= {name: arguments[name] for name in same if arguments.get(name) is not None}
     command = shlex.join(f"--{name}={value}" for name, value in next_flags.items())

@@ -12,15 +12,11 @@ shows how to serve and query it.
 import dataclasses
 import os
 
-from absl import flags
-
-from bert_tf.store.description import check_weights, read_head
+from bert_tf.store.description import check_weights
 from bert_tf.system import checks, script
 from bert_tf.system.declare import REQUIRED, define_flags, flags_given, setting, settings_of
 from bert_tf.system.text_files import directory_of
 from bert_tf.tasks import table
-
-FLAGS = flags.FLAGS
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -33,7 +29,7 @@ class ExportSettings:
         "best_model) or of any other format that convert_checkpoint.py reads.",
         heading="Export",
         check=check_weights,
-        model_check=read_head,
+        is_model=True,
     )
     export_dir: str = setting(REQUIRED, "Directory of the versions, as servers get it.", check=checks.check_output_dir)
     format: str = setting(
@@ -68,7 +64,7 @@ class ExportSettings:
     ids_only: bool = setting(False, "Leave out what takes texts: the export then loads without tensorflow-text.")
 
 
-define_flags(ExportSettings)
+FLAGS = define_flags(ExportSettings)
 
 _OF_ALL_FORMATS = ("task", "version", "max_seq_length", "top_k")
 _OF_SAVED_MODELS = ("dtype", "freeze", "text_pairs", "warm_up", "ids_only")

@@ -9,14 +9,11 @@ One text per line, or two with ` ||| ` between them. The output is the original'
 --pooling=mean (or first, or max). For one vector per line: --pooling=sentence.
 """
 
-from absl import flags
-
 from bert_tf.system import script
 from bert_tf.system.declare import define_flags, settings_of
 from bert_tf.tasks.features.settings import FeatureSettings
 
-FLAGS = flags.FLAGS
-define_flags(FeatureSettings)
+FLAGS = define_flags(FeatureSettings)
 
 
 def main(_):

@@ -17,15 +17,12 @@ In output_dir: eval_results.txt, test_results.tsv, predictions.jsonl, best_model
 After a crash, the same command resumes exactly where it stopped. Exit code 143: stopped by SIGTERM, with a checkpoint.
 """
 
-from absl import flags
-
 from bert_tf.system import script
 from bert_tf.system.declare import define_flags
 from bert_tf.tasks.classification.settings import ClassificationSettings
 from bert_tf.training.settings import FineTuningSettings, checked_settings
 
-FLAGS = flags.FLAGS
-define_flags(ClassificationSettings, FineTuningSettings, eval_batch_size=8)
+FLAGS = define_flags(ClassificationSettings, FineTuningSettings, eval_batch_size=8)
 
 
 def main(_):

@@ -12,16 +12,10 @@ configuration: give --bert_config_file, too. The result is a model of this proje
 
 import dataclasses
 
-from absl import flags
-
+from bert_tf.cli.run_classifier import main as fine_tune
 from bert_tf.store.description import check_weights
-from bert_tf.system import script
 from bert_tf.system.declare import ORIGINAL, REQUIRED, define_flags, setting
 from bert_tf.system.released_models import download_hub_module
-from bert_tf.tasks.classification.settings import ClassificationSettings
-from bert_tf.training.settings import FineTuningSettings, checked_settings
-
-FLAGS = flags.FLAGS
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,7 +27,7 @@ class HubSettings:
     )
 
 
-define_flags(HubSettings, ClassificationSettings, FineTuningSettings, eval_batch_size=8)
+FLAGS = define_flags(HubSettings)
 
 
 def main(_):
@@ -44,9 +38,4 @@ def main(_):
         handle = download_hub_module(handle)
     check_weights(handle, "--bert_hub_module_handle")
     FLAGS["init_checkpoint"].parse(handle)
-    run, task_settings = checked_settings(ClassificationSettings, FLAGS)
-    script.start_tensorflow(run.num_virtual_cpus, trains=run.do_train)
-    from bert_tf.tasks.classification.task import ClassificationTask
-    from bert_tf.tasks.script import run_task
-
-    run_task(ClassificationTask(task_settings), run)
+    fine_tune([])

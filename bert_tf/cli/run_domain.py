@@ -13,14 +13,11 @@ In output_dir: domain.md (the report), domain.json, pretrained/ (the model), wor
 step). After a crash, the same command goes on.
 """
 
-from absl import flags
-
 from bert_tf.system import script
 from bert_tf.system.declare import define_flags, settings_of
 from bert_tf.tasks.domain.settings import DomainSettings
 
-FLAGS = flags.FLAGS
-define_flags(DomainSettings)
+FLAGS = define_flags(DomainSettings)
 
 
 def main(_):

@@ -17,15 +17,12 @@ confusion_matrix.png, best_model/, the weights of the last step, logs. After a c
 where it stopped. Exit code 143: stopped by SIGTERM, with a checkpoint.
 """
 
-from absl import flags
-
 from bert_tf.system import script
 from bert_tf.system.declare import define_flags
 from bert_tf.tasks.ner.data import NerSettings
 from bert_tf.training.settings import FineTuningSettings, checked_settings
 
-FLAGS = flags.FLAGS
-define_flags(NerSettings, FineTuningSettings, without=("eval_batch_size",))
+FLAGS = define_flags(NerSettings, FineTuningSettings, without=("eval_batch_size",))
 
 
 def main(_):

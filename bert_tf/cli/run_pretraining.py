@@ -13,14 +13,11 @@ In output_dir: model.ckpt-* (the original's format), eval_results.txt, train_log
 Exit code 143: stopped by SIGTERM, with a checkpoint of the step reached.
 """
 
-from absl import flags
-
 from bert_tf.system import script
 from bert_tf.system.declare import define_flags, settings_of
 from bert_tf.training.pretraining_settings import PretrainingSettings
 
-FLAGS = flags.FLAGS
-define_flags(PretrainingSettings)
+FLAGS = define_flags(PretrainingSettings)
 
 
 def main(_):

@@ -27,17 +27,14 @@ Embedder opens best_model/; convert_checkpoint.py --format=huggingface makes of 
 Exit code 143: stopped by SIGTERM, with a checkpoint.
 """
 
-from absl import flags
-
 from bert_tf.system import script
 from bert_tf.system.declare import define_flags, setting_group
 from bert_tf.tasks.similarity.data import SimilaritySettings
 from bert_tf.training.settings import FineTuningSettings, checked_settings
 from bert_tf.training.teacher import DISTILLATION
 
-FLAGS = flags.FLAGS
 _UNUSED = ("eval_batch_size", "classifier_dropout", "new_head", *setting_group(FineTuningSettings, DISTILLATION))
-define_flags(SimilaritySettings, FineTuningSettings, without=_UNUSED)
+FLAGS = define_flags(SimilaritySettings, FineTuningSettings, without=_UNUSED)
 
 
 def main(_):

@@ -16,16 +16,13 @@ In output_dir: predictions.json, nbest_predictions.json, null_odds.json (2.0), e
 where it stopped. Exit code 143: stopped by SIGTERM, with a checkpoint.
 """
 
-from absl import flags
-
 from bert_tf.system import script
 from bert_tf.system.declare import define_flags
 from bert_tf.tasks.squad.data import SquadSettings
 from bert_tf.training.settings import FineTuningSettings, checked_settings
 
-FLAGS = flags.FLAGS
 _UNUSED = ("eval_batch_size", "classifier_dropout", "new_head")
-define_flags(SquadSettings, FineTuningSettings, without=_UNUSED, max_seq_length=384)
+FLAGS = define_flags(SquadSettings, FineTuningSettings, without=_UNUSED, max_seq_length=384)
 
 
 def main(_):

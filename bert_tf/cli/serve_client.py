@@ -15,18 +15,16 @@ import json
 import sys
 from collections.abc import Callable
 
-from absl import flags, logging
+from absl import logging
 
 from bert_tf.serving import client
-from bert_tf.store.description import check_weights, read_head
+from bert_tf.store.description import check_weights
 from bert_tf.store.open import open_model
 from bert_tf.system import checks
 from bert_tf.system.declare import REQUIRED, define_flags, setting, settings_of
 from bert_tf.system.messages import escape_control_characters
 from bert_tf.system.text_files import encoding_setting, parse_json, read_text_lines
 from bert_tf.tasks.table import choose_max_seq_length
-
-FLAGS = flags.FLAGS
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -47,7 +45,7 @@ class ClientSettings:
         None,
         "Model directory whose tokenizer makes token ids of `text` and `text_pair`, for exports that take ids alone.",
         check=check_weights,
-        model_check=read_head,
+        is_model=True,
     )
     max_seq_length: int | None = setting(
         None,
@@ -58,7 +56,7 @@ class ClientSettings:
     max_answer_mb: int = setting(256, "Refuse larger answers, in megabytes.", least=1, most=2047)
 
 
-define_flags(ClientSettings)
+FLAGS = define_flags(ClientSettings)
 
 
 def _read_examples(settings: ClientSettings) -> list[dict]:

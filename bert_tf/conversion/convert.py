@@ -4,26 +4,88 @@ import dataclasses
 import hashlib
 import math
 import posixpath
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from bert_tf.families import config_of_dict, family_of_variables, is_encoder_variable
+from bert_tf.families import as_config, family_of_variables, is_encoder_variable
 from bert_tf.families.family import base_name, expected_shapes, is_model_variable, word_table
 from bert_tf.store import card, huggingface, save
-from bert_tf.store.description import CardFacts, check_other_vocabulary, read_settings
+from bert_tf.store.description import CardFacts, check_other_vocabulary, read_settings, vocabulary_in
 from bert_tf.store.head_config import NO_HEAD
 from bert_tf.store.open import FORMATS, OpenedModel, open_model, open_weights
 from bert_tf.store.tensor_files import Weights, blocks
-from bert_tf.system.checks import check_output_files
+from bert_tf.system.checks import check_output_dir, check_output_file, check_output_files
+from bert_tf.system.declare import REQUIRED, setting
 from bert_tf.system.messages import abbreviated_list, naming_flag, progress_bar
 from bert_tf.system.text_files import read_text_lines
 from bert_tf.text import tokenizer_files
-from bert_tf.text.characters import read_added_tokens
 from bert_tf.text.tokenizer_files import Casing
 from bert_tf.text.wordpiece import FullTokenizer
 
 OUTPUT_BIAS = "cls/predictions/output_bias"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ConversionSettings:
+    """What is converted, and how.
+
+    add_tokens: file of words, one a line, to add to a vocabulary of word pieces (see `add_words`).
+    """
+
+    from_: str = setting(
+        REQUIRED,
+        "The weights: a directory, a checkpoint prefix or a weight file.",
+        heading="Conversion",
+        is_model=True,
+    )
+    to: str = setting(
+        REQUIRED,
+        "Directory to write; for tf1 also a prefix such as out/bert_model.ckpt.",
+        check=check_output_dir,
+    )
+    format: str = setting(
+        REQUIRED,
+        "Format to write. "
+        + " ".join(f"{name}: {format.help}" for name, format in FORMATS.items() if format.file_name),
+        choices=[name for name, format in FORMATS.items() if format.file_name],
+    )
+    overwrite: bool = setting(False, "Replace existing files of the target.")
+    with_optimizer: bool = setting(
+        False, "Also convert Adam moments and global_step, to continue a run (tf1, bert_tf)."
+    )
+    part: str | None = setting(
+        None,
+        "Which model of an ELECTRA checkpoint that has both. If unset, the discriminator, or the only one there.",
+        choices=("discriminator", "generator"),
+    )
+    report_file: str | None = setting(None, "Also write the report to this file.", check=check_output_file)
+    bert_config_file: str | None = setting(
+        None,
+        "Configuration of the model, if there is none beside the weights or it is wrong.",
+        heading="Files beside the weights",
+    )
+    hidden_act: str | None = setting(
+        None,
+        "Activation to write instead of the source's. gelu is the original's tanh form, gelu_erf Hugging Face's gelu.",
+        choices=("gelu", "gelu_erf", "relu", "tanh", "linear"),
+    )
+    vocab_file: str | None = setting(
+        None,
+        "Vocabulary to write with the weights, if there is none beside them.",
+        model_file=vocabulary_in,
+    )
+    do_lower_case: bool | None = setting(
+        None, "Whether the model is uncased; needed only if the directory does not say. If unset, as that says."
+    )
+    strip_accents: bool | None = setting(
+        None, "Whether to strip accents. If unset, as the directory says, or else as do_lower_case."
+    )
+    add_tokens: str | None = None
+
+    @property
+    def writing(self) -> dict:
+        return {"format": self.format, "with_optimizer": self.with_optimizer, "overwrite": self.overwrite}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,7 +106,6 @@ class Report:
         return [(name, shape, origins.get(name, ""), names[name]) for name, shape in self.weights.shapes.items()]
 
     def text(self) -> str:
-        """The report as lines to print."""
         rows = [(name, str(list(shape)), origin, goal) for name, shape, origin, goal in self.rows]
         table = [("variable", "shape", "in the source", "in the target"), *rows]
         widths = [max(len(row[column]) for row in table) for column in range(3)] + [0]
@@ -70,35 +131,35 @@ class Conversion:
     """A conversion that has been checked.
 
     files: of the source, with its weights, and what is to be written with them. weights: with the requested changes.
-    writing: further arguments of `save.write_model`. changes: sentences for the card. notes: for the report.
+    vocabulary: with the added tokens, if any. changes: sentences for the card. notes: for the report.
     """
 
-    part: str | None
+    settings: ConversionSettings
     weights: Weights
     files: OpenedModel
-    writing: Mapping[str, object]
+    vocabulary: list[str] | None
     changes: list[str]
     notes: list[str]
 
     def carry_out(self) -> Report:
-        weights, files, format, compared = self.weights, self.files, self.writing["format"], []
+        settings, weights, files, format, compared = self.settings, self.weights, self.files, self.settings.format, []
         if format == "huggingface":
             weights, compared = huggingface.fitted(weights, files.config, files.head)
         # The source's card if it is ours, unless it is that of the whole of which this is a part.
-        text = None if self.part else card.read_generated_card(files.directory)
+        text = None if settings.part else card.read_generated_card(files.directory)
         if text is None:
             facts = CardFacts(card.beginning_of(files.path, files.weights))  # which reads all weights
             text = card.card_of(weights, dataclasses.replace(files, card=facts), format)
         text = card.converted(text, format, self.changes)
-        with_optimizer = self.writing["with_optimizer"]
 
         def check(path: str) -> None:
-            compared.append(_compare_tensors(weights, path, with_optimizer))
+            compared.append(_compare_tensors(weights, path, settings.with_optimizer))
 
-        written = save.write_model(weights=weights, files=files, **self.writing, card_text=text, check=check)
+        made = {"vocabulary": self.vocabulary, "card_text": text, "check": check}
+        written = save.write_model(settings.to, weights, files, **settings.writing, **made)
         notes = [*self.notes, *compared]
         usual = type(files.config).hidden_act  # what the family's original has
-        knows = FORMATS[format].knows_exact_gelu or usual == "gelu_erf"
+        knows = format != "tf1" or usual == "gelu_erf"
         if files.config.activation == "gelu_erf" and not knows:
             what = f"hidden_act is \"gelu_erf\", the exact gelu, which the {format} format's own programs don't know."
             advice = "With --hidden_act=gelu they run it with the tanh form; outputs then differ by about 1e-3."
@@ -110,60 +171,41 @@ class Conversion:
 
 
 def convert(source: str, target: str, format: str, **options) -> Report:
-    """Converts weights and the files next to them; see `prepare`."""
-    return prepare(source, target, format, **options).carry_out()
+    """Converts weights and the files next to them; options: further `ConversionSettings`."""
+    return prepare(ConversionSettings(from_=source, to=target, format=format, **options)).carry_out()
 
 
-def prepare(
-    source: str,
-    target: str,
-    format: str,
-    *,
-    with_optimizer: bool = False,
-    add_tokens: str | None = None,
-    do_lower_case: bool | None = None,
-    strip_accents: bool | None = None,
-    bert_config_file: str | None = None,
-    vocab_file: str | None = None,
-    hidden_act: str | None = None,
-    part: str | None = None,
-    overwrite: bool = False,
-    report_file: str | None = None,
-) -> Conversion:
-    """Checks a conversion of weights and the files next to them; TensorFlow may be needed, see `is_light`.
-
-    The arguments are the flags of convert_checkpoint.py, and:
-
-    add_tokens: file of words, one a line, to add to a vocabulary of word pieces (see `add_words`).
-    """
-    with naming_flag("--bert_config_file" if bert_config_file else "--from"):
-        files = open_model(source, part=part, config_file=bert_config_file)
-        weights, config = files.weights, files.needed_config()
-        if part and not files.family.parts:
-            raise ValueError(f"{weights.path} is a {config.title}, which has no {part}.")
-    if report_file:
+def prepare(settings: ConversionSettings) -> Conversion:
+    """Checks a conversion of weights and the files next to them; TensorFlow may be needed, see `is_light`."""
+    with naming_flag("--bert_config_file" if settings.bert_config_file else "--from"):
+        files = open_model(settings.from_, part=settings.part, config_file=settings.bert_config_file)
+        weights, config, vocab_file = files.weights, files.needed_config(), settings.vocab_file
+        if settings.part and not files.family.parts:
+            raise ValueError(f"{weights.path} is a {config.title}, which has no {settings.part}.")
+    if settings.report_file:
         read = filter(None, (weights.path, files.config_file, files.vocab_file, vocab_file))
-        check_output_files([report_file], read, "--report_file")
+        check_output_files([settings.report_file], read, "--report_file")
     with naming_flag("--vocab_file" if vocab_file else "--from"):
         save.check_vocabulary(dataclasses.replace(files, vocab_file=vocab_file or files.vocab_file))
-    files, notes = _describe(files, vocab_file, do_lower_case, strip_accents)
-    notes += _notes_on_source(files, with_optimizer)
-    changes, vocabulary = {"hidden_act": hidden_act} if hidden_act else {}, None
-    if add_tokens:
+    files, notes = _describe(files, vocab_file, settings.do_lower_case, settings.strip_accents)
+    notes += _notes_on_source(files, settings.with_optimizer)
+    changes, vocabulary = {"hidden_act": settings.hidden_act} if settings.hidden_act else {}, None
+    if settings.add_tokens:
         tokenizer, tokens = files.make_tokenizer(is_checked=True), tokenizer_files.vocabulary_lines(files.vocab_file)
         tokens += [tokenizer.inv_vocab.get(index, "") for index in range(len(tokens), tokenizer.vocab_size)]
-        weights, vocabulary, lines = add_words(weights, tokens, read_text_lines(add_tokens), tokenizer.tokenize)
+        words = read_text_lines(settings.add_tokens)
+        weights, vocabulary, lines = add_words(weights, tokens, words, tokenizer.tokenize)
         changes["vocab_size"] = weights.shapes[word_table(files.family.model_type)][0]
         notes += lines
-    files.config = config_of_dict({**files.config.to_dict(), **changes})
-    writing = {"target": target, "format": format, "with_optimizer": with_optimizer, "overwrite": overwrite}
-    save.check_writable(weights=weights, files=files, **writing)
-    sentences = [f"Tokens were added ({posixpath.basename(add_tokens)}); train them."] if add_tokens else []
+    files.config = as_config({**files.config.to_dict(), **changes})
+    save.check_writable(settings.to, weights, files, **settings.writing)
+    sentences = []
+    if settings.add_tokens:
+        sentences.append(f"Tokens were added ({posixpath.basename(settings.add_tokens)}); train them.")
     if changes:
         values = ", ".join(f"{name} = {value}" for name, value in changes.items())
         sentences.append(f"The configuration was changed: {values}.")
-    writing["vocabulary"] = vocabulary
-    return Conversion(part, weights, files, writing, sentences, notes)
+    return Conversion(settings, weights, files, vocabulary, sentences, notes)
 
 
 def _describe(files: OpenedModel, vocab_file: str | None, do_lower_case: bool | None, strip_accents: bool | None):
@@ -176,19 +218,16 @@ def _describe(files: OpenedModel, vocab_file: str | None, do_lower_case: bool | 
     if not vocab_file:
         name = files.family.tokenizer_class.vocab_name
         notes = [f"No {name} next to the source: put it next to the target, or give --vocab_file."]
-    if not issubclass(files.tokenizer_kind(), FullTokenizer):
+    if not issubclass(kind := files.tokenizer_kind(), FullTokenizer):
         if vocab_file:
             files.make_tokenizer(is_checked=True).check_casing(vocab_file, do_lower_case, strip_accents)
             notes = [f"Tokenizer: {vocab_file}."]
         return files, notes
     if vocab_file:
-        vocab = tokenizer_files.load_vocab(vocab_file)
+        tokenizer = kind.from_file(vocab_file, casing)
         if casing.do_lower_case is None:
-            lowers = tokenizer_files.lowers_by_pieces(vocab_file, vocab)
-            files.casing = casing = Casing(lowers, strip_accents, f"the pieces of {vocab_file}")
-        added = read_added_tokens(vocab_file, vocab)
-        count = max([len(tokenizer_files.vocabulary_lines(vocab_file)), *(token.id + 1 for token in added)])
-        if count < files.config.vocab_size:
+            files.casing = casing = Casing(not tokenizer.cased, strip_accents, f"the pieces of {vocab_file}")
+        if (count := tokenizer.vocab_size) < files.config.vocab_size:
             reason = "the last rows of the table are unused, or it is the vocabulary of another model"
             notes.append(f"{vocab_file} has {count} tokens for vocab_size {files.config.vocab_size}: {reason}.")
     casing_note = f"Casing: do_lower_case={casing.do_lower_case}, from {casing.source}."

@@ -11,20 +11,11 @@ from typing import TypeVar
 
 from absl import logging
 
+from bert_tf.system import text_files
 from bert_tf.system.checks import check_extra
 from bert_tf.system.declare import changeable_setting, check_values, setting
 from bert_tf.system.messages import abbreviated_list, did_you_mean, is_first
 from bert_tf.system.storage import is_remote
-from bert_tf.system.text_files import (
-    UTF_8,
-    encoding_setting,
-    local_file,
-    matching_files,
-    naming_file,
-    parse_json,
-    read_bytes,
-    read_text_lines,
-)
 from bert_tf.text.characters import plain_name, trimmed
 
 Column = int | str
@@ -61,7 +52,7 @@ class TableSettings:
         heading="How your files are read",
         check=parse_csv_delimiter,
     )
-    encoding: str = encoding_setting("your files")
+    encoding: str = text_files.encoding_setting("your files")
     skip_short_rows: bool = setting(False, "Leave out, and count, rows that lack columns; not in --test_file.")
     copy_columns: Sequence[str] = changeable_setting(
         (),
@@ -251,7 +242,7 @@ def raw_rows(path: str, csv_delimiter: str | None, columns: Collection[str] | No
     if kind == "csv":
         yield from _csv_rows(path, csv_delimiter or find_csv_delimiter(path, columns, encoding), encoding)
     elif kind == "parquet":
-        rows = itertools.chain.from_iterable(map(parquet_rows, matching_files(path)))
+        rows = itertools.chain.from_iterable(map(parquet_rows, text_files.matching_files(path)))
         yield from ((number, _json_row(row, path, number)) for number, row in enumerate(rows, start=1))
     elif kind in _JSON_LINES:
         lines = _lines(path, encoding)
@@ -260,11 +251,11 @@ def raw_rows(path: str, csv_delimiter: str | None, columns: Collection[str] | No
         start, first = next(numbered, (1, ""))
         if not first or (first.startswith("{") and first.endswith("}")):  # a row a line
             rows = itertools.chain([(start, first)] if first else [], numbered)
-            values = ((number, parse_json(line, path, number)) for number, line in rows)
+            values = ((number, text_files.parse_json(line, path, number)) for number, line in rows)
         else:  # messages count from the file's first line
             text = "\n" * (start - 1) + "\n".join([first, *lines]).rstrip()
             if first.startswith("["):
-                parse_json(text, path)
+                text_files.parse_json(text, path)
             values = _values_in(text, start - 1, path)
         yield from ((number, _json_row(value, path, number)) for number, value in values)
     else:
@@ -277,7 +268,7 @@ def raw_rows(path: str, csv_delimiter: str | None, columns: Collection[str] | No
             logging.info("%s: skipped %d blank lines.", path, blank)
 
 
-def find_csv_delimiter(path: str, columns: Collection[str] | None, encoding: str | None = UTF_8) -> str:
+def find_csv_delimiter(path: str, columns: Collection[str] | None, encoding: str | None) -> str:
     """Detects the delimiter of a .csv file from its first row; one other than the comma is logged, once a file."""
     if excel := _EXCEL_DELIMITER.fullmatch(next(_lines(path, encoding), "")):
         return excel[1]
@@ -312,7 +303,7 @@ def extension_of(path: str) -> str:
 
 
 def _lines(path: str, encoding: str | None) -> Iterator[str]:
-    for number, line in enumerate(read_text_lines(path, encoding=encoding)):
+    for number, line in enumerate(text_files.read_text_lines(path, encoding=encoding)):
         yield line.removeprefix("\ufeff") if number == 0 else line
 
 
@@ -380,7 +371,7 @@ def parquet_rows(path: str) -> Iterator[dict]:
     Columns of bytes, such as images, are left out. A number that `datasets` takes for a class (ClassLabel) becomes the
     name that the file's metadata give it, and -1, which stands for none, becomes None.
     """
-    with _opened_parquet(path) as file, naming_file(path):
+    with _opened_parquet(path) as file, text_files.naming_file(path):
         schema = file.schema_arrow
         kinds = {field.name: list(map(str, _leaves(field.type))) for field in schema}
         left_out = [name for name, leaves in kinds.items() if any("binary" in leaf for leaf in leaves)]
@@ -405,7 +396,8 @@ def _opened_parquet(path: str) -> Generator:
     from pyarrow import parquet
 
     try:
-        source = pyarrow.BufferReader(read_bytes(path)) if is_remote(path) else pyarrow.OSFile(local_file(path))
+        remote = pyarrow.BufferReader(text_files.read_bytes(path)) if is_remote(path) else None
+        source = remote or pyarrow.OSFile(text_files.local_file(path))
         with parquet.ParquetFile(source) as file:
             if (count := file.metadata.num_rows) > max(_MOST_PARQUET_ROWS, source.size()):
                 raise ValueError(f"{path} has {count:,} rows in {source.size():,} bytes: no texts are that much alike.")
@@ -422,7 +414,7 @@ def _leaves(kind) -> list:
 def _named_classes(schema, path: str) -> dict[str, Callable]:
     """The columns of classes, and what turns their numbers into names."""
     text = (schema.metadata or {}).get(b"huggingface")
-    features = parse_json(text.decode(), path)["info"]["features"] if text else {}
+    features = text_files.parse_json(text.decode(), path)["info"]["features"] if text else {}
     namers = {}
     for column, feature in features.items():
         names: list[str] = []

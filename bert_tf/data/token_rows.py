@@ -202,12 +202,9 @@ def training_rows(
     window, skip = divmod(start_step, window_batches)
     while True:
         positions = np.arange(window * size, (window + 1) * size)
-        epochs = positions // count
-        rows = np.empty(size, np.int64)
-        for epoch in range(int(epochs[0]), int(epochs[-1]) + 1):
-            order = permutation(count, seed, epoch, 0)
-            here = epochs == epoch
-            rows[here] = order[positions[here] % count]
+        first, last = positions[[0, -1]] // count
+        orders = [permutation(count, seed, epoch, 0) for epoch in range(first, last + 1)]
+        rows = np.concatenate(orders)[positions - first * count]
         if window_batches > 1:
             rows = rows[np.argsort(lengths[rows], kind="stable")]
         batches = rows.reshape(window_batches, batch_size)
@@ -283,12 +280,8 @@ def rows_and_outputs(rows: TokenRows, batch_size: int, outputs: Iterable) -> Ite
 
 def in_order(rows: TokenRows, batch_size: int, outputs: Iterable[np.ndarray]) -> np.ndarray:
     """The model's outputs [n, ...] for all rows in order, from its outputs for `evaluation_batches`."""
-    values = np.empty(0, np.float32)
-    for chosen, output in rows_and_outputs(rows, batch_size, outputs):
-        if not len(values):
-            values = np.empty((len(rows), *output.shape[1:]), np.float32)
-        values[chosen] = output
-    return values
+    chosen, values = zip(*rows_and_outputs(rows, batch_size, outputs), strict=True)
+    return np.concatenate(values)[np.argsort(np.concatenate(chosen))].astype(np.float32, copy=False)
 
 
 def _dataset(batches: Callable[[], Iterator], rows: TokenRows, batch_size: int, width: int | None):
@@ -338,14 +331,9 @@ GAPS = (
 
 def document_spans(length: int, room: int, stride: int) -> list[tuple[int, int]]:
     """(first piece, number of pieces) of each window of a context of `length` pieces; none for an empty context."""
-    spans, start = [], 0
-    while start < length:
-        size = min(length - start, room)
-        spans.append((start, size))
-        if start + size == length:
-            break
-        start += min(size, stride)
-    return spans
+    step = min(room, stride)
+    starts = range(0, max(length - room, 0) + step, step) if length else ()
+    return [(start, min(length - start, room)) for start in starts]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,22 +1,15 @@
 """The families of models: a folder has all that is specific to one, and a line here adds it."""
 
-import contextlib
+import re
 from collections.abc import Iterable, Mapping
 
 from bert_tf.families import albert, bert, distilbert, electra, roberta, xlm_roberta
 from bert_tf.families.config import BertConfig
 from bert_tf.families.family import Family
-from bert_tf.system.checks import check_model_type
+from bert_tf.system.hub import check_model_type
 from bert_tf.text.tokenizer import Tokenizer
 
-FAMILIES = (
-    bert.FAMILY,
-    distilbert.FAMILY,
-    roberta.FAMILY,
-    electra.FAMILY,
-    albert.FAMILY,
-    xlm_roberta.FAMILY,
-)
+FAMILIES = (bert.FAMILY, distilbert.FAMILY, roberta.FAMILY, electra.FAMILY, albert.FAMILY, xlm_roberta.FAMILY)
 BERT = bert.FAMILY  # of models that don't say what they are
 Tokenizer.by_name.update((family.tokenizer_name, family.tokenizer_class) for family in FAMILIES)
 
@@ -41,15 +34,12 @@ def is_encoder_variable(name: str) -> bool:
     return name.split("/")[0] in {family.model_type for family in FAMILIES}
 
 
-def config_of_dict(values: Mapping) -> BertConfig:
-    """A configuration of any family from what its `to_dict` returned."""
-    family = family_named(values.get("model_type", BERT.model_type))
-    return family.config_class.from_dict(values, allow_unknown=True)
-
-
 def as_config(config: BertConfig | Mapping) -> BertConfig:
-    """The argument `config` of a model, which may be the dict of a saved model."""
-    return config_of_dict(config) if isinstance(config, Mapping) else config
+    """The argument `config` of a model, of any family, which may be what its `to_dict` returned."""
+    if isinstance(config, BertConfig):
+        return config
+    family = family_named(config.get("model_type", BERT.model_type))
+    return family.config_class.from_dict(config, allow_unknown=True)
 
 
 def config_of_size(size: str, vocab_size: int | None = None) -> BertConfig:
@@ -60,10 +50,12 @@ def config_of_size(size: str, vocab_size: int | None = None) -> BertConfig:
     size: a name; of BERT, L-<layers>_H-<hidden size> may have its usual _A-<heads>.
     vocab_size: None: that of the family's released models.
     """
+    hidden = re.search(r"_H-(\d+)", size)  # usually a head for 64 units of width
+    name = size.removesuffix(f"_A-{int(hidden[1]) // 64}") if hidden else size
     kinds = [family.config_class for family in FAMILIES]
     for kind in kinds:
-        with contextlib.suppress(KeyError):
-            return kind.from_size(size, vocab_size)
+        if name in kind.sizes:
+            return kind(vocab_size or kind.released_vocab_size, **kind.sizes[name])
     files = ", ".join(f"{kind.file_name} ({kind.title})" for kind in kinds)
     advice = f"For any other size, write a --bert_config_file, whose name says the family: {files}."
     raise ValueError(f"--bert_size={size} is not one of {', '.join(n for k in kinds for n in k.sizes)}. {advice}")

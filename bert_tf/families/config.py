@@ -5,10 +5,10 @@ Descendants of BERT subclass it. Layers read how a family differs from its attri
 
 import copy
 import dataclasses
+import itertools
 import json
 import math
 import numbers
-import re
 from collections.abc import Mapping
 from typing import ClassVar, Self
 
@@ -32,6 +32,9 @@ _SIZES = {
     **dict.fromkeys(("num_hidden_layers", "num_attention_heads", "num_hidden_groups", "inner_group_num"), 1 << 12),
     **dict.fromkeys(("intermediate_size", "max_position_embeddings"), 1 << 20),
 }
+# In the configs of the released multilingual and Chinese models, but never used.
+_OF_POOLERS = ("fc_size", "num_attention_heads", "num_fc_layers", "size_per_head", "type")
+_IDLE_KEYS = ("directionality", *(f"pooler_{key}" for key in _OF_POOLERS))
 
 
 def arguments_of_size(layers: int, hidden: int, heads: int | None = None, **others) -> dict[str, int | float]:
@@ -40,20 +43,13 @@ def arguments_of_size(layers: int, hidden: int, heads: int | None = None, **othe
     return sizes | {"intermediate_size": 4 * hidden, **others}
 
 
-# The first 24 are the "miniatures" of the original's README (Turc et al. 2019); the others complete Table 6.
-_MINIATURES = {
-    **{
-        f"L-{layers}_H-{hidden}": arguments_of_size(layers, hidden, type_vocab_size=2)
-        for layers in (2, 4, 6, 8, 10, 12)
-        for hidden in (128, 256, 512, 768)
-    },
-    "L-3_H-768": arguments_of_size(3, 768, type_vocab_size=2),
-    "L-6_H-768_A-3": arguments_of_size(6, 768, heads=3, type_vocab_size=2),
-    "L-12_H-1024": arguments_of_size(12, 1024, type_vocab_size=2),
-    "L-24_H-1024": arguments_of_size(24, 1024, type_vocab_size=2),
-}
-_NAMES = ("tiny", "mini", "small", "medium", "base", "large")
-_NAMED = dict(zip(_NAMES, ((2, 128), (4, 256), (4, 512), (8, 512), (12, 768), (24, 1024)), strict=True))
+# Layers and width, also heads where they are not of 64 units.
+_NAMED: dict[str, tuple[int, ...]] = {"tiny": (2, 128), "mini": (4, 256), "small": (4, 512), "medium": (8, 512)}
+_NAMED |= {"base": (12, 768), "large": (24, 1024)}
+# The "miniatures" of the original's README (Turc et al. 2019), then what completes Table 6.
+_GRID = itertools.product((2, 4, 6, 8, 10, 12), (128, 256, 512, 768))
+_NAMED |= {f"L-{layers}_H-{hidden}": (layers, hidden) for layers, hidden in _GRID}
+_NAMED |= {"L-3_H-768": (3, 768), "L-6_H-768_A-3": (6, 768, 3), "L-12_H-1024": (12, 1024), "L-24_H-1024": (24, 1024)}
 
 
 @dataclasses.dataclass(eq=False)
@@ -103,17 +99,8 @@ class BertConfig:
     # Keys that are not written to a file at their defaults, since the original does not know them.
     unwritten: ClassVar[tuple[str, ...]] = ("layer_norm_eps", "attention")
     # Further keys that are kept without a warning, although they have no effect on a model.
-    idle_keys: ClassVar[tuple[str, ...]] = (
-        # In the configs of the released multilingual and Chinese models, but never used.
-        "directionality",
-        "pooler_fc_size",
-        "pooler_num_attention_heads",
-        "pooler_num_fc_layers",
-        "pooler_size_per_head",
-        "pooler_type",
-        # From a Hugging Face config.json: a conversion back to that format needs it.
-        "pad_token_id",
-    )
+    # The last is from a Hugging Face config.json: a conversion back to that format needs it.
+    idle_keys: ClassVar[tuple[str, ...]] = (*_IDLE_KEYS, "pad_token_id")
     inner_group_num = 1  # transformer blocks in each of the num_hidden_layers layers
     has_pooler = True  # a tanh layer on the first token; without it, the pooled output is the first token's vector
     # The classifier of texts or choices: its hidden layer's activation (None: no such layer); dropout before its output
@@ -139,8 +126,7 @@ class BertConfig:
     released_vocab_size = 30522  # of the (uncased) English models
     # A size's name (--bert_size) -> the arguments that differ from the defaults, without vocab_size.
     sizes: ClassVar[Mapping[str, Mapping]] = {
-        **{name: arguments_of_size(*size, type_vocab_size=2) for name, size in _NAMED.items()},
-        **_MINIATURES,
+        name: arguments_of_size(*size, type_vocab_size=2) for name, size in _NAMED.items()
     }
     classes: ClassVar[dict[str, type["BertConfig"]]] = {}  # model_type -> class, of all families
 
@@ -197,13 +183,6 @@ class BertConfig:
         return tuple(field.name for field in dataclasses.fields(cls))
 
     @classmethod
-    def from_size(cls, size: str, vocab_size: int | None = None) -> "BertConfig":
-        """The configuration of one of the family's `sizes`, or a KeyError; see `families.config_of_size`."""
-        hidden = re.search(r"_H-(\d+)", size)  # usually a head for 64 units of width
-        name = size.removesuffix(f"_A-{int(hidden[1]) // 64}") if hidden else size
-        return cls(vocab_size or cls.released_vocab_size, **cls.sizes[name])
-
-    @classmethod
     def from_dict(cls, values: Mapping, allow_unknown: bool = False, source: str = "BertConfig") -> Self:
         """A config from the keys of a bert_config.json; missing ones (but vocab_size) get the constructor's defaults.
 
@@ -222,8 +201,7 @@ class BertConfig:
         if cls is not BertConfig and values.pop("model_type", cls.model_type) != cls.model_type:
             raise ValueError(f"{source}: the model_type of a {cls.__name__} is {cls.model_type!r}")
         known = cls.keys()
-        extra = {key: values.pop(key) for key in list(values) if key not in known}
-        extra = {key: value for key, value in extra.items() if key not in KEYS_IN_CONFIG}
+        extra = {key: value for key, value in values.items() if key not in (*known, *KEYS_IN_CONFIG)}
         unknown = sorted(str(key) for key in extra if key not in cls.idle_keys)
         if unknown and not allow_unknown:
             names = f"{', '.join(unknown)} (allow_unknown=True keeps it). Known: {', '.join(known)}"
@@ -233,7 +211,7 @@ class BertConfig:
         if values.get("vocab_size") is None:
             raise ValueError(f"{source}: vocab_size is missing; it is the number of lines of the vocabulary file")
         try:
-            config = cls(**values)
+            config = cls(**{key: values[key] for key in known if key in values})
         except (AttributeError, TypeError, ValueError) as error:
             raise ValueError(f"{source}: {error}") from None
         config.__dict__.update(extra)

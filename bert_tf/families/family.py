@@ -192,8 +192,6 @@ class Family:
     def fitted(self, names: Iterable[str]) -> "Family":
         """The layout with the number of blocks in a group that a file's names show."""
         pattern = re.escape(self.block).replace(r"\{group\}", r"\d+").replace(r"\{inner\}", r"(\d+)") + r"\."
-        if "{inner}" not in self.block:
-            return self
         numbers = [int(match[1]) for name in names if (match := re.search(pattern, name))]
         return dataclasses.replace(self, inner_group_num=1 + max(numbers, default=0))
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from absl import logging
 
-from bert_tf.system.declare import ORIGINAL, Settings, declared_in, setting
+from bert_tf.system.declare import ORIGINAL, Settings, declared_in, setting, unset_setting
 
 # Variables whose path contains one of these are not decayed: layer norms and every bias.
 EXCLUDE_FROM_WEIGHT_DECAY = ("LayerNorm", "layer_norm", "bias")
@@ -48,32 +48,25 @@ class OptimizerSettings:
         unset=True,
         choices=("adamw", "lamb"),
     )
-    layerwise_lr_decay: float | None = setting(
+    layerwise_lr_decay: float | None = unset_setting(
         1.0,
         "Each layer learns slower than the one above it by this factor, the embeddings slowest; 1: all alike. If "
         "unset, 1; ELECTRA: 0.8, Large 0.9.",
         heading=OPTIMIZER,
-        unset=True,
-        shown=False,
         above=0,
         most=1,
     )
-    weight_decay_rate: float | None = setting(
-        0.01, "Weight decay. If unset, 0.01; RoBERTa: 0.1, on all variables.", unset=True, shown=False, least=0
+    weight_decay_rate: float | None = unset_setting(
+        0.01, "Weight decay. If unset, 0.01; RoBERTa: 0.1, on all variables.", least=0
     )
-    adam_beta_2: float | None = setting(
-        0.999,
-        "Adam's decay of the second moment. If unset, 0.999; RoBERTa: 0.98.",
-        unset=True,
-        shown=False,
-        least=0,
-        below=1,
+    adam_beta_2: float | None = unset_setting(
+        0.999, "Adam's decay of the second moment. If unset, 0.999; RoBERTa: 0.98.", least=0, below=1
     )
     bias_correction: bool | None = setting(
         None, "Correct the moments in the first steps. If unset, false, as in the original; RoBERTa and lamb: true."
     )
-    clip_norm: float | None = setting(
-        1.0, "Clip the gradient's norm to this; 0: don't. If unset, 1; RoBERTa: 0.", unset=True, shown=False, least=0
+    clip_norm: float | None = unset_setting(
+        1.0, "Clip the gradient's norm to this; 0: don't. If unset, 1; RoBERTa: 0.", least=0
     )
 
 

@@ -23,9 +23,6 @@ from bert_tf.store import variable_names
 from bert_tf.store.tensor_files import Weights
 
 _EPSILON = 1e-6  # added to numbers of tokens and predictions, so that a batch without any has loss 0
-
-# Subtracted from the logit of the right token where the generator may not draw it.
-_DISALLOWED = 1000.0
 _THRESHOLDS = 200
 
 
@@ -268,9 +265,8 @@ class ElectraPretrainer(TaskModel):
         return both
 
     def build_head(self):
-        self.generator.build()
-        self.generator_head.build()
-        self.head.build()
+        for part in (self.generator, self.generator_head, self.head):
+            part.build()
 
     def call(self, inputs, training=False):
         """Masked tokens are guessed, a guess is drawn for each, and the discriminator judges the text with these.
@@ -308,7 +304,7 @@ class ElectraPretrainer(TaskModel):
             logits = logits / self.temperature
         if self.disallow_correct:
             right = ops.arange(self.generator_config.vocab_size, dtype="int32") == inputs["masked_lm_ids"][:, :, None]
-            logits = logits - _DISALLOWED * ops.cast(right, "float32")
+            logits = logits - 1000.0 * ops.cast(right, "float32")
         if "sampling_uniform" in inputs:
             return kernels.gumbel_argmax(logits, inputs["sampling_uniform"])
         return kernels.sample(logits, inputs["sampling_seeds"])

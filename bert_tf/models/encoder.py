@@ -32,8 +32,8 @@ class Embeddings(layers.ConfiguredLayer):
 
         # The tables stay in float32: to look up a few rows, a cast would go over the whole table.
         def table(name, rows):
-            shape, precise = (rows, config.embedding_size), {"autocast": False, "dtype": "float32"}
-            return layers.add_random_weight(self, name, shape, config.initializer_range, **precise)
+            shape = (rows, config.embedding_size)
+            return layers.add_random_weight(self, name, shape, config.initializer_range, **layers.IN_FLOAT32)
 
         self.word_embeddings = table("word_embeddings", config.vocab_size)
         if config.type_vocab_size:
@@ -83,21 +83,16 @@ class BertEncoder(layers.NamedInputs, layers.ConfigFromArguments, keras.Model):
         self.dense_embedding_gradient = dense_embedding_gradient
         self.seed = seed
         dtype = self.dtype_policy
-        if embeddings is None:
-            embeddings = Embeddings(self.config, dense_embedding_gradient, name="embeddings", dtype=dtype)
-        self.embeddings = embeddings
-        self.project = None
+        self.embeddings = embeddings or Embeddings(config, dense_embedding_gradient, name="embeddings", dtype=dtype)
+        self.project = self.pooler = self.frozen_layers = self.lora = None
         if config.embedding_size != config.hidden_size:
             deviation = None if config.head_initializer_range is None else config.initializer_range
             self.project = layers.Projection(config.hidden_size, deviation, name="embeddings_project", dtype=dtype)
         count = 1 + max(config.block_order)
         self.blocks = [layers.TransformerBlock(config, name=f"layer_{k}", dtype=dtype) for k in range(count)]
-        self.pooler = None
         if config.has_pooler:
             self.pooler = layers.Projection(config.hidden_size, config.initializer_range, name="dense", dtype=dtype)
         self.seed_generator = keras.random.SeedGenerator(seed)
-        self.frozen_layers = None
-        self.lora = None
 
     def freeze_layers(self, count: int | None) -> None:
         """Keeps the embeddings and the first `count` layers as they are in training."""
@@ -115,7 +110,9 @@ class BertEncoder(layers.NamedInputs, layers.ConfigFromArguments, keras.Model):
 
         self.lora = Lora(rank, alpha, train_pooler)
         for block in self.blocks:
-            for projection in block.projections:
+            first, last = block.attention, block.block_output
+            of_attention = first.query, first.key, first.value, first.attention_output.dense
+            for projection in (*of_attention, block.intermediate, last.dense):
                 projection.lora = self.lora
         self.freeze_layers(0)  # no gradient goes back into the embeddings
 
@@ -134,11 +131,10 @@ class BertEncoder(layers.NamedInputs, layers.ConfigFromArguments, keras.Model):
             # For those who find it in a checkpoint.
             alpha = keras.initializers.Constant(self.lora.alpha)
             self.add_weight(name=ADAPTER_ALPHA, shape=(), initializer=alpha, trainable=False, dtype="float32")
-            pooler = self.pooler.weights if self.lora.train_pooler and self.pooler else ()
-            trained = {id(variable) for variable in pooler}
             for variable in self.weights:
-                is_factor = variable.path.rsplit("/", 1)[-1] in (ADAPTER_A, ADAPTER_B)
-                variable.trainable = is_factor or id(variable) in trained
+                variable.trainable = variable.name in (ADAPTER_A, ADAPTER_B)
+            if self.lora.train_pooler and self.pooler:
+                self.pooler.trainable = True
 
     @in_scope
     def call(self, inputs, training=False, return_all_layers=False, return_attention=False, read_positions=None):

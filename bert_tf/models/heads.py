@@ -11,20 +11,20 @@ C classes.
 import copy
 import warnings
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType, SimpleNamespace
+from types import SimpleNamespace
 
 import keras
 from keras import ops
 
 from bert_tf.families import as_config
-from bert_tf.models import initialize, layers, pretrained
+from bert_tf.models import layers
 from bert_tf.models.dropout import dropout, in_scope
 from bert_tf.models.encoder import BertEncoder
 from bert_tf.models.inputs import ENCODER_INPUTS, features_with_labels, select
 from bert_tf.models.keras_internals import MetricsList
 from bert_tf.models.objectives import ClassificationObjective, MultiLabelObjective, RegressionObjective
-from bert_tf.store.head_config import NO_HEAD, HeadConfig
-from bert_tf.store.tensor_files import Weights
+from bert_tf.models.pretrained import Pretrained
+from bert_tf.store.head_config import HeadConfig
 from bert_tf.system.checks import check_integer, check_number
 
 
@@ -38,10 +38,7 @@ class ObjectiveMetric(MetricsList):
     def __init__(self, objective, name="objective"):
         super().__init__([], name=name)
         self.objective = objective
-        self.totals = {
-            name: self.add_variable(shape=(), initializer="zeros", dtype="float32", name=name)
-            for name in objective.sum_names
-        }
+        self.totals = {name: self.add_variable((), "zeros", "float32", name=name) for name in objective.sum_names}
         # A metric's name, and the direction in which it is better, as Keras's callbacks look them up.
         names = objective.metrics(dict.fromkeys(objective.sum_names, 0.0))
         directions = {name: "down" if name.endswith(("loss", "error")) else "up" for name in names}
@@ -51,91 +48,13 @@ class ObjectiveMetric(MetricsList):
         for name, variable in self.totals.items():
             variable.assign_add(sums[name])
 
-    def reset_state(self):
-        for variable in self.totals.values():
-            variable.assign(0.0)
+    reset_state = keras.Metric.reset_state  # not that of a list
 
     def sums(self) -> dict:
         return {name: ops.convert_to_tensor(total) for name, total in self.totals.items()}
 
     def result(self) -> dict:
         return self.objective.metrics(self.sums())
-
-
-class Pretrained:
-    """A mixin for all models: they load weights of any of the four formats, and save them.
-
-    Attributes:
-      exported_inputs: name -> rank of the int32 arrays that an exported model takes.
-      head_config: the head, which `save_pretrained` writes beside the encoder's configuration.
-      reads_pooler: whether an output depends on the encoder's pooler.
-      part: of models that are trained together, this one's name (see `Family.parts`); None: any of them.
-    """
-
-    head_config = NO_HEAD
-    reads_pooler: bool = True
-    part: str | None = None
-    exported_inputs: Mapping[str, int] = MappingProxyType({"input_ids": 2, "input_mask": 2, "segment_ids": 2})
-
-    @staticmethod
-    def weights_in(weights: Weights) -> Weights:
-        """The weights of a file for a model of this class, under the names of its variables."""
-        return weights
-
-    @classmethod
-    def from_pretrained(cls, path: str, **arguments):
-        """A model with the weights at `path`.
-
-        Args:
-          path: a directory, checkpoint prefix or weight file: of the original, Hugging Face, Model Garden, TensorFlow
-            Hub or this project; the format is detected.
-          arguments: for the class; `config` instead of the one beside the weights. `num_labels`, if the class has it,
-            defaults to that of the head in the file; `labels` gives their names instead: the outputs of a model that
-            was trained for the same names are put into this order. `new_head=True` begins a new output layer.
-
-        Warns:
-          PartialLoadWarning: the file lacks variables of the model, which are random until they are trained.
-
-        Raises:
-          FileNotFoundError, ValueError: weights are missing, damaged or don't match; see `pretrained`.
-        """
-        return pretrained.from_pretrained(cls, path, **arguments)
-
-    def save_pretrained(self, directory: str, *, format: str = "bert_tf", **arguments) -> None:
-        """Writes weights, configuration, and, if known, vocabulary and casing.
-
-        format: "bert_tf", "tf1" or "huggingface".
-        arguments: see `pretrained.save_pretrained`: vocab_file, do_lower_case, strip_accents, overwrite.
-        """
-        pretrained.save_pretrained(self, directory, format=format, **arguments)
-
-    def export(self, filepath: str, format: str = "tf_saved_model", *, input_signature=None, **arguments) -> None:
-        """Writes the model for inference with Keras's exporter: token ids in, the model's outputs out.
-
-            model.export("exported")
-            tf.saved_model.load("exported").serve(tokenizer(["A text."]))
-
-        export_saved_model.py, on a directory from `save_pretrained`, gives more: signatures that take texts, with the
-        tokenizer and the labels in the graph, warm-up requests, and an export that `Predictor` and the like can open.
-
-        Args:
-          filepath: a directory. format: one of Keras's. arguments: for `keras.Model.export`.
-          input_signature: a list with one dict of specs; by default `exported_inputs` of any batch size and length.
-
-        Raises:
-          ValueError: variables are random, which the weights lacked from which the model was loaded.
-        """
-        if not self.built:
-            self.build()
-        initialize.check_trained(self)
-        if input_signature is None:
-            # Keras would use the shapes of the first call, but does not record them for a model already built.
-            specs = {
-                name: keras.layers.InputSpec(dtype="int32", shape=(None,) * rank, name=name)
-                for name, rank in self.exported_inputs.items()
-            }
-            input_signature = [specs]
-        super().export(filepath, format, input_signature=input_signature, **arguments)
 
 
 class TaskModel(layers.NamedInputs, Pretrained, layers.ConfigFromArguments, keras.Model):
@@ -323,9 +242,8 @@ class MaskedLanguageModelHead(layers.ConfiguredLayer):
 
     def build(self, input_shape=None):
         self.transform.build()
-        self.output_bias = self.add_weight(
-            name="output_bias", shape=(self.config.vocab_size,), initializer="zeros", autocast=False, dtype="float32"
-        )
+        shape = (self.config.vocab_size,)
+        self.output_bias = self.add_weight(name="output_bias", shape=shape, initializer="zeros", **layers.IN_FLOAT32)
 
     def call(self, sequence_output, embedding_table, positions=None, training=False):
         """float32 logits [B, P, V] of the masked positions, or of all.
@@ -377,6 +295,8 @@ class ClassifierModel(TaskModel):
     """
 
     usual_dropout = "classifier_dropout"  # of the configuration
+    hidden_act: str | None = None  # of a hidden layer, if there is one
+    windows = None  # what makes one vector of those of a text's windows
 
     def __init__(
         self, objective, config, num_labels: int, head: HeadConfig, seed, dropout_rate: float | None, **kwargs
@@ -398,10 +318,6 @@ class ClassifierModel(TaskModel):
         self.head = LinearHead(num_labels, config.head_initializer_range, name="classifier", dtype=dtype)
 
     @property
-    def hidden_act(self) -> str | None:
-        return None
-
-    @property
     def labels(self) -> list[str] | None:
         """The names of the labels in the order of their ids; None if they have no names."""
         return list(self.head_config.labels) if self.head_config.labels else None
@@ -412,7 +328,7 @@ class ClassifierModel(TaskModel):
         return dict(enumerate(self.labels or (f"LABEL_{number}" for number in range(self.num_labels))))
 
     def build_head(self):
-        for layer in filter(None, (self.hidden, self.head)):
+        for layer in filter(None, (self.windows, self.hidden, self.head)):
             layer.build((None, self.config.hidden_size))
 
     def read(self, inputs: dict, training: bool):

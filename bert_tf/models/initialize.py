@@ -13,17 +13,15 @@ from bert_tf.families import FAMILIES, is_encoder_variable
 from bert_tf.families.family import is_model_variable
 from bert_tf.models import layers
 from bert_tf.store import variable_names
-from bert_tf.store.description import read_head
 from bert_tf.store.open import open_weights
 from bert_tf.store.tensor_files import Weights, incomplete
-from bert_tf.system.hub import path_of
+from bert_tf.system import hub
 from bert_tf.system.messages import abbreviated_list
 
 # The attribute of a model that has the variables its weights lacked, with the checksums of their random values.
 _RANDOM = "_random_variables"
 
 _UNTRAINED = "their values were saved before they were trained"
-_MOMENTS = {"adam_m": "first_moments", "adam_v": "second_moments"}
 
 
 def checkpoint_name(variable: keras.Variable) -> str:
@@ -69,8 +67,8 @@ def training_variables(model: keras.Model, optimizer: keras.optimizers.Optimizer
     """Everything that a run saves: variables, adapters, moments and `global_step` (the optimizer's step count)."""
     variables = all_variables(model)
     names = {variable.path: name for name, variable in variables.items()}
-    for suffix, attribute in _MOMENTS.items():
-        for variable, moment in zip(optimizer._trainable_variables, getattr(optimizer, attribute), strict=True):
+    for suffix, moments in (("adam_m", optimizer.first_moments), ("adam_v", optimizer.second_moments)):
+        for variable, moment in zip(optimizer._trainable_variables, moments, strict=True):
             variables[f"{names[variable.path]}/{suffix}"] = moment
     variables["global_step"] = optimizer.iterations
     return variables
@@ -117,11 +115,12 @@ def initialize(
 
 
 def initialize_model(
-    model: keras.Model, weights: Weights, *, depth: int, complete: bool = False, untrained: Collection[str] = ()
+    model: keras.Model, weights: Weights, *, complete: bool = False, untrained: Collection[str] = ()
 ) -> Initialization:
     """Builds a model with the variables of weights, logs what was loaded, and warns of what stays random.
 
-    depth: calls between this one and the user's line, which the warning shows.
+    A warning shows the line that calls the caller.
+
     complete: see `check_complete`, which is then called.
     untrained: variables whose values were saved before they were trained, which is as if they were missing.
     """
@@ -143,10 +142,10 @@ def initialize_model(
     if missing:
         verb = "are untrained" if _UNTRAINED in map(result.unused.get, missing) else "are not"
         message = f"{len(missing)} variables of {type(model).__name__} {verb} in {result.checkpoint} and are random: "
-        warnings.warn(f"{message}{abbreviated_list(missing)}. Train it before you use it.", PartialLoadWarning, depth)
+        warnings.warn(f"{message}{abbreviated_list(missing)}. Train it before you use it.", PartialLoadWarning, 3)
     if unused:
         message = f"{len(unused)} variables of the encoder in {result.checkpoint} are not used by the model: "
-        warnings.warn(f"{message}{abbreviated_list(unused)}.", PartialLoadWarning, depth)
+        warnings.warn(f"{message}{abbreviated_list(unused)}.", PartialLoadWarning, 3)
     return result
 
 
@@ -185,7 +184,7 @@ def load_weights(model: keras.Model, checkpoint: str) -> Initialization:
 
     checkpoint: a prefix such as `uncased_L-12_H-768_A-12/bert_model.ckpt`, a weight file, a directory or a name.
     """
-    return initialize_model(model, weights_for(model, path_of(checkpoint, read_head)), depth=4)
+    return initialize_model(model, weights_for(model, hub.local(checkpoint)))
 
 
 def _without_pooler(names: Iterable[str], unread: tuple[str, ...] = ()) -> list[str]:

@@ -322,14 +322,12 @@ def require(name: str, values, allowed, expected: str, size=None, advice: str = 
         allowed = ops.logical_or(allowed, ops.equal(weights, 0.0))
     if keras.backend.backend() == "tensorflow" and not sys.modules["tensorflow"].executing_eagerly():
         values = _asserted(name, values, allowed, expected, size, advice)
-    elif _is_computed(allowed):
-        is_allowed = ops.convert_to_numpy(allowed)
-        if not is_allowed.all():
-            index = tuple((~is_allowed).nonzero()[axis][0] for axis in range(is_allowed.ndim))
-            value = ops.convert_to_numpy(values)[index].item()
-            last = "" if size is None else f" {int(size) - 1}"
-            where = "".join(f"[{number}]" for number in index)
-            raise ValueError(f"{name}{where} is {value}, but must be {expected}{last}{advice}.")
+    elif _is_computed(allowed) and len(wrong := np.argwhere(~ops.convert_to_numpy(allowed))):
+        index = tuple(wrong[0])
+        value = ops.convert_to_numpy(values)[index].item()
+        last = "" if size is None else f" {int(size) - 1}"
+        where = "".join(f"[{number}]" for number in index)
+        raise ValueError(f"{name}{where} is {value}, but must be {expected}{last}{advice}.")
     return values, poison(allowed)
 
 
@@ -358,12 +356,10 @@ def require_inputs(config, inputs: Mapping, ids: str = "input_ids"):
         "pooled_positions": in_row,
         "masked_lm_positions": in_row,
     }
-    if not config.type_vocab_size:  # there is no such table
-        del known["segment_ids"]
     inputs, fine = dict(inputs), True
     for name, (size, expected) in known.items():
         values = inputs.get(name)
-        if values is None:
+        if values is None or (name == "segment_ids" and not size):  # no such table
             continue
         values = ops.convert_to_tensor(values)
         allowed = below(values, size)

@@ -36,8 +36,6 @@ _GUMBEL_EPSILON = 1e-9
 
 def set_fused(enabled: bool) -> None:
     """Turns the fused forms on or off for models that are called or traced from now on."""
-    if enabled and keras.config.backend() != "tensorflow":
-        raise ValueError(f"The fused kernels need the TensorFlow backend; this is {keras.config.backend()}.")
     _switches["fused"] = enabled
 
 

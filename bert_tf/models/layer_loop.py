@@ -19,45 +19,34 @@ from bert_tf.models.keras_internals import AutocastScope
 if keras.config.backend() == "tensorflow":  # otherwise layers stay unrolled
     import tensorflow as tf
 
-# Where products of the layer being traced are kept or taken from; None outside of a loop that keeps any.
-_keeper: contextvars.ContextVar["_Record | _Replay | None"] = contextvars.ContextVar("keeper", default=None)
+
+def _compute(function: Callable, *tensors):
+    return function(*tensors)
 
 
-class _Record:
-    def __init__(self):
-        self.values = []
-
-    def product(self, function: Callable, *tensors):
-        self.values.append(function(*tensors))
-        return self.values[-1]
+# How the layer being traced gets its products: in a loop that keeps any they are kept, or are those that were kept.
+_product: contextvars.ContextVar[Callable] = contextvars.ContextVar("product", default=_compute)
 
 
-class _Replay:
-    """Returns the products that a layer kept when it is computed again."""
+def _replay(value, function: Callable, *tensors):
+    """A product that a layer kept, when it is computed again."""
 
-    def __init__(self, values: Sequence):
-        self._values = iter(values)
+    @tf.custom_gradient
+    def replayed(*tensors):
+        def gradient(upstream):
+            with tf.GradientTape() as tape:
+                tape.watch(tensors)
+                result = function(*tensors)  # no gradient of a product reads it, so it is not computed
+            return tape.gradient(result, tensors, upstream)
 
-    def product(self, function: Callable, *tensors):
-        value = next(self._values)
+        return tf.identity(value), gradient
 
-        @tf.custom_gradient
-        def replayed(*tensors):
-            def gradient(upstream):
-                with tf.GradientTape() as tape:
-                    tape.watch(tensors)
-                    result = function(*tensors)  # no gradient of a product reads it, so it is not computed
-                return tape.gradient(result, tensors, upstream)
-
-            return tf.identity(value), gradient
-
-        return replayed(*tensors)
+    return replayed(*tensors)
 
 
 def kept_product(function: Callable, *tensors):
     """function(*tensors), a matrix product; in a loop its result is kept for the backward pass."""
-    keeper = _keeper.get()
-    return function(*tensors) if keeper is None else keeper.product(function, *tensors)
+    return _product.get()(function, *tensors)
 
 
 def looped(call: Callable, layers: Sequence[keras.Layer], x, training: bool, keep: bool = True) -> tuple:
@@ -102,16 +91,16 @@ class _Loop:
             values.append(tf.reshape(rows, shape) if shape else rows)
         return values
 
-    def output_of(self, turn, x, values: Sequence, keeper: _Record | _Replay | None):
+    def output_of(self, turn, x, values: Sequence, product: Callable = _compute):
         parts = [tf.split(v, sizes) if len(sizes) > 1 else [v] for v, sizes in zip(values, self.sizes, strict=True)]
         weights = [self.layer.weights[number] for group in self.groups for number in group]
         mapping = list(zip(weights, [part for each in parts for part in each], strict=True))
-        token = _keeper.set(keeper)
+        token = _product.set(product)
         try:
             with keras.StatelessScope(mapping):
                 return self.call(self.layer, turn, x)
         finally:
-            _keeper.reset(token)
+            _product.reset(token)
 
     def values_of(self, turn, values: Sequence) -> list:
         return [value if self.shared else tf.gather(value, turn) for value in values]
@@ -120,8 +109,13 @@ class _Loop:
         """A traced function (turn, x, values of the turn) -> the output of a layer and what it keeps."""
 
         def layer(turn, x, *values):
-            record = _Record()
-            return self.output_of(turn, x, values, record), *record.values
+            kept = []
+
+            def product(function, *tensors):
+                kept.append(function(*tensors))
+                return kept[-1]
+
+            return self.output_of(turn, x, values, product), *kept
 
         like = (tf.constant(0), x, *self.values_of(tf.constant(0), values))
         specs = (tf.TensorSpec(each.shape, each.dtype) for each in like)
@@ -132,7 +126,7 @@ class _Loop:
 
         def body(turn, x, inputs, *records):
             turn_values = self.values_of(turn, values)
-            y, *new = recording(turn, x, *turn_values) if recording else (self.output_of(turn, x, turn_values, None),)
+            y, *new = recording(turn, x, *turn_values) if recording else (self.output_of(turn, x, turn_values),)
             records = [each.write(turn, value) for each, value in zip(records, new, strict=True)]
             return turn + 1, y, inputs.write(turn, x), *records
 
@@ -161,10 +155,11 @@ class _Loop:
 
         def body(turn, upstream, *gradients):
             x, turn_values = tf.gather(inputs, turn), self.values_of(turn, values)
-            keeper = _Replay([tf.gather(record, turn) for record in records]) if records else None
+            kept = iter([tf.gather(record, turn) for record in records])
+            product = (lambda *call: _replay(next(kept), *call)) if records else _compute
             with tf.GradientTape() as tape:
                 tape.watch([x, *turn_values])
-                y = self.output_of(turn, x, turn_values, keeper)
+                y = self.output_of(turn, x, turn_values, product)
             x_gradient, *new = tape.gradient(y, [x, *turn_values], upstream, unconnected_gradients="zero")
             pairs = zip(gradients, new, strict=True)
             gradients = [total + value if self.shared else total.write(turn, value) for total, value in pairs]

@@ -14,7 +14,6 @@ import functools
 import inspect
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from types import MappingProxyType
 
 import keras
 from keras import ops
@@ -27,6 +26,8 @@ from bert_tf.models.dropout import dropout_at, name_scope
 from bert_tf.models.kernels import leading_sizes
 from bert_tf.models.layer_loop import kept_product
 from bert_tf.store.variable_names import ADAPTER_A, ADAPTER_B, merged_kernel
+
+IN_FLOAT32 = {"autocast": False, "dtype": "float32"}  # arguments of `add_weight`
 
 
 def gather_positions(sequence, positions):
@@ -95,11 +96,7 @@ class ConfigFromArguments:
     """A mixin for layers and models: Keras makes them again from the arguments of the class, which it knows by name.
 
     An argument's value is that of the attribute of its name: of the `head_config` of a model, or else of the object.
-
-    kept_as: argument -> attribute of the object, where that is another one.
     """
-
-    kept_as: Mapping[str, str] = MappingProxyType({})
 
     def __init_subclass__(cls, **kwargs):
         super().__init_subclass__(**kwargs)
@@ -110,8 +107,7 @@ class ConfigFromArguments:
         head, values = vars(self.head_config) if hasattr(self, "head_config") else {}, super().get_config()
         parameters = inspect.signature(type(self).__init__).parameters.values()
         for name in (p.name for p in parameters if p.kind != p.VAR_KEYWORD and p.name != "self"):
-            of_head = name in head and name not in self.kept_as
-            value = head[name] if of_head else getattr(self, self.kept_as.get(name, name))
+            value = head[name] if name in head else getattr(self, name)
             value = value.to_dict() if isinstance(value, BertConfig) else value
             if not isinstance(value, keras.Layer):  # one that is shared is made again by its owner
                 values[name] = list(value) if isinstance(value, tuple) else value
@@ -144,8 +140,8 @@ class LayerNorm(ConfigFromArguments, keras.layers.Layer):
 
     def build(self, input_shape):
         size = input_shape[-1]
-        self.gamma = self.add_weight(name="gamma", shape=(size,), initializer="ones", autocast=False, dtype="float32")
-        self.beta = self.add_weight(name="beta", shape=(size,), initializer="zeros", autocast=False, dtype="float32")
+        self.gamma = self.add_weight(name="gamma", shape=(size,), initializer="ones", **IN_FLOAT32)
+        self.beta = self.add_weight(name="beta", shape=(size,), initializer="zeros", **IN_FLOAT32)
 
     def call(self, x, residual=None, drop=None, training=False):
         """x: [..., H]; residual: of the same shape; drop: of x, see `dropout.dropout_at`."""
@@ -168,7 +164,7 @@ class Projection(ConfigFromArguments, keras.layers.Layer):
     def build(self, input_shape):
         size, units, lora = input_shape[-1], self.units, self.lora
         # With adapters the sum is made in float32, as that which is saved, and then cast.
-        precise = {} if lora is None else {"autocast": False, "dtype": "float32"}
+        precise = {} if lora is None else IN_FLOAT32
         trained = {"trainable": lora is None}
         self.kernel = add_random_weight(self, "kernel", (size, units), self.initializer_range, **trained, **precise)
         self.bias = self.add_weight(name="bias", shape=(units,), initializer="zeros", **trained)
@@ -278,12 +274,6 @@ class TransformerBlock(ConfiguredLayer):
         with keras.name_scope("intermediate"):
             self.intermediate.build((None, None, self.config.hidden_size))
         self.block_output.build((None, None, self.config.intermediate_size))
-
-    @property
-    def projections(self) -> tuple[Projection, ...]:
-        """Query, key, value and output of the attention, and both of the feed-forward network."""
-        first, last = self.attention, self.block_output
-        return first.query, first.key, first.value, first.attention_output.dense, self.intermediate, last.dense
 
     def call(self, x, attention_bias, training=False, positions=None):
         """x: [B, S, H]; attention_bias: float32, broadcastable to [B, N, S, S].
@@ -430,8 +420,7 @@ class WindowPooling(ConfigFromArguments, keras.layers.Layer):
 
     def build(self, input_shape):
         if self.kind == "attention":
-            precise = {"autocast": False, "dtype": "float32"}
-            self.scores = self.add_weight(name="scores", shape=input_shape[-1:], initializer="zeros", **precise)
+            self.scores = self.add_weight(name="scores", shape=input_shape[-1:], initializer="zeros", **IN_FLOAT32)
 
     def call(self, x, mask):
         """[B, H] of x [B, S, H], computed in float32. mask: [B, S], 0 for windows that a text does not have."""

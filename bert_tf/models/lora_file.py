@@ -20,7 +20,7 @@ from bert_tf.store.description import read_head
 from bert_tf.store.head_config import HeadConfig
 from bert_tf.store.tensor_files import Weights, open_safetensors, with_tensors, write_safetensors
 from bert_tf.store.variable_names import ADAPTER_ALPHA, adapted_kernels, is_adapter, merged
-from bert_tf.system.hub import path_of
+from bert_tf.system import hub
 from bert_tf.system.messages import abbreviated_list
 from bert_tf.system.text_files import parse_json
 
@@ -32,10 +32,6 @@ def base_variables(model: keras.Model) -> dict[str, keras.Variable]:
     head = pooler(model.config.model_type) + "/"
     variables = initialize.model_variables(model).items()
     return {name: value for name, value in variables if is_encoder_variable(name) and not name.startswith(head)}
-
-
-def reads_pooler(model: keras.Model) -> bool:
-    return model.config.has_pooler and model.reads_pooler
 
 
 def base_checksum(model: keras.Model) -> str:
@@ -70,7 +66,7 @@ def load_lora(model: keras.Model, path: str) -> None:
 
     Source: Hu et al. 2021 (arXiv:2106.09685), section 4.1.
     """
-    path = path_of(path)
+    path = hub.local(path, with_weights=False)
     path = posixpath.join(path, FILE) if tf.io.gfile.isdir(path) else path
     shapes, metadata, read = open_safetensors(path)
     kernels, alpha = adapted_kernels(shapes), float(metadata["alpha"])

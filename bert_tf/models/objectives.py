@@ -77,10 +77,6 @@ def _prediction_weights(features: dict):
     return weights
 
 
-def _size(logits):
-    return logits.shape[-1] or ops.shape(logits)[-1]
-
-
 # --- losses ----------------------------------------------------------------------------------------------------------
 
 
@@ -91,7 +87,7 @@ def cross_entropy(logits, labels):
     """
     logits = ops.cast(logits, "float32")
     labels = ops.cast(labels, "int32")
-    known = below(labels, _size(logits))
+    known = below(labels, ops.shape(logits)[-1])
     safe = ops.where(known, labels, ops.zeros_like(labels))
     losses = ops.sparse_categorical_crossentropy(safe, logits, from_logits=True)
     return ops.where(known, losses, ops.zeros_like(losses))
@@ -109,7 +105,7 @@ def _known_classes(name: str, logits, labels, weights, kind: tuple[str, str]) ->
 
     name: the feature. logits: [..., C]. labels, weights: [...]. kind: one of the above.
     """
-    labels, size = ops.convert_to_tensor(labels), _size(logits)
+    labels, size = ops.convert_to_tensor(labels), ops.shape(logits)[-1]
     labels, wrong = require(name, labels, below(labels, size), kind[0], size, kind[1], weights)
     return cross_entropy(logits, labels) + wrong, _equal(ops.argmax(logits, axis=-1), labels)
 
@@ -304,10 +300,9 @@ class SpanObjective(ClassificationObjective):
 
     @classmethod
     def soft_losses(cls, outputs, targets, temperature):
-        def divergence(name):
-            return softened_divergence(outputs[name], targets[name], temperature)
-
-        return (divergence("start_logits") + divergence("end_logits")) / 2.0
+        pairs = ((outputs[name], targets[name]) for name in ("start_logits", "end_logits"))
+        first, last = (softened_divergence(*pair, temperature) for pair in pairs)
+        return (first + last) / 2.0
 
 
 # In place of a label: none. The first is this project's, the other that of Hugging Face and PyTorch.
@@ -369,9 +364,7 @@ class MaskedLanguageModelObjective(TokenClassificationObjective):
 class MeanMaskedLanguageModelObjective(MaskedLanguageModelObjective):
     """`MaskedLanguageModelObjective` whose loss is the mean over the predictions, as in fairseq; 0 without any."""
 
-    @classmethod
-    def loss(cls, sums: dict, totals: dict):
-        return divide(sums["loss_sum"], totals["weight"])
+    loss = ClassificationObjective.loss
 
 
 class LanguageModelObjective(MaskedLanguageModelObjective):

@@ -19,10 +19,6 @@ from bert_tf.system import checks
 
 RANKING_SCALE, TRIPLET_MARGIN = 20.0, 1.0
 
-_EXCLUDED = -1e9
-_TINY = 1e-12
-_ROUNDING = 1e-6
-
 
 class CosineObjective(ClassificationObjective):
     """Squared error of the cosine of two texts, mean over the batch.
@@ -37,7 +33,7 @@ class CosineObjective(ClassificationObjective):
     @classmethod
     def values(cls, outputs, features: dict) -> tuple:
         scores = ops.reshape(ops.cast(features["scores"], "float32"), (-1,))
-        possible, weights = ops.abs(scores) <= 1.0 + _ROUNDING, cls.weights(features)
+        possible, weights = ops.abs(scores) <= 1.0 + 1e-6, cls.weights(features)  # as rounding may leave it
         expected = "the cosine of two texts, from -1 to 1; divide yours by the largest"
         scores, wrong = require("scores", scores, possible, expected, weights=weights)
         cosines = ops.sum(normalized(outputs[:, 0]) * normalized(outputs[:, 1]), axis=-1)
@@ -84,7 +80,7 @@ class RankingObjective(ClassificationObjective):
             if name in features:
                 values = ops.reshape(features[name], (-1,))
                 excluded = excluded | differs(values[:, None], ops.tile(values, (others,))[None, :])
-        logits = ops.where(excluded & ~partner, _EXCLUDED, logits)
+        logits = ops.where(excluded & ~partner, -1e9, logits)
         labels = ops.arange(count, dtype="int32")
         correct = ops.cast(ops.equal(ops.cast(ops.argmax(logits, axis=-1), "int32"), labels), "float32")
         return cross_entropy(logits, labels), {"accuracy": correct}
@@ -103,7 +99,7 @@ class TripletObjective(ClassificationObjective):
     @classmethod
     def values(cls, outputs, features: dict) -> tuple:
         squares = (ops.square(outputs[:, 0] - outputs[:, number]) for number in (1, 2))
-        near, far = (ops.sqrt(ops.sum(each, axis=-1) + _TINY) for each in squares)
+        near, far = (ops.sqrt(ops.sum(each, axis=-1) + 1e-12) for each in squares)
         return ops.relu(near - far + cls.margin), {"accuracy": ops.cast(near < far, "float32")}
 
 
@@ -136,7 +132,6 @@ class BertForSimilarity(TaskModel):
     exported_inputs = MappingProxyType(dict.fromkeys(Pretrained.exported_inputs, 3))
     encoder_inputs = ROW_INPUTS
     reads_pooler = False
-    kept_as = MappingProxyType({"loss": "loss_name"})  # Keras's own `loss` is that of `compile`
     further_inputs = ("text_ids", "scores")  # a dev set may have other labels than the training set
 
     def __init__(
@@ -154,13 +149,13 @@ class BertForSimilarity(TaskModel):
         check_pooling(pooling)
         super().__init__(similarity_objective(loss, scale, margin), config, seed, name=name, **kwargs)
         self.loss_name, self.pooling, self.scale, self.margin = loss, pooling, scale, margin
+        self.tokens_read = 1 if pooling == "cls" else None
+
+    def get_config(self) -> dict:
+        return {**super().get_config(), "loss": self.loss_name}  # Keras's own `loss` is that of `compile`
 
     def build_head(self):
         pass  # the pooling has no variables
-
-    @property
-    def tokens_read(self) -> int | None:
-        return 1 if self.pooling == "cls" else None
 
     def call(self, inputs, training=False):
         """float32 vectors [B, N, H], not normalized, of input_ids, input_mask and segment_ids [B, N, S]."""

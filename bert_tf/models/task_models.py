@@ -16,16 +16,13 @@ from bert_tf.families.config import ACTIVATIONS
 from bert_tf.models import heads, objectives
 from bert_tf.models.dropout import dropout, in_scope, several_rows
 from bert_tf.models.encoder import BertEncoder
-from bert_tf.models.inputs import ENCODER_INPUTS, ROW_INPUTS, flat_rows, select
+from bert_tf.models.inputs import ROW_INPUTS, flat_rows, select
 from bert_tf.models.layers import WindowPooling
+from bert_tf.models.objectives import PretrainingObjective
 from bert_tf.store.head_config import HeadConfig, head_in, labels_of
 
 # What pre-training records have besides the encoder's inputs: the models for either half of pre-training accept all.
-PRETRAINING_FEATURES = (
-    "masked_lm_positions",
-    *objectives.PretrainingObjective.label_names,
-    *objectives.PretrainingObjective.optional_names,
-)
+PRETRAINING_FEATURES = ("masked_lm_positions", *PretrainingObjective.label_names, *PretrainingObjective.optional_names)
 
 
 class BertModel(heads.Pretrained, BertEncoder):
@@ -127,38 +124,24 @@ class BertForSequenceClassification(heads.ClassifierModel):
         labels = labels_of(labels, config)
         num_labels = num_labels if num_labels is not None else len(labels) if labels else 2
         problem_type = problem_type or stored.problem_type or ("regression" if num_labels == 1 else None)
-        kind = "BertForSequenceClassification"
-        windows = {"window_pooling": window_pooling, "window_stride": window_stride, "max_windows": max_windows}
-        head = HeadConfig(kind, labels, problem_type, hidden_act=hidden_act, **windows)
+        windows = window_pooling, window_stride, max_windows
+        head = HeadConfig("BertForSequenceClassification", labels, problem_type, hidden_act, *windows)
         problem_type = problem_type or "single_label_classification"
         if (num_labels == 1) != (problem_type == "regression") and problem_type != "multi_label_classification":
             raise ValueError(f"num_labels={num_labels} does not fit problem_type={problem_type!r}")
         objective = heads.PROBLEM_TYPES[problem_type]
         super().__init__(objective, config, num_labels, head, seed, dropout_rate=dropout_rate, name=name, **kwargs)
         self.problem_type = problem_type
-        self.windows = None
         if hidden_act not in (None, *ACTIVATIONS):
             raise ValueError(f"hidden_act={hidden_act!r} is not one of {', '.join(ACTIVATIONS)}")
         if window_pooling:
             self.windows = WindowPooling(window_pooling, name="window_pooling", dtype=self.dtype_policy)
+            # Those that can have an axis of windows.
+            self.encoder_inputs, self.exported_inputs = ROW_INPUTS, MappingProxyType(dict.fromkeys(ROW_INPUTS, 3))
 
     @property
     def hidden_act(self):
         return self.head_config.hidden_act or self.config.classifier_act
-
-    def build_head(self):
-        if self.windows:
-            self.windows.build((None, None, self.config.hidden_size))
-        super().build_head()
-
-    @property
-    def encoder_inputs(self) -> tuple[str, ...]:
-        """The inputs; in a model of windows, those that can have an axis of windows."""
-        return ROW_INPUTS if self.windows else ENCODER_INPUTS
-
-    @property
-    def exported_inputs(self) -> dict[str, int]:
-        return dict.fromkeys(ROW_INPUTS, 3 if self.windows else 2)
 
     tokens_read = 1
 
@@ -283,7 +266,7 @@ class BertForPreTraining(heads.TaskModel):
     exported_inputs = MappingProxyType({**heads.Pretrained.exported_inputs, "masked_lm_positions": 2})
 
     def __init__(self, config, seed: int | None = None, name="pretraining", **kwargs):
-        super().__init__(objectives.PretrainingObjective, config, seed, True, name=name, **kwargs)
+        super().__init__(PretrainingObjective, config, seed, True, name=name, **kwargs)
         dtype = self.dtype_policy
         self.masked_lm = heads.MaskedLanguageModelHead(self.config, name="cls_predictions", dtype=dtype)
         deviation = self.config.initializer_range

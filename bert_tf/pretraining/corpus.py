@@ -12,7 +12,6 @@ Plain text files are one text, as in the original: by default a document at the 
 one. A compressed file and JSON lines hold whole documents.
 """
 
-import concurrent.futures
 import dataclasses
 import itertools
 import json
@@ -27,6 +26,7 @@ from bert_tf.system.declare import check_values, setting
 from bert_tf.system.messages import warn_once
 from bert_tf.system.storage import gfile, is_remote
 from bert_tf.system.text_files import Progress, TextFile, whole_lines, with_newlines
+from bert_tf.system.workers import in_threads
 
 PIECE_CHARACTERS = 1 << 20
 LONGEST_LINE = 2 << 20  # bytes; a longer line of plain text comes in several pieces
@@ -134,8 +134,7 @@ class Corpus:
         if settings.split_sentences:
             sentence_splitter(settings.language)  # fail now if the library is missing
         # Inspecting a file on cloud storage takes a while, nearly all of it waiting.
-        with concurrent.futures.ThreadPoolExecutor(16) as pool:
-            looks = list(pool.map(lambda path: _inspect_file(path, settings), files))
+        looks = in_threads(lambda path: _inspect_file(path, settings), files)
         ends = [*itertools.accumulate(size for _, _, size in looks)]
         self.total_bytes = ends[-1] if ends else 0
         placed = zip(looks, ends, strict=True)
@@ -190,29 +189,26 @@ class Corpus:
         )
         for _, group in groups:
             sources = [source for _, source in group]
-            first, last = sources[0].begin, sources[-1].end
-            if max(begin, first) >= min(end, last):
+            first, last, file = sources[0].begin, sources[-1].end, sources[0].file
+            is_document = not (sources[0].is_jsonl or self.settings.blanks_separate_docs)
+            is_whole = is_document or not file.starts_anywhere
+            if max(begin, first) >= min(end, last) or (is_whole and begin > first):
                 continue
-            whole = not (sources[0].is_jsonl or self.settings.blanks_separate_docs)
-            if not sources[0].file.starts_anywhere or whole:
-                if begin <= first and sources[0].is_jsonl:
-                    yield from _record_texts(sources[0], 0, None, reading)
-                elif begin <= first:
-                    chunks = sources[0].file.chunks(progress=reading.progress)
-                    blocks = _finished(whole_lines(sources[0].file, chunks, LONGEST_LINE))
-                    texts = (reading.decode(sources[0].file, offset, block) for offset, block in blocks)
-                    yield from reading.paragraphs(_without_blank_lines(texts) if whole else texts)
-                    yield "\n"
-            elif not sources[0].is_jsonl:
+            if sources[0].is_jsonl:
+                start, stop = (0, None) if is_whole else (_record_start(sources[0], at - first) for at in (begin, end))
+                yield from _record_texts(sources[0], start, stop, reading)
+            elif is_whole:
+                blocks = _finished(whole_lines(file, file.chunks(progress=reading.progress), LONGEST_LINE))
+                texts = (reading.decode(file, offset, block) for offset, block in blocks)
+                yield from reading.paragraphs(_without_blank_lines(texts) if is_document else texts)
+                yield "\n"
+            else:
                 start, stop = _document_start(sources, begin), _document_start(sources, end)
                 blocks = _text_blocks(sources, start, stop, reading.progress)
                 texts = (reading.decode(of.file, offset - of.begin, block) for offset, of, block in blocks)
                 yield from reading.paragraphs(texts)
                 if start < stop == last < self.total_bytes:
                     yield "\n"  # what follows is another document
-            else:
-                start, stop = (_record_start(sources[0], position - first) for position in (begin, end))
-                yield from _record_texts(sources[0], start, stop, reading)
 
 
 def _inspect_file(path: str, settings: TextSettings) -> tuple[TextFile, bool, int]:
@@ -252,6 +248,7 @@ def _first_line(file: TextFile) -> str:
 # ---- where documents begin -------------------------------------------------------------------------------------------
 
 _BEFORE_DOCUMENT = re.compile(r"\n[^\S\n]*\n\s*(?=\S)")
+_BLANK_LINE = re.compile(r"^[^\S\n]*\n", re.MULTILINE)
 
 
 def _document_start(sources: Sequence[_Source], position: int) -> int:
@@ -329,16 +326,11 @@ def _finished(blocks: Iterable[tuple[int, bytes]]) -> Iterator[tuple[int, bytes]
 
 
 def _without_blank_lines(texts: Iterable[str]) -> Iterator[str]:
-    is_visible = False  # the beginning of the line that the last text left open
+    held = ""  # a visible character for the beginning of the line that the last text left open, if that has one
     for text in texts:
+        yield _BLANK_LINE.sub("", held + text).removeprefix(held)
         *lines, rest = text.split("\n")
-        kept = []
-        for line in lines:
-            if is_visible or line.strip():
-                kept += [line, "\n"]
-            is_visible = False
-        is_visible = is_visible or bool(rest.strip())
-        yield "".join([*kept, rest])
+        held = "x" if rest.strip() or (held and not lines) else ""
 
 
 def _record_texts(source: _Source, start: int, stop: int | None, reading: Reading) -> Iterator[str]:

@@ -12,18 +12,15 @@ import hashlib
 import json
 import os
 import re
-import socket
-import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import tensorflow as tf
 from absl import logging
 
-from bert_tf.pretraining import shard as pretraining_shard
 from bert_tf.pretraining.corpus import Corpus, TextSettings
 from bert_tf.pretraining.model_vocabulary import tokenizer_of, vocabulary_sha256
 from bert_tf.pretraining.record_settings import InstanceSettings, RecordSettings, settings_of_records
-from bert_tf.pretraining.shard import ShardJob, finished_summary, make_shard, read_summary, summary_path
+from bert_tf.pretraining.shard import ShardJob, finished_summary, make_shard, read_summary, report_stage, summary_path
 from bert_tf.system import storage, workers
 from bert_tf.system.checks import check_output_files
 from bert_tf.system.example_bytes import is_frame_head
@@ -85,8 +82,7 @@ def create_records(
         merged, path = _merged_summary(job, flags, summaries) | vocabulary, summary_path(job.output_files[0])
         if read_summary(path) != merged:
             storage.write_text_file(path, json.dumps(merged, indent=2, ensure_ascii=False) + "\n")
-        for shard in range(job.num_shards) if job.num_shards > 1 else ():
-            _remove_if_there(summary_path(job.outputs(shard)[0]))
+        _remove(summary_path(job.outputs(shard)[0]) for shard in range(job.num_shards) if job.num_shards > 1)
     if is_new:
         _log_summary(merged, path)
     return merged
@@ -113,7 +109,8 @@ def _job_of(
     decisive = {name: value for name, value in flags.items() if name not in ("input_file", "vocab_file")}
     decisive["compression"] = None  # which earlier versions had: their files are what would be made now
     content = json.dumps([1, decisive, files, vocab_sha256], sort_keys=True)
-    records, fingerprint = dataclasses.replace(records, **casing), hashlib.sha256(content.encode()).hexdigest()
+    records = dataclasses.replace(records, **casing, beam_option=tuple(records.beam_option))
+    fingerprint = hashlib.sha256(content.encode()).hexdigest()
     return ShardJob(tuple(input_files), records.output_files, text, records, instances, fingerprint), flags
 
 
@@ -146,19 +143,14 @@ def _exclusive(job: ShardJob) -> Iterator[ShardJob]:
             stack.enter_context(storage.file_locked(path, summary_path(path)))
         storage.remove_temporary_files([path for shard in range(job.num_shards) for path in job.files(shard)])
         if not job.records.beam_runner:
-            # A run of the same output has the same name for it, so that the next one finds what a killed one left.
-            owner = f"{socket.gethostname()} {os.path.abspath(job.output_files[0])}"
-            name = f"bert_tf_{os.geteuid()}_{hashlib.sha256(owner.encode()).hexdigest()[:16]}"
-            scratch = os.path.join(os.path.abspath(job.records.scratch_dir or tempfile.gettempdir()), name)
-            storage.remove_folder(scratch)
-            os.mkdir(scratch, 0o700)
-            stack.callback(storage.remove_folder, scratch)
+            storage.remove_left_behind(job.records.scratch_dir)
+            scratch = stack.enter_context(storage.private_folder(job.records.scratch_dir))
             job = dataclasses.replace(job, records=dataclasses.replace(job.records, scratch_dir=scratch))
         yield job
 
 
-def _remove_if_there(path: str) -> None:
-    if tf.io.gfile.exists(path):
+def _remove(paths: Iterable[str]) -> None:
+    for path in filter(tf.io.gfile.exists, paths):
         tf.io.gfile.remove(path)
 
 
@@ -167,11 +159,10 @@ def _make_missing(job: ShardJob, flags: dict, show_progress: bool) -> tuple[list
     final_summary, records = summary_path(job.output_files[0]), job.records
     earlier = read_summary(final_summary) or {}
     known = dict(enumerate(earlier.get("shards", []) if earlier.get("fingerprint") == job.fingerprint else []))
-    finished = {shard: finished_summary(job, shard, known.get(shard)) for shard in range(job.num_shards)}
-    for shard in known:  # one of these may have been made again by a run that was killed
-        finished[shard] = finished[shard] or finished_summary(job, shard)
-    summaries = {shard: summary for shard, summary in finished.items() if summary}
-    missing = [shard for shard in finished if shard not in summaries]
+    # One of the known may have been made again by a run that was killed.
+    finished = ((shard, finished_summary(job, shard, known.get(shard))) for shard in range(job.num_shards))
+    summaries = {shard: summary for shard, summary in finished if summary}
+    missing = [shard for shard in range(job.num_shards) if shard not in summaries]
     if summaries and job.num_shards > 1:
         logging.info("%d of %d shards are done already", len(summaries), job.num_shards)
     if replaced := [shard for shard in missing if all(map(tf.io.gfile.exists, job.outputs(shard)))]:
@@ -196,9 +187,7 @@ def _make_missing(job: ShardJob, flags: dict, show_progress: bool) -> tuple[list
     else:
         summaries |= _make_shards(job, corpus, missing, num_workers, bar)
     if not any(summary["rows"] for summary in summaries.values()):
-        for shard in range(job.num_shards):
-            for path in job.files(shard):
-                _remove_if_there(path)
+        _remove(path for shard in range(job.num_shards) for path in job.files(shard))
         raise ValueError(job.no_rows)
     for shard, summary in sorted(summaries.items()):
         warn_of_text(summary, f"shard {shard}" if job.num_shards > 1 else records.input_file, job)
@@ -206,15 +195,12 @@ def _make_missing(job: ShardJob, flags: dict, show_progress: bool) -> tuple[list
 
 
 def _make_shards(job: ShardJob, corpus: Corpus, missing: list[int], num_workers: int, bar: Callable) -> dict[int, dict]:
-    summaries = {}
-    weights = [end - begin for begin, end in (corpus.shard_range(shard, job.num_shards) for shard in missing)]
+    summaries, weight = {}, corpus.total_bytes / job.num_shards
     num_workers = min(num_workers, len(missing))
     logging.info("%d shards by %d process%s", len(missing), num_workers, "es" if num_workers > 1 else "")
-    with bar(total=sum(weights), desc="making shards", unit="B", unit_scale=True) as progress:
-        tasks = [(job, shard, weight) for shard, weight in zip(missing, weights, strict=True)]
-        for number, summary in workers.run_tasks(
-            pretraining_shard.make_shard_as_task, tasks, num_workers, progress.update
-        ):
+    with bar(total=weight * len(missing), desc="making shards", unit="B", unit_scale=True) as progress:
+        tasks = [(job, shard, 1, functools.partial(report_stage, weight / 3)) for shard in missing]  # of three stages
+        for number, summary in workers.run_tasks(make_shard, tasks, num_workers, progress.update):
             summaries[missing[number]] = summary
             done_shards = f"{len(summaries) + job.num_shards - len(missing)} of {job.num_shards}"
             logging.info(f"shard {missing[number]}: {summary['instances']} instances ({done_shards})")
@@ -241,9 +227,8 @@ def _make_shards_by_beam(job: ShardJob, shards: list[int], runner: str, options:
             | "Make" >> beam.Map(_make_on_beam, job)
         )
     summaries = {shard: finished_summary(job, shard) for shard in shards}
-    for shard, summary in summaries.items():
-        if summary is None:
-            raise RuntimeError(f"{job.outputs(shard)[0]} is not there: do all workers share this file system?")
+    if missing := [shard for shard, summary in summaries.items() if summary is None]:
+        raise RuntimeError(f"{job.outputs(missing[0])[0]} is not there: do all workers share this file system?")
     return summaries
 
 

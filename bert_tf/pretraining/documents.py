@@ -41,9 +41,7 @@ def documents_of_lines(lines: Sequence[str]) -> Iterator[Document]:
     """
     broken = _has_broken_lines(lines)
     document: Document = []
-    for is_text, block in itertools.groupby(lines, bool):
-        if not is_text:
-            continue
+    for _, block in itertools.groupby(lines, bool):
         for unit in [" ".join(block)] if broken else block:
             document += split_sentences(unit)
         while len(document) >= _LONGEST_DOCUMENT:

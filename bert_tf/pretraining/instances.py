@@ -41,7 +41,7 @@ class TrainingInstance:
     masked_lm_ids: list[int]
 
 
-class Instances(Sequence[TrainingInstance]):
+class Instances:
     """The instances of a text, in their final order; read from disk on demand.
 
     spans: int64 [n, 6], see `instance_kernels`. positions, replacements: int32 [n, P]. All in the order of making.
@@ -56,9 +56,7 @@ class Instances(Sequence[TrainingInstance]):
     def __len__(self) -> int:
         return len(self.order)
 
-    def __getitem__(self, position):
-        if isinstance(position, slice):
-            return [self[k] for k in range(*position.indices(len(self)))]
+    def __getitem__(self, position: int) -> TrainingInstance:
         number = self.order[position]
         span, tokenizer = self.spans[number], self.tokenizer
         row = np.empty(self.settings.max_seq_length, np.int32)
@@ -100,7 +98,6 @@ def create_instances(
             total, unit = settings.dupe_factor * len(store.document_ends), "documents"
             plan = _plan_of_pairs(store, settings, tokenizer)
         elif settings.rows == "electra":
-            total, unit = store.num_tokens, "tokens"
             plan = row_kinds.electra_plan(store, settings.max_seq_length, os.path.join(directory, "rows"))
         else:
             plan = row_kinds.lines_plan(store, settings, tokenizer.unk_id)
@@ -136,11 +133,7 @@ def _plan_of_pairs(store: TokenStore, settings: InstanceSettings, tokenizer: Tok
             probabilities, shares, all_ids, tokenizer.continuations, *chunk,
         )  # fmt: skip
 
-    def done() -> int:
-        passes, documents = cursor[[instance_kernels.AT_PASS, instance_kernels.AT_DOCUMENT]]
-        return int(min(settings.dupe_factor, passes) * len(order) + documents)
-
-    return Plan(fill, done)
+    return Plan(fill, lambda: int(cursor[instance_kernels.AT_PASS] * len(order) + cursor[instance_kernels.AT_DOCUMENT]))
 
 
 def ngram_shares(settings: InstanceSettings) -> np.ndarray:
@@ -170,10 +163,8 @@ def _write_planned(plan: Plan, width: int, directory: str, progress: Callable[[i
                 file.write(rows[:made].data)
             progress(plan.done() - seen)
             seen = plan.done()
-    return [
-        map_file(path, kind).reshape(count, width) if count * width else np.empty((count, width), kind)
-        for path, (kind, width) in zip(paths, columns.values(), strict=True)
-    ]
+    kinds = zip(paths, columns.values(), strict=True)
+    return [map_file(path, kind).reshape(count, width) for path, (kind, width) in kinds]
 
 
 def log_instances(instances: Sequence[TrainingInstance], inv_vocab: Mapping[int, str]) -> None:

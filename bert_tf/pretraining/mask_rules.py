@@ -12,8 +12,7 @@ Each makes a batch's features for the model out of its rows and random numbers (
 Shape legend: B batch, S sequence length, P predictions per row, M pairs per row, V vocabulary.
 """
 
-import dataclasses
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -98,27 +97,8 @@ def _take_words(candidate, size, following, pair, starts, counts) -> tf.Tensor:
     return tf.while_loop(lambda left, taken, more: more, one_round, start)[1]
 
 
-@dataclasses.dataclass(frozen=True)
-class RobertaDraws:
-    """The random numbers of a batch. Those of [B, S] are of the tokens, or, for whole words, of the words in order.
-
-    Attributes:
-      rounding: float64 [B, M], in [0, 1): added to the number of predictions before it is rounded down.
-      order: int32 [B, S]: the lowest are predicted.
-      change: float64 [B, S], in [0, 1): below random_rate + keep_rate, a prediction's token isn't masked.
-      keep: float64 [B, S], in [0, 1): below keep_rate / (random_rate + keep_rate), it then stays, else it is replaced.
-      tokens: int32 [B, S]: ids that replace tokens, always one for each token.
-    """
-
-    rounding: tf.Tensor
-    order: tf.Tensor
-    change: tf.Tensor
-    keep: tf.Tensor
-    tokens: tf.Tensor
-
-
 @_plain
-def roberta(rows: Rows, seed: int, step, masking: Masking, first_row=0, draws: RobertaDraws | None = None) -> Features:
+def roberta(rows: Rows, seed: int, step, masking: Masking, first_row=0, draws: Sequence | None = None) -> Features:
     """Masks a batch, or consecutive rows of one, by RoBERTa's rule.
 
     Every token may be predicted, also `<s>` and `</s>`, and a special token replaces none, except the mask. A sequence
@@ -126,13 +106,13 @@ def roberta(rows: Rows, seed: int, step, masking: Masking, first_row=0, draws: R
     left out. Of whole words, masked_lm_prob of the words are predicted; each is masked, replaced or kept as a whole. A
     special token is a word, and so is what follows one, while in fairseq that belongs to the special token.
 
-    As `bert`; draws: the random numbers, instead of those of seed and step.
+    As `bert`; draws: of `roberta_draws`, instead of those of seed and step.
     """
     features, sequence, starts = shared.arrange_rows(rows, masking.pad_id)
     ids = features["input_ids"]
     length, sequences = ids.shape[1], starts.shape[1] - 1
     real = sequence < sequences
-    draws = draws or roberta_draws(rows, seed, step, masking, first_row)
+    rounding, order, change, keep, drawn = draws or roberta_draws(rows, seed, step, masking, first_row)
     begins = real
     if masking.do_whole_word_mask:
         special = (ids == masking.cls_id) | (ids == masking.sep_id)
@@ -141,7 +121,7 @@ def roberta(rows: Rows, seed: int, step, masking: Masking, first_row=0, draws: R
         begins &= ~shared.continuations_of(rows, masking) | special | after_special | first
     members = tf.one_hot(sequence, sequences, dtype=tf.float32)  # [B, S, M]
     units = tf.linalg.matvec(members, tf.cast(begins, tf.float32), transpose_a=True)
-    counts = tf.cast(tf.cast(units, tf.float64) * masking.masked_lm_prob + draws.rounding, tf.int32)
+    counts = tf.cast(tf.cast(units, tf.float64) * masking.masked_lm_prob + rounding, tf.int32)
     counts = tf.minimum(counts, tf.cast(units, tf.int32))
     if not masking.do_whole_word_mask:
         counts = shared.at_most(counts, masking.max_predictions_per_seq)
@@ -154,24 +134,33 @@ def roberta(rows: Rows, seed: int, step, masking: Masking, first_row=0, draws: R
         taken = candidate & (number <= tf.gather(counts, sequence, batch_dims=1))
         return taken & (shared.cumsum(taken) + following <= masking.max_predictions_per_seq)
 
-    positions = shared.choose(~begins, real, sequence, starts, counts, draws.order, masking, take_words)
+    positions = shared.choose(~begins, real, sequence, starts, counts, order, masking, take_words)
     predicted = shared.predictions_at(ids, positions)
     chosen = predicted["masked_lm_positions"]
     unit = tf.gather(shared.cumsum(begins) - 1, chosen, batch_dims=1) if masking.do_whole_word_mask else chosen
-    change, keep = (tf.gather(values, unit, batch_dims=1) for values in (draws.change, draws.keep))
+    change, keep = (tf.gather(values, unit, batch_dims=1) for values in (change, keep))
     others = masking.random_rate + masking.keep_rate
     is_kept = keep < (masking.keep_rate / others if others else 0.0)
-    tokens = tf.where(is_kept, predicted["masked_lm_ids"], tf.gather(draws.tokens, chosen, batch_dims=1))
+    tokens = tf.where(is_kept, predicted["masked_lm_ids"], tf.gather(drawn, chosen, batch_dims=1))
     return shared.replaced(features, positions, tf.where(change < others, tokens, masking.mask_id))
 
 
-def roberta_draws(rows: Rows, seed: int, step, masking: Masking, first_row=0) -> RobertaDraws:
+def roberta_draws(rows: Rows, seed: int, step, masking: Masking, first_row=0) -> tuple[tf.Tensor, ...]:
+    """The random numbers of a batch. Those of [B, S] are of the tokens, or, for whole words, of the words in order.
+
+    Returns:
+      rounding: float64 [B, M], in [0, 1): added to the number of predictions before it is rounded down.
+      order: int32 [B, S]: the lowest are predicted.
+      change: float64 [B, S], in [0, 1): below random_rate + keep_rate, a prediction's token isn't masked.
+      keep: float64 [B, S], in [0, 1): below keep_rate / (random_rate + keep_rate), it then stays, else it is replaced.
+      tokens: int32 [B, S]: ids that replace tokens, always one for each token.
+    """
     batch, length = rows["input_ids"].shape
     sequences = rows["segment_lengths"].shape[1] // 2
     bits = shared.random_bits([batch, sequences + 4 * length], seed, step, first_row)
     rounding, order, change, keep, tokens = tf.split(bits, [sequences, *[length] * 4], axis=1)
     rounding, change, keep = (shared.uniform(values, tf.float64) for values in (rounding, change, keep))
-    return RobertaDraws(rounding, order, change, keep, masking.drawn(tokens))
+    return rounding, order, change, keep, masking.drawn(tokens)
 
 
 @_plain

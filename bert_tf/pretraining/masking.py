@@ -38,11 +38,9 @@ class Masking:
         if self.mask_smoothing and self.do_whole_word_mask:
             raise ValueError("--mask_smoothing chooses single pieces: give it or --do_whole_word_mask.")
 
-    cls_id, sep_id, mask_id = (property(attrgetter(f"tokenizer.{name}")) for name in ("cls_id", "sep_id", "mask_id"))
-
-    @property
-    def pad_id(self) -> int:
-        return self.tokenizer.vocab.get(self.tokenizer.pad_token, 0)
+    cls_id, sep_id, mask_id, pad_id = (
+        property(attrgetter(f"tokenizer.{role}_token_id")) for role in ("cls", "sep", "mask", "pad")
+    )
 
     @functools.cached_property
     def all_ids(self) -> np.ndarray:

@@ -3,6 +3,7 @@
 No TensorFlow is imported here for local files.
 """
 
+import contextlib
 import dataclasses
 import hashlib
 import posixpath
@@ -23,7 +24,7 @@ from bert_tf.text.characters import TOKENIZER
 from bert_tf.text.library_tokenizer import MERGES, ByteBpeTokenizer
 from bert_tf.text.sentence_piece import KoBertTokenizer
 from bert_tf.text.tokenizer import Tokenizer
-from bert_tf.text.tokenizer_files import Casing, find_model, is_there, read_casing, resolve_casing
+from bert_tf.text.tokenizer_files import Casing, find_model, read_casing, resolve_casing
 from bert_tf.text.wordpiece import ElectraTokenizer, FullTokenizer
 
 Summaries = Mapping[str, Mapping[str, dict]]  # flag -> `summaries_of` the records that it names
@@ -131,14 +132,13 @@ def _source_of(summaries: Summaries) -> _Source | None:
 
 def _same_tokens(vocab_file: str, made_with: _Source, tokenizer_class: type[Tokenizer]) -> bool:
     """Whether a file in another format has the tokens of the records' vocabulary, if that is there."""
-    if not exists(made_with.vocab_file):
-        return False
-    try:
-        files = (vocab_file, made_with.vocab_file)
-        first, other = (tokenizer_of_file(path, made_with.casing, tokenizer_class) for path in files)
-    except ValueError:  # of another kind
-        return False
-    return first.vocab == other.vocab
+
+    def tokens(path: str) -> dict[str, int]:
+        return tokenizer_of_file(path, made_with.casing, tokenizer_class).vocab
+
+    with contextlib.suppress(ValueError):  # of another kind
+        return exists(made_with.vocab_file) and tokens(vocab_file) == tokens(made_with.vocab_file)
+    return False
 
 
 def summaries_of(record_files: Sequence[str]) -> dict[str, dict]:
@@ -190,7 +190,7 @@ def vocabulary_sha256(vocab_file: str) -> str:
         other = find_model(list_folder(vocab_file))
     elif kind is ByteBpeTokenizer and not isinstance(read_json(vocab_file).get("model"), dict):
         other = posixpath.join(directory, MERGES)  # which a tokenizer.json has in it
-    if other and is_there(other):
+    if other and exists(other):
         digest = hashlib.sha256(f"{digest} {file_sha256(other)}".encode()).hexdigest()
     if vocab_file.endswith(TOKENIZER):
         return digest

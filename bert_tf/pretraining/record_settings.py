@@ -3,7 +3,7 @@
 import dataclasses
 import math
 
-from bert_tf.store.description import read_head, vocabulary_in
+from bert_tf.store.description import vocabulary_in
 from bert_tf.system.declare import (
     ORIGINAL,
     REQUIRED,
@@ -19,6 +19,7 @@ MIN_SEQ_LENGTH = 5  # [CLS] A [SEP] B [SEP] with one token each
 
 # What a record of create_pretraining_data.py holds.
 ROWS = ("pairs", "full_sentences", "doc_sentences", "lines", "electra")
+_OF_PAIRS = ("nsp", "dupe_factor", "next_sentence", "short_seq_prob")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -41,7 +42,6 @@ class RecordSettings:
         "The vocabulary the model is, or will be, trained with: a vocab.txt with one word piece per line (BERT, "
         "DistilBERT, ELECTRA), a SentencePiece .model (ALBERT), a vocab.json with merges.txt beside it (RoBERTa), or "
         "the tokenizer.json of any of them; or the name of a model on the hub, klue/bert-base.",
-        model_check=read_head,
         model_file=vocabulary_in,
     )
     do_lower_case: bool | None = setting(
@@ -200,22 +200,19 @@ class InstanceSettings:
 
     def __post_init__(self):
         check_values(self)
-        of_rows, defaults = {}, declared_in(InstanceSettings)
+        of_rows = {}
         if self.rows != "pairs":
             predictions = math.ceil(self.max_seq_length * self.masked_lm_prob)
             of_rows = {"nsp": False, "dupe_factor": 1, "max_predictions_per_seq": predictions}
-        for name, declared in defaults.items():
-            if getattr(self, name) is None:
-                object.__setattr__(self, name, of_rows.get(name, declared.default))  # the class is frozen
+        for name, declared in declared_in(InstanceSettings).items():
+            value, usual = getattr(self, name), of_rows.get(name, declared.default)
+            if value is None:
+                object.__setattr__(self, name, usual)  # the class is frozen
+            elif self.rows != "pairs" and name in _OF_PAIRS and value != usual:
+                raise ValueError(f"--{name}={value} is for --rows=pairs, not for --rows={self.rows}")
         check_mask_rates(self.mask_rate, self.random_rate, self.keep_rate)
         if self.rows == "pairs" and self.next_sentence == "order" and not self.nsp:
             raise ValueError("--next_sentence=order: there is no next sentence with --nsp=false")
-        if self.rows == "pairs":
-            return
-        of_pairs = {name: defaults[name].default for name in ("next_sentence", "short_seq_prob")}
-        for name, unused in {"nsp": False, "dupe_factor": 1, **of_pairs}.items():
-            if (value := getattr(self, name)) != unused:
-                raise ValueError(f"--{name}={value} is for --rows=pairs, not for --rows={self.rows}")
 
 
 def settings_of_records(**values) -> tuple[RecordSettings, InstanceSettings]:

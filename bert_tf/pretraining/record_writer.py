@@ -25,7 +25,6 @@ from bert_tf.pretraining.instances import Instances
 from bert_tf.system.numba_compile import compiled, inner
 
 _ROWS_AT_ONCE = 64  # whose values stay in the cache of a core
-_WEIGHTS = "masked_lm_weights"  # the one feature of floats
 
 
 @compiled
@@ -189,17 +188,16 @@ def blocks_of(instances: Instances, members: np.ndarray, row_ends: np.ndarray, m
     length, predictions = settings.max_seq_length, settings.max_predictions_per_seq
     special = tokenizer.cls_id, tokenizer.sep_id
     is_electra = settings.rows == "electra"
-    if is_electra or predictions:
+    if predictions:
+        widths = dict(zip(MASKED, [length] * 3 + [predictions] * 3 + [1], strict=True))
+    elif is_electra:
         widths = dict.fromkeys(MASKED[:3], length)
-        if predictions:
-            widths |= {**dict.fromkeys(MASKED[3:6], predictions), MASKED[6]: 1}
-        pad_id = 0 if is_electra else tokenizer.pad_id
     else:
         widths = {"input_ids": length, "segment_lengths": 2 * max_pairs, "next_sentence_labels": max_pairs}
         widths |= {"word_continuations": length} if len(store.continuations) else {}
     names, name_ends = np.frombuffer("".join(widths).encode(), np.uint8), np.cumsum([*map(len, widths)])
     begins = np.cumsum([0, *widths.values()])
-    floats = [*widths].index(_WEIGHTS) if _WEIGHTS in widths else len(widths)
+    floats = MASKED.index("masked_lm_weights") if predictions else len(widths)
     values = np.empty((_ROWS_AT_ONCE, begins[-1]), np.int32)
     counts = np.tile(np.array([*widths.values()], np.int64), (_ROWS_AT_ONCE, 1))
     # Numbers take five bytes at most, a feature's head 80.
@@ -214,7 +212,7 @@ def blocks_of(instances: Instances, members: np.ndarray, row_ends: np.ndarray, m
             if is_electra or predictions:
                 _lay_out_pairs(
                     members[rows], store.tokens, instances.spans, instances.positions, instances.replacements,
-                    (length, predictions, *special, pad_id), values[:count],
+                    (length, predictions, *special, tokenizer.pad_id), values[:count],
                 )  # fmt: skip
             else:
                 _lay_out_unmasked(

@@ -10,7 +10,6 @@ All but pairs are unmasked, and go over the text once. Sources: Clark et al. 202
 al. 2019, section 4.2, fairseq's TokenBlockDataset; lm_seqs_dataset.py of DistilBERT.
 """
 
-import os
 import random
 from collections.abc import Callable
 from typing import NamedTuple
@@ -53,7 +52,7 @@ def lines_plan(store: TokenStore, settings: InstanceSettings, unknown_id: int) -
         within = settings.rows == "doc_sentences"
         return plan_sentences(store.sentence_ends, store.document_ends, length, within, cursor, spans)
 
-    return Plan(fill, lambda: int(cursor[0]), lambda: int(cursor[2]) if settings.rows == "lines" else 0)
+    return Plan(fill, lambda: int(cursor[0]), lambda: int(cursor[2]))
 
 
 def electra_plan(store: TokenStore, max_seq_length: int, path: str) -> Plan:
@@ -61,9 +60,6 @@ def electra_plan(store: TokenStore, max_seq_length: int, path: str) -> Plan:
     cursor = np.array([0, 0, 0, 0, max_seq_length], np.int64)
     tokens = np.empty(max(_ROW_TOKENS, max_seq_length), store.tokens.dtype)
     open(path, "wb").close()
-
-    def used() -> int:
-        return os.path.getsize(path) // tokens.itemsize
 
     def fill(spans, *_) -> int:
         made, new = 0, 1
@@ -77,7 +73,7 @@ def electra_plan(store: TokenStore, max_seq_length: int, path: str) -> Plan:
                 made += new
         return made
 
-    return Plan(fill, used)
+    return Plan(fill, lambda: int(cursor[SENTENCE]))
 
 
 def pack(lengths: np.ndarray, row_length: int, max_items: int, rng: random.Random) -> tuple[np.ndarray, np.ndarray]:

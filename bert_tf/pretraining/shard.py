@@ -11,6 +11,7 @@ import json
 import os
 import random
 import tempfile
+import types
 from collections import Counter
 from collections.abc import Callable, Iterator
 
@@ -30,7 +31,7 @@ from bert_tf.system import workers
 from bert_tf.system.messages import abbreviated_list, progress_bar
 from bert_tf.system.numba_compile import interpreted
 from bert_tf.system.storage import atomic_files
-from bert_tf.system.text_files import read_json
+from bert_tf.system.text_files import Progress, read_json
 from bert_tf.text.sentence_piece import SentencePieceTokenizer
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.text.word_boundaries import WordBoundaries
@@ -82,18 +83,6 @@ class ShardJob:
             return seed
         return int.from_bytes(hashlib.sha256(f"{seed}/{shard}".encode()).digest()[:8], "big")
 
-    def tokenizer(self) -> Tokenizer:
-        records, electra = self.records, self.instances.rows == "electra"
-        return read_tokenizer(records.vocab_file, records.do_lower_case, records.strip_accents, electra)
-
-    def store_arguments(self, tokenizer: Tokenizer) -> dict:
-        """The arguments of `token_store.tokenize` other than the text."""
-        arguments = {"separator": tokenizer.sep_id} if self.instances.rows in WITH_SEPARATORS else {}
-        if self.records.segmenter or self.records.word_boundaries:
-            return {**arguments, "boundaries": WordBoundaries(tokenizer, self.records.segmenter)}
-        masks_words = self.instances.do_whole_word_mask and self.instances.max_predictions_per_seq > 0
-        return {**arguments, "mark_words": masks_words and isinstance(tokenizer, SentencePieceTokenizer)}
-
     @property
     def no_rows(self) -> str:
         reason = "too short or half unknown (--rows=lines)" if self.instances.rows == "lines" else "blank"
@@ -106,7 +95,7 @@ def summary_path(output_file: str) -> str:
 
 
 def make_shard(
-    job: ShardJob, shard: int, num_workers: int = 1, *, bar: Callable = progress_bar, log: bool = False
+    job: ShardJob, shard: int, num_workers: int = 1, bar: Callable = progress_bar, *, log: bool = False
 ) -> dict:
     """Makes the record files of a shard, their indexes and, last of all, their summary, which is returned.
 
@@ -114,7 +103,7 @@ def make_shard(
 
     num_workers: for tokenizing. bar: makes the progress bar of each stage. log: show some instances in the log.
     """
-    corpus, tokenizer, outputs = Corpus(job.input_files, job.text), job.tokenizer(), job.outputs(shard)
+    corpus, (tokenizer, _), outputs = Corpus(job.input_files, job.text), _tokenizer_of(job), job.outputs(shard)
     for folder in filter(None, map(os.path.dirname, outputs)):
         tf.io.gfile.makedirs(folder)
     # Opened before the long work, so that an output that can't be written fails at once.
@@ -124,14 +113,14 @@ def make_shard(
         _naming(scratch),
         interpreted(corpus.total_bytes * job.instances.dupe_factor <= BYTES_INTERPRETED),
     ):
-        store, read_counts = _tokenize(job, corpus, shard, tokenizer, scratch, num_workers, bar)
+        store, read_counts = _tokenize(job, corpus, shard, scratch, num_workers, bar)
         text_counts = _count_text(store, tokenizer.unk_id, job.instances.rows in WITH_SEPARATORS)
         rng = random.Random(job.seed(shard))
         # ALBERT's original leaves NumPy's generator unseeded.
         numpy_rng = np.random.RandomState(job.seed(shard) % 2**32)
         instances = create_instances(store, job.instances, tokenizer, rng, scratch, bar, numpy_rng)
         if log:
-            log_instances(instances[:3], tokenizer.inv_vocab)
+            log_instances([instances[k] for k in range(min(3, len(instances)))], tokenizer.inv_vocab)
         if not len(instances) and job.num_shards == 1:
             raise ValueError(job.no_rows)
         written = temporary[: len(outputs)]
@@ -155,79 +144,65 @@ def make_shard(
 
 def read_summary(path: str) -> dict | None:
     """A summary that an earlier run wrote, if it can be read."""
-    try:
+    with contextlib.suppress(ValueError, tf.errors.OpError):
         return read_json(path)
-    except (ValueError, tf.errors.OpError):
-        return None
 
 
 def finished_summary(job: ShardJob, shard: int, known: dict | None = None) -> dict | None:
     """The summary of a shard that an earlier run of the same job finished, if any: `known`, or next to its records."""
-    summary = known or read_summary(summary_path(job.outputs(shard)[0])) or {}
-    try:
-        if summary.get("fingerprint") != job.fingerprint or {*summary["output_files"]} != {*job.outputs(shard)}:
-            return None
-        sizes = {name: tf.io.gfile.stat(name).length for name in summary["output_files"]}
-    except (KeyError, TypeError, tf.errors.OpError):
-        return None
-    return summary if sizes == summary["output_bytes"] else None
+    summary = known or read_summary(summary_path(job.outputs(shard)[0]))
+    with contextlib.suppress(KeyError, TypeError, tf.errors.OpError):
+        is_ours, sizes = summary["fingerprint"] == job.fingerprint, summary["output_bytes"]
+        if is_ours and all(tf.io.gfile.stat(name).length == size for name, size in sizes.items()):
+            return summary
+    return finished_summary(job, shard) if known else None
 
 
-def make_shard_as_task(job: ShardJob, shard: int, weight: float) -> dict:
-    """`make_shard` for `workers.run_tasks`; it counts as `weight` in the progress."""
-    # Its three stages take about the same time.
-    return make_shard(job, shard, bar=functools.partial(_ReportedProgress, weight / 3))
-
-
-class _ReportedProgress:
+@contextlib.contextmanager
+def report_stage(weight: float, *, total: float, **_) -> Iterator[types.SimpleNamespace]:
     """Stands in for a progress bar: reports a stage, which adds up to `weight`, to the parent process."""
-
-    def __init__(self, weight: float, *, total: float, **_):
-        self.weight, self.total, self.done = weight, max(total, 1), 0.0
-
-    def update(self, amount: float) -> None:
-        self.done += amount
-        workers.report_progress(self.weight * amount / self.total)
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self.update(self.total - self.done)
+    yield types.SimpleNamespace(update=lambda amount: workers.report_progress(weight * amount / max(total, 1)))
 
 
 # ---- stages ----------------------------------------------------------------------------------------------------------
 
 
 def _tokenize(
-    job: ShardJob, corpus: Corpus, shard: int, tokenizer: Tokenizer, scratch: str, num_workers: int, bar: Callable
+    job: ShardJob, corpus: Corpus, shard: int, scratch: str, num_workers: int, bar: Callable
 ) -> tuple[TokenStore, dict]:
-    (begin, end), counts = corpus.shard_range(shard, job.num_shards), Counter()
+    (begin, end), counts, folder = corpus.shard_range(shard, job.num_shards), Counter(), os.path.join(scratch, "text")
     tasks = min(-(-(end - begin) // _BYTES_A_TASK), 64 * num_workers) if num_workers > 1 else 1
     with bar(total=end - begin, desc="tokenizing", unit="B", unit_scale=True) as progress:
         if tasks <= 1:
-            pieces = corpus.blocks(begin, end, counts=counts, progress=progress.update)
-            return tokenize(pieces, tokenizer, os.path.join(scratch, "text"), **job.store_arguments(tokenizer)), counts
+            counts = _tokenize_part(job, corpus, begin, end, folder, progress.update)
+            return TokenStore.open(folder), counts
         cuts = [begin + (end - begin) * k // tasks for k in range(tasks + 1)]
-        folders = [os.path.join(scratch, f"text{k}") for k in range(tasks)]
+        folders = [f"{folder}{k}" for k in range(tasks)]
         arguments = [(job, corpus, cuts[k], cuts[k + 1], folders[k]) for k in range(tasks)]
         for _, part_counts in workers.run_tasks(_tokenize_part, arguments, num_workers, progress.update):
             counts.update(part_counts)
-    return merge_stores(folders, os.path.join(scratch, "text")), counts
+    return merge_stores(folders, folder), counts
+
+
+def _tokenize_part(
+    job: ShardJob, corpus: Corpus, begin: int, end: int, folder: str, progress: Progress = workers.report_progress
+) -> dict:
+    (tokenizer, arguments), counts = _tokenizer_of(job), Counter()
+    tokenize(corpus.blocks(begin, end, counts=counts, progress=progress), tokenizer, folder, **arguments)
+    return counts
 
 
 @functools.lru_cache(maxsize=1)  # of this process, which does many parts
 def _tokenizer_of(job: ShardJob) -> tuple[Tokenizer, dict]:
-    tokenizer = job.tokenizer()
-    return tokenizer, job.store_arguments(tokenizer)
-
-
-def _tokenize_part(job: ShardJob, corpus: Corpus, begin: int, end: int, directory: str) -> dict:
-    tokenizer, arguments = _tokenizer_of(job)
-    counts = Counter()
-    pieces = corpus.blocks(begin, end, counts=counts, progress=workers.report_progress)
-    tokenize(pieces, tokenizer, directory, **arguments)
-    return counts
+    """The tokenizer, and the further arguments of `token_store.tokenize`."""
+    records, rows = job.records, job.instances.rows
+    tokenizer = read_tokenizer(records.vocab_file, records.do_lower_case, records.strip_accents, rows == "electra")
+    arguments = {"separator": tokenizer.sep_id} if rows in WITH_SEPARATORS else {}
+    if records.segmenter or records.word_boundaries:
+        arguments["boundaries"] = WordBoundaries(tokenizer, records.segmenter)
+    elif job.instances.do_whole_word_mask and job.instances.max_predictions_per_seq > 0:
+        arguments["mark_words"] = isinstance(tokenizer, SentencePieceTokenizer)
+    return tokenizer, arguments
 
 
 def _write(job: ShardJob, instances: Instances, rng: random.Random, paths: list[str], bar: Callable):
@@ -252,7 +227,7 @@ def _write(job: ShardJob, instances: Instances, rng: random.Random, paths: list[
 
 def _count_text(store: TokenStore, unknown_id: int, separated: bool) -> dict:
     documents, sentences = len(store.document_ends), len(store.sentence_ends)
-    parts = (store.tokens[k : k + _TOKENS_AT_ONCE] for k in range(0, len(store.tokens), _TOKENS_AT_ONCE))
+    parts = np.array_split(store.tokens, len(store.tokens) // _TOKENS_AT_ONCE + 1)
     unknown = sum(int(np.count_nonzero(part == unknown_id)) for part in parts)
     return {
         "documents": documents,

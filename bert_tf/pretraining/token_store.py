@@ -78,8 +78,7 @@ def map_file(path: str, kind: type) -> np.ndarray:
         return np.frombuffer(b"", kind)
     with open(path, "rb") as file:
         mapping = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    if hasattr(mmap, "MADV_RANDOM"):
-        mapping.madvise(mmap.MADV_RANDOM)
+    mapping.madvise(mmap.MADV_RANDOM)
     return np.frombuffer(mapping, kind)
 
 
@@ -281,8 +280,7 @@ class PiecesOfWords(_Words):
         self._trie = np.zeros(slots, np.int64), np.zeros(slots, np.int32), np.full(int(ends[-1]) + 2, -1, np.int32)
         ids = np.fromiter(wordpiece.vocab.values(), np.int32, len(tokens))
         word_kernels.build_trie(np.frombuffer(b"".join(tokens), np.uint8), ends, ids, continues, *self._trie)
-        self._unknown_token, self._unknown_id = wordpiece.unk_token, tokenizer.vocab.get(wordpiece.unk_token, -1)
-        self._max_characters = wordpiece.max_input_chars_per_word
+        self._unknown_id, self._max_characters = tokenizer.unk_id, wordpiece.max_input_chars_per_word
         self._kinds, self._letters = _ascii_rules(tokenizer.basic_tokenizer)
         self._is_space = np.array([chr(code).isspace() for code in range(128)])
 
@@ -304,8 +302,6 @@ class PiecesOfWords(_Words):
             self._arena, ends, is_ascii, self._kinds, self._letters, split_text, self._trie, self._unknown_id,
             self._max_characters, pieces, starts,
         )  # fmt: skip
-        if self._unknown_id < 0 and (pieces[:count] < 0).any():
-            raise KeyError(self._unknown_token)
         if self._boundaries:
             for word, end in zip(self._texts(ends, np.arange(len(starts))), starts.tolist(), strict=True):
                 flags = self._boundaries.continuations(word)
@@ -349,15 +345,11 @@ class ByteBpeWords(_Words):
 
 def _ascii_rules(tokenizer: BasicTokenizer) -> tuple[np.ndarray, np.ndarray]:
     """How the tokenizer treats each ASCII character: its kind and letter, uint8 [128] (see `word_kernels`)."""
-    kinds, letters = np.zeros(128, np.uint8), np.zeros(128, np.uint8)
+    of_tokens = word_kernels.DROPPED, word_kernels.SPACE, word_kernels.ALONE
+    kinds, letters = np.zeros((2, 128), np.uint8)
     for code in range(128):
         tokens = tokenizer.tokenize(f"x{chr(code)}x")
-        if len(tokens) == 3:
-            kinds[code], letters[code] = word_kernels.ALONE, ord(tokens[1])
-        elif len(tokens) == 2:
-            kinds[code] = word_kernels.SPACE
-        elif len(tokens[0]) == 3:
-            kinds[code], letters[code] = word_kernels.LETTER, ord(tokens[0][1])
-        else:
-            kinds[code] = word_kernels.DROPPED
+        letter = tokens[1] if len(tokens) == 3 else tokens[0][1:-1]
+        kinds[code] = word_kernels.LETTER if letter and len(tokens) == 1 else of_tokens[len(tokens) - 1]
+        letters[code] = ord(letter or "\0")
     return kinds, letters

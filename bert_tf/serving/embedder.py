@@ -15,14 +15,11 @@ from bert_tf.data.token_rows import TokenRows, rows_of_texts
 from bert_tf.serving.predictor import Answerer
 from bert_tf.serving.text_index import TextIndex, normalize_for, normalized
 from bert_tf.store.description import SIMILARITIES
-from bert_tf.store.open import open_model
+from bert_tf.store.open import open_encoder
 from bert_tf.system.checks import check_integer, list_of_strings, true_or_false
 
 if TYPE_CHECKING:
     import tensorflow as tf
-
-# In bfloat16, a batch takes a twentieth less time if the matrices are constants, but that takes a second graph.
-_CONSTANTS_FROM = 10_000  # texts per call
 
 
 class Embedder(Answerer):
@@ -40,8 +37,6 @@ class Embedder(Answerer):
       pooling: of the encoder's outputs for all tokens the "mean" or, in each dimension, the "max"; or that for the
         first token, "cls". Default: what the directory says, else "mean".
       max_seq_length: longer texts lose their last tokens. Default: what the directory says, else the model's maximum.
-      batch_size: texts computed together. On a CPU several batches are computed at once; with the environment variable
-        TF_NUM_INTRAOP_THREADS=1, set before TensorFlow is imported, each has a core of its own, which is faster.
       options: as for `Predictor`. Vectors in "bfloat16" are right to about 2 decimals.
 
     Raises:
@@ -59,35 +54,22 @@ class Embedder(Answerer):
         *,
         pooling: str | None = None,
         max_seq_length: int | None = None,
-        batch_size: int = 32,
         **options,
     ):
-        opened = open_model(path, for_vectors=True, or_export=True)
+        opened = open_encoder(path, or_export=True)
         if pooling and opened.export and not opened.is_onnx:
             raise ValueError(f"pooling={pooling}: what an export computes is decided when it is written")
-        self.settings = opened.sentences
-        super().__init__(opened, batch_size, pooling=pooling or self.settings.pooling, **options)
+        self.settings = dataclasses.replace(opened.sentences, pooling=pooling or opened.sentences.pooling)
+        super().__init__(opened, max_seq_length=max_seq_length, pooling=self.settings.pooling, **options)
         if self.export:
-            self.max_seq_length = self.length(max_seq_length)
-            self.size = self.export.description["signatures"]["embed"]["outputs"]["vector"][1][-1]
+            self.size = self.description["signatures"]["embed"]["outputs"]["vector"][1][-1]
             return
-        if pooling:
-            self.settings = dataclasses.replace(self.settings, pooling=pooling)
-        elif not self.settings.described:
+        if not (pooling or self.settings.described):
             logging.info("%s does not say how its vectors are made: the mean over the tokens is taken.", self.path)
-        length = self.settings.length_for(self.files.config) if max_seq_length is None else max_seq_length
-        self.max_seq_length, self.size = self.length(length), self.settings.size_for(self.files.config)
+        self.size = self.settings.size_for(self.files.config)
 
     def features(self, rows: TokenRows, chosen: np.ndarray) -> dict[str, np.ndarray]:
         return super().features(rows, chosen) | {"skipped": np.array([self._skipped], np.int32)}
-
-    def _prompt(self, name: str | None) -> str:
-        """The text put before each input."""
-        if not self.export:
-            return self.settings.prompt(name)
-        if name is not None:
-            raise ValueError(f"prompt_name={name!r}: what an export computes was decided when it was written")
-        return ""
 
     def encode(
         self,
@@ -113,19 +95,17 @@ class Embedder(Answerer):
           TypeError, ValueError: not a list of strings; there is no such prompt.
         """
         true_or_false(normalize=normalize, normalize_embeddings=normalize_embeddings)
-        prompt, normalize = self._prompt(prompt_name), normalize_embeddings or normalize
+        if self.export and prompt_name is not None:
+            raise ValueError(f"prompt_name={prompt_name!r}: what an export computes was decided when it was written")
+        prompt, normalize = self.settings.prompt(prompt_name), normalize_embeddings or normalize
         texts = list_of_strings(texts, "texts", "embedder(text)")
-        if len(texts) >= _CONSTANTS_FROM and self.runtime:
-            self.runtime.keep_matrices()
         this_time = copy.copy(self)
         this_time.batch_size = self.batch_size if batch_size is None else batch_size
         this_time.shows_progress = show_progress_bar
         check_integer(this_time.batch_size, "batch_size")
-        if not texts:
-            vectors = np.zeros((0, self.size), np.float32)
-        elif self.export:
+        if self.export:
             rows = this_time.exported("embed", list(map(len, texts)), {"text": texts})
-            vectors = np.array([row["vector"] for row in rows])
+            vectors = np.array([row["vector"] for row in rows], np.float32).reshape(len(texts), self.size)
         else:
             this_time._skipped = self.settings.skipped(prompt, self.tokenizer)
             stripped = [(prompt + text).strip() for text in texts]
@@ -136,19 +116,15 @@ class Embedder(Answerer):
             if empty := sum(not text.strip() for text in texts):
                 self.warn("%d of %d texts are empty; their vectors mean nothing.", empty, len(texts))
             vectors = this_time.computed(rows, self.files.config.hidden_size)
-        vectors = self._finished(vectors, normalize)
+        # The further steps of the directory, see `layers.finished`.
+        vectors = normalized(vectors) if self.settings.normalize and normalize is None else vectors
+        vectors = vectors[..., : self.settings.truncate_dim]
+        vectors = normalized(vectors) if normalize else vectors
         if not convert_to_tensor:
             return vectors
         import tensorflow as tf
 
         return tf.convert_to_tensor(vectors)
-
-    def _finished(self, vectors: np.ndarray, normalize: bool | None) -> np.ndarray:
-        """Vectors after the further steps of the directory; see `layers.finished`."""
-        if self.settings.normalize and normalize is None:
-            vectors = normalized(vectors)
-        vectors = vectors[..., : self.settings.truncate_dim]
-        return normalized(vectors) if normalize else vectors
 
     def similarity(self, vectors: np.ndarray, others: np.ndarray) -> np.ndarray:
         """float32 [n, m]: how alike vectors [n, H] and others [m, H] are, by the function of `search`."""
@@ -209,7 +185,7 @@ class Embedder(Answerer):
         return results[0] if isinstance(query, str) else results
 
     def _similarity(self) -> str:
-        name = self.export.description.get("similarity", "cosine") if self.export else self.settings.similarity
+        name = self.description.get("similarity", "cosine") if self.export else self.settings.similarity
         if name not in SIMILARITIES:
             raise ValueError(f"{self.path}: search compares by cosine or dot, not by {name!r:.80}")
         return name

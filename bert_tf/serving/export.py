@@ -11,7 +11,6 @@ import json
 import logging as python_logging
 import os
 import posixpath
-import re
 from collections.abc import Iterator, Mapping, Sequence
 
 import tensorflow as tf
@@ -23,12 +22,13 @@ from bert_tf.serving import graph_models, safe_graph
 from bert_tf.serving.graph_inputs import TextEncoder
 from bert_tf.serving.graph_ner import ServedTagger
 from bert_tf.serving.graph_squad import ServedQuestionAnswering
+from bert_tf.serving.keras_runtime import MODELS
 from bert_tf.store.description import read_settings
-from bert_tf.store.open import EXPORT_FILE, GRAPH_FILE, ONNX_FILES, OpenedModel, open_model
-from bert_tf.store.save import files_in
+from bert_tf.store.open import EXPORT_FILE, GRAPH_FILE, ONNX_FILES, OpenedModel, open_encoder, open_model
+from bert_tf.store.save import files_in, write_beside
 from bert_tf.system import storage
 from bert_tf.system.example_bytes import field
-from bert_tf.system.storage import is_remote, names_in, write_files, write_text_file
+from bert_tf.system.storage import is_remote, names_in, write_text_file
 from bert_tf.tasks import table
 from bert_tf.tasks.ner.metrics import TaggingSettings, standard_tags
 from bert_tf.tasks.squad.metrics import answer_settings
@@ -70,16 +70,10 @@ def export_saved_model(
     opened = open_for(model_dir, task)
     task = task or table.task_in(opened)
     arguments = {"dtype": dtype, "max_seq_length": max_seq_length, "text_pairs": text_pairs, "top_k": top_k}
-    try:
-        served = create_served_model(opened, task, **arguments, ids_only=ids_only)
-    except NoGraphError as error:  # of the tokenizer
-        if text_pairs:
-            raise ValueError(f"--text_pairs: {error}") from None
-        logging.warning("%s serve_client.py --tokenizer=%s makes them of texts.", error, opened.path)
-        ids_only = True
-        served = create_served_model(opened, task, **arguments, ids_only=True)
+    served = create_served_model(opened, task, **arguments, ids_only=ids_only)
+    ids_only = served.encoder.graph is None
     if freeze:
-        served.model = graph_models.FrozenModel(served.model, served.model_inputs())
+        served.freeze()
     of_ids = served.id_signatures()
     signatures = {"serving_default": of_ids["serve_ids"], **of_ids} if ids_only else served.signatures()
     functions = {name: function.get_concrete_function() for name, function in signatures.items()}
@@ -117,10 +111,17 @@ def _log_export(target: str, model_dir: str, description: Mapping) -> None:
 
 
 def open_for(model_dir: str | OpenedModel, task: str | None) -> OpenedModel:
+    """A model that was trained for the task; None: for any."""
     if isinstance(model_dir, OpenedModel):
-        return model_dir
-    part = task_models.BertForMaskedLM.part if task == "masked_lm" else None
-    return open_model(model_dir, part=part, for_vectors=task == "encoder")
+        opened = model_dir
+    else:
+        part = task_models.BertForMaskedLM.part if task == "masked_lm" else None
+        opened = open_encoder(model_dir) if task == "encoder" else open_model(model_dir, part=part)
+    task = task or table.task_in(opened)
+    table.check_task(opened, task)
+    if task == "encoder":
+        opened.sentences = opened.sentences or read_settings(opened.directory)
+    return opened
 
 
 def create_served_model(
@@ -135,43 +136,34 @@ def create_served_model(
 ) -> graph_models.ServedModel:
     """The model of a directory with its tokenizer and signatures; see `export_saved_model`.
 
-    ids_only: signatures that take texts can't be traced; the tokenizer needs no graph form.
+    ids_only: signatures that take texts can't be traced; so, too, if the tokenizer has no graph, which is logged.
     """
     opened = open_for(model_dir, task)
-    table.check_task(opened, task)
-    config = opened.needed_config()
-    if task == "encoder":
-        opened.sentences = opened.sentences or read_settings(opened.directory)
-        max_seq_length = max_seq_length or opened.sentences.length_for(config)
-    if task != "squad":
-        length = table.choose_max_seq_length(opened, max_seq_length)
-    else:
-        given = {"max_seq_length": max_seq_length} if max_seq_length else {}
-        settings = answer_settings(opened.directory, config, **given)
-        length = settings.windows.max_seq_length
-    encoder = TextEncoder(opened.make_tokenizer(), length, split_unknown=task == "squad", ids_only=ids_only)
+    tokenizer = opened.make_tokenizer()
+    settings = answer_settings(opened, tokenizer, max_seq_length=max_seq_length) if task == "squad" else None
+    length = settings.windows.max_seq_length if settings else table.choose_max_seq_length(opened, max_seq_length)
+    try:
+        encoder = TextEncoder(tokenizer, length, split_unknown=task == "squad", ids_only=ids_only)
+    except NoGraphError as error:
+        if text_pairs:
+            raise ValueError(f"--text_pairs: {error}") from None
+        logging.warning("%s serve_client.py --tokenizer=%s makes them of texts.", error, opened.path)
+        encoder = TextEncoder(tokenizer, length, ids_only=True)
     if task == "encoder":
         model = task_models.BertModel.from_pretrained(opened, dtype=dtype)
         check_trained(model)  # the pooler may be missing, which is warned of: only `pooled_output` depends on it
         return graph_models.ServedEncoder(model, encoder, opened.sentences)
-    options = {"dtype": dtype, "trained": True}
-    if task == "squad":
-        model = task_models.BertForQuestionAnswering.from_pretrained(opened, **options)
+    given = {"problem_type": "regression"} if task == "regression" else {}
+    model = MODELS[task].from_pretrained(opened, dtype=dtype, trained=True, **given)
+    if settings:
         return ServedQuestionAnswering(model, encoder, settings)
     if task == "ner":
-        model = task_models.BertForTokenClassification.from_pretrained(opened, **options)
         labels = standard_tags(opened.head.labels)
-        settings = TaggingSettings.of_model(opened.directory, labels)
-        return ServedTagger(model, encoder, labels, settings)
+        return ServedTagger(model, encoder, labels, TaggingSettings.of_model(opened.directory, labels))
     if task == "multiple_choice":
-        model = task_models.BertForMultipleChoice.from_pretrained(opened, **options)
         return graph_models.ServedMultipleChoice(model, encoder)
     if task == "masked_lm":
-        model = task_models.BertForMaskedLM.from_pretrained(opened, **options)
         return graph_models.ServedMaskedLM(model, encoder, top_k)
-    if task == "regression":
-        options["problem_type"] = "regression"
-    model = task_models.BertForSequenceClassification.from_pretrained(opened, **options)
     if not model.head_config.window_pooling:
         return graph_models.ServedClassifier(model, encoder, opened.head, text_pairs)
     if text_pairs:
@@ -211,11 +203,9 @@ def version_folder(export_dir: str) -> Iterator[str]:
     What is left in it at the end is removed, as is what killed exports left.
     """
     tf.io.gfile.makedirs(export_dir)
-    for name in names_in(export_dir) if is_remote(export_dir) else ():
+    for name in filter(str.isdigit, names_in(export_dir) if is_remote(export_dir) else ()):
         left = posixpath.join(export_dir, name)
-        if re.fullmatch(r"\.[0-9a-f]{12}\.tmp", name):
-            storage.remove_folder(left)
-        for file in filter(storage.is_temporary_name, names_in(left) if name.isdigit() else ()):
+        for file in filter(storage.is_temporary_name, names_in(left)):
             tf.io.gfile.remove(posixpath.join(left, file))
     storage.remove_left_behind(parent := None if is_remote(export_dir) else export_dir)
     with storage.private_folder(parent) as folder:
@@ -262,16 +252,6 @@ def labels_file(labels: Sequence[str]) -> dict[str, bytes]:
     return {"labels.txt": "".join(label + "\n" for label in labels).encode()} if labels else {}
 
 
-@contextlib.contextmanager
-def quiet(level: int = python_logging.INFO) -> Iterator[None]:
-    """Hides what libraries log up to a level of how they save and convert."""
-    python_logging.disable(level)
-    try:
-        yield
-    finally:
-        python_logging.disable(python_logging.NOTSET)
-
-
 def _write_version(
     directory: str,
     served: graph_models.ServedModel,
@@ -279,15 +259,17 @@ def _write_version(
     warm_up: bool,
 ) -> None:
     """Writes the SavedModel with its assets: the tokenizer's files, and labels.txt if there are labels."""
-    tf.io.gfile.makedirs(directory)
     contents = {**served.encoder.tokenizer.files(), **labels_file(served.labels)}
-    contents = {posixpath.join(directory, name): content for name, content in contents.items()}
-    write_files(contents)
-    assets = [tf.saved_model.Asset(path) for path in contents]
-    with quiet():
-        tf.saved_model.save(served.tracked(assets), directory, signatures=functions)  # copies them into assets/
-    for path in contents:
-        tf.io.gfile.remove(path)
+    root = tf.Module(name="served")
+    root.variables_of_model = served.variables
+    with storage.private_folder() as folder:
+        write_beside(folder, contents)
+        root.assets = [tf.saved_model.Asset(posixpath.join(folder, name)) for name in contents]
+        python_logging.disable(python_logging.INFO)  # of what is saved
+        try:
+            tf.saved_model.save(root, directory, signatures=functions)  # copies the assets
+        finally:
+            python_logging.disable(python_logging.NOTSET)
     if warm_up:  # requests in the form that TensorFlow Serving reads when it loads a version (SavedModel Warmup)
         folder = posixpath.join(directory, "assets.extra")
         tf.io.gfile.makedirs(folder)
@@ -315,9 +297,8 @@ def describe(functions: Mapping[str, tf.types.experimental.ConcreteFunction]) ->
     def forms(specs: Mapping) -> dict:
         return {name: [spec.dtype.name, spec.shape.as_list()] for name, spec in specs.items()}
 
-    described = {}
-    for name, function in functions.items():
-        arguments, keywords = function.structured_input_signature
-        specs = {spec.name: spec for spec in (*arguments, *keywords.values())}
-        described[name] = {"inputs": forms(specs), "outputs": forms(function.structured_outputs)}
-    return described
+    inputs = {name: {spec.name: spec for spec in of.structured_input_signature[0]} for name, of in functions.items()}
+    return {
+        name: {"inputs": forms(inputs[name]), "outputs": forms(function.structured_outputs)}
+        for name, function in functions.items()
+    }

@@ -18,8 +18,7 @@ from bert_tf.store.description import SentenceSettings
 from bert_tf.store.head_config import HeadConfig
 from bert_tf.system.messages import without_notes
 from bert_tf.system.tensorflow_internals import frozen
-from bert_tf.tasks.classification.data import task_of
-from bert_tf.tasks.rows import windows_of_model
+from bert_tf.tasks.rows import Task, windows_of_model
 
 
 def _ids(*shape: None) -> dict[str, tf.TensorSpec]:
@@ -44,12 +43,28 @@ def signature(function: Callable, *specs: tf.TensorSpec) -> tf.types.experimenta
     return tf.function(function, specs, autograph=False)
 
 
-class FrozenModel:
-    """A model whose variables are constants of one function: weights are reordered and cast once."""
+class ServedModel:
+    """The base class of all tasks. A task adds `outputs`: features [B, S] -> what a signature returns.
 
-    weights = ()
+    Attributes:
+      model: a Keras model of this project with the task's head, built. variables: TensorFlow's, of the model.
+      ids: the inputs of `serve_ids`.
+      labels: the names of the classes; empty if there are none.
+      facts: what export.json says besides what all exports have.
+      folds: texts may share rows.
+    """
 
-    def __init__(self, model: keras.Model, inputs: Mapping[str, tf.TensorSpec]):
+    ids: Mapping[str, tf.TensorSpec] = IDS
+    labels: Sequence[str] = ()
+    facts: Mapping[str, object] = types.MappingProxyType({})
+    folds: bool = False
+
+    def __init__(self, model: keras.Model, encoder: TextEncoder):
+        self.model, self.encoder, self.variables = model, encoder, [variable.value for variable in model.weights]
+
+    def freeze(self) -> None:
+        """Makes the variables constants of one function: weights are reordered and cast once."""
+        model, inputs = self.model, self.model_inputs()
         function = tf.function(lambda **features: model(features, training=False), autograph=False)
         function = function.get_concrete_function(**inputs)
         with without_notes():
@@ -63,37 +78,7 @@ class FrozenModel:
             tensors = tf.graph_util.import_graph_def(graph, input_map=feeds, return_elements=outputs, name="frozen")
             return tf.nest.pack_sequence_as(structure, tensors)
 
-        self._inputs, self._call = tuple(inputs), call
-
-    def __call__(self, features: Mapping[str, tf.Tensor], training: bool = False):
-        return self._call(*(features[name] for name in self._inputs))
-
-
-class ServedModel:
-    """The base class of all tasks. A task adds `outputs`: features [B, S] -> what a signature returns.
-
-    Attributes:
-      model: a Keras model of this project with the task's head, built, or that as a `FrozenModel`.
-      ids: the inputs of `serve_ids`.
-      labels: the names of the classes; empty if there are none. problem_type: of a classifier, as in its `HeadConfig`.
-      facts: what export.json says besides what all exports have.
-      folds: texts may share rows. Set it to False before anything is traced for a runtime that gains nothing by it.
-    """
-
-    ids: Mapping[str, tf.TensorSpec] = IDS
-    labels: Sequence[str] = ()
-    problem_type: str | None = None
-    facts: Mapping[str, object] = types.MappingProxyType({})
-    folds: bool = False
-
-    def __init__(self, model: keras.Model | FrozenModel, encoder: TextEncoder):
-        self.model, self.encoder = model, encoder
-
-    def tracked(self, assets: Sequence[tf.saved_model.Asset] = ()) -> tf.Module:
-        """The objects that a SavedModel of its signatures must keep: TensorFlow's variables, and the assets."""
-        root = tf.Module(name="served")
-        root.variables_of_model, root.assets = [variable.value for variable in self.model.weights], list(assets)
-        return root
+        self.model, self.variables = lambda features, training: call(*(features[name] for name in inputs)), []
 
     def model_inputs(self) -> Mapping[str, tf.TensorSpec]:
         return FOLDED if self.folds else self.ids
@@ -151,14 +136,7 @@ class ServedEncoder(ServedModel):
         return vectors | {name: tf.identity(features[name]) for name in ("input_ids", "input_mask")}
 
 
-class ServedLogits(ServedModel):
-    """The base class of models that return logits. A task adds `answers`: (logits, features) -> outputs."""
-
-    def outputs(self, features):
-        return self.answers(self.run(features), features)
-
-
-class ServedClassifier(ServedLogits):
+class ServedClassifier(ServedModel):
     """BertForSequenceClassification: labels and probabilities, or the score of a regression.
 
     head: of the model's directory.
@@ -167,8 +145,9 @@ class ServedClassifier(ServedLogits):
 
     def __init__(self, model, encoder, head: HeadConfig, text_pairs: bool = False):
         super().__init__(model, encoder)
-        self.labels, self.problem_type, self._text_pairs = task_of(model).labels or (), model.problem_type, text_pairs
-        self.gives_probability = self.problem_type == "regression" and head.gives_probability()
+        self._task = Task.of_model(model.head_config, model.num_labels)
+        self.labels, self._text_pairs = self._task.labels or (), text_pairs
+        self._gives_probability = self._task.is_regression and head.gives_probability()
         self.facts = {} if head.pairs is None else {"pairs": head.pairs}
         # Not foldable: windows of a text are pooled together, and a causal model pools its last token.
         self.folds = model.head_config.variant is None and not model.config.is_causal
@@ -184,16 +163,15 @@ class ServedClassifier(ServedLogits):
         features = super().features_of_texts(*texts)
         return fold(features) if self.folds else features
 
-    def answers(self, logits, features):
-        del features
-        logits = tf.cast(logits, tf.float32)  # [B, C]
-        if self.gives_probability:
+    def outputs(self, features):
+        logits = tf.cast(self.run(features), tf.float32)  # [B, C]
+        if self._gives_probability:
             return {"probability": tf.sigmoid(logits[:, 0])}
-        if self.problem_type == "regression":
+        if self._task.is_regression:
             return {"score": logits[:, 0]}
         names = tf.constant(self.labels, tf.string)
         every_name = tf.tile(names[None], [tf.shape(logits)[0], 1])
-        if self.problem_type == "multi_label_classification":
+        if self._task.multi_label:
             probabilities = tf.sigmoid(logits)
             return {"labels": every_name, "probabilities": probabilities, "holds": probabilities > 0.5}
         probabilities = tf.nn.softmax(logits)
@@ -246,7 +224,7 @@ class ServedWindowClassifier(ServedClassifier):
         return {"serve_ids": super().id_signatures()["serve_ids"]}
 
 
-class ServedMultipleChoice(ServedLogits):
+class ServedMultipleChoice(ServedModel):
     """BertForMultipleChoice: `choice` [B], its `score` [B], and `probabilities` [B, N].
 
     `serving_default` takes `context` [B], `question` [B] (the beginning of every choice; may be empty) and `choices`
@@ -255,9 +233,8 @@ class ServedMultipleChoice(ServedLogits):
 
     ids = GROUPED_IDS
 
-    def answers(self, logits, features):
-        del features
-        logits = tf.cast(logits, tf.float32)  # [B, N]
+    def outputs(self, features):
+        logits = tf.cast(self.run(features), tf.float32)  # [B, N]
         probabilities = tf.nn.softmax(logits)
         choice, score = tf.argmax(logits, -1, tf.int32), tf.reduce_max(probabilities, -1)
         return {"choice": choice, "score": score, "probabilities": probabilities}

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from bert_tf.serving.graph_inputs import CPU, cut, in_batches, most_context, slices_of
-from bert_tf.serving.graph_models import ServedLogits, signature, strings
+from bert_tf.serving.graph_models import ServedModel, signature, strings
 from bert_tf.tasks.ner.metrics import TaggingSettings
 from bert_tf.text.characters import ALONE, DROPPED, INSIDE, SPACE, SPLITS, character_kind
 from bert_tf.text.graph_characters import CodePointTable, values_of
@@ -68,7 +68,7 @@ def _dense(values: tf.Tensor, splits: tf.Tensor, filling) -> tf.Tensor:
     return tf.RaggedTensor.from_row_splits(values, splits, validate=False).to_tensor(filling)
 
 
-class ServedTagger(ServedLogits):
+class ServedTagger(ServedModel):
     """BertForTokenClassification.
 
     `serving_default` takes `text` [B] and splits it into words at spaces, with each punctuation mark and Chinese
@@ -91,9 +91,9 @@ class ServedTagger(ServedLogits):
         words = signature(self.tag_words, tf.TensorSpec([None, None], tf.string, "words"))
         return {**super().signatures(), "serve_words": words}
 
-    def answers(self, logits, features):
+    def outputs(self, features):
         """For token ids: `tags` string, `scores` [B, S] of every piece; only those of a word's first piece count."""
-        probabilities = tf.nn.softmax(tf.cast(logits, tf.float32))
+        probabilities = tf.nn.softmax(tf.cast(self.run(features), tf.float32))
         tags = tf.gather(tf.constant(self.labels), tf.argmax(probabilities, -1))
         real = features["input_mask"] > 0
         return {"tags": tf.where(real, tags, ""), "scores": tf.where(real, tf.reduce_max(probabilities, -1), 0.0)}

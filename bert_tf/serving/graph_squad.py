@@ -63,7 +63,6 @@ class ServedQuestionAnswering(ServedModel):
     """
 
     def __init__(self, model, encoder, settings: QuestionAnsweringSettings, window_batch: int = 32):
-        settings.windows.check_room(encoder.tokenizer)
         super().__init__(model, encoder)
         self.settings, self._window_batch = settings, window_batch
 

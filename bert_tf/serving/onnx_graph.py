@@ -2,21 +2,21 @@
 
 What differs between families is read from the configuration, as in models/encoder.py, whose outputs these graphs have.
 
-Shape legend: B batch, S sequence length, H hidden size, N attention heads, D = H / N, P tokens of a row that are read,
+Shape legend: B batch, S sequence length, H hidden size, N choices or windows, P tokens of a row that are read,
 C classes, V vocabulary.
 """
 
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
-from bert_tf.families.config import BertConfig
 from bert_tf.families.family import HIDDEN_LAYER, pooler, word_table
-from bert_tf.store.head_config import HeadConfig
-from bert_tf.store.tensor_files import Weights
+from bert_tf.store.open import OpenedModel
+from bert_tf.store.tensor_files import incomplete
 
+CLASSIFICATIONS = ("classification", "regression")
 OPSET, _IR_VERSION = 20, 9  # the first with Gelu; ONNX Runtime 1.17 or later
 INPUTS = ("input_ids", "input_mask", "segment_ids")
 _MOST_INLINE_BYTES = 1 << 17
@@ -48,6 +48,16 @@ class Graph:
 
     def __init__(self):
         self._nodes, self._names, self._constants, self.weights = [], {}, {}, {}
+        self._inputs, self._outputs = [], []
+
+    def input(self, name: str, kind: str, shape: Sequence[int | str]) -> str:
+        """shape: a name is a dimension of any size."""
+        self._inputs.append(helper.make_tensor_value_info(name, _TYPES[kind], shape))
+        return name
+
+    def output(self, name: str, tensor: str, kind: str, shape: Sequence[int | str]) -> None:
+        self.op("Identity", tensor, name=name)
+        self._outputs.append(helper.make_tensor_value_info(name, _TYPES[kind], shape))
 
     def constant(self, value, dtype=None) -> str:
         """Equal constants are one tensor. Strings have the dtype object."""
@@ -91,16 +101,10 @@ class Graph:
         """x where the condition holds, elsewhere a constant of its type."""
         return self.op("Where", condition, x, self.constant(other, object if other == "" else None))
 
-    def model(self, name: str, inputs: dict, outputs: dict, weights_file: str | None = None) -> ModelProto:
-        """inputs, outputs: name -> (type, dimensions), as in export.json; a name is a dimension of any size.
-
-        weights_file: that large weights are in, of which nothing is said but their sizes. None: in the model. Small
-          ones always are: ONNX Runtime computes with some while it opens the model.
+    def model(self, name: str, weights_file: str | None = None) -> ModelProto:
+        """weights_file: that large weights are in, of which nothing is said but their sizes. None: in the model. Small
+        ones always are: ONNX Runtime computes with some while it opens the model.
         """
-        entries = [
-            [helper.make_tensor_value_info(key, _TYPES[kind], shape) for key, (kind, shape) in group.items()]
-            for group in (inputs, outputs)
-        ]
         stored = [numpy_helper.from_array(value, key) for key, value in self._constants.items()]
         for key, value in self.weights.items():
             if weights_file and value.nbytes > _MOST_INLINE_BYTES:
@@ -110,23 +114,44 @@ class Graph:
             else:
                 tensor = numpy_helper.from_array(value, key)
             stored.append(tensor)
-        graph = helper.make_graph(self._nodes, name, *entries, initializer=stored)
+        graph = helper.make_graph(self._nodes, name, self._inputs, self._outputs, initializer=stored)
         return helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=_IR_VERSION)
 
 
-class EncoderGraph(Graph):
-    """The encoder and its heads for input_ids, input_mask and segment_ids, int32 [B, S].
+def described(entries) -> dict[str, list]:
+    """name -> [type, dimensions] of a model's inputs or outputs, as in export.json."""
+    kinds, types = {number: kind for kind, number in _TYPES.items()}, {entry.name: entry.type for entry in entries}
+    return {
+        name: [kinds[of.tensor_type.elem_type], [size.dim_value or None for size in of.tensor_type.shape.dim]]
+        for name, of in types.items()
+    }
 
-    opened: its weights, under the original's names, are read where they are needed.
-    untrained: of them, those that were saved before they were trained.
+
+class EncoderGraph(Graph):
+    """The encoder and its head for input_ids, input_mask and segment_ids: int32 [B, S], of several rows [B, N, S].
+
+    opened: its weights are read where they are needed.
+    task: a name of `tasks.table.TASKS`.
     int8: matrices are in 8 bits, and so are the vectors that they are multiplied with, by their largest value.
+
+    axes: the names of the inputs' dimensions.
     """
 
-    def __init__(self, config: BertConfig, weights: Weights, untrained: Collection[str] = (), int8: bool = False):
+    def __init__(self, opened: OpenedModel, task: str, int8: bool = False):
         super().__init__()
-        self._int8 = int8
-        self.config, self._opened, self.inputs = config, weights, INPUTS
-        self._untrained, self.missing, self._quantized = untrained, [], set()
+        self.config, self._opened, self.task, self._int8 = opened.needed_config(), opened, task, int8
+        self._windows = opened.head.window_pooling if task in CLASSIFICATIONS else None
+        # Of the scores of a query and the keys.
+        self._scale = np.float32(1 / math.sqrt(self.config.hidden_size // self.config.num_attention_heads))
+        several = ["choices"] if task == "multiple_choice" else ["windows"] if self._windows else []
+        self.axes, self._missing, self._quantized = ["batch", *several, "length"], [], set()
+        self.inputs = [self.input(name, "int32", self.axes) for name in INPUTS]
+
+    def model(self, name, weights_file=None):
+        if self._missing:
+            weights = self._opened.weights
+            raise incomplete(weights.path, self._missing, not weights.keys().isdisjoint(self._missing))
+        return super().model(name, weights_file)
 
     def weight(self, name: str, transposed: bool = False) -> str:
         if name not in self.weights and f"{name}_int8" not in self.weights:
@@ -161,17 +186,20 @@ class EncoderGraph(Graph):
         """A matrix as int8, and the scales of its columns (axis 0) or rows (axis 1)."""
         if name in self.weights:
             value = self.weights.pop(name)
-            scales = (
-                np.maximum(np.abs(value).max(axis, keepdims=axis == 1), np.finfo(np.float32).tiny) / _MOST_IN_8_BITS
-            )
+            largest = np.abs(value).max(axis, keepdims=axis == 1)
+            scales = np.maximum(largest, np.finfo(np.float32).tiny) / _MOST_IN_8_BITS
             self.weights[f"{name}_scales"] = scales
             self.weights[f"{name}_int8"] = np.rint(value / scales).astype(np.int8)
         return f"{name}_int8", f"{name}_scales"
 
+    def has(self, name: str) -> bool:
+        """Whether there is such a weight that was not saved before it was trained."""
+        return name in self._opened.weights and name not in self._opened.head.untrained
+
     def _read(self, name: str) -> np.ndarray:
-        if name in self._opened and name not in self._untrained:
-            return self._opened.read_finite(name)
-        self.missing.append(name)
+        if self.has(name):
+            return self._opened.weights.read_finite(name)
+        self._missing.append(name)
         return np.zeros((1, 1), np.float32)  # nobody runs such a graph
 
     def dense(self, x: str, scope: str, activation: str = "linear") -> str:
@@ -201,7 +229,7 @@ class EncoderGraph(Graph):
         x = self.rows(word_table(config.model_type), ids)
         if config.type_vocab_size:
             x = self.op("Add", x, self.op("Gather", self.weight(f"{scope}/token_type_embeddings"), segments))
-        table, first = self.weight(f"{scope}/position_embeddings"), self.constant([config.first_position], np.int64)
+        table = self.weight(f"{scope}/position_embeddings")
         if config.padding_has_a_position:
             real = self.op("Not", self.op("Equal", ids, self.constant(config.pad_token_id, np.int32)))
             real = self.cast(real, "int32")
@@ -209,6 +237,7 @@ class EncoderGraph(Graph):
             numbers = self.op("Add", numbers, self.constant(config.first_position - 1, np.int32))
             positions = self.op("Gather", table, numbers)
         else:
+            first = self.constant([config.first_position], np.int64)
             last = self.op("Add", first, self.size(ids, 1))
             positions = self.op("Slice", table, first, last, self.constant([0], np.int64))
         x = self.norm(self.op("Add", x, positions), scope)
@@ -238,11 +267,8 @@ class EncoderGraph(Graph):
         if asking is x:
             query, key, value = self._merged_projections(x, f"{scope}/attention/self")
         else:
-            names = ("query", "key", "value")
-            query, key, value = (
-                self.dense(given, f"{scope}/attention/self/{name}")
-                for given, name in zip((asking, x, x), names, strict=True)
-            )
+            parts = (asking, "query"), (x, "key"), (x, "value")
+            query, key, value = (self.dense(given, f"{scope}/attention/self/{name}") for given, name in parts)
             query = self.op("Mul", query, self.constant(self._scale))
         heads = self.constant([0, 0, config.num_attention_heads, -1], np.int64)
         query, key, value = (
@@ -258,11 +284,6 @@ class EncoderGraph(Graph):
         x = self.norm(self.op("Add", self.dense(inner, f"{scope}/output/dense"), x), f"{scope}/output")
         return read(x) if read and config.is_causal else x
 
-    @property
-    def _scale(self) -> np.float32:
-        """Of the scores of a query and the keys."""
-        return np.float32(1 / math.sqrt(self.config.hidden_size // self.config.num_attention_heads))
-
     def _merged_projections(self, x: str, scope: str) -> Sequence[str]:
         """Query, key and value [B, S, H] by one product; the scale of the scores is in the query's weights."""
         merged, names = f"{scope}/query_key_value", ("query", "key", "value")
@@ -270,7 +291,7 @@ class EncoderGraph(Graph):
             if not {f"{merged}/{leaf}", f"{merged}/{leaf}_int8"} & self.weights.keys():
                 parts = [self._read(f"{scope}/{name}/{leaf}") for name in names]
                 parts[0] = parts[0] * self._scale
-                axis = 0 if self.missing else axis
+                axis = 0 if self._missing else axis
                 value = np.concatenate(parts, axis, dtype=np.float32)
                 self.weights[f"{merged}/{leaf}"] = np.ascontiguousarray(value)  # of transposed parts it is not
         product = self.dense(x, merged)
@@ -297,19 +318,26 @@ class EncoderGraph(Graph):
         first = self.op("Squeeze", token, self.constant([1], np.int64))
         return self.dense(first, pooler(self.config.model_type), "tanh") if self.config.has_pooler else first
 
-    def logits(self, task: str, head: HeadConfig) -> str:
-        """Logits of a task: [B, C]; for words [B, S, C]; of choices, whose inputs are [B, N, S], [B, N]."""
-        if task == "ner":
-            return self._classifier(self.encoder(), head)
-        if task != "multiple_choice":
-            return self._classifier(self.pooled(self.encoder(self.pooled_token)), head)
-        shape = self.op("Shape", self.inputs[0], start=0, end=2)
-        rows = self.op("Concat", self.constant([-1], np.int64), self.size(self.inputs[0], 2), axis=0)
-        self.inputs = [self.op("Reshape", name, rows) for name in self.inputs]
-        return self.op("Reshape", self._classifier(self.pooled(self.encoder(self.pooled_token)), head), shape)
+    def logits(self) -> str:
+        """Logits of a classifier: [B, C]; for words [B, S, C]; of choices [B, N]."""
+        if self.task == "ner":
+            return self._classifier(self.encoder())
+        ids, mask, _ = self.inputs
+        if len(self.axes) == 3:
+            shape = self.op("Shape", ids, start=0, end=2)
+            rows = self.op("Concat", self.constant([-1], np.int64), self.size(ids, 2), axis=0)
+            self.inputs = [self.op("Reshape", name, rows) for name in self.inputs]
+        vectors = self.pooled(self.encoder(self.pooled_token))
+        if self._windows:
+            shape = self.op("Concat", shape, self.constant([self.config.hidden_size], np.int64), axis=0)
+            counted = self.cast(self.largest(mask), "bool")  # windows that a text has
+            vectors = self.combined(self.op("Reshape", vectors, shape), counted, self._windows)
+        logits = self._classifier(vectors)
+        return self.op("Reshape", logits, shape) if self.task == "multiple_choice" else logits
 
-    def _classifier(self, vectors: str, head: HeadConfig) -> str:
-        if HIDDEN_LAYER[0] in self._opened:
+    def _classifier(self, vectors: str) -> str:
+        if HIDDEN_LAYER[0] in self._opened.weights:
+            head = self._opened.head
             choice = self.config.choice_act if head.architecture == "BertForMultipleChoice" else None
             activation = head.hidden_act or choice or self.config.classifier_act or "gelu_erf"
             vectors = self.dense(vectors, HIDDEN_LAYER[0].rpartition("/")[0], activation)
@@ -323,11 +351,6 @@ class EncoderGraph(Graph):
             for number, name in enumerate(("start_logits", "end_logits"))
         }
 
-    def vectors(self) -> dict[str, str]:
-        """sequence_output [B, S, H] and pooled_output [B, H]."""
-        x = self.encoder()
-        return {"pooled_output": self.pooled(self.pooled_token(x)), "sequence_output": x}
-
     def pooled_vectors(self, pooling: str, skipped: str) -> str:
         """[B, H]: a vector for each row, see `layers.sentence_vectors`. skipped: int32 [1], a name."""
         skipped, mask = self.cast(skipped, "int64"), self.inputs[1]
@@ -336,14 +359,22 @@ class EncoderGraph(Graph):
             return self.op("Squeeze", x, self.constant([1], np.int64))
         x = self.encoder()
         counted = self.op("GreaterOrEqual", self.range(self.size(mask, 1)), skipped)
-        counted = self.op("And", self.cast(mask, "bool"), counted)  # [B, S]
-        if pooling == "max":
-            x = self.where(self.axis(counted, 2), x, LOWEST)
-            return self.op("ReduceMax", x, self.constant([1], np.int64), keepdims=0)
-        counted = self.cast(counted, "float32")
-        total = self.op("ReduceSum", counted, self.constant([1], np.int64))
-        mean = self.op("Squeeze", self.op("MatMul", self.axis(counted, 1), x), self.constant([1], np.int64))
-        return self.op("Div", mean, self.op("Max", total, self.constant(1, np.float32)))
+        return self.combined(x, self.op("And", self.cast(mask, "bool"), counted), pooling)
+
+    def combined(self, x: str, counted: str, kind: str) -> str:
+        """[B, H] of x [B, S, H]: of those that are counted, bool [B, S], the "max", the "mean", or that with weights by
+        a learned vector, see `layers.WindowPooling`."""
+        one = self.constant([1], np.int64)
+        if kind == "max":
+            return self.op("ReduceMax", self.where(self.axis(counted, 2), x, LOWEST), one, keepdims=0)
+        if kind == "attention":
+            scores = self.op("MatMul", x, self.weight("window_pooling/scores"))
+            weights = self.op("Softmax", self.where(counted, scores, LOWEST), axis=-1)
+        else:
+            weights = self.cast(counted, "float32")
+            total = self.op("ReduceSum", weights, one)
+            weights = self.op("Div", weights, self.op("Max", total, self.constant(1, np.float32)))
+        return self.op("Squeeze", self.op("MatMul", self.axis(weights, 1), x), one)
 
     def masked_lm(self, positions: str) -> str:
         """Logits [B, P, V] of the tokens at positions [B, P]."""

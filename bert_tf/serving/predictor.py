@@ -8,22 +8,23 @@ import numpy as np
 
 from bert_tf.data import token_rows
 from bert_tf.data.token_rows import TokenRows
-from bert_tf.store.open import OpenedModel, open_model
+from bert_tf.store.head_config import OUTPUT_LAYER
+from bert_tf.store.open import OpenedModel, description_of, onnx_file, open_answerer
 from bert_tf.system.checks import check_integer, check_list, missing_packages, true_or_false
 from bert_tf.system.messages import naming_flag, progress_bar, warn_once
 from bert_tf.system.workers import has_gpu, mapped_in_order
 from bert_tf.tasks import rows as task_rows
 from bert_tf.tasks.classification import metrics as classification_metrics
-from bert_tf.tasks.classification.data import task_of, trained_on_pairs
 from bert_tf.tasks.rows import InputExample, Task
 from bert_tf.tasks.table import check_task, choose_max_seq_length
 
 _SECONDS_WITHOUT_PROGRESS = 5
+_ROWS_OF_AN_EXPORT = 32  # at once
 
 
 RUNTIMES = ("onnxruntime", "tensorflow")
 DTYPES = ("float32", "int8", "bfloat16")  # the first two of ONNX Runtime, the others of TensorFlow
-OPTIONS = ("runtime", "dtype", "threads", "trust")  # of all answerers, see `Predictor`
+OPTIONS = ("batch_size", "runtime", "dtype", "threads", "trust")  # of all answerers, see `Predictor`
 
 
 class Answerer:
@@ -35,17 +36,20 @@ class Answerer:
 
     Attributes:
       path: what was opened: of a directory of versions the newest.
-      export: the `loaded_export.Export` of a SavedModel, else None; then tokenizer, files and runtime are not None.
-      runtime: what computes: an `OnnxModel`, an `OpenedOnnxModel` or a `KerasModel`.
+      description: of an export the content of export.json, else empty.
+      export: of a SavedModel what `safe_graph.load_export` loads, else None; then tokenizer and runtime are not None.
+      runtime: what computes: an `OnnxModel` or a `KerasModel`.
       model: the Keras model, if that computes, else None.
+      num_outputs: of a classifier.
 
     Args:
-      path, batch_size, runtime, dtype, threads, trust: see `Predictor`.
-      pooling: see `OpenedOnnxModel`.
+      path, batch_size, max_seq_length, runtime, dtype, threads, trust: see `Predictor`.
+      pooling: see `onnx_runtime.model_of`.
     """
 
     tasks: tuple[str, ...]
     action: str
+    rows_of_item = 1  # that the model computes, about
     shows_progress: bool | None = None  # None: if it takes long
     # Warns about given texts, once in a process, whatever model they are given to.
     warn = staticmethod(functools.partial(warn_once, "given texts"))
@@ -53,8 +57,9 @@ class Answerer:
     def __init__(
         self,
         path: str | OpenedModel,
-        batch_size: int,
         *,
+        max_seq_length: int | None = None,
+        batch_size: int | None = None,
         runtime: str | None = None,
         dtype: str | None = None,
         threads: int | None = None,
@@ -62,45 +67,49 @@ class Answerer:
         pooling: str | None = None,
     ):
         true_or_false(trust=trust)
-        opened = path if isinstance(path, OpenedModel) else open_model(path, or_export=True)
-        self.path, self.batch_size = opened.path, batch_size
-        self.export = self.tokenizer = self.files = self.runtime = self.model = None
-        if opened.export and (runtime or dtype):
-            raise ValueError(f"runtime={runtime}, dtype={dtype}: what an export computes is decided when it is written")
+        opened = path if isinstance(path, OpenedModel) else open_answerer(path)
+        self.path = opened.path
+        self.description = description_of(self.path) if opened.export else {}
+        self.export = self.tokenizer = self.runtime = self.model = None
         if opened.export:
-            if opened.is_onnx:
-                from bert_tf.serving.onnx_runtime import OnnxModel
-
-                self.runtime = OnnxModel(self.path, threads, pooling)
-            else:
-                from bert_tf.serving.loaded_export import Export
-
-                self.export = Export(self.path, trust)
-            task = (self.export or self.runtime).task
-            if task not in self.tasks:
+            if runtime or dtype:
+                how = "what an export computes is decided when it is written"
+                raise ValueError(f"runtime={runtime}, dtype={dtype}: {how}")
+            if (task := self.description["task"]) not in self.tasks:
                 raise ValueError(f"{self.path} is an export for {task}, not for {self.tasks[0]}")
-        if not self.export:
-            self.tokenizer, self.files = opened.make_tokenizer(), dataclasses.replace(opened, weights=None)
-        if not opened.export:
-            check_task(opened, self.tasks[0])
-            if _runtime_of(opened, runtime, dtype) == "onnxruntime":
-                from bert_tf.serving.onnx_runtime import OpenedOnnxModel
+            self.num_outputs = len(self.description["labels"]) or 1
+        if not opened.export or opened.is_onnx:
+            self.tokenizer = opened.make_tokenizer()
+            self.max_seq_length = choose_max_seq_length(opened, max_seq_length)
+        else:
+            self.max_seq_length = length = self.description["max_seq_length"]
+            if max_seq_length not in (None, length):
+                raise ValueError(f"max_seq_length={max_seq_length}: the export has a fixed length of {length}")
+        self.files = dataclasses.replace(opened, weights=None)
+        if opened.is_onnx:
+            from bert_tf.serving.onnx_runtime import open_file
 
-                arguments = {"dtype": dtype or "float32", "threads": threads, "pooling": pooling}
-                self.runtime = OpenedOnnxModel(opened, self.tasks[0], **arguments)
+            self.runtime = open_file(onnx_file(self.path), threads, pooling)
+        elif opened.export:
+            from bert_tf.serving.safe_graph import load_export
+
+            if "input_ids" in self.description["signatures"].get("serving_default", {}).get("inputs", ()):
+                raise ValueError(f"{self.path} takes token ids alone: open its model directory, or ask a server of it.")
+            self.export = load_export(self.path, trust)
+        else:
+            check_task(opened, self.tasks[0])
+            self.num_outputs = opened.weights.shapes.get(OUTPUT_LAYER, (0,))[0]
+            if _runtime_of(runtime, dtype) == "onnxruntime":
+                from bert_tf.serving.onnx_runtime import model_of
+
+                self.runtime = model_of(opened, self.tasks[0], dtype or "float32", threads, pooling)
             else:
                 from bert_tf.serving.keras_runtime import KerasModel
 
-                self.runtime = KerasModel(opened, self.tasks[0], dtype=dtype or "float32", pooling=pooling)
+                self.runtime = KerasModel(opened, self.tasks[0], dtype or "float32", pooling)
                 self.model = self.runtime.model
-
-    def length(self, given: int | None) -> int:
-        if not self.export:
-            return choose_max_seq_length(self.files, given)
-        length = self.export.description["max_seq_length"]
-        if given not in (None, length):
-            raise ValueError(f"max_seq_length={given}: the export has a fixed length of {length}")
-        return length
+        rows_at_once = self.runtime.rows_at_once if self.runtime else _ROWS_OF_AN_EXPORT
+        self.batch_size = rows_at_once // self.rows_of_item if batch_size is None else batch_size
 
     def _batches(self, lengths: Sequence[int]) -> Iterator[np.ndarray]:
         """Row numbers of each batch, rows of similar length together; a bar shows progress if it takes long."""
@@ -129,9 +138,12 @@ class Answerer:
     def exported(self, signature: str, lengths: Sequence[int], columns: dict[str, Sequence]) -> list[dict]:
         """The outputs of an export's signature for each row of its inputs: name -> array without the first axis. Those
         of similar lengths are computed together."""
+        import tensorflow as tf
+
         rows = [{} for _ in lengths]
         for chosen in self._batches(lengths):
-            outputs = self.export(signature, **{name: [of[row] for row in chosen] for name, of in columns.items()})
+            inputs = {name: tf.constant([of[row] for row in chosen], tf.string) for name, of in columns.items()}
+            outputs = {name: value.numpy() for name, value in self.export.signatures[signature](**inputs).items()}
             for position, row in enumerate(chosen):
                 rows[row] = {name: value[position] for name, value in outputs.items()}
         return rows
@@ -143,25 +155,20 @@ class Answerer:
         return found if is_list else found[0]
 
 
-def _runtime_of(opened: OpenedModel, given: str | None, dtype: str | None) -> str:
+def _runtime_of(given: str | None, dtype: str | None) -> str:
     """The runtime given, else ONNX Runtime if it is installed, on a CPU, for what it computes."""
-    if given not in (None, *RUNTIMES):
-        raise ValueError(f"runtime={given!r:.80} is not one of {', '.join(RUNTIMES)}")
-    if dtype not in (None, *DTYPES):
-        raise ValueError(f"dtype={dtype!r:.80} is not one of {', '.join(DTYPES)}")
-    cannot = None
-    if opened.head.window_pooling:
-        cannot = "the model reads long texts in windows"
-    elif dtype not in (None, "float32", "int8"):
-        cannot = f"dtype={dtype}"
-    elif missing := missing_packages("onnx"):
+    for name, value, known in (("runtime", given, RUNTIMES), ("dtype", dtype, DTYPES)):
+        if value not in (None, *known):
+            raise ValueError(f"{name}={value!r:.80} is not one of {', '.join(known)}")
+    cannot = "dtype=bfloat16" if dtype == "bfloat16" else ""
+    if missing := missing_packages("onnx"):
         cannot = f"{' and '.join(missing)} not installed"
     if given == "onnxruntime" and cannot:
         raise ValueError(f"runtime=onnxruntime: {cannot}")
     if given is None and (cannot or has_gpu()):
         given = "tensorflow"
     if given == "tensorflow" and dtype == "int8":
-        raise ValueError(f"dtype=int8 needs ONNX Runtime{f': {cannot}' if cannot else ''}")
+        raise ValueError(f"dtype=int8 needs ONNX Runtime: {cannot or 'runtime=tensorflow has no such kernels'}")
     return given or "onnxruntime"
 
 
@@ -194,13 +201,14 @@ class Predictor(Answerer):
         export_saved_model.py wrote (the directory of versions, or one of them).
       max_seq_length: longer texts lose their last tokens, or are read in windows if the model was trained to. Default:
         the length of training, if known, else the model's maximum.
-      batch_size: texts computed together.
       options:
+        batch_size: texts computed together, those of like length. Default: 8 by ONNX Runtime, so that a batch stays in
+          the caches of a processor; else 32.
         runtime: "onnxruntime", which computes without TensorFlow, or "tensorflow". Default: the first, where it is
           installed and there is no GPU.
         dtype: "float32"; "int8", twice as fast, for ONNX Runtime; or "bfloat16", for TensorFlow.
         threads: of ONNX Runtime for a batch. Default: one for each core that the process may use.
-        trust: load an export whatever its graph may do, see `loaded_export.Export`.
+        trust: load an export whatever its graph may do, see `safe_graph.load_export`.
 
     Attributes:
       labels: in the order of their ids; none for a regression.
@@ -212,22 +220,21 @@ class Predictor(Answerer):
     tasks = ("classification", "regression")
     action = "predict"
 
-    def __init__(self, path: str, *, max_seq_length: int | None = None, batch_size: int = 32, **options):
-        super().__init__(path, batch_size, **options)
-        self.max_seq_length = self.length(max_seq_length)
+    def __init__(self, path: str, *, max_seq_length: int | None = None, **options):
+        super().__init__(path, max_seq_length=max_seq_length, **options)
         if self.export:
-            labels = tuple(self.export.description["labels"])
-            regression = self.export.task == "regression"
-            outputs = self.export.description["signatures"]["serving_default"]["outputs"]
-            self.task = Task("", None if regression else labels, None, multi_label="holds" in outputs)
+            outputs = self.description["signatures"]["serving_default"]["outputs"]
+            labels = None if self.description["task"] == "regression" else tuple(self.description["labels"])
+            self.task = Task("", labels, None, multi_label="holds" in outputs)
             self._gives_probability = "probability" in outputs
-            self._pairs = self.export.description.get("pairs")  # whether it was trained on pairs, if that is known
+            self._pairs = self.description.get("pairs")  # whether it was trained on pairs, if that is known
         else:
-            self.task, head = task_of(self.runtime), self.files.head
+            head = self.files.head
+            self.task = Task.of_model(head, self.num_outputs)
             with naming_flag(self.path):
                 self._gives_probability = self.task.is_regression and head.gives_probability()
             self.windows = task_rows.windows_of_model(head, self.tokenizer, self.max_seq_length)
-            self._pairs = trained_on_pairs(self.path)
+            self._pairs = head.pairs
         self.labels = list(self.task.labels or ())
 
     def logits(self, texts: Sequence[str | tuple[str, str] | Mapping[str, str]]) -> np.ndarray:
@@ -251,11 +258,9 @@ class Predictor(Answerer):
     def _logits_by_export(self, examples: list[InputExample]) -> np.ndarray:
         """Logits [n, C] that give the same answers as the export's."""
         texts, pairs = [example.text_a for example in examples], [example.text_b or "" for example in examples]
-        signature, columns = "serving_default", {"text": texts}
-        takes_pairs = "text_pair" in self.export.description["signatures"]["serving_default"]["inputs"]
-        if takes_pairs or any(pairs):
-            columns["text_pair"] = pairs
-            signature = "serving_default" if takes_pairs else "serve_pairs"
+        takes_pairs = "text_pair" in self.description["signatures"]["serving_default"]["inputs"]
+        signature = "serve_pairs" if any(pairs) and not takes_pairs else "serving_default"
+        columns = {"text": texts, "text_pair": pairs} if takes_pairs or any(pairs) else {"text": texts}
         lengths = [len(text) + len(pair) for text, pair in zip(texts, pairs, strict=True)]
         outputs = self.exported(signature, lengths, columns)
         if self.task.is_regression and not self._gives_probability:

@@ -29,19 +29,17 @@ class QuestionAnswerer(Answerer):
     Args:
       path, options, errors: as for `Predictor`. The settings of training are read from question_answering.json, if
         present: whether there may be no answer, and the threshold for that.
-      batch_size: windows (for an export, questions) computed together.
       settings: fields of `WindowSettings` and `PredictionSettings`, e.g. doc_stride=64, max_answer_length=10.
     """
 
     tasks = ("squad",)
     action = "answer"
 
-    def __init__(self, path: str, *, batch_size: int = 32, **settings):
+    def __init__(self, path: str, **settings):
         options = {name: settings.pop(name) for name in OPTIONS if name in settings}
-        super().__init__(path, batch_size, **options)
+        super().__init__(path, **options)
         if not self.export:
-            chosen = answer_settings(self.files.directory, self.files.config, **settings)
-            chosen.windows.check_room(self.tokenizer)
+            chosen = answer_settings(self.files, self.tokenizer, **settings)
             self.windows, self.predictions = chosen.windows, chosen.predictions
         elif settings:
             raise ValueError(f"{path} is an export, whose settings are fixed: {', '.join(settings)}")
@@ -113,17 +111,13 @@ class ChoicePredictor(Answerer):
         # {"choice": 0, "text": "She walks in.", "probabilities": [0.97, 0.03]}
 
     Args:
-      path, trust, errors: as for `Predictor`; a model directory is one as run_swag.py leaves it.
+      path, options, errors: as for `Predictor`; a model directory is one as run_swag.py leaves it.
       max_seq_length: longer rows lose the last tokens of the longer of both. Default: as for `Predictor`.
-      batch_size: questions computed together, each with all its choices.
     """
 
     tasks = ("multiple_choice",)
     action = "choose"
-
-    def __init__(self, path: str, *, max_seq_length: int | None = None, batch_size: int = 8, **options):
-        super().__init__(path, batch_size, **options)
-        self.max_seq_length = self.length(max_seq_length)
+    rows_of_item = 4
 
     def predict(self, questions: Sequence[tuple]) -> list[dict]:
         """The best choice for each question.

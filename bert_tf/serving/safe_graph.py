@@ -28,9 +28,15 @@ import posixpath
 import re
 from collections.abc import Iterator, Sequence
 
+import tensorflow as tf
 from google.protobuf.message import DecodeError
 from tensorflow.core.framework import function_pb2, node_def_pb2, types_pb2
-from tensorflow.core.protobuf import config_pb2, meta_graph_pb2
+from tensorflow.core.protobuf import config_pb2, meta_graph_pb2, saved_model_pb2
+
+from bert_tf.store.open import GRAPH_FILE
+from bert_tf.system import storage
+from bert_tf.system.messages import abbreviated_list, escape_control_characters
+from bert_tf.system.text_files import naming_damaged, read_bytes
 
 # --- ops --------------------------------------------------------------------------------------------------------------
 # The ops that exports use, and the first version of TensorFlow Serving that has each.
@@ -212,3 +218,33 @@ def _foreign_objects(graph: meta_graph_pb2.MetaGraphDef) -> Iterator[tuple[str, 
     for asset in graph.asset_file_def:
         if posixpath.basename(asset.filename) != asset.filename or asset.filename in ("", ".", ".."):
             yield "assets", asset.filename
+
+
+# --- exports in Python ------------------------------------------------------------------------------------------------
+
+
+def load_export(directory: str, trust: bool = False):
+    """A SavedModel of export_saved_model.py: its `signatures` are functions of tensors by name.
+
+    trust: load it whatever ops it has; for exports of your own or of someone you trust like your own code.
+    """
+    import tensorflow_text  # noqa: F401  registers its ops
+
+    if not trust:
+        check_ops(directory)
+    files = f"{GRAPH_FILE} or what is in variables/"
+    with storage.literal_path(directory) as path, naming_damaged(posixpath.join(directory, files)):
+        return tf.saved_model.load(path)
+
+
+def check_ops(directory: str) -> None:
+    """Raises if a SavedModel can do more than compute."""
+    path = posixpath.join(directory, GRAPH_FILE)
+    with naming_damaged(path):
+        saved = saved_model_pb2.SavedModel.FromString(read_bytes(path))
+    if len(saved.meta_graphs) != 1 or not saved.meta_graphs[0].HasField("object_graph_def"):
+        raise ValueError(f"{path} is not an export of export_saved_model.py: it was not saved by TensorFlow 2.")
+    if foreign := disallowed_parts(saved.meta_graphs[0]):
+        names = escape_control_characters(abbreviated_list([name for names in foreign.values() for name in names]))
+        what = f"{' and '.join(foreign)} that no export has, and which may do anything: {names}"
+        raise ValueError(f"{path} has {what}. If you trust it like a program of your own, give trust=True.")

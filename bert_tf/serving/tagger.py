@@ -34,7 +34,6 @@ class Tagger(Answerer):
     Args:
       path, options, errors: as for `Predictor`; a model directory is one as run_ner.py leaves it, with its tags.
       max_seq_length: longer texts are tagged in windows of this many tokens. Default: as for `Predictor`.
-      batch_size: windows (for an export, texts) computed together.
 
     Attributes:
       labels: the tags in the order of their ids. scheme: "iob2", "bioes", or "plain" for tags that mark no entities.
@@ -43,11 +42,10 @@ class Tagger(Answerer):
     tasks = ("ner",)
     action = "tag"
 
-    def __init__(self, path: str, *, max_seq_length: int | None = None, batch_size: int = 32, **options):
-        super().__init__(path, batch_size, **options)
-        self.max_seq_length = self.length(max_seq_length)
+    def __init__(self, path: str, *, max_seq_length: int | None = None, **options):
+        super().__init__(path, max_seq_length=max_seq_length, **options)
         if self.export:
-            self.labels = standard_tags(self.export.description["labels"])
+            self.labels = standard_tags(self.description["labels"])
             self.scheme = ner_tags.scheme_of(self.labels)
             return
         self.labels = standard_tags(self.files.head.labels)

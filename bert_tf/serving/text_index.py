@@ -15,8 +15,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from bert_tf.store.description import SIMILARITIES
+from bert_tf.system import hub
 from bert_tf.system.checks import list_of_strings, target_directory
-from bert_tf.system.hub import path_of
 from bert_tf.system.messages import naming_flag
 from bert_tf.system.storage import write_file
 from bert_tf.system.text_files import exists, parse_json, read_bytes, read_text_lines
@@ -149,7 +149,7 @@ class TextIndex:
         Raises:
           FileNotFoundError, ValueError: there is no index, it is damaged, or another model made it; names the file.
         """
-        directory = path_of(directory)
+        directory = hub.local(directory, with_weights=False)
         texts_file = posixpath.join(directory, _TEXTS)
         with naming_flag(f"{directory} is not an index of texts, or damaged"):
             lines = enumerate(read_text_lines(texts_file), start=1)

@@ -224,9 +224,9 @@ def latest_checkpoint(output_dir: str) -> str | None:
 def checkpoints_among(names: Sequence[str], output_dir: str) -> list[str]:
     """The prefix of the checkpoint that the state file names, or, with a warning, of the newest one that is there, and
     those of older ones of the same run, the newest first. names: of all files there."""
-    newest, _ = checkpoint_state(output_dir)
     with_values = {name.partition(".data-")[0] for name in names if ".data-" in name}
     left = [posixpath.join(output_dir, name) for name in steps_among(names).values() if name in with_values]
+    newest, _ = checkpoint_state(output_dir)
     if newest and exists(newest + INDEX_SUFFIX) and data_files(newest):
         older = left[: left.index(newest)] if newest in left else []
         return [newest, *reversed(older)]

@@ -6,9 +6,7 @@ SentencePiece), and the casing in tokenizer_config.json. `open.open_model` reads
 """
 
 import dataclasses
-import functools
 import json
-import os
 import posixpath
 from collections.abc import Mapping
 from typing import Any
@@ -18,15 +16,16 @@ from absl import logging
 from bert_tf.families import BERT, FAMILIES, family_of, family_of_variables, is_encoder_variable
 from bert_tf.families.config import BertConfig, check_vocab_size
 from bert_tf.families.family import Family, config_of_shapes
-from bert_tf.store import variable_names
+from bert_tf.store import huggingface, variable_names
 from bert_tf.store.head_config import HEAD_CONFIG, HUGGINGFACE_CONFIG, NO_HEAD, SENTENCES_CONFIG, HeadConfig
 from bert_tf.store.tensor_files import Weights
 from bert_tf.system.checks import check_integer
 from bert_tf.system.hub import name_of
 from bert_tf.system.messages import is_first, naming_flag, warn_once
-from bert_tf.system.storage import is_remote, names_in, paths_beginning_with
+from bert_tf.system.storage import is_remote, names_in
 from bert_tf.system.text_files import (
     Folder,
+    anything_at,
     exists,
     list_folder,
     naming_file,
@@ -123,14 +122,9 @@ class ModelFiles:
         return tokenizer
 
 
-def read_model_files(path: str, config_file: str | None = None) -> ModelFiles:
+def read_model_files(path: str) -> ModelFiles:
     """`files_in` the folder of the weights at a path."""
-    return files_in(list_folder(path), config_file=config_file)
-
-
-@functools.cache
-def log_once(text: str) -> None:
-    logging.warning("%s", text)
+    return files_in(list_folder(path))
 
 
 def files_in(
@@ -182,7 +176,8 @@ def _fit(files: ModelFiles, weights: Weights, is_given: bool, is_checked: bool) 
     if beside is None:
         config.hidden_act = hints.get("hidden_act", config.hidden_act)
         assumed = f'{heads} attention heads, hidden_act "{config.hidden_act}", and dropout 0.1'
-        log_once(f"{files.directory} has no {config.file_name}: sizes are those of the weights, with {assumed}.")
+        text = f"{files.directory} has no {config.file_name}: sizes are those of the weights, with {assumed}."
+        warn_once("weights", text)
     name = files.config_file or "The configuration inferred from the weights"
     if is_checked or beside is None:
         if family is not files.family and any(map(is_encoder_variable, weights)):
@@ -193,7 +188,8 @@ def _fit(files: ModelFiles, weights: Weights, is_given: bool, is_checked: bool) 
         paths = files.config_file or "", weights.path
         named, version = ((match := released.search(path)) and match[1] for path in paths)
         if (named and version and named != version) or (version == "2" and config.hidden_dropout_prob):
-            log_once(f"{paths[0]} is not of version {version} of {title}, of which {paths[1]} is by its directory.")
+            text = f"{paths[0]} is not of version {version} of {title}, of which {paths[1]} is by its directory."
+            warn_once("weights", text)
 
 
 def find_config(folder: Folder) -> str | None:
@@ -231,8 +227,6 @@ def head_in(folder: Folder, config_file: str | None = None) -> HeadConfig:
         return HeadConfig.read(path)
     values = read_json(path)
     if _is_huggingface(path, values):
-        from bert_tf.store import huggingface
-
         # As in sentence-transformers, which writes the activation of a cross-encoder there, the file comes first.
         beside = read_json_if_there(posixpath.join(posixpath.dirname(path), SENTENCES_CONFIG)) or {}
         if beside.get("activation_fn"):
@@ -245,8 +239,6 @@ def read_config(path: str) -> BertConfig:
     """Reads a bert_config.json, or a config.json of Hugging Face."""
     values = read_json(path)
     if _is_huggingface(path, values):
-        from bert_tf.store import huggingface
-
         return huggingface.read_config(values, path)
     return _CONFIG_CLASSES.get(posixpath.basename(path), BertConfig).from_json_file(path)
 
@@ -299,7 +291,7 @@ def check_other_vocabulary(vocab_file: str | None, files: ModelFiles) -> None:
 
 def check_weights(path: str | None, flag: str) -> None:
     """Raises if nothing exists at a local path of weights; without TensorFlow."""
-    if not path or is_remote(path) or os.path.exists(path) or paths_beginning_with(path + "."):
+    if not path or is_remote(path) or anything_at(path):
         return
     from bert_tf.system.released_models import hint
 
@@ -346,9 +338,6 @@ class SentenceSettings:
     def __post_init__(self):
         check_pooling(self.pooling)
 
-    def length_for(self, config: BertConfig) -> int | None:
-        return self.max_seq_length and min(self.max_seq_length, config.max_length)
-
     def size_for(self, config: BertConfig) -> int:
         return min(self.truncate_dim or config.hidden_size, config.hidden_size)
 
@@ -386,14 +375,12 @@ def read_settings(directory: str) -> SentenceSettings:
         for step in read_json(path, list):
             name, folder = step["type"].rpartition(".")[2], step["path"]
             if name not in _STEPS[len(folders) :][:1] or folder.startswith("/") or ".." in folder.split("/"):
-                raise ValueError(
-                    f"{path}: {step!r:.200} is not the next of {', '.join(_STEPS)} in a folder below this one"
-                )
+                steps = f"{', '.join(_STEPS)} in a folder below this one"
+                raise ValueError(f"{path}: {step!r:.200} is not the next of {steps}")
             folders[name] = posixpath.join(directory, folder) if folder else directory
-        places = (folders[_ENCODER], _ENCODER_SETTINGS), (folders[_POOLING], _POOLING_SETTINGS)
-        encoder, pooling, prompting = (
-            read_json_if_there(posixpath.join(*place)) or {} for place in (*places, (directory, SENTENCES_CONFIG))
-        )
+        places = [(folders[_ENCODER], _ENCODER_SETTINGS), (folders[_POOLING], _POOLING_SETTINGS)]
+        places = [posixpath.join(*place) for place in (*places, (directory, SENTENCES_CONFIG))]
+        encoder, pooling, prompting = (read_json_if_there(place) or {} for place in places)
         kinds = pooling.get("pooling_mode")
         if kinds is None:
             kinds = [_KEYS.get(key, key) for key, value in pooling.items() if key.startswith("pooling_mode_") and value]

@@ -115,12 +115,8 @@ def config_values(config: BertConfig, weights: Weights, head: HeadConfig) -> dic
     values |= {key: getattr(config, key) for key in family.carried if hasattr(config, key)}
     values |= {"model_type": config.model_type, "pad_token_id": getattr(config, "pad_token_id", 0), **family.written}
     values["architectures"] = [family.class_prefix + architecture.removeprefix(_CLASSES)]
-    if head.problem_type:
-        values["problem_type"] = head.problem_type
-    if head.untrained:
-        values["untrained"] = list(head.untrained)
-    if head.pairs is not None:
-        values["pairs"] = head.pairs
+    kept = {"problem_type": head.problem_type, "untrained": list(head.untrained) or None, "pairs": head.pairs}
+    values |= {key: value for key, value in kept.items() if value is not None}
     if activation := _ACTIVATIONS_OF_PAIRS.get(head.activation or "", head.activation):
         values["sentence_transformers"] = {"activation_fn": activation}
     labels = head.labels

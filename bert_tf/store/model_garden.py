@@ -139,26 +139,17 @@ def _read_variables(reader, path: str) -> list[_Variable]:
         for number, node in enumerate(nodes)
         if node.slot_variables or any(child.local_name in _OPTIMIZER_EDGES for child in node.children)
     }
-    parents: dict[int, list[tuple[int, str]]] = {0: []} if nodes else {}
-    queue = list(parents)
+    edges: dict[int, set[str]] = {0: set()} if nodes else {}
+    queue = list(edges)  # a node comes again when more edges lead to it
     for number in queue:
         for child in nodes[number].children:
-            if child.node_id not in optimizers:
-                if child.node_id not in parents:
-                    parents[child.node_id] = []
-                    queue.append(child.node_id)
-                parents[child.node_id].append((number, child.local_name))
-
-    def edges_to(number: int) -> set[str]:
-        edges, above = set(), [number]
-        for node in above:
-            edges |= {edge for _, edge in parents[node]}
-            above += {parent for parent, _ in parents[node]}.difference(above)
-        return edges
-
+            known, leading = edges.get(child.node_id, set()), edges[number] | {child.local_name}
+            if child.node_id not in optimizers and not leading <= known:
+                edges[child.node_id] = known | leading
+                queue.append(child.node_id)
     return [
-        _Variable(attribute.full_name, attribute.checkpoint_key, edges_to(number))
-        for number in sorted(parents)
+        _Variable(attribute.full_name, attribute.checkpoint_key, edges[number])
+        for number in sorted(edges)
         for attribute in nodes[number].attributes
         if attribute.name == _VALUE
     ]

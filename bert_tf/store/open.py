@@ -11,27 +11,25 @@ import contextlib
 import dataclasses
 import itertools
 import posixpath
-from typing import Any
 
 from bert_tf.families import family_of, family_of_variables
 from bert_tf.families.family import Family
-from bert_tf.store import variable_names
+from bert_tf.store import bundle, huggingface, variable_names
 from bert_tf.store.description import (
     CONFIG_FILES,
     ModelFiles,
     check_other_vocabulary,
     files_in,
     find_config,
-    log_once,
     read_config,
-    read_head,
     read_settings,
 )
 from bert_tf.store.tensor_files import Weights, open_safetensors
-from bert_tf.system.hub import path_of
-from bert_tf.system.messages import abbreviated_list, naming_flag
-from bert_tf.system.storage import is_remote, names_in, paths_beginning_with
-from bert_tf.system.text_files import Folder, list_folder, read_json
+from bert_tf.system import hub
+from bert_tf.system.messages import abbreviated_list, naming_flag, warn_once
+from bert_tf.system.storage import is_remote, names_in
+from bert_tf.system.text_files import Folder, anything_at, directory_of, list_folder, read_json
+from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.text.tokenizer_files import read_casing, resolve_casing
 
 # How the names of files other than TensorFlow's checkpoints end.
@@ -47,20 +45,12 @@ class Format:
 
     name, help: of --format. looked_for: what a directory must have one of.
     file_name: of the weights in a directory that is written; None: the format is only read.
-    takes_prefix: a target may be a prefix such as out/bert_model.ckpt, not only a directory.
-    holds_optimizer: can store Adam moments and the step.
-    holds_variants: can record that a model is causal or reads windows; in other formats it would be read as BERT.
-    knows_exact_gelu: the format's own programs have hidden_act "gelu_erf".
     """
 
     name: str
     help: str
     looked_for: tuple[str, ...]
     file_name: str | None = None
-    takes_prefix: bool = False
-    holds_optimizer: bool = False
-    holds_variants: bool = False
-    knows_exact_gelu: bool = True
 
 
 BERT_TF = Format(
@@ -68,8 +58,6 @@ BERT_TF = Format(
     help="safetensors under the original's names.",
     looked_for=("bert_model.safetensors",),
     file_name="bert_model.safetensors",
-    holds_optimizer=True,
-    holds_variants=True,
 )
 HUGGINGFACE = Format(
     name="huggingface",
@@ -87,9 +75,6 @@ TF1 = Format(
     help="the format of the original's scripts.",
     looked_for=("bert_model.ckpt.index",),
     file_name="bert_model.ckpt",
-    takes_prefix=True,
-    holds_optimizer=True,
-    knows_exact_gelu=False,
 )
 # By name, in the order in which a directory is searched.
 FORMATS = {format.name: format for format in (BERT_TF, HUGGINGFACE, MODEL_GARDEN, TF1)}
@@ -102,14 +87,12 @@ def find_weights(folder: Folder, path: str) -> tuple[Format, str]:
         names = [name for name in (*BERT_TF.looked_for, *HUGGINGFACE.looked_for) if name in folder.names]
         file = posixpath.join(path, names[0]) if names else None
     else:
-        file = path if path.endswith(_ENDINGS) and folder.is_there else None
+        file = path if path.endswith(_ENDINGS) and posixpath.basename(path) in folder.names else None
     if file:
         is_ours = posixpath.basename(file) == BERT_TF.file_name
         if not is_ours and file == path and file.endswith(".safetensors"):
             is_ours = open_safetensors(file)[1].get("format") == BERT_TF.name
         return (BERT_TF if is_ours else HUGGINGFACE), file
-    from bert_tf.store import bundle  # other formats don't need it
-
     prefix = bundle.find_bundle(path, folder, TF1.file_name or "")
     if prefix:
         return (MODEL_GARDEN if bundle.CheckpointReader(prefix).has_tensor(bundle.OBJECT_GRAPH) else TF1), prefix
@@ -151,16 +134,12 @@ def _open_in(folder: Folder, path: str, merge: bool = True) -> Weights:
     if format is BERT_TF:
         weights = open_ours(file)
     elif format is HUGGINGFACE:
-        from bert_tf.store import huggingface
-
         weights = huggingface.open_file(file)
     elif format is MODEL_GARDEN:
         from bert_tf.store import model_garden
 
         weights = model_garden.open_checkpoint(file)
     else:
-        from bert_tf.store import bundle
-
         weights = bundle.open_checkpoint(file)
     if merge and any(map(variable_names.is_adapter, weights.shapes)):
         weights = variable_names.merged(weights)
@@ -186,7 +165,7 @@ class OpenedModel(ModelFiles):
     path: the local one that was opened: a folder, a file of weights, or the prefix of a checkpoint; "" if the model
       begins with random weights.
     weights: a mapping that reads a tensor on each access, see `Weights`; None if the model was opened without.
-    export: the folder of a SavedModel or ONNX export, see `open_model`. Of a SavedModel nothing else is known.
+    export: the folder of a SavedModel or ONNX export, see `open_answerer`. Of a SavedModel nothing else is known.
     """
 
     path: str = ""
@@ -209,9 +188,6 @@ def open_model(
     part: str | None = None,
     config_file: str | None = None,
     with_weights: bool = True,
-    for_vectors: bool = False,
-    or_export: bool = False,
-    is_checked: bool = True,
 ) -> OpenedModel:
     """Opens a model, whose configuration is checked against the names and shapes of its weights.
 
@@ -223,29 +199,16 @@ def open_model(
       part: which of the models that are trained together, if the family has any, see `Family.parts`.
       config_file: a configuration to use instead of the one there.
       with_weights: False: they are neither fetched nor opened, unless nothing else says the family.
-      for_vectors: also `sentences`; a folder of sentence-transformers may have its encoder in another one, which is
-        then opened.
-      or_export: an export there, the newest version in the folder, is taken instead of weights.
-      is_checked: False: weights and configuration may differ, as where training begins with a part of a model.
 
     Raises:
       FileNotFoundError: there is nothing.
       ValueError: files are damaged, contradict each other, or are of a family that is not known here.
     """
-    path = path_of(path, read_head, with_weights)
-    folder, sentences = list_folder(path), None
-    if for_vectors:
-        sentences = read_settings(folder.path)
-        if sentences.described and sentences.directory != path:
-            path, folder = sentences.directory, list_folder(sentences.directory)
+    path = hub.local(path, with_weights=with_weights)
+    folder = list_folder(path)
     opened = OpenedModel(folder.path, path=path)
-    if or_export and path == folder.path and (export := find_export(folder)):
-        opened.path = opened.export = opened.directory = export.path
-        if not opened.is_onnx:
-            return dataclasses.replace(opened, sentences=sentences)
-        folder, config_file, with_weights = export, None, False
-    elif with_weights or (not config_file and CONFIG_FILES.isdisjoint(folder.names)):  # their names say the family
-        if not (with_weights or folder.is_there or paths_beginning_with(f"{path}.")):
+    if with_weights or (not config_file and CONFIG_FILES.isdisjoint(folder.names)):  # their names say the family
+        if not (with_weights or anything_at(path)):
             from bert_tf.system.released_models import hint
 
             raise FileNotFoundError(f"{path} does not exist.{hint(path)}")
@@ -253,18 +216,49 @@ def open_model(
             opened.weights = _open_in(folder, path)
         if with_weights and part in family_of_variables(opened.weights).parts:
             opened.weights = _part_of(opened.weights, part)
-    if opened.export and for_vectors:
-        sentences = read_settings(folder.path)
     weights = opened.weights if with_weights else None
-    files = files_in(folder, weights, config_file, is_checked, opened.family)
-    described: dict[str, Any] = {**vars(files), "sentences": sentences}
-    return dataclasses.replace(opened, **described)
+    return dataclasses.replace(opened, **vars(files_in(folder, weights, config_file, family=opened.family)))
 
 
-def open_local(path: str, *, is_checked: bool = True) -> OpenedModel:
-    """`open_model` of a local path, where no name on the hub is meant."""
+def open_answerer(path) -> OpenedModel:
+    """`open_model`, or the newest version of an export in a folder, which is taken instead of weights."""
+    folder = list_folder(path := hub.local(path))
+    export = find_export(folder) if path == folder.path else None
+    if not export:
+        return open_model(path)
+    opened = OpenedModel(export.path, path=export.path, export=export.path)
+    return dataclasses.replace(opened, **vars(files_in(export))) if opened.is_onnx else opened
+
+
+def open_encoder(path, *, or_export: bool = False) -> OpenedModel:
+    """`open_model` or `open_answerer`, with `sentences`; a folder of sentence-transformers may have its encoder in
+    another one, which is then opened."""
+    sentences = read_settings(directory_of(path := hub.local(path)))
+    path = sentences.directory if sentences.described else path
+    opened = open_answerer(path) if or_export else open_model(path)
+    opened.sentences = read_settings(opened.directory) if opened.is_onnx else sentences
+    return opened
+
+
+def open_local(path: str, *, is_checked: bool) -> OpenedModel:
+    """`open_model` of a local path, where no name on the hub is meant.
+
+    is_checked: False: weights and configuration may differ, as where training begins with a part of a model.
+    """
     weights = _open_in(folder := list_folder(path), path)
     return OpenedModel(**vars(files_in(folder, weights, None, is_checked)), path=path, weights=weights)
+
+
+def read_tokenizer(path: str) -> Tokenizer:
+    """The tokenizer of a model directory (or of weights in it), of the kind that its family has.
+
+        tokenizer = read_tokenizer("roberta-base")
+        model(tokenizer(["one", "two words"]))  # arrays of input_ids, input_mask, segment_ids
+
+    Raises:
+      FileNotFoundError, ValueError: there is no model, or no vocabulary that fits it.
+    """
+    return open_model(path, with_weights=False).make_tokenizer()
 
 
 def _part_of(weights: Weights, part: str) -> Weights:
@@ -291,20 +285,16 @@ def open_for_script(
 ) -> OpenedModel:
     """The model of a script, with configuration, vocabulary and casing by its flags of these names.
 
-    path: of the weights; None: it begins with random ones. flag: that names them. is_checked: see `open_model`.
+    path: of the weights; None: it begins with random ones. flag: that names them. is_checked: see `open_local`.
     """
+    folder, weights = Folder("", ()), None
     if path:
         with naming_flag(flag):
             folder = list_folder(path)
             weights = _open_in(folder, path)
-        files = files_in(folder, weights, bert_config_file, is_checked)
-        opened = OpenedModel(**vars(files), path=path, weights=weights)
-    elif bert_config_file:
-        head = read_head(bert_config_file, bert_config_file)
-        opened = OpenedModel("", read_config(bert_config_file), bert_config_file, head=head)
-    else:
-        opened = OpenedModel("")
-    config, weights = opened.needed_config(), opened.weights
+    files = files_in(folder, weights, bert_config_file, is_checked)
+    opened = OpenedModel(**vars(files), path=path or "", weights=weights)
+    config = opened.needed_config()
     if weights is not None:
         # Weights trained with causal attention are to be used with it, which their shapes don't show.
         beside = find_config(list_folder(opened.directory)) if bert_config_file else None
@@ -314,7 +304,8 @@ def open_for_script(
                 f"next to {weights.path} {attention}."
             )
         if opened.family.parts.get("generator") in weights and "discriminator" not in weights.parts:
-            log_once(f"{weights.path} is the generator of an {config.title}: the authors fine-tune the discriminator.")
+            text = f"{weights.path} is the generator of an {config.title}: the authors fine-tune the discriminator."
+            warn_once("weights", text)
     check_other_vocabulary(vocab_file, opened)
     opened.vocab_file = vocab_file or opened.vocab_file
     if not opened.vocab_file:

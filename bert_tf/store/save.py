@@ -18,7 +18,7 @@ from bert_tf.store import bundle, card, huggingface, variable_names
 from bert_tf.store.card import card_of
 from bert_tf.store.description import ModelFiles, config_files, settings_files
 from bert_tf.store.head_config import HUGGINGFACE_CONFIG, HeadConfig
-from bert_tf.store.open import BERT_TF, FORMATS, HUGGINGFACE, Format, has_weights
+from bert_tf.store.open import BERT_TF, FORMATS, HUGGINGFACE, TF1, Format, has_weights
 from bert_tf.store.tensor_files import Weights, renamed, write_safetensors
 from bert_tf.system import storage
 from bert_tf.system.messages import abbreviated_list
@@ -51,10 +51,6 @@ def write_weights(path: str, format: Format, weights: Weights, config: BertConfi
     for name, text in texts.items():
         write_text_file(posixpath.join(posixpath.dirname(path), name), text)
     return names
-
-
-def write_description(directory: str, files: ModelFiles) -> None:
-    write_beside(directory, description_of(files))
 
 
 def write_beside(directory: str, description: Mapping[str, bytes]) -> None:
@@ -172,16 +168,16 @@ def check_writable(
     config = files.needed_config()
     _check_format(format, files)
     kind = FORMATS[format]
-    if with_optimizer and not kind.holds_optimizer:
+    if with_optimizer and kind not in (BERT_TF, TF1):
         raise ValueError(f"--with_optimizer: the {format} format can't store Adam moments and the step; use tf1.")
     if with_optimizer and "global_step" not in weights.shapes:
         raise ValueError(f"--with_optimizer: {weights.path} has no optimizer state (no global_step).")
     if kind is HUGGINGFACE:
         huggingface.names_there(weights, config, files.head)
     directory, name = target, kind.file_name or ""
-    if kind.takes_prefix and re.search(r"\.ckpt(-[^/]*)?$", target) and not is_folder(target):
+    if kind is TF1 and re.search(r"\.ckpt(-[^/]*)?$", target) and not is_folder(target):
         directory, name = posixpath.dirname(target) or ".", posixpath.basename(target)
-    elif kind.takes_prefix and with_optimizer:
+    elif kind is TF1 and with_optimizer:
         # A run of the original resumes from the newest model.ckpt-<step> that the state file names.
         name = f"model.ckpt-{int(weights['global_step'])}"
     return directory, name, _check_target(directory, name, weights.path, overwrite)
@@ -201,7 +197,7 @@ def _check_format(format: str, files: ModelFiles) -> None:
     if format not in formats:
         raise ValueError(f"format={format}: {config.title} has no such format; it has {', '.join(formats)}.")
     variant = "has causal attention (attention=causal)" if config.is_causal else files.head.variant
-    if variant and not FORMATS[format].holds_variants:
+    if variant and format != "bert_tf":
         raise ValueError(f"format={format}: this model {variant}, which only the format bert_tf can record.")
     if format == "tf1" and config.layer_norm_eps != _THEIR_LAYER_NORM_EPS:
         message = "format=%s: layer_norm_eps is %g; programs for this format compute with %g, and their outputs differ."

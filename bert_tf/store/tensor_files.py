@@ -4,15 +4,15 @@
 at a time and only on request, so that a large model is never in memory twice.
 """
 
-import contextlib
 import dataclasses
 import json
 import math
+import mmap
 import os
 import posixpath
 import re
 import tempfile
-from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import google_crc32c
@@ -53,8 +53,12 @@ class Weights(Mapping[str, np.ndarray]):
 
     def read_finite(self, name: str) -> np.ndarray:
         value = self.reader(name)
-        if not np.isfinite(value).all():
-            raise ValueError(f"{self.path}: {name} has NaN or infinite values.")
+        mapped = _mapped_file(value)
+        for block in blocks(value if value.flags.c_contiguous else value.T):
+            if not np.isfinite(block).all():
+                raise ValueError(f"{self.path}: {name} has NaN or infinite values.")
+            if mapped:
+                mapped.madvise(mmap.MADV_DONTNEED)  # what was only looked at doesn't count as memory of this process
         return value
 
     @property
@@ -96,6 +100,15 @@ def blocks(tensor: np.ndarray) -> Iterator[np.ndarray]:
         yield rows[start : start + count]
 
 
+def _mapped_file(tensor: np.ndarray) -> mmap.mmap | None:
+    """The file that an array lies in."""
+    base = tensor
+    while isinstance(base, np.ndarray):
+        base = base.base
+    base = base.obj if isinstance(base, memoryview) else base
+    return base if isinstance(base, mmap.mmap) else None
+
+
 def renamed(
     weights: Weights, names: Mapping[str, str], unused: Mapping[str, str], transposed: Collection[str] = ()
 ) -> Weights:
@@ -135,7 +148,9 @@ SHARD_INDEX_SUFFIX = ".index.json"
 
 _CODES = {"float32": "F32", "int64": "I64"}
 _CHECKSUMS = "crc32c"  # in the metadata: of names, shapes and other metadata, then of each tensor, by name
-_READ = {"F64", "F32", "F16", "BF16", "I64", "I32", "I16", "I8", "U8", "BOOL"}  # by NumPy
+# What NumPy reads; of BF16 the bits.
+_TYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2", "I64": "<i8", "I32": "<i4", "I16": "<i2", "I8": "i1"}
+_TYPES |= {"U8": "u1", "BOOL": "?"}
 
 
 def open_tensors(file: str) -> tuple[Shapes, Reader, bool]:
@@ -183,13 +198,16 @@ def _open_hdf5(local: str, path: str) -> tuple[Shapes, Reader, bool]:
 
 def open_safetensors(path: str) -> tuple[Shapes, dict[str, str], Reader]:
     """Shapes by name, the header's metadata (and `half_precision`), and a reader, of half precision as float32, which
-    compares the checksums that `write_safetensors` gives a file."""
+    compares the checksums that `write_safetensors` gives a file. Other tensors lie in the file, which is mapped."""
     local, folder = _local(path)
-    with _opened(local, path) as file:
-        shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118 (no mapping)
-        metadata = dict(file.metadata() or {})
-        types = {name: file.get_slice(name).get_dtype() for name in shapes}
-    if unread := sorted({*types.values()} - _READ):
+    try:
+        with safe_open(local, framework="np") as file:
+            shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
+            metadata = dict(file.metadata() or {})
+            types = {name: file.get_slice(name).get_dtype() for name in shapes}
+    except SafetensorError as error:
+        raise ValueError(f"{path} is not a complete safetensors file ({error}); download or copy it again.") from error
+    if unread := sorted({*types.values()} - _TYPES.keys()):
         raise ValueError(f"{path} has tensors of types that are not read here: {abbreviated_list(unread)}.")
     noted = re.findall("." * 8, metadata.pop(_CHECKSUMS, ""))
     noted = dict(zip(["", *sorted(shapes)], noted, strict=False))
@@ -201,20 +219,19 @@ def open_safetensors(path: str) -> tuple[Shapes, dict[str, str], Reader]:
             raise ValueError(f"{path} is damaged: {problem}. Copy it again; {advice}.")
 
     check("", _described(shapes, metadata))
-    if {"F16", "BF16"} & set(types.values()):
+    if not {"F16", "BF16"}.isdisjoint(types.values()):
         metadata["half_precision"] = "true"
 
     def read(name: str, _folder=folder) -> np.ndarray:
+        with open(local, "rb") as file:
+            start = 8 + int.from_bytes(file.read(8), "little")
+            begin, _ = json.loads(file.read(start - 8))[name]["data_offsets"]
+            content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)  # closed with the last array in it
+        values = np.frombuffer(content, _TYPES[types[name]], math.prod(shapes[name]), start + begin)
+        check(name, values)
         if types[name] == "BF16":
-            with open(local, "rb") as file:
-                size = int.from_bytes(file.read(8), "little")
-                begin, _ = json.loads(file.read(size))[name]["data_offsets"]
-            values = np.fromfile(local, "<u2", math.prod(shapes[name]), offset=8 + size + begin)
-            return (values.astype(np.uint32) << 16).view(np.float32).reshape(shapes[name])
-        with _opened(local, path) as file:
-            value = file.get_tensor(name)
-        check(name, value)
-        return value.astype(np.float32) if types[name] == "F16" else value
+            values = (values.astype(np.uint32) << 16).view(np.float32)
+        return (values.astype(np.float32) if types[name] == "F16" else values).reshape(shapes[name])
 
     return shapes, metadata, read
 
@@ -241,16 +258,6 @@ def _local(path: str) -> tuple[str, tempfile.TemporaryDirectory | None]:
     if wrong := wrong_checksum(local):
         raise ValueError(f"{path} is damaged: it has {wrong}. Remove it; with the model's name it is fetched again.")
     return local, folder
-
-
-@contextlib.contextmanager
-def _opened(local: str, path: str) -> Generator:
-    # Reopened for each tensor: the file is memory-mapped, and pages that were touched count until it is closed.
-    try:
-        with safe_open(local, framework="np") as file:
-            yield file
-    except SafetensorError as error:
-        raise ValueError(f"{path} is not a complete safetensors file ({error}); download or copy it again.") from error
 
 
 def write_safetensors(path: str, tensors: Mapping[str, np.ndarray], metadata: Mapping[str, str]) -> None:

@@ -1,4 +1,4 @@
-"""Checks of flags before TensorFlow is imported, of arguments, and of the families of models.
+"""Checks of flags before TensorFlow is imported, and of arguments.
 
 Only local paths are checked. Those of other file systems (gs://...) fail when they are opened.
 """
@@ -8,14 +8,13 @@ import json
 import math
 import numbers
 import os
-import pathlib
-import posixpath
 import tempfile
 from collections.abc import Iterable, Mapping
 
+from bert_tf.system import hub
 from bert_tf.system.messages import naming_flag, without_logging
 from bert_tf.system.storage import is_on_hub, is_remote
-from bert_tf.system.text_files import is_folder, list_files, read_json_if_there, size_of
+from bert_tf.system.text_files import is_folder, list_files, size_of
 
 
 def check_file(path: str | None, flag: str) -> None:
@@ -41,10 +40,8 @@ def check_input_files(patterns: str | None, flag: str) -> list[str]:
 
 def download_if_on_hub(path: str, flag: str) -> None:
     if path.startswith("hf://") or is_on_hub(path):
-        from bert_tf.system.hub import matching
-
         with naming_flag(flag):
-            matching(path)
+            hub.matching(path)
 
 
 # What each extra adds, `pip install 'bert-tf[EXTRA]'`, by the names that are imported.
@@ -200,22 +197,3 @@ def list_of_names(names, name: str) -> list[str]:
     if not names or len(set(names)) < len(names) or not all(isinstance(text, str) and text for text in names):
         raise ValueError(f"{name}={names!r:.200} must be different names, at least one")
     return names
-
-
-# --- families of models -----------------------------------------------------------------------------------------------
-
-# The families of models, by the names of their folders.
-_FOLDERS = pathlib.Path(__file__).parents[1].glob("families/*/__init__.py")
-MODEL_TYPES = sorted(path.parent.name.replace("_", "-") for path in _FOLDERS)
-
-
-def check_model_type(model_type: str, source: str = "config") -> None:
-    if model_type not in MODEL_TYPES:
-        known = f"the families of this project are {', '.join(MODEL_TYPES)}"
-        raise ValueError(f"{source}: model_type is {model_type!r:.80}; {known}.")
-
-
-def check_family(directory: str) -> None:
-    """`check_model_type` of a model's directory, if it has a config.json."""
-    config_file = posixpath.join(directory, "config.json")
-    check_model_type((read_json_if_there(config_file) or {}).get("model_type", "bert"), config_file)

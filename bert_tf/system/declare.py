@@ -53,9 +53,8 @@ class Declared:
     unset: it is None where it is not given, since what holds then depends on more, as the help says ("If unset,
       ..."). The default holds where nothing else is known.
     shown: whether the default is also the flag's; else the flag has none, and the help says what holds.
-    model_check: it is the path of a model, or several, or names on the hub, which local folders replace; this is the
-      `check` of `hub.local`.
-    model_file: of a file that a model has, too, so that its name may stand for it: folder -> path of the file.
+    is_model: it is the path of a model, or its name on the hub, which a local folder replaces.
+    model_file: it is a file that a model has, too, so that its name may stand for it: folder -> path of the file.
     may_change_on_resume: True: a resumed run is the same with another value. None: its remaining steps differ, which
       is a warning. False: the run can't go on with another value.
     on_card: True: the card of a trained model shows the value, also the default. None: it does so if the value is not
@@ -73,7 +72,7 @@ class Declared:
     check: Callable[[typing.Any, str], object] | None = None
     unset: bool = False
     shown: bool = True
-    model_check: Callable[[str], object] | None = None
+    is_model: bool = False
     model_file: Callable[[str], str] | None = None
     may_change_on_resume: bool | None = None
     on_card: bool | None = None
@@ -89,25 +88,21 @@ class Declared:
     def field(self):
         return dataclasses.field(default=None if self.unset else self.default, metadata={_KEY: self})
 
-    def check_value(self, name: str, value) -> None:
+    def check_value(self, flag: str, value) -> None:
         """Raises if a value is out of bounds, not finite, none of the choices, or does not pass `check`."""
         if self.choices and value not in self.choices:
-            raise ValueError(f"--{name}={value} must be one of {', '.join(filter(None, self.choices))}.")
+            raise ValueError(f"{flag}={value} must be one of {', '.join(filter(None, self.choices))}.")
         # Unset bounds are infinite, and not included, so that neither infinity nor NaN is within.
         is_number = isinstance(value, int | float)
         if is_number and not (self.least <= value <= self.most and self.above < value < self.below):
             shown = f"{value:g}" if isinstance(value, float) else value
-            raise ValueError(f"--{name}={shown} must be {self.bounds or 'a finite number'}.")
+            raise ValueError(f"{flag}={shown} must be {self.bounds or 'a finite number'}.")
         if self.check and not self.names_model(value):
-            self.check(value, f"--{name}")
+            self.check(value, flag)
 
     def names_model(self, value) -> bool:
-        """Whether a value is the name of a model on the hub, or has one."""
-        return bool(self.model_check) and any(map(hub.is_name, _paths_in(value)))
-
-
-def _paths_in(value: str | list[str] | None) -> list[str]:
-    return [value] if isinstance(value, str) else value or []
+        """Whether a value is the name of a model on the hub."""
+        return bool((self.is_model or self.model_file) and value) and hub.is_name(value)
 
 
 def setting(default, help: str, **declared) -> typing.Any:
@@ -115,6 +110,7 @@ def setting(default, help: str, **declared) -> typing.Any:
 
 
 changeable_setting = functools.partial(setting, may_change_on_resume=True)
+unset_setting = functools.partial(setting, unset=True, shown=False)
 
 
 def inherited_setting(kind: type, name: str, **changes: typing.Any) -> typing.Any:
@@ -153,16 +149,15 @@ def non_default_settings(settings, names: Collection[str]) -> list[str]:
 def check_values(settings) -> None:
     """Raises if a declaration does not allow a value. None is a setting that is not given."""
     for name, declared in declared_in(type(settings)).items():
-        value = getattr(settings, name)
-        if value is not None:
-            declared.check_value(_flag_name(name), value)
+        if (value := getattr(settings, name)) is not None:
+            declared.check_value(f"--{_flag_name(name)}", value)
 
 
 # --- flags -----------------------------------------------------------------------------------------------------------
 
 
-def define_flags(*kinds: type, without: Collection[str] = (), values: Flags = flags.FLAGS, **defaults) -> None:
-    """Defines a flag for each setting of some classes, `without` some, with other defaults for some."""
+def define_flags(*kinds: type, without: Collection[str] = (), values: Flags = flags.FLAGS, **defaults) -> Flags:
+    """Defines a flag for each setting of some classes, `without` some, with other defaults for some; returns all."""
     folder, program = os.path.split(getattr(sys.modules["__main__"], "__file__", None) or "")
     if folder.endswith(os.path.join("bert_tf", "cli")):
         name = program.removesuffix(".py")
@@ -173,6 +168,7 @@ def define_flags(*kinds: type, without: Collection[str] = (), values: Flags = fl
             if name not in without:
                 usual = None if declared.default is REQUIRED or not declared.shown else declared.default
                 _define_flag(_flag_name(name), types_of_values[name], declared, defaults.get(name, usual), values)
+    return values
 
 
 def parsed_flags(arguments: Sequence[str], *kinds: type) -> dict[str, object]:
@@ -224,21 +220,17 @@ def with_models(settings: Settings, check: Callable = check_values, begun: str |
     begun: the output_dir of a run that may go on.
     """
     check(settings)
-    declared = declared_in(type(settings))
-    named = [name for name, declaration in declared.items() if declaration.names_model(getattr(settings, name))]
-    if not named:
-        return settings
     folders = {}
-    for name in named:
-        value, flag, declaration = getattr(settings, name), f"--{_flag_name(name)}", declared[name]
-        with_weights = not declaration.model_file
-        local = [hub.local(path, flag, begun, None, with_weights, declaration.model_check) for path in _paths_in(value)]
-        if declaration.model_file:
-            with naming_flag(f"{flag}={value}"):
-                local = [*map(declaration.model_file, local)]
-        folders[name] = local[0] if isinstance(value, str) else local
-    settings = dataclasses.replace(settings, **folders)
-    check(settings)
+    for name, declared in declared_in(type(settings)).items():
+        if declared.names_model(value := getattr(settings, name)):
+            flag = f"--{_flag_name(name)}"
+            folders[name] = hub.local(value, flag, begun, with_weights=not declared.model_file)
+            if declared.model_file:
+                with naming_flag(f"{flag}={value}"):
+                    folders[name] = declared.model_file(folders[name])
+    if folders:
+        settings = dataclasses.replace(settings, **folders)
+        check(settings)
     return settings
 
 

@@ -2,23 +2,21 @@
 
 `huggingface_hub` fetches them, and is imported when a name is used: its cache, HF_HOME, HF_TOKEN, HF_HUB_OFFLINE and
 HF_ENDPOINT hold here. A name is replaced by the folder in that cache once, where a flag or an argument is read
-(`declare.settings_of`, `path_of`); all other code sees a local folder, whose path holds the commit.
+(`declare.settings_of`, `local`); all other code sees a local folder, whose path holds the commit.
 """
 
 import contextlib
 import difflib
-import fnmatch
 import functools
 import hashlib
-import itertools
 import json
 import os
+import pathlib
 import posixpath
 import re
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Generator, Iterable, Mapping
 
 from absl import logging
-from tqdm import tqdm
 
 from bert_tf.system.messages import abbreviated_list, escape_control_characters, naming_flag, without_logging
 from bert_tf.system.storage import HUB, PAGE, PAGES, PREFIX, gfile, names_in, sync
@@ -51,8 +49,6 @@ _WEIGHTS = (
     r"[^/]+\.ckpt(-\d+)?\.(index|data-\d+-of-\d+)",
 )  # fmt: skip
 _MOST_DESCRIPTIONS = 200  # files; a model has about ten
-_MOST_PAGES = 100  # of a list of files, 1,000 on each
-_MOST_COMPRESSED = 1 << 18  # bytes of an answer, which could be a thousand times as long
 _ETAG = re.compile(r"(W/)?[\w.:+\"=-]*")
 # Where the cache has a large file, which snapshots link to; its name is its checksum.
 _BLOB = re.compile(r".*/(?:model|dataset)s--[^/]+/blobs/([0-9a-f]{64})")
@@ -86,25 +82,31 @@ def with_hub_names(settings: Mapping[str, object]) -> dict[str, object]:
     return {name: name_of(value) if isinstance(value, str) else value for name, value in settings.items()}
 
 
-def path_of(path, check: Callable[[str], object] | None = None, with_weights: bool = True) -> str:
-    """A path as a string, or the local folder of a model that it names on the hub; without a check, no weights come."""
-    return local(os.fspath(path), with_weights=with_weights and bool(check), check=check)
+# The families of models, by the names of their folders.
+_FOLDERS = pathlib.Path(__file__).parents[1].glob("families/*/__init__.py")
+MODEL_TYPES = sorted(path.parent.name.replace("_", "-") for path in _FOLDERS)
+
+
+def check_model_type(model_type: str, source: str = "config") -> None:
+    if model_type not in MODEL_TYPES:
+        known = f"the families of this project are {', '.join(MODEL_TYPES)}"
+        raise ValueError(f"{source}: model_type is {model_type!r:.80}; {known}.")
 
 
 def local(
-    path: str,
+    path,
     flag: str = "",
     output_dir: str | None = None,
     cache_dir: str | None = None,
     with_weights: bool = True,
-    check: Callable[[str], object] | None = None,
 ) -> str:
-    """A path as it is, or for the name of a model the local folder with its files, fetched unless the cache has them.
+    """A path as a string, or for the name of a model the local folder with its files, fetched unless the cache has
+    them: first the configuration, which says the family.
 
     flag: that gave the path. output_dir: of a run; the commit of this model that it began with is taken, unless the
-      name has a revision. check: gets the folder when only configurations are there, and raises for other families.
+      name has a revision.
     """
-    if not is_name(path):
+    if not is_name(path := os.fspath(path)):
         return path
     start = f"{flag}={path}" if flag else path
     match = NAME.fullmatch(full_name(path.removeprefix(PREFIX).removeprefix(PAGE)))
@@ -121,10 +123,9 @@ def local(
         described = [file for file in listed if _DESCRIPTION.fullmatch(file)]
         if len(described) > _MOST_DESCRIPTIONS:
             raise ValueError(f"{start} has {len(described):,} configurations and vocabularies: it is not one model.")
-        if check:
-            folder = _fetch(repo, listed, filter(_CONFIGURATION.fullmatch, described), is_silent=True)
-            with naming_flag(start), without_logging():
-                check(folder)
+        folder = _fetch(repo, listed, filter(_CONFIGURATION.fullmatch, described), is_silent=True)
+        with naming_flag(start):
+            _check_family(os.path.join(folder, "config.json"))
         if with_weights:
             kinds = ([file for file in listed if re.fullmatch(pattern, file)] for pattern in _WEIGHTS)
             if not (weights := next(filter(None, kinds), None)):
@@ -134,15 +135,16 @@ def local(
         return _fetch(repo, listed, described)
 
 
-def _at_commit(kind: str, name: str, revision: str | None, cache_dir: str | None = None) -> dict:
-    from huggingface_hub import constants
-
-    commit = _commit(kind, name, revision, cache_dir)
-    return {"repo_type": kind, "repo_id": name, "revision": commit, "cache_dir": cache_dir or constants.HF_HUB_CACHE}
+def _check_family(config_file: str) -> None:
+    if os.path.exists(config_file):
+        with naming_flag(config_file), open(config_file, encoding="utf-8-sig") as file:
+            values = json.load(file)
+        if isinstance(values, dict):
+            check_model_type(values.get("model_type", "bert"), config_file)
 
 
 @functools.cache
-def _commit(kind: str, name: str, revision: str | None, cache_dir: str | None):
+def _at_commit(kind: str, name: str, revision: str | None, cache_dir: str | None = None) -> dict:
     from huggingface_hub import HfApi, constants, errors
 
     resolve = functools.partial(HfApi().resolve_revision, name, repo_type=kind, revision=revision, cache_dir=cache_dir)
@@ -158,7 +160,7 @@ def _commit(kind: str, name: str, revision: str | None, cache_dir: str | None):
         logging.warning("%s: %s; using the cache.", name, escape_control_characters(_first_line(error)))
     if not COMMIT.fullmatch(commit.resolved):
         raise OSError(f"the commit {commit.resolved!r:.80} is not a hash")
-    return commit
+    return {"repo_type": kind, "repo_id": name, "revision": commit, "cache_dir": cache_dir or constants.HF_HUB_CACHE}
 
 
 def _folder(repo: dict, *inner: str) -> str:
@@ -168,23 +170,14 @@ def _folder(repo: dict, *inner: str) -> str:
 def _list_files(repo: dict) -> dict[str, tuple[int, str]]:
     """The files of a commit, with their bytes and checksums: SHA-256 of large files, Git's of others, "" without a
     network. The list stays in the cache."""
-    from huggingface_hub import errors, get_cached_repo_tree
+    from huggingface_hub._tree_cache import read_tree_cache  # the public function leaves out SHA-256
 
-    commit = repo["revision"].resolved
     for _ in range(2):
-        try:
-            sizes = {file.path: file.size for file in get_cached_repo_tree(**repo)}
-            sums = {}  # which the function leaves out
-            with contextlib.suppress(FileNotFoundError), open(_folder(repo, "trees", f"{commit}.json"), "rb") as file:
-                noted = json.load(file)["files"].items()
-                sums = {path: record.get("lfs_sha256") or record["blob_id"] for path, record in noted}
-            return {path: (size, sums.get(path, "")) for path, size in sizes.items()}
-        except errors.CachedRepoTreeNotFoundError:  # it comes with any file
-            folder = _download(repo, [".gitattributes", "config.json"], is_silent=True)
-            _verify(repo, {})
+        if (noted := read_tree_cache(_folder(repo), repo["revision"].resolved)) is not None:
+            return {path: (file.size, file.lfs_sha256 or file.blob_id) for path, file in noted.items()}
+        folder = _download(repo, [".gitattributes", "config.json"], is_silent=True)  # the list comes with any file
     # Without a network: what another program has fetched.
-    walk = ((posixpath.relpath(at, folder), names) for at, _, names in os.walk(folder))
-    return {posixpath.normpath(posixpath.join(at, file)): (0, "") for at, names in walk for file in names}
+    return {str(path.relative_to(folder)): (0, "") for path in pathlib.Path(folder).rglob("*") if path.is_file()}
 
 
 def _fetch(repo: dict, listed: Mapping[str, tuple[int, str]], files: Iterable[str], is_silent: bool = False) -> str:
@@ -194,32 +187,19 @@ def _fetch(repo: dict, listed: Mapping[str, tuple[int, str]], files: Iterable[st
     folder, files = _folder(repo, "snapshots", repo["revision"].resolved), [*files]
     for file in files:
         _remove_damaged(os.path.join(folder, file), listed[file][1])
-    missing = {file: listed[file] for file in files if not os.path.exists(os.path.join(folder, file))}
+    missing = [file for file in files if not os.path.exists(os.path.join(folder, file))]
     if not missing:
         return folder
     if not is_silent:
         tell = logging.info if logging.level_info() else logging.warning  # nothing comes by surprise
         what = f"{repo['repo_id']}@{repo['revision']}, commit {repo['revision'].resolved}"
-        size = f"{sum(size for size, _ in missing.values()) / 1e6:,.1f} MB in {len(missing)} files"
+        size = f"{sum(listed[file][0] for file in missing) / 1e6:,.1f} MB in {len(missing)} files"
         tell("Downloading %s: %s from %s to %s.", what, size, constants.ENDPOINT, folder)
-    try:
-        _download(repo, [*missing], is_silent)
-    finally:
-        _verify(repo, missing)
+    _download(repo, missing, is_silent)
+    for file in missing:
+        if wrong := _remove_damaged(os.path.join(folder, file), listed[file][1]):
+            raise OSError(f"{file} arrived with {wrong}")
     return folder
-
-
-def _verify(repo: dict, files: Mapping[str, tuple[int, str]]) -> None:
-    """Removes files that are not as the hub announced them, and links that lead out of the folder of the model."""
-    root, folder = os.path.realpath(_folder(repo)), _folder(repo, "snapshots", repo["revision"].resolved)
-    roots = (f"{root}/", os.path.join(os.path.dirname(root), "blobs", ""))  # also of what models share
-    for path in (os.path.join(at, name) for at, *names in os.walk(folder) for name in itertools.chain(*names)):
-        if not os.path.realpath(path).startswith(roots):
-            os.remove(path)
-            raise OSError(f"{path} was a link out of the cache")
-    for name, (_, announced) in files.items():
-        if wrong := _remove_damaged(os.path.join(folder, name), announced):
-            raise OSError(f"{name} arrived with {wrong}")
 
 
 def _remove_damaged(path: str, announced: str) -> str:
@@ -279,38 +259,23 @@ def _noted_commit(name: str, output_dir: str) -> str | None:
 
 @contextlib.contextmanager
 def _guarding_downloads() -> Generator[None]:
-    """Raises for what huggingface_hub takes: an ETag that is a path to a file of the cache, files of another commit,
-    lists without an end, and answers that fill the memory when they are decompressed."""
+    """Raises for what huggingface_hub takes: an ETag that is a path to a file of the cache, and files of another
+    commit."""
     from huggingface_hub import get_session
-
-    pages = itertools.count(1)
-
-    def ask(request) -> None:
-        if request.url.path.startswith("/api/"):
-            request.headers["Accept-Encoding"] = "identity"
 
     def check_answer(answer) -> None:
         headers, path = answer.headers, answer.url.path
-        if "next" in answer.links and next(pages) > _MOST_PAGES:
-            raise OSError("its list of files has no end")
-        size = int(headers.get("Content-Length") or _MOST_COMPRESSED + 1)
-        if path.startswith("/api/") and headers.get("Content-Encoding") and size > _MOST_COMPRESSED:
-            raise OSError("its answer is compressed, and too large")
         commit = re.search(f"/resolve/({COMMIT.pattern})/", path)
-        if commit and headers.get("X-Repo-Commit", commit[1]) != commit[1]:
-            raise OSError(f"{path} came from another commit, {headers['X-Repo-Commit']!r:.80}")
-        for name in ("ETag", "X-Linked-Etag"):
-            if not _ETAG.fullmatch(headers.get(name, "")):
+        for name, allowed in {"ETag": _ETAG, "X-Linked-Etag": _ETAG, "X-Repo-Commit": commit and commit[1]}.items():
+            if allowed and name in headers and not re.fullmatch(allowed, headers[name]):
                 raise OSError(f"the {name} of {path} is {headers[name]!r:.80}")
 
-    hooks = get_session().event_hooks
-    hooks["request"].append(ask)
-    hooks["response"].append(check_answer)
+    hooks = get_session().event_hooks["response"]
+    hooks.append(check_answer)
     try:
         yield
     finally:
-        hooks["request"].remove(ask)
-        hooks["response"].remove(check_answer)
+        hooks.remove(check_answer)
 
 
 @contextlib.contextmanager
@@ -342,14 +307,10 @@ def _first_line(error: BaseException) -> str:
 
 def _download(repo: dict, files: list[str], is_silent: bool) -> str:
     from huggingface_hub import snapshot_download
+    from huggingface_hub.utils import disable_progress_bars
 
-    # pyrefly: ignore[no-matching-overload]  # it takes any bar that behaves like its own
-    return snapshot_download(**repo, allow_patterns=files, tqdm_class=_Silent if is_silent else None)
-
-
-class _Silent(tqdm):
-    def __init__(self, *args, **options):
-        super().__init__(*args, **options | {"disable": True})
+    with disable_progress_bars() if is_silent else contextlib.nullcontext():
+        return snapshot_download(**repo, allow_patterns=files)
 
 
 # --- files of data sets -----------------------------------------------------------------------------------------------
@@ -373,15 +334,9 @@ def matching(pattern: str) -> dict[str, str]:
     with _requesting(pattern, "data set"):
         repo = _at_commit("dataset", name, revision)
         listed = _list_files(repo)
-        if not (paths := _matches(file, [*listed])):
+        alike = (path for path in listed if pathlib.PurePosixPath("/", path).match(f"/{file}"))
+        if not (paths := [file] if file in listed else sorted(alike)):
             known = [path for path in listed if not path.startswith(".")]
             raise ValueError(f"{pattern}: no file matches; there are {abbreviated_list(known) or 'none'}")
         folder = _fetch(repo, listed, paths)
-    return {pattern[: parts.start(3)] + path: os.path.join(folder, path) for path in sorted(paths)}
-
-
-def _matches(file: str, names: list[str]) -> list[str]:
-    if file in names:
-        return [file]
-    parts, cut = file.split("/"), {name: name.split("/") for name in names}
-    return [name for name in names if len(cut[name]) == len(parts) and all(map(fnmatch.fnmatchcase, cut[name], parts))]
+    return {pattern[: parts.start(3)] + path: os.path.join(folder, path) for path in paths}

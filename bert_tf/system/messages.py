@@ -131,23 +131,17 @@ def announced(message: str, seconds: float = SLOW_SECONDS) -> Generator[None]:
 
 def without_notes() -> contextlib.AbstractContextManager:
     """Hides notes of TensorFlow's libraries that bypass its log, unless TF_CPP_MIN_LOG_LEVEL shows notes."""
-    if _notes_are_shown():
+    if os.environ.get("TF_CPP_MIN_LOG_LEVEL", "0") == "0":
         return contextlib.nullcontext()
     return without_lines(b"I0000 00:00:", b"before absl::InitializeLog() is called")  # log level, still without a date
 
 
 def hide_note_of_first_compilation() -> None:
     """Compiles a sum with XLA, which logs a note at the first compilation of a process only; takes 0.03 seconds."""
-    if _notes_are_shown():
-        return
     import tensorflow as tf
 
     with without_notes(), tf.device("CPU:0"):
         tf.function(lambda: tf.constant(1) + 1, jit_compile=True, autograph=False)()
-
-
-def _notes_are_shown() -> bool:
-    return os.environ.get("TF_CPP_MIN_LOG_LEVEL", "0") == "0"
 
 
 @contextlib.contextmanager

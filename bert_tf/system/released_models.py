@@ -15,7 +15,6 @@ import zipfile
 import zlib
 
 from bert_tf.system import hub
-from bert_tf.system.checks import check_family
 from bert_tf.system.messages import without_logging
 from bert_tf.system.storage import batch_fsync, names_in, private_folder, remove_left_behind
 
@@ -98,19 +97,19 @@ def download(name: str, cache_dir: str | None = None) -> str:
       OSError: it could not be downloaded or written; the message has the address. cache_dir/name does not exist then.
     """
     if name not in MODELS and isinstance(name, str) and hub.is_name(name):
-        return hub.local(name, cache_dir=cache_dir, check=check_family)
+        return hub.local(name, cache_dir=cache_dir)
     if name not in MODELS:
         raise ValueError(f"{name!r} is not the name of a released model; the names are {', '.join(MODELS)}.")
     return _unpacked(f"{ADDRESS}/{MODELS[name]}", cache_dir, name)
 
 
-def download_hub_module(address: str, cache_dir: str | None = None) -> str:
+def download_hub_module(address: str) -> str:
     """The directory of a module of TensorFlow Hub at an https:// address, downloaded unless it is in the cache.
 
     Hub addresses can give the module as a tar file. Kaggle's own pages can't.
     """
     name = f"tfhub/{hashlib.sha256(address.encode()).hexdigest()[:16]}"
-    return _unpacked(f"{address}{'&' if '?' in address else '?'}tf-hub-format=compressed", cache_dir, name)
+    return _unpacked(f"{address}{'&' if '?' in address else '?'}tf-hub-format=compressed", None, name)
 
 
 def _unpacked(address: str, cache_dir: str | None, name: str) -> str:

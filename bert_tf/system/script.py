@@ -9,7 +9,6 @@ import platform
 import re
 import select
 import signal
-import subprocess
 import sys
 import threading
 import traceback
@@ -80,16 +79,6 @@ def run(main) -> None:
     flags.FLAGS.set_gnu_getopt(True)  # a loose word does not end the flags
     with exit_quietly_on_broken_pipe():
         app.run(guarded, flags_parser=_parse)
-
-
-def ending_with_this() -> dict:
-    """Arguments of `subprocess.Popen`, with which a script ends when this process does, also if that is killed."""
-    return {"stdin": subprocess.PIPE, "env": {**os.environ, ENDS_WITH_STDIN: "1"}}
-
-
-def ending_of(returncode: int) -> str:
-    """How a script that failed ended, by its exit code; the system kills what takes too much memory."""
-    return "was killed, probably for memory" if returncode == -signal.SIGKILL else f"failed with exit code {returncode}"
 
 
 def _has_left(descriptor: int) -> bool:

@@ -130,9 +130,8 @@ def is_temporary_name(name: str) -> bool:
 def remove_temporary_files(paths: Sequence[str]) -> None:
     """Removes what a killed process left half-written of some files, which nobody else may write meanwhile."""
     for folder in {os.path.dirname(path) for path in paths}:
-        names = {os.path.basename(path) for path in paths if os.path.dirname(path) == folder}
-        for name in names_in(folder):
-            if is_temporary_name(name) and name[1:].rsplit(".", 2)[0] in names:
+        for name in filter(is_temporary_name, names_in(folder)):
+            if os.path.join(folder, name[1:].rsplit(".", 2)[0]) in paths:
                 gfile().remove(os.path.join(folder, name))
 
 
@@ -328,7 +327,7 @@ def link_or_copy(source: str, target: str) -> None:
 
 
 def load_arrays(path: str, names: Collection[str] = ()) -> dict[str, np.ndarray] | None:
-    """The arrays that `save_arrays` wrote; None if the file is not there, or, which is logged, is damaged or lacks one
+    """The arrays of a file of `arrays_as_bytes`; None if it is not there, or, which is logged, is damaged or lacks one
     of `names`: a flipped bit in the archive's directory can hide an array."""
     if not gfile().exists(path):
         return None
@@ -350,15 +349,7 @@ def arrays_as_bytes(arrays: Mapping[str, np.ndarray]) -> bytes:
     return content.getvalue()
 
 
-def save_arrays(path: str, arrays: Mapping[str, np.ndarray]) -> None:
-    write_file(path, arrays_as_bytes(arrays))
-
-
 # --- one run at a time ------------------------------------------------------------------------------------------------
-
-
-class LockedError(OSError):
-    """Another run holds the lock; the message names the flag and the file."""
 
 
 @contextlib.contextmanager
@@ -381,7 +372,7 @@ def locked(path: str, named: str) -> Generator[None]:
             lock.acquire(timeout=0)
         except filelock.Timeout:
             advice = "wait for its end, end it, or choose another place."
-            raise LockedError(f"{named} is in use by another run, which holds {path}: {advice}") from None
+            raise BlockingIOError(f"{named} is in use by another run, which holds {path}: {advice}") from None
         try:
             yield
         finally:

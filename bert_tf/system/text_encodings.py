@@ -49,9 +49,7 @@ def converted(path: str, encoding: str, errors: str, chunks: Iterable[bytes]) ->
     path: of the file, for messages. errors: "strict", or "replace": what is invalid becomes U+FFFD.
     """
     chunks = iter(chunks)
-    first = b""
-    while len(first) < FIRST_BYTES and (chunk := next(chunks, b"")):
-        first += chunk
+    first = next(chunks, b"")
     name = codecs.lookup(encoding).name
     wide = name in ("utf-16", "utf-16-le", "utf-16-be")
     chunks = itertools.chain([first], chunks)
@@ -63,7 +61,7 @@ def converted(path: str, encoding: str, errors: str, chunks: Iterable[bytes]) ->
         message = "%s: --encoding=%s gives characters that no text has side by side. It is probably %s: --encoding=%s."
         logging.warning(message, path, encoding, _TITLES[other], other)
     if name == "utf-16":  # without a byte order mark, Python would take the machine's order
-        name = _utf_16_of(first, 0) or name
+        name = utf_16_of(first, 0) or name
     decoder = codecs.getincrementaldecoder(name)(errors)
     done = newlines = 0
     for chunk, is_last in itertools.chain(zip(chunks, itertools.repeat(False)), [(b"", True)]):
@@ -87,7 +85,7 @@ def advice(beginning: bytes, block: bytes, offset: int, has_flag: bool) -> str:
     has_flag: whether the file is one that --encoding is for.
     """
     before = block[max(0, offset - SAMPLE_BYTES) : offset].decode(errors="ignore")
-    name = _utf_16_of(beginning)
+    name = utf_16_of(beginning)
     if not name and sum(char >= "\u0800" for char in before) > _SURELY_UTF_8:
         return "What comes before is UTF-8: the file is damaged, or made of files of two encodings."
     line = block.rfind(b"\n", 0, offset) + 1  # where no character of several bytes is cut
@@ -97,11 +95,6 @@ def advice(beginning: bytes, block: bytes, offset: int, has_flag: bool) -> str:
     if has_flag:
         return f"It is probably {_TITLES[name]}: --encoding={name} reads it."
     return f"It is probably {_TITLES[name]}; convert it to UTF-8: iconv -f {name.upper()} -t UTF-8."
-
-
-def wide_ascii(sample: bytes) -> bool:
-    """Whether bytes that are valid UTF-8 are UTF-16 all the same: every second one is 0, as in Latin text."""
-    return len(sample) >= 16 and b"\0" in sample and _utf_16_of(sample, 4) is not None
 
 
 def _is_utf_8_text(sample: bytes, wide: bool) -> bool:
@@ -115,7 +108,7 @@ def _is_utf_8_text(sample: bytes, wide: bool) -> bool:
     return (wide and b"\0" not in sample) or any(char >= "\u0800" for char in text)
 
 
-def _utf_16_of(sample: bytes, most_ascii: int = 50) -> str | None:
+def utf_16_of(sample: bytes, most_ascii: int = 50) -> str | None:
     """The form of UTF-16 of a file's first bytes, if any: by their mark, or if one byte of `most_ascii` is 0."""
     if sample.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         return "utf-16"

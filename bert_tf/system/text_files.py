@@ -22,7 +22,7 @@ from absl import logging
 from bert_tf.system import hub, text_encodings
 from bert_tf.system.declare import changeable_setting
 from bert_tf.system.messages import abbreviated_list, escape_control_characters, warn_once
-from bert_tf.system.storage import finish_replacing, gfile, is_on_hub, is_remote, names_in
+from bert_tf.system.storage import finish_replacing, gfile, is_on_hub, is_remote, names_in, paths_beginning_with
 from bert_tf.system.workers import in_threads
 
 UTF_8 = "utf-8"
@@ -233,7 +233,7 @@ class TextFile:
         except UnicodeDecodeError as error:
             raise self._not_utf_8(offset, block, error.start, error.reason) from None
         if b"\0" in block:
-            if not offset and text_encodings.wide_ascii(block[: text_encodings.FIRST_BYTES]):
+            if not offset and len(block) >= 16 and text_encodings.utf_16_of(block[: text_encodings.FIRST_BYTES], 4):
                 raise self._not_utf_8(offset, block, block.find(b"\0"), "a zero byte")
             warn_once(self.path, "%s has zero bytes, which stand for no text: is it damaged?", self.path)
         return text
@@ -338,6 +338,11 @@ def exists(path: str) -> bool:
     return bool(matching_files(path)) if is_on_hub(path) else (_gfile(path) or os.path).exists(path)
 
 
+def anything_at(path: str) -> bool:
+    """Whether there is a folder, a file, or a checkpoint with this prefix."""
+    return (_gfile(path) or os.path).exists(path) or bool(paths_beginning_with(f"{path}."))
+
+
 def is_folder(path: str) -> bool:
     return not is_on_hub(path) and (_gfile(path) or os.path).isdir(path)
 
@@ -353,11 +358,10 @@ def directory_of(path: str) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Folder:
-    """A model's folder, and the names in it and in its `_INNER` folders. is_there: whether the path listed exists."""
+    """A model's folder, and the names in it and in its `_INNER` folders."""
 
     path: str
     names: Sequence[str]
-    is_there: bool = True
 
 
 _INNER = ("assets", "generator", "variables")
@@ -370,7 +374,7 @@ def list_folder(path: str) -> Folder:
     names += [f"{name}/{file}" for name in _INNER if name in names for file in names_in(posixpath.join(folder, name))]
     if not is_remote(folder):  # links may lead nowhere
         names = [name for name in names if os.path.exists(os.path.join(folder, name))]
-    return Folder(folder, names, (_gfile(path) or os.path).exists(path))
+    return Folder(folder, names)
 
 
 LFS_POINTER = b"version https://git-lfs"

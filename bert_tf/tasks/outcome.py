@@ -82,15 +82,10 @@ def write_seeds(output_dir: str, tried: Trial, main_metric: str) -> str:
 def write_search(output_dir: str, tried: Sequence[Trial], main_metric: str) -> str:
     """Writes search.json and search.md, and copies the results and model of the best combination; returns the table."""
     best = best_of(tried, main_metric)
-    combinations = [
-        {
-            "settings": dict(trial.values),
-            "folder": folder_of(trial.values),
-            "seeds": trial.by_seed,
-            "summary": trial.summary,
-        }
-        for trial in tried
-    ]
+    combinations = []
+    for trial in tried:
+        what = {"settings": dict(trial.values), "folder": folder_of(trial.values)}
+        combinations.append({**what, "seeds": trial.by_seed, "summary": trial.summary})
     content = {"metric": main_metric, "best": dict(best.values), "combinations": combinations}
     text, table = json.dumps(content, indent=2, ensure_ascii=False), table_text(tried, main_metric)
     _write(output_dir, {run_directory.SEARCH: text, "search.md": table}, folder_of(best.values))

@@ -70,10 +70,6 @@ class Split:
     skip_short_rows: bool = False
     table: TableSettings | None = None
 
-    @property
-    def columns(self) -> tuple[Column | None, ...]:
-        return self.text_a, self.text_b, *(self.label if isinstance(self.label, tuple) else (self.label,))
-
 
 @dataclasses.dataclass(frozen=True)
 class Task:
@@ -102,6 +98,14 @@ class Task:
     multi_label: bool = False
     language: str = ""
     marks: bool | None = None
+
+    @classmethod
+    def of_model(cls, head: HeadConfig, outputs: int) -> "Task":
+        """That of a trained classifier with so many outputs; labels without names are numbers."""
+        labels = head.labels if len(head.labels or ()) == outputs else map(str, range(outputs))
+        is_regression = head.problem_type == "regression" or (outputs == 1 and not head.problem_type)
+        several = head.problem_type == "multi_label_classification"
+        return cls("", None if is_regression else tuple(labels), None, multi_label=several)
 
     @property
     def is_regression(self) -> bool:

@@ -41,6 +41,7 @@ from bert_tf.system.messages import announced
 from bert_tf.system.storage import write_text_file
 from bert_tf.tasks import outcome
 from bert_tf.tasks.outcome import Trial
+from bert_tf.tasks.table import TASKS
 from bert_tf.tasks.task import ExampleSet, FineTuningTask
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.training import checkpoints, distribution, fine_tuning, loop, run_directory, starting_model
@@ -81,7 +82,7 @@ def run_task(task: FineTuningTask, run: FineTuningSettings) -> dict[str, float]:
         head, others, task.adjust = task.files.head, task.other_labels, starting_model.unchanged
         task.files.description = save.description_of(task.files) if run.do_train else None
         task.teacher = task.teacher and with_labels_of(task.teacher, head, others)
-        if run.new_head and task.output_layer and not task.earlier.newest:
+        if run.new_head and TASKS[task.name].output_layer and not task.earlier.newest:
             task.adjust = functools.partial(head_config.without, reason="--new_head")
         elif not (run.do_train and task.earlier.newest):
             task.adjust = starting_model.adjustment_of(task.starting_head, head, others, trains=run.do_train)
@@ -163,10 +164,8 @@ def _preload_evaluation_modules() -> None:
 
 
 class _Run(loop.Run):
-    def __init__(
-        self, task: FineTuningTask, run: FineTuningSettings, strategy: tf.distribute.Strategy, num_train_steps: int
-    ):
-        super().__init__(run, strategy, num_train_steps)
+    def __init__(self, task: FineTuningTask, run: FineTuningSettings, strategy: tf.distribute.Strategy, steps: int):
+        super().__init__(run, strategy, steps)
         self.task, self.teacher, self.files, self.earlier = task, task.teacher, task.files, task.earlier
         self.was_finished = False
         self.eval_batch_size = run.eval_batch_size or run.predict_batch_size
@@ -201,6 +200,8 @@ class _Run(loop.Run):
         task = self.task
         data = f"{task.num_training_examples()} examples, checksum {task.train_rows.checksum}"
         settings = {**dataclasses.asdict(task.settings), **dataclasses.asdict(self.settings)}
+        if task.files.head.window_stride:
+            settings["window_stride"] = task.files.head.window_stride
         if self.teacher:
             settings |= self.teacher.recorded
             if self.settings.student_layers:  # the teacher's path, which may change
@@ -225,7 +226,7 @@ class _Run(loop.Run):
         task.begin(run)
         model = task.create_model(run.dtype_policy)
         if run.lora_rank is not None and self.trains:
-            model.bert.add_lora(run.lora_rank, run.lora_alpha, lora_file.reads_pooler(model))
+            model.bert.add_lora(run.lora_rank, run.lora_alpha, model.reads_pooler)
         return model
 
     def schedule(self) -> tuple[int, float, Recipe]:
@@ -311,13 +312,11 @@ class _Run(loop.Run):
         if step >= self.num_train_steps:
             self.manifest.warn_of_changes()
         elif self.chief:
-            task, beginning = self.task, self.files.card.beginning
+            task, files = self.task, self.task.files
             # First, since it marks the directory as that of a run; see `run_directory.find_earlier_run`.
-            notes = {run_directory.BEGINNING: beginning, run_directory.FINISHED: None}
+            notes = {run_directory.BEGINNING: self.files.card.beginning, run_directory.FINISHED: None}
             self.manifest.record(resumed=step > 0, **notes)
-            run_directory.lock_and_record_output_dir(
-                self.output_dir, task.files.config, task.files.head, task.files.description
-            )
+            run_directory.lock_and_record_output_dir(self.output_dir, files.config, files.head, files.description)
             task.write_beside_training(self.output_dir)
 
     def write_records(self, trains: bool) -> None:
@@ -332,15 +331,9 @@ class _Run(loop.Run):
 
     def training_batches(self, first_step: int, share: Share) -> tf.data.Dataset:
         run = self.settings
-        programs = 1 if self.num_train_steps < _STEPS_OF_TWO_PROGRAMS else 2
-        return self.task.training_batches(
-            batch_size=run.train_batch_size,
-            seed=run.seed,
-            start_step=first_step,
-            programs=programs if self.compiles else None,
-            share=share,
-            **run.padding,
-        )
+        programs = None if not self.compiles else 1 if self.num_train_steps < _STEPS_OF_TWO_PROGRAMS else 2
+        steps = {"batch_size": run.train_batch_size, "seed": run.seed, "start_step": first_step, "share": share}
+        return self.task.training_batches(programs=programs, **steps, **run.padding)
 
     def final_optimizer_state(self, optimizer: keras.optimizers.Optimizer) -> Callable[[], Mapping] | None:
         """What the last checkpoint has, which is there before the last evaluation; None: the optimizer's state, too.

@@ -139,7 +139,8 @@ def check_task(opened: OpenedModel, task: str) -> None:
 def choose_max_seq_length(files: ModelFiles, given: int | None) -> int:
     """The sequence length: the one given, else that of training if known, else the model's maximum."""
     limit = files.needed_config().max_length
-    chosen = min(files.max_seq_length or limit, limit) if given is None else given
+    trained = (files.sentences and files.sentences.max_seq_length) or files.max_seq_length or limit
+    chosen = min(trained, limit) if given is None else given
     if not 3 <= chosen <= limit:
         raise ValueError(f"max_seq_length={chosen}: the model takes 3 to {limit} (max_position_embeddings)")
     return chosen

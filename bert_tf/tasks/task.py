@@ -75,11 +75,6 @@ class FineTuningTask(abc.ABC):
         self.test_sets: list[ExampleSet] = []
 
     @property
-    def output_layer(self) -> str | None:
-        """The variable without which a checkpoint can't evaluate or predict; None: an encoder alone can."""
-        return TASKS[self.name].output_layer
-
-    @property
     def answers(self) -> str | None:
         """The line of Python that answers with a trained model at {path}, if any."""
         return TASKS[self.name].answers
@@ -97,7 +92,7 @@ class FineTuningTask(abc.ABC):
     ) -> tuple[FineTuningSettings, ModelFiles, Tokenizer]:
         """Opens all models that the run reads; returns its settings with what follows from them, and what describes its
         model, see `starting_model.describe_model`."""
-        newest, layer = earlier.newest, self.output_layer
+        newest, layer = earlier.newest, TASKS[self.name].output_layer
         files, tokenizer = starting_model.describe_model(run, newest, layer)
         if run.layers:
             files.config = distillation.shallower(files.config, run.layers)
@@ -155,7 +150,8 @@ class FineTuningTask(abc.ABC):
 
     def outputs_of(self, predict: Callable, examples: ExampleSet, *, batch_size: int, **padding):
         """The model's outputs for a set: by default logits [n, ...] in the order of its rows."""
-        return predict_logits(predict, examples.rows, batch_size=batch_size, **padding)
+        batches = token_rows.evaluation_batches(examples.rows, batch_size=batch_size, **padding)
+        return token_rows.in_order(examples.rows, batch_size, predict(batches))
 
     @abc.abstractmethod
     def score(self, examples: ExampleSet, outputs, batch_size: int) -> dict[str, float]:
@@ -176,6 +172,14 @@ class FineTuningTask(abc.ABC):
         beside = "" if best == step else f" (the best is {best})"
         return f"{what}, step {step}{beside}: {metric.removeprefix('eval_')} {results[metric]:.3f}"
 
+    def plot_confusion(self, output_dir: str, what: str, gold, predicted, names: list[str], results, suffix="") -> None:
+        """Draws confusion_matrix<suffix>.png. gold, predicted: numbers of classes. what, results: see `title_of`."""
+        from bert_tf.training import plots
+
+        path = posixpath.join(output_dir, f"confusion_matrix{suffix}.png")
+        title = self.title_of(what, output_dir, results)
+        plots.plot_confusion_matrix(gold, predicted, names, path, title=title)
+
     def write_analysis(self, output_dir: str, examples: ExampleSet, outputs, results: dict) -> None:  # noqa: B027
         """Writes more about a dev set than its results: a report, a confusion matrix. results: with global_step."""
 
@@ -193,10 +197,3 @@ class FineTuningTask(abc.ABC):
             scores = self.score(examples, outputs, batch_size)
             results = {name.replace("eval_", "test_"): value for name, value in scores.items()}
             run_directory.write_eval_results(path, {**results, "global_step": step})
-
-
-def predict_logits(predict: Callable, rows: TokenRows, *, batch_size: int, **padding) -> np.ndarray:
-    """Logits [n, ...] of all rows in their order; see `FineTuningTask.outputs_of`."""
-    return token_rows.in_order(
-        rows, batch_size, predict(token_rows.evaluation_batches(rows, batch_size=batch_size, **padding))
-    )

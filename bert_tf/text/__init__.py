@@ -14,7 +14,7 @@ from bert_tf.text.characters import TOKENIZER
 from bert_tf.text.japanese import JapaneseTokenizer
 from bert_tf.text.library_tokenizer import ByteBpeTokenizer, LibraryTokenizer
 from bert_tf.text.sentence_piece import HuggingFaceSentencePiece, KoBertTokenizer, SentencePieceTokenizer
-from bert_tf.text.tokenizer import Tokenizer, special_tokens_of
+from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.text.wordpiece import CONTINUATION, ElectraTokenizer, FullTokenizer, RobertaWordPieceTokenizer
 
 _BY_NAME: dict[str, type[Tokenizer]] = {
@@ -56,8 +56,8 @@ def tokenizer_class_of(vocab_file: str, default: type[Tokenizer] = FullTokenizer
         return named
     kind = FullTokenizer
     if name.endswith(".model"):
-        kinds = [one for one in (named, default) if one and issubclass(one, SentencePieceTokenizer)]
-        kind = kinds[0] if kinds else SentencePieceTokenizer
+        kinds = (one for one in (named, default) if one and issubclass(one, SentencePieceTokenizer))
+        kind = next(kinds, SentencePieceTokenizer)
     elif name.endswith(".txt") and (named is KoBertTokenizer or _has_sentence_pieces(vocab_file, facts.folder)):
         kind = KoBertTokenizer
     elif name.endswith(".json"):
@@ -142,10 +142,9 @@ def watch_unknown(tokenizer: Tokenizer, ids: np.ndarray) -> None:
     if counts["is_warned"]:
         return
     ids = np.asarray(ids)
-    special = [tokenizer.vocab.get(token) for token in special_tokens_of(tokenizer) if token != tokenizer.unk_token]
-    special = [index for index in special if index is not None]
-    counts["tokens"] += len(ids) - np.count_nonzero(np.isin(ids, special))
-    counts["unknown"] += np.count_nonzero(ids == tokenizer.vocab.get(tokenizer.unk_token))
+    unk_id = tokenizer.vocab.get(tokenizer.unk_token)
+    counts["tokens"] += len(ids) - np.count_nonzero(np.isin(ids, [*tokenizer.special_ids - {unk_id}]))
+    counts["unknown"] += np.count_nonzero(ids == unk_id)
     share, unknown = counts["unknown"] / max(counts["tokens"], 1), counts["unknown"]
     if share > 0.05 and (unknown >= 3 or unknown == counts["tokens"]):  # fewer say nothing
         counts["is_warned"] = True

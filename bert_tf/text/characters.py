@@ -211,7 +211,6 @@ class Forms(dict[str, AddedToken]):
 
     @functools.cached_property
     def pattern(self) -> re.Pattern:
-        """Finds the longest form at each place."""
         # Alternatives are tried in their order; of two forms that match at one place, the longer begins with the other.
         return re.compile("|".join(re.escape(form) for form in sorted(self, key=len, reverse=True)))
 

@@ -65,7 +65,7 @@ class GraphWordPiece(tf.Module):
         if self._split_unknown:
             # Where no token matches, one character is unknown and matching continues with the next: as if each
             # character were a token of its own that means [UNK].
-            for char in [chr(self._stranger), *sorted(alphabet)]:
+            for char in [chr(self._stranger), *sorted(alphabet.union(filter(str.isalnum, map(chr, range(128)))))]:
                 for token in (char, "##" + char):
                     pieces.setdefault(token, vocab[unknown])
         self._any_pieces, self._any_ids = self._build_model(pieces, words=True)
@@ -73,10 +73,6 @@ class GraphWordPiece(tf.Module):
         for token, index in pieces.items():
             if token.isascii() and (token.removeprefix("##").isalnum() or len(token) == 1):  # the others never match
                 ascii_pieces[token] = index
-        if self._split_unknown:
-            for char in filter(str.isalnum, map(chr, range(128))):
-                for token in (char, "##" + char):
-                    ascii_pieces.setdefault(token, vocab[unknown])
         self._ascii_pieces, self._ascii_ids = self._build_model(ascii_pieces, words=False)
         return alphabet
 

@@ -50,10 +50,8 @@ class JapaneseTokenizer(WordPieces):
 
     def __init__(self, vocab_file: str, **settings):
         super().__init__(vocab_file)
-        self._settings: dict[str, Any] = {
-            **_DEFAULTS,
-            **{name: value for name, value in settings.items() if value is not None},
-        }
+        given = {name: value for name, value in settings.items() if value is not None}
+        self._settings: dict[str, Any] = {**_DEFAULTS, **given}
         for name, choices in _CHOICES.items():
             if self._settings[name] not in choices:
                 raise ValueError(f"{name} is {self._settings[name]!r}: only {' and '.join(choices)} are supported.")
@@ -106,10 +104,6 @@ class JapaneseTokenizer(WordPieces):
         return self.unk_id if index is None else index
 
     def _words(self, text: str) -> list[str]:
-        if self._settings["do_word_tokenize"] and self._dictionary is None:
-            # Composed after cleaning, which may bring a letter and its mark together.
-            cleaned = "".join(char for char, _ in self._basic.clean(text))
-            return self._split.tokenize(unicodedata.normalize("NFC", cleaned))
         return [word for word, _ in self._words_with_spans(text)]
 
     def _words_with_spans(self, text: str) -> list[tuple[str, list[Span]]]:
@@ -118,6 +112,7 @@ class JapaneseTokenizer(WordPieces):
             return [normalize_with_spans(None, text)]
         if self._dictionary is None:
             kept = self._basic.clean(text)
+            # Composed after cleaning, which may bring a letter and its mark together.
             composed, spans = normalize_with_spans("NFC", "".join(char for char, _ in kept))
             spans = [(kept[begin][1], kept[end - 1][1] + 1) for begin, end in spans]
             words = self._split.tokenize_with_origins(composed)

@@ -24,11 +24,11 @@ import numpy as np
 import tokenizers
 from tokenizers import decoders, pre_tokenizers, processors
 
-from bert_tf.system.text_files import naming_file, read_bytes, read_json, read_text_lines
+from bert_tf.system.text_files import exists, naming_file, read_bytes, read_json, read_text_lines
 from bert_tf.text import tokenizer_files
-from bert_tf.text.characters import TOKENIZER, WHITESPACE, AddedToken, as_text, read_added_tokens
+from bert_tf.text.characters import TOKENIZER, AddedToken, as_text, read_added_tokens
 from bert_tf.text.tokenizer import Tokenizer, WithOffsets, special_tokens_of
-from bert_tf.text.tokenizer_files import JSON_VOCAB, MERGES, Casing, is_there
+from bert_tf.text.tokenizer_files import JSON_VOCAB, MERGES, Casing
 
 WORD_START = "\u0120"  # how a space is written
 _POST_PROCESSORS = ("TemplateProcessing", "BertProcessing", "RobertaProcessing")  # that make rows
@@ -37,13 +37,19 @@ _POST_PROCESSORS = ("TemplateProcessing", "BertProcessing", "RobertaProcessing")
 class LibraryTokenizer(Tokenizer):
     """A tokenizer that wraps one of the `tokenizers` library.
 
-    library: what splits text into pieces. vocab_file: where it comes from, for messages.
-    files: name -> content of the files it was read from. added: by `read_added_tokens`.
+    values: of a tokenizer.json. vocab_file: where they come from, for messages.
+    files: name -> content of the files it was read from. added: by `read_added_tokens`, instead of those in `values`.
     """
 
-    def __init__(self, library: tokenizers.Tokenizer, vocab_file: str, files: Mapping[str, bytes], added: Sequence):
-        library.no_truncation()
-        library.no_padding()
+    def __init__(self, values: Mapping, vocab_file: str, files: Mapping[str, bytes], added: Sequence[AddedToken]):
+        # Only tokens with a role are special here: in a text they are text.
+        special = special_tokens_of(self)
+        tokens = [{**dataclasses.asdict(token), "special": token.content in special} for token in added]
+        with naming_file(vocab_file):
+            _check_size(values, vocab_file)
+        unused = dict.fromkeys(("truncation", "padding", "post_processor", "decoder"))
+        with _naming(vocab_file):
+            library = tokenizers.Tokenizer.from_str(json.dumps({**values, **unused, "added_tokens": tokens}))
         self._library, self._files, self.vocab_file = library, dict(files), vocab_file
         self._prepare()
         self.vocab = dict(sorted(library.get_vocab(with_added_tokens=True).items(), key=lambda item: item[1]))
@@ -153,21 +159,6 @@ def read_tokenizer_json(path: str, kind: str) -> dict:
     return values
 
 
-def library_of(values: Mapping, path: str, added: Iterable[AddedToken], tokenizer: Tokenizer) -> tokenizers.Tokenizer:
-    """The library's tokenizer from the values of a tokenizer.json.
-
-    added: instead of its own added tokens. tokenizer: what it will be part of, which names the tokens with a role.
-    """
-    # Only tokens with a role are special here: in a text they are text.
-    special = special_tokens_of(tokenizer)
-    tokens = [{**dataclasses.asdict(token), "special": token.content in special} for token in added]
-    with naming_file(path):
-        _check_size(values, path)
-    unused = dict.fromkeys(("truncation", "padding", "post_processor", "decoder"))
-    with _naming(path):
-        return tokenizers.Tokenizer.from_str(json.dumps({**values, **unused, "added_tokens": tokens}))
-
-
 @contextlib.contextmanager
 def _naming(path: str) -> Generator[None]:
     try:
@@ -232,41 +223,39 @@ class ByteBpeTokenizer(LibraryTokenizer):
         config = tokenizer_files.read_tokenizer_config(directory)
         self.read_names_and_side(directory)
         self.add_prefix_space = config.get("add_prefix_space")
-        values = read_json(vocab_file)
+        values = vocab = read_json(vocab_file)
         if vocab_file.endswith(TOKENIZER) or isinstance(values.get("model"), dict):
             values = read_tokenizer_json(vocab_file, "BPE")
-            added = read_added_tokens(vocab_file, values["model"]["vocab"])
+            added = read_added_tokens(vocab_file, vocab := values["model"]["vocab"])
             parts = tokenizer_files.components_of(values.get("pre_tokenizer"), "pretokenizers")
             if [part.get("type") for part in parts] != ["ByteLevel"] or parts[0].get("use_regex") is False:
                 raise ValueError(f"{vocab_file}: its BPE does not split text as RoBERTa's, which is byte-level BPE.")
             if self.add_prefix_space is None:
                 self.add_prefix_space = parts[0].get("add_prefix_space")
             others = (posixpath.join(directory, name) for name in (JSON_VOCAB, MERGES))
-            files = {posixpath.basename(path): read_bytes(path) for path in (vocab_file, *others) if is_there(path)}
+            files = {posixpath.basename(path): read_bytes(path) for path in (vocab_file, *others) if exists(path)}
         else:
             merges_file = merges_file or posixpath.join(directory, MERGES)
             lines = enumerate(read_text_lines(merges_file))
             merges = [line.split(" ") for number, line in lines if line and (number or not line.startswith("#version"))]
-            added = {token.content: token for token in read_added_tokens(vocab_file, values)}
+            added = {token.content: token for token in read_added_tokens(vocab_file, vocab)}
             for token in special_tokens_of(self):  # which no merge makes, either
-                if token in values and token not in added:
-                    added[token] = AddedToken(values[token], token, lstrip=token == self.mask_token, special=True)
+                if token in vocab and token not in added:
+                    added[token] = AddedToken(vocab[token], token, lstrip=token == self.mask_token, special=True)
             added = sorted(added.values(), key=lambda token: token.id)
-            values = {"version": "1.0", "model": {"type": "BPE", "vocab": values, "merges": merges}}
+            values = {"version": "1.0", "model": {"type": "BPE", "vocab": vocab, "merges": merges}}
             files = {JSON_VOCAB: read_bytes(vocab_file), MERGES: read_bytes(merges_file)}
         self.add_prefix_space = bool(self.add_prefix_space)
-        library = library_of(values, vocab_file, added, self)
-        if missing := [char for char in pre_tokenizers.ByteLevel.alphabet() if library.token_to_id(char) is None]:
+        if missing := {*pre_tokenizers.ByteLevel.alphabet()} - vocab.keys():
             raise ValueError(f"{vocab_file} lacks {len(missing)} of the 256 bytes: it is not byte-level BPE.")
-        library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=self.add_prefix_space)
-        super().__init__(library, vocab_file, files, added)
-        library.decoder = decoders.ByteLevel()
-        library.post_processor = processors.RobertaProcessing(
+        super().__init__(values, vocab_file, files, added)
+        self._library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=self.add_prefix_space)
+        self._library.decoder = decoders.ByteLevel()
+        self._library.post_processor = processors.RobertaProcessing(
             (self.sep_token, self.sep_id), (self.cls_token, self.cls_id), True, self.add_prefix_space
         )
         self.mask_takes_spaces = next((token.lstrip for token in added if token.id == self.mask_id), True)
-        never = (*(token.content for token in added), *special_tokens_of(self))
-        self._never_continue = sorted({self.vocab[token] for token in never})
+        self._never_continue = [*self.added_tokens.ids, *self.special_ids]
 
     @classmethod
     def from_file(cls, vocab_file: str, casing: Casing) -> "ByteBpeTokenizer":
@@ -300,13 +289,6 @@ class ByteBpeTokenizer(LibraryTokenizer):
         """Whether `token` doesn't begin with a space; `continues_word` knows the first piece of a text."""
         return not token.startswith((WORD_START, "<s>", "</s>", "<unk>", "<mask>", "<pad>"))
 
-    @functools.cached_property
-    def continuations(self) -> np.ndarray:
-        """bool [V]: by `is_continuation`; False for special and added tokens."""
-        table = self.continuations_of(self.vocab)
-        table[self._never_continue] = False
-        return table
-
     def continues_word(self, ids) -> np.ndarray:
         """bool, in the shape of `ids`: whether each continues the word of the id before it, which the first of a row
         and those after a special token don't."""
@@ -315,13 +297,6 @@ class ByteBpeTokenizer(LibraryTokenizer):
         continues[..., 1:] &= ~np.isin(ids[..., :-1], self._never_continue)
         continues[..., :1] = False
         return continues
-
-    def encode_masked(self, text: str) -> list[int]:
-        *parts, last = text.split(self.mask_token)
-        ids = []
-        for part in parts:
-            ids += [*self.encode(part.rstrip(WHITESPACE) if self.mask_takes_spaces else part), self.mask_id]
-        return [*ids, *self.encode(last)]
 
 
 ByteBpeTokenizer.in_json = ByteBpeTokenizer

@@ -10,6 +10,7 @@ and replaces `` and '' by ": a directory with its tokenizer.json gets its ids (`
 """
 
 import base64
+import itertools
 import posixpath
 import re
 import string
@@ -19,11 +20,11 @@ from collections.abc import Iterable, Mapping
 
 import sentencepiece
 
-from bert_tf.system.example_bytes import pack
-from bert_tf.system.text_files import list_folder, naming_file, read_bytes
+from bert_tf.system.example_bytes import field, pack
+from bert_tf.system.text_files import exists, list_folder, naming_file, read_bytes
 from bert_tf.text import tokenizer_files
 from bert_tf.text.characters import TOKENIZER, TOKENIZER_CONFIG, as_text, is_mark, read_added_tokens
-from bert_tf.text.library_tokenizer import LibraryTokenizer, library_of, read_tokenizer_json
+from bert_tf.text.library_tokenizer import LibraryTokenizer, read_tokenizer_json
 from bert_tf.text.tokenizer import Tokenizer, special_tokens_of
 from bert_tf.text.tokenizer_files import MODEL, RELEASED_MODEL, VOCAB, WORD_START, Casing, components_of, read_tokens
 
@@ -89,9 +90,8 @@ class SentencePieceTokenizer(_AlbertRows):
         self.pad_id = self.special_id(self.pad_token)
         self._special = frozenset(special_tokens_of(self))
         # The ids of pieces that end in a digit and a comma -> `_parts` of them.
-        pieces = self.pieces if self.splits_commas else {}
-        split = {index: piece for piece, index in pieces.items() if _ends_in_digit_comma(piece)}
-        self.split = {index: self._parts(piece) for index, piece in split.items()}
+        pieces = self.pieces.items() if self.splits_commas else ()
+        self.split = {index: self._parts(piece) for piece, index in pieces if _ends_in_digit_comma(piece)}
 
     def _read_vocabulary(self, names: list[str]) -> list[int]:
         """Sets `vocab`, `inv_vocab` and `pieces`; returns the id of each piece of the model, here its number."""
@@ -162,20 +162,16 @@ class SentencePieceTokenizer(_AlbertRows):
     def _spans(self, prepared: str) -> list[tuple[int, int] | None]:
         """For each character of the pieces those of `prepared` that it stands for, None for the beginning of a word."""
         normalized, starts = self._processor.normalize(prepared, with_offsets=True)
-        position = int(normalized.startswith(WORD_START))  # stands for nothing: the model begins each text so
-        spans = [(0, 0)] * position
-        while position < len(normalized):
-            start, after = starts[position], position + 1
-            while after < len(normalized) and starts[after] == start:
-                after += 1
-            end = starts[after]
+        first = int(normalized.startswith(WORD_START))  # stands for nothing: the model begins each text so
+        spans = [(0, 0)] * first
+        for start, group in itertools.groupby(range(first, len(normalized)), starts.__getitem__):
+            numbers = [*group]
+            count, end = len(numbers), starts[numbers[-1] + 1]
             while end > start + 1 and not self._processor.normalize(prepared[end - 1]):
                 end -= 1  # dropped by the model
-            count = after - position
             # A symbol that the model takes as it is has a character for each; others stand for all.
             each = [(start + number, start + number + 1) for number in range(count)]
             spans += each if count == end - start else [(start, max(end, start + 1))] * count
-            position = after
         return [None if char == WORD_START else span for char, span in zip(normalized, spans, strict=True)]
 
     def _parts(self, piece: str) -> list[tuple[int, int]]:
@@ -322,14 +318,10 @@ class HuggingFaceSentencePiece(_AlbertRows, LibraryTokenizer):
         with naming_file(vocab_file):
             pieces = {piece: index for index, (piece, _) in enumerate(values["model"]["vocab"])}
         added = read_added_tokens(vocab_file, pieces)
-        library = library_of(values, vocab_file, added, self)
-        super().__init__(library, vocab_file, {TOKENIZER: read_bytes(vocab_file)}, added)
-        beside = tokenizer_files.is_there(model_file := posixpath.join(directory, self.model_name))
-        if model := read_bytes(model_file) if beside else self.model_of(values):
+        super().__init__(values, vocab_file, {TOKENIZER: read_bytes(vocab_file)}, added)
+        beside = exists(model_file := posixpath.join(directory, self.model_name))
+        if model := read_bytes(model_file) if beside else model_of_tokenizer_json(values, self.pad_id):
             self._files[self.model_name] = model
-
-    def model_of(self, values: Mapping) -> bytes | None:
-        return model_of_tokenizer_json(values, self.pad_id)
 
     def settings(self) -> dict:
         return {**super().settings(), **INPUTS, "do_lower_case": not self.cased}
@@ -377,18 +369,15 @@ def model_of_tokenizer_json(values: Mapping, pad_id: int) -> bytes | None:
     for index, (piece, score) in enumerate(model["vocab"]):
         kind = _CONTROL if index in special else _NORMAL if score else _USER_DEFINED
         kind = _UNKNOWN if index == model["unk_id"] else kind
-        pieces.append(_text(1, _text(1, piece.encode()) + score_head + struct.pack("<f", score) + _number(3, kind)))
+        content = field(b"\x0a", piece.encode()) + score_head + struct.pack("<f", score) + _number(3, kind)
+        pieces.append(field(b"\x0a", content))
     numbers = {3: _UNIGRAM, 4: len(pieces), 40: model["unk_id"], 41: _NONE, 42: _NONE, 43: pad_id}
-    trainer = b"".join(_number(field, number) for field, number in numbers.items())
+    trainer = b"".join(_number(key, number) for key, number in numbers.items())
     # What the model makes of characters, in SentencePiece's own form; empty: it leaves them.
     maps = [rule.get("precompiled_charsmap") or "" for rule in rules if rule.get("type") == "Precompiled"]
     characters = base64.b64decode("".join(maps), validate=True)
-    return b"".join(pieces) + _text(2, trainer) + _text(3, _text(2, characters))
+    return b"".join(pieces) + field(b"\x12", trainer) + field(b"\x1a", field(b"\x12", characters))
 
 
 def _number(field: int, value: int) -> bytes:
     return pack([8 * field, value % (1 << 64)])
-
-
-def _text(field: int, value: bytes) -> bytes:
-    return pack([8 * field + 2, len(value)]) + value

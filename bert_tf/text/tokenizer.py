@@ -18,13 +18,13 @@ from typing import ClassVar
 import numpy as np
 from absl import logging
 
-from bert_tf.system.checks import check_family, check_list, target_directory, true_or_false
-from bert_tf.system.hub import path_of
-from bert_tf.system.storage import gfile, write_files
-from bert_tf.system.text_files import read_json_if_there
+from bert_tf.system import hub
+from bert_tf.system.checks import check_list, target_directory, true_or_false
+from bert_tf.system.storage import gfile, paths_beginning_with, write_files
+from bert_tf.system.text_files import exists, read_json_if_there
 from bert_tf.text import characters, transformers_call
 from bert_tf.text.characters import ADDED_TOKENS, SPECIAL_TOKENS_MAP, TOKENIZER, TOKENIZER_CONFIG, AddedTokens
-from bert_tf.text.tokenizer_files import Casing, convert_by_vocab, is_there
+from bert_tf.text.tokenizer_files import Casing, convert_by_vocab
 
 WithOffsets = tuple[list[int], list[tuple[int, int]]]  # ids, and the first character of each and the one after its last
 ROLES = ("cls", "sep", "unk", "mask", "pad")  # of special tokens
@@ -169,20 +169,17 @@ class Tokenizer(abc.ABC):
     # --- text to pieces ----------------------------------------------------------------------------------------------
 
     def tokenize(self, text: str | bytes) -> list[str]:
-        return self._map_between_added_tokens(text, self._tokenize, "content")
+        return self._map_between_added_tokens(self.as_text(text), self._tokenize, "content")
 
     def encode(self, text: str | bytes, add_special_tokens: bool = False) -> list[int]:
         """The ids of the pieces of `text`. KeyError if the unknown token is needed but not in the vocabulary."""
-        ids = (
-            self._map_between_added_tokens(text, self._encode, "id")
-            if self.added_tokens
-            else self._encode(self.as_text(text))
-        )
+        text = self.as_text(text)
+        ids = self._map_between_added_tokens(text, self._encode, "id") if self.added_tokens else self._encode(text)
         return [*self.begin_ids, *ids, *self.end_ids] if add_special_tokens else ids
 
-    def _map_between_added_tokens(self, text: str | bytes, between: Callable[[str], Iterable], of_token: str) -> list:
+    def _map_between_added_tokens(self, text: str, between: Callable[[str], Iterable], of_token: str) -> list:
         values = []
-        for part in self.added_tokens.parts(self.as_text(text)):
+        for part in self.added_tokens.parts(text):
             values += [getattr(part.token, of_token)] if part.token else between(part.text)
         return values
 
@@ -193,7 +190,7 @@ class Tokenizer(abc.ABC):
 
     def decode(self, ids: Iterable[int], skip_special_tokens: bool = False) -> str:
         """The text that the pieces spell, with single spaces between words; on request without tokens with a role."""
-        left_out = {self.vocab.get(token) for token in special_tokens_of(self)} if skip_special_tokens else ()
+        left_out = self.special_ids if skip_special_tokens else ()
         return self._decode([index for index in map(int, ids) if index not in left_out])
 
     def encode_with_offsets(self, text: str, split_unknown: bool = False, dropped_marks: bool = True) -> WithOffsets:
@@ -232,7 +229,7 @@ class Tokenizer(abc.ABC):
 
     def normalize(self, text: str) -> str:
         """`text` as `decode` spells it, if all of it is known."""
-        return " ".join(self._map_between_added_tokens(text, self._words, "content"))
+        return " ".join(self._map_between_added_tokens(self.as_text(text), self._words, "content"))
 
     # --- files -------------------------------------------------------------------------------------------------------
 
@@ -252,9 +249,9 @@ class Tokenizer(abc.ABC):
           FileNotFoundError: there is nothing at path.
           ValueError: they contradict the directory, it has no vocabulary, or see `from_file`.
         """
-        path = path_of(path, check_family, with_weights=False)
+        path = hub.local(path, with_weights=False)
         true_or_false(do_lower_case=do_lower_case, strip_accents=strip_accents)
-        if not is_there(path):
+        if not (exists(path) or paths_beginning_with(f"{path}.")):  # the prefix of a checkpoint
             from bert_tf.system.released_models import hint
 
             raise FileNotFoundError(f"{path} does not exist.{hint(path)}")
@@ -297,6 +294,11 @@ class Tokenizer(abc.ABC):
     model_max_length = property(lambda self: self.max_length or int(1e30))  # transformers' number for "no limit"
     begin_ids, between_ids, end_ids = map(_ids_of, ("begin", "between", "end"))
 
+    @functools.cached_property
+    def special_ids(self) -> frozenset[int]:
+        """The ids of the tokens with a role that the vocabulary has."""
+        return frozenset(self.vocab[token] for token in special_tokens_of(self) if token in self.vocab)
+
     @classmethod
     def continuations_of(cls, vocab: Mapping[str, int]) -> np.ndarray:
         """bool [largest id + 1]: whether an id of a vocabulary continues the word of the id before it."""
@@ -306,9 +308,9 @@ class Tokenizer(abc.ABC):
 
     @functools.cached_property
     def continuations(self) -> np.ndarray:
-        """`continuations_of` the tokenizer's own vocabulary; added tokens continue nothing."""
+        """`continuations_of` the tokenizer's vocabulary; added tokens and those with a role continue nothing."""
         table = self.continuations_of(self.vocab)
-        table[list(self.added_tokens.ids)] = False
+        table[[*self.added_tokens.ids, *self.special_ids]] = False
         return table
 
     def continues_word(self, ids) -> np.ndarray:
@@ -351,10 +353,11 @@ class Tokenizer(abc.ABC):
 
     def encode_masked(self, text: str) -> list[int]:
         """`encode` of a text in which each literal mask_token becomes that token; `encode` would split it up."""
+        *parts, last = text.split(self.mask_token)
         ids = []
-        for part in text.split(self.mask_token):
-            ids += [self.mask_id, *self.encode(part)]
-        return ids[1:]
+        for part in parts:
+            ids += [*self.encode(part.rstrip(characters.WHITESPACE) if self.mask_takes_spaces else part), self.mask_id]
+        return [*ids, *self.encode(last)]
 
     def num_special_tokens(self, pair: bool = False) -> int:
         return len(self.begin_tokens) + (len(self.between_tokens) if pair else 0) + len(self.end_tokens)

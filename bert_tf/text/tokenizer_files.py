@@ -9,12 +9,9 @@ from absl import logging
 
 from bert_tf.system import hub, text_files
 from bert_tf.system.messages import abbreviated_list, warn_once
-from bert_tf.system.storage import paths_beginning_with
 from bert_tf.system.text_files import Folder
 from bert_tf.text.characters import TOKENIZER, TOKENIZER_CONFIG
 
-MASK = "[MASK]"
-SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", MASK)
 VOCAB, MODEL, RELEASED_MODEL = "vocab.txt", "spiece.model", "30k-clean.model"
 JSON_VOCAB, MERGES = "vocab.json", "merges.txt"  # of byte-level BPE
 WORD_START = "\u2581"  # of SentencePiece: how a space is written
@@ -52,11 +49,6 @@ def find_model(folder: Folder) -> str | None:
     if len(names) > 1:
         raise ValueError(f"{folder.path} has several SentencePiece models, {', '.join(names)}: call one {MODEL}.")
     return posixpath.join(folder.path, names[0]) if names else None
-
-
-def is_there(path: str) -> bool:
-    """Whether there is a folder, a file, or a checkpoint with this prefix."""
-    return text_files.exists(path) or bool(paths_beginning_with(f"{path}."))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -226,7 +218,7 @@ def _load_tokenizer_json(path: str) -> dict[str, int]:
     return dict(sorted(vocab.items(), key=lambda item: item[1]))
 
 
-def check_vocab(vocab: Mapping[str, int], vocab_file: str, required: Sequence[str] = SPECIAL_TOKENS) -> None:
+def check_vocab(vocab: Mapping[str, int], vocab_file: str, required: Sequence[str]) -> None:
     """Raises if `vocab`, read from `vocab_file`, lacks required tokens or has empty lines; warns of repeated tokens."""
     if missing := [token for token in required if token not in vocab]:
         raise ValueError(f"{vocab_file} lacks {', '.join(missing)}, which a vocabulary of word pieces must have")
@@ -274,10 +266,8 @@ def word_rules(vocab_file: str) -> dict:
     directory = posixpath.dirname(vocab_file)
     config = read_tokenizer_config(directory)
     path = vocab_file if vocab_file.endswith(".json") else posixpath.join(directory, TOKENIZER)
-    rules = {}
     with text_files.naming_file(path):
-        if isinstance((values := text_files.read_json_if_there(path) or {}).get("model"), dict):
-            rules = _rules_of_json(values, path)
+        rules = _rules_of_json(text_files.read_json_if_there(path) or {}, path)
     names = ("tokenize_chinese_chars", "do_basic_tokenize", "never_split", "max_input_chars_per_word")
     rules |= {name: config[name] for name in names if config.get(name) is not None}
     kinds = {"never_split": list, "max_input_chars_per_word": int}
@@ -287,8 +277,8 @@ def word_rules(vocab_file: str) -> dict:
 
 
 def _rules_of_json(values: Mapping, path: str) -> dict:
-    model = values["model"]
-    if kind_of_model(model) != "WordPiece":
+    model = values.get("model")
+    if not isinstance(model, dict) or kind_of_model(model) != "WordPiece":
         return {}
     words = [part.get("type") for part in components_of(values.get("pre_tokenizer"), "pretokenizers")]
     normalizers = components_of(values.get("normalizer"), "normalizers")

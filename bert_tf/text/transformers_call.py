@@ -16,6 +16,7 @@ _TRUNCATIONS = {name: name for name in ("longest_first", "only_first", "only_sec
     True: "longest_first", None: "longest_first", False: None, "do_not_truncate": None,
 }  # fmt: skip
 _TENSORS = {None: None, "np": "np", "tf": "tf"}
+_COLUMNS = ("input_ids", "token_type_ids", "attention_mask", "offset_mapping", "word_ids")  # in the order of `_row`
 
 
 class Encoding(dict):
@@ -65,13 +66,7 @@ def as_transformers(
     if unknown:
         advice = "scripts and predictors cut long texts, labels go into a model's call; docs/from-transformers.md"
         raise TypeError(f"a tokenizer's call has no {', '.join(unknown)}: {advice}")
-    asked = {
-        "input_ids": True,
-        "token_type_ids": return_token_type_ids,
-        "attention_mask": return_attention_mask,
-        "offset_mapping": return_offsets_mapping,
-        "word_ids": return_word_ids,
-    }
+    asked = True, return_token_type_ids, return_attention_mask, return_offsets_mapping, return_word_ids
     padding, strategy = _one_of(_PADDINGS, "padding", padding), _one_of(_TRUNCATIONS, "truncation", truncation)
     tensors, is_words = _one_of(_TENSORS, "return_tensors", return_tensors), is_split_into_words
     if pairs is not None and text_pair is not None:
@@ -90,11 +85,8 @@ def as_transformers(
     for both in zip(*batches_of(texts, pairs, is_words), strict=True):
         pieces = [_pieces(tokenizer, text, is_words, return_offsets_mapping) for text in both if text is not None]
         rows.append(_row(_cut(pieces, room, strategy, tokenizer.kept), special, tokenizer.second_segment))
-    columns = {
-        name: [[token[position] for token in row] for row in rows]
-        for position, (name, is_asked) in enumerate(asked.items())
-        if is_asked
-    }
+    chosen = itertools.compress(enumerate(_COLUMNS), asked)
+    columns = {name: [[token[position] for token in row] for row in rows] for position, name in chosen}
     fill = {"input_ids": tokenizer.pad_token_id, "offset_mapping": (0, 0), "word_ids": -1}
     return Encoding(_in_form(columns, fill, padding, max_length, tensors))
 

@@ -144,25 +144,17 @@ class BasicTokenizer:
             chars = list(zip(lowered, positions, strict=True))
         if self.strip_accents:
             chars = [(new, position) for char, position in chars for new in unicodedata.normalize("NFD", char)]
-            start = 0
-            for end in range(len(chars) + 1):  # runs of combining marks are sorted by their classes
-                if end == len(chars) or not unicodedata.combining(chars[end][0]):
-                    if end - start > 1:
-                        chars[start:end] = sorted(chars[start:end], key=lambda pair: unicodedata.combining(pair[0]))
-                    start = end + 1
+            # Runs of combining marks are sorted by their classes.
+            runs = itertools.groupby(chars, lambda pair: unicodedata.combining(pair[0]) > 0)
+            by_class = functools.partial(sorted, key=lambda pair: unicodedata.combining(pair[0]))
+            chars = [pair for marked, run in runs for pair in (by_class(run) if marked else run)]
         return chars
 
     def _tokens(self, chars: list[tuple[str, int]]) -> list[tuple[str, list[int]]]:
-        tokens, open_token = [], False
-        for char, position in chars:
-            for new in self._splitting[ord(char)] or "":
-                if not open_token and not new.isspace():
-                    tokens.append(([], []))
-                open_token = not new.isspace()
-                if open_token:
-                    tokens[-1][0].append(new)
-                    tokens[-1][1].append(position)
-        return [("".join(token), positions) for token, positions in tokens]
+        split = ((new, position) for char, position in chars for new in self._splitting[ord(char)] or "")
+        groups = itertools.groupby(split, lambda pair: pair[0].isspace())
+        tokens = [zip(*token, strict=True) for is_space, token in groups if not is_space]
+        return [("".join(letters), list(positions)) for letters, positions in tokens]
 
 
 class WordpieceTokenizer:
@@ -262,7 +254,7 @@ class WordPieces(Tokenizer):
     vocab_file: see `load_vocab`; ValueError if it has texts and no special token.
     """
 
-    cls_token, sep_token, unk_token, mask_token, pad_token = "[CLS]", "[SEP]", "[UNK]", tokenizer_files.MASK, "[PAD]"
+    cls_token, sep_token, unk_token, mask_token, pad_token = "[CLS]", "[SEP]", "[UNK]", "[MASK]", "[PAD]"
     pad_id = 0
     begin_tokens, between_tokens, end_tokens, second_segment = ("[CLS]",), ("[SEP]",), ("[SEP]",), 1
     vocab_name = tokenizer_files.VOCAB

@@ -8,9 +8,9 @@ A checkpoint appears under its final name only when it is complete and on the di
 damaged the newest one, training goes on from the newest whole one.
 """
 
+import concurrent.futures
 import posixpath
 import re
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
@@ -116,7 +116,7 @@ class Writer:
 
     def __init__(self, output_dir: str, keep_max: int, active: bool = True):
         self._output_dir, self._keep_max, self._active = output_dir, keep_max, active
-        self._thread, self._error = None, None
+        self._thread, self._saved = concurrent.futures.ThreadPoolExecutor(1), None
 
     def save(self, step: int, tensors: Mapping) -> None:
         """`save`, of the values that the tensors have now: a CPU copies them only if they change before they are
@@ -126,28 +126,24 @@ class Writer:
         self.join()
         with tf.device("CPU:0"):
             values = {name: tf.identity(bundle.tensor_value(tensor)) for name, tensor in tensors.items()}
-        self._thread = threading.Thread(target=self._write, args=(step, values), name=f"save step {step}")
-        self._thread.start()
+
+        def write():
+            logging.info("Saved %s", save(self._output_dir, step, values, self._keep_max))
+
+        self._saved = self._thread.submit(write)
 
     def join(self) -> None:
-        if self._thread is not None:
-            with announced(f"Saving a checkpoint in {self._output_dir} ..."):
-                self._thread.join()
-            self._thread = None
-        if self._error is not None:
-            error, self._error = self._error, None
-            raise error
+        if self._saved is None:
+            return
+        with announced(f"Saving a checkpoint in {self._output_dir} ..."):
+            concurrent.futures.wait([self._saved])
+        saved, self._saved = self._saved, None
+        saved.result()  # or its error
 
     def newest(self) -> str | None:
         """The newest checkpoint in the folder, once the last is written."""
         self.join()
         return bundle.latest_checkpoint(self._output_dir)
-
-    def _write(self, step: int, values: dict) -> None:
-        try:
-            logging.info("Saved %s", save(self._output_dir, step, values, self._keep_max))
-        except Exception as error:  # for the thread that trains
-            self._error = error
 
     def __enter__(self) -> "Writer":
         return self
@@ -244,9 +240,8 @@ def _restore_all(variables: dict[str, keras.Variable], weights: Weights) -> init
     if len(without) == len(trained):
         without = []  # no optimizer state at all, which is an error
     absent = {f"{name}/{moment}" for name in without for moment in moments}
-    result = initialize.initialize(
-        {name: variable for name, variable in variables.items() if name not in absent}, weights, must_have_all=True
-    )
+    present = {name: variable for name, variable in variables.items() if name not in absent}
+    result = initialize.initialize(present, weights, must_have_all=True)
     if without:
         for name in absent:
             variables[name].assign(np.zeros(variables[name].shape, np.float32))

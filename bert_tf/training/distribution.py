@@ -28,6 +28,7 @@ from bert_tf.data.token_rows import WHOLE, Share
 from bert_tf.families.config import BertConfig
 from bert_tf.models import kernels
 from bert_tf.system.messages import abbreviated_list, announced, hide_note_of_first_compilation
+from bert_tf.system.text_files import exists, file_sha256
 from bert_tf.training import run_directory
 from bert_tf.training.settings import DeviceSettings, TrainingSettings
 
@@ -126,9 +127,8 @@ def _tpu_strategy(name: str | None, zone: str | None, project: str | None) -> tf
         if name != "local":
             address = resolver.master()
             logging.info("Connecting to the TPU at %s (gives up after %d s)", address, _CONNECT_SECONDS)
-            host, _, port = address.removeprefix("grpc://").rpartition(":")
             # TensorFlow would wait without end or word where nothing listens.
-            socket.create_connection((host.strip("[]"), int(port)), _CONNECT_SECONDS).close()
+            _connect_to(address.removeprefix("grpc://"), _CONNECT_SECONDS)
             tf.config.experimental_connect_to_cluster(resolver)
         tf.tpu.experimental.initialize_tpu_system(resolver)
         return tf.distribute.TPUStrategy(resolver)
@@ -137,6 +137,11 @@ def _tpu_strategy(name: str | None, zone: str | None, project: str | None) -> tf
             f"no TPU {name!r} (--tpu_name, --tpu_zone, --gcp_project); on a TPU machine TensorFlow must be the build "
             f"with TPU support, tensorflow-tpu: {error}"
         ) from error
+
+
+def _connect_to(address: str, seconds: float) -> None:
+    host, _, port = address.rpartition(":")
+    socket.create_connection((host.strip("[]"), int(port)), seconds).close()
 
 
 def is_chief(strategy: tf.distribute.Strategy) -> bool:
@@ -294,13 +299,7 @@ def await_written(strategy: tf.distribute.Strategy, paths: Sequence[str]) -> Non
 
 
 def _content(path: str) -> str:
-    if not tf.io.gfile.exists(path):
-        return "missing"
-    size, checksum = 0, 0
-    with tf.io.gfile.GFile(path, "rb") as file:
-        while part := file.read(1 << 24):
-            size, checksum = size + len(part), zlib.crc32(part, checksum)
-    return f"{size} bytes, checksum {checksum:08x}"
+    return f"checksum {file_sha256(path)}" if exists(path) else "missing"
 
 
 @contextlib.contextmanager
@@ -334,11 +333,10 @@ def _connect() -> tf.distribute.Strategy:
     first, *others = names
     deadline = time.monotonic() + _SECONDS_TO_COME
     for name in [names[other] for other in others if own == first]:
-        host, _, port = name.partition("(")[2].strip(")").rpartition(":")
         with announced(f"Waiting for {name} ..."):
             while True:
                 try:
-                    socket.create_connection((host.strip("[]"), int(port)), 5).close()
+                    _connect_to(name.partition("(")[2].strip(")"), 5)
                     break
                 except OSError as error:
                     if time.monotonic() > deadline:

@@ -86,13 +86,12 @@ class BestModel:
         write_text_file(self._path, "".join(lines))
 
     def _save(self, model: keras.Model, further_files: Mapping[str, str]) -> None:
-        results = posixpath.join(self.directory, _RESULTS)
+        results, _ = self.paths
         if tf.io.gfile.exists(results):
             tf.io.gfile.remove(results)  # a kill in between must not leave new weights under old results
-        weights = initialize.model_weights(model)
         facts = dataclasses.replace(self._files.card, results=self.best)
         files = dataclasses.replace(self._files, card=facts)
-        save.write_model(self.directory, weights, files, format="bert_tf", overwrite=True)
+        save.write_model(self.directory, initialize.model_weights(model), files, format="bert_tf", overwrite=True)
         if variable_names.has_adapters(model):
             lora_file.write_lora(posixpath.join(self.directory, lora_file.FILE), model)
         for name, content in further_files.items():

@@ -70,11 +70,8 @@ class WarmupLinearDecay(keras.optimizers.schedules.LearningRateSchedule):
             raise ValueError(f"warmup={warmup!r} is not one of {', '.join(WARMUPS)}.")
         if not 0 < power < math.inf:
             raise ValueError(f"power must be positive, got {power}.")
-        self.initial_learning_rate = initial_learning_rate
-        self.num_train_steps = num_train_steps
-        self.num_warmup_steps = num_warmup_steps or 0
-        self.warmup = warmup
-        self.power = power
+        self.initial_learning_rate, self.num_train_steps = initial_learning_rate, num_train_steps
+        self.num_warmup_steps, self.warmup, self.power = num_warmup_steps or 0, warmup, power
 
     def __call__(self, step):
         step = ops.cast(step, "float32")
@@ -171,12 +168,11 @@ class _DecayingOptimizer(keras.optimizers.Optimizer):
             raise TypeError("weight_decay is Keras's own, which would be added: write weight_decay_rate")
         list_of_strings(exclude_from_weight_decay or (), "exclude_from_weight_decay")
         super().__init__(learning_rate=learning_rate, global_clipnorm=global_clipnorm, name=name, **kwargs)
-        self.weight_decay_rate = weight_decay_rate
+        self.weight_decay_rate, self.layerwise_lr_decay = weight_decay_rate, layerwise_lr_decay
         self.beta_1, self.beta_2, self.epsilon = beta_1, beta_2, epsilon
         # Not under Keras's own name for it: Keras would read that and set up its own weight decay.
         self.excluded_patterns = tuple(exclude_from_weight_decay or ())
         self.bias_correction = self.corrects_bias if bias_correction is None else bias_correction
-        self.layerwise_lr_decay = layerwise_lr_decay
         self.epsilon_after_correction = epsilon_after_correction
 
     def build(self, variables):
@@ -200,9 +196,6 @@ class _DecayingOptimizer(keras.optimizers.Optimizer):
         schedule = isinstance(self._learning_rate, keras.optimizers.schedules.LearningRateSchedule)
         return ops.convert_to_tensor(self._learning_rate(step) if schedule else self._learning_rate)
 
-    def step_number(self):
-        return ops.cast(self.iterations, "float32") + 1.0
-
     def update_step(self, gradient, variable, learning_rate, gradient_factor=1.0, apply_update=True, step_number=None):
         self.update_steps([gradient], [variable], learning_rate, gradient_factor, apply_update, step_number)
 
@@ -222,7 +215,7 @@ class _DecayingOptimizer(keras.optimizers.Optimizer):
 
         gradients: of the variables' shapes, dense or IndexedSlices; gradient_factor multiplies them.
         apply_update: boolean scalar; where False, variables and moments keep their values, even if a gradient is NaN.
-        step_number: that of `step_number()`, where it is read already.
+        step_number: from 1, where it is read already.
         """
         groups: dict[object, list] = {}
         for gradient, variable in zip(gradients, variables, strict=True):
@@ -230,38 +223,26 @@ class _DecayingOptimizer(keras.optimizers.Optimizer):
             shape = "vectors" if len(variable.shape) == 1 else tuple(variable.shape)
             joins = (kernels.in_one_program() or shape == "vectors") and (self.element_wise or not self.decayed[index])
             key = (shape, self.decayed[index], self.layer_rates[index]) if joins else index
-            groups.setdefault(key, []).append(
-                (index, variable, ops.cast(ops.convert_to_tensor(gradient), variable.dtype))
-            )
-        step_number = self.step_number() if step_number is None else step_number
-        factors = self._factors(gradient_factor, apply_update, step_number)
+            gradient = ops.cast(ops.convert_to_tensor(gradient), variable.dtype)
+            moments = self.first_moments[index], self.second_moments[index]
+            groups.setdefault(key, []).append((index, variable, *moments, gradient))
+        step_number = ops.cast(self.iterations, "float32") + 1.0 if step_number is None else step_number
+        # A step that doesn't count multiplies a moment by 1 and adds 0 to it.
+        decays = [pair for beta in (self.beta_1, self.beta_2) for pair in ((beta, 1.0), (1.0 - beta, 0.0))]
+        decays = [ops.where(apply_update, np.float32(value), np.float32(without)) for value, without in decays]
         rate = ops.where(apply_update, ops.cast(learning_rate, "float32"), 0.0)
         for group in groups.values():
-            indices, *kinds, gradients = zip(
-                *((i, v, self.first_moments[i], self.second_moments[i], g) for i, v, g in group), strict=True
-            )
+            indices, *kinds, gradients = zip(*group, strict=True)
             tensors = [each[0] if len(each) == 1 else ops.concatenate(each) for each in (*kinds, gradients)]
             of_layer = self.layer_rates[indices[0]]
-            new = self._update(indices[0], tensors, (rate if of_layer == 1 else rate * of_layer, *factors))
+            scalars = rate if of_layer == 1 else rate * of_layer, gradient_factor, apply_update, *decays, step_number
+            fixed = type(self)._direction, self.decay_rate(indices[0]), self.constants
+            update = _compiled(*fixed) if kernels.fused_enabled() else functools.partial(_update, *fixed)
+            new = update(tensors, scalars)
             ends = list(itertools.accumulate(variable.shape[0] for variable in kinds[0][:-1]))
             for variables, value in zip(kinds, new, strict=True):
                 for variable, part in zip(variables, ops.split(value, ends) if ends else [value], strict=True):
                     self.assign(variable, part)
-
-    def _factors(self, gradient_factor, apply_update, step_number) -> tuple:
-        """Scalars of an update: a gradient's factor and whether it counts; those of both moments; the step.
-
-        A step that doesn't count multiplies a moment by 1 and adds 0 to it.
-        """
-        decays = [pair for beta in (self.beta_1, self.beta_2) for pair in ((beta, 1.0), (1.0 - beta, 0.0))]
-        decays = [ops.where(apply_update, np.float32(value), np.float32(without)) for value, without in decays]
-        return gradient_factor, apply_update, *decays, step_number
-
-    def _update(self, index: int, tensors: Sequence, scalars: tuple) -> tuple:
-        """New values of a variable of this index and its moments, from these and the gradient."""
-        fixed = (type(self)._direction, self.decay_rate(index), self.constants)
-        update = _compiled(*fixed) if kernels.fused_enabled() else functools.partial(_update, *fixed)
-        return update(tensors, scalars)
 
     def get_config(self) -> dict:
         config = super().get_config()
@@ -274,7 +255,7 @@ class _DecayingOptimizer(keras.optimizers.Optimizer):
 def _update(direction, decay_rate, constants, tensors, scalars):
     """New (variable, m, v): moments, then the optimizer's own direction, then one step along it.
 
-    scalars: the learning rate, and see `_DecayingOptimizer._factors`.
+    scalars: the learning rate; the gradient's factor, and whether it counts; those of both moments; the step.
     """
     variable, m, v, gradient = (ops.convert_to_tensor(tensor) for tensor in tensors)
     learning_rate, factor, counts, beta_1, rest_1, beta_2, rest_2, step = scalars

@@ -42,16 +42,9 @@ def _can_draw(function: str) -> bool:
 
 
 @contextlib.contextmanager
-def _drawn(
-    path: str | None,
-    width: float,
-    height: float,
-    *,
-    title: str | None = None,
-    fonts: Sequence[str] = (),
-    format: str = "png",
-) -> Iterator:
-    """A Figure of some inches to draw into, which is laid out at the end and written if there is a path."""
+def _drawn(path: str | None, width: float, height: float, fonts: Sequence[str] = ()) -> Iterator:
+    """A Figure of some inches to draw into, which is laid out at the end and written if there is a path: as SVG, if it
+    says so, or else as PNG."""
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
@@ -61,13 +54,11 @@ def _drawn(
         warnings.filterwarnings("ignore", "Glyph .* missing from|Matplotlib currently does not support")
         figure = Figure(figsize=(width, height), layout="constrained")
         yield figure
-        if title:
-            figure.suptitle(title)
         if path is None:
             figure.draw_without_rendering()  # fixes the fonts and settings of texts now, not when the figure is shown
             return
         content = io.BytesIO()
-        figure.savefig(content, format=format, dpi=120)
+        figure.savefig(content, format="svg" if path.endswith(".svg") else "png", dpi=120)
     write_file(path, content.getvalue())
 
 
@@ -149,7 +140,9 @@ def plot_training_log(
     panels = _panels(records)
     if not panels:
         raise ValueError(f"{train_log} has no step to draw.")
-    with _drawn(png, 4.6 * len(panels), 3.8, title=title) as figure:
+    with _drawn(png, 4.6 * len(panels), 3.8) as figure:
+        if title:
+            figure.suptitle(title)
         for axes, (name, values) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels.items(), strict=True):
             for kind, label in _KINDS.items():
                 points = [(record["step"], record[values[kind]]) for record in records[kind] if values[kind] in record]
@@ -205,13 +198,13 @@ def plot_confusion_matrix(
     matrix = confusion_matrix(labels, predictions, labels=list(range(len(names))))
     side, rotation = min(20.0, 3.0 + 0.6 * len(names)), "horizontal" if len(names) <= 4 else "vertical"
     fonts, shown = _fonts_for(names)
-    pictures = [(png, shown, "png")]
+    pictures = [(png, shown)]
     if png and shown != list(names):
         svg = posixpath.splitext(png)[0] + ".svg"
         logging.info("%s shows the names, in the fonts of the browser that opens it.", svg)
-        pictures.insert(0, (svg, names, "svg"))
-    for path, ticks, format in pictures:
-        with _drawn(path, side, side, fonts=fonts, format=format) as figure:
+        pictures.insert(0, (svg, names))
+    for path, ticks in pictures:
+        with _drawn(path, side, side, fonts) as figure:
             display = ConfusionMatrixDisplay(matrix, display_labels=ticks)
             display.plot(
                 ax=figure.subplots(), colorbar=False, cmap="Blues", xticks_rotation=rotation, values_format="d"

@@ -44,14 +44,39 @@ def pretrain(settings: PretrainingSettings) -> dict[str, float]:
 
 
 def run(settings: PretrainingSettings) -> dict[str, float]:
-    """`pretrain` of settings that were checked, and name no model on the hub."""
+    """`pretrain` of settings that were checked, and name no model on the hub.
+
+    Before a step, the vocabulary and the first records are checked against the model. Pairs that another family learns
+    from, whose labels look the same, are warned of, by the summary next to the records.
+    """
     settings, earlier, opened, config, name = _resolve(settings)
     with distribution.set_up_run(settings) as strategy:
-        loop.set_seed(settings.seed, settings.deterministic)
         task = _kind_of_task(settings)(settings, config, name, strategy, earlier, opened)
         if settings.do_train:
             run_directory.Manifest(earlier, task.recorded, [settings]).check_fixed()
-        _check_records(task)
+        masking, is_new = task.masking, not (settings.init_checkpoint or settings.teacher)
+        knows_size = model_vocabulary.check_size(settings.vocab_file, task.summaries, config, name, is_new)
+        if masking and masking.all_ids.max() >= config.vocab_size:  # records name another file; a GPU notices nothing
+            raise ValueError(f"--vocab_file={settings.vocab_file} has more tokens than {name}.")
+        count = 1 if knows_size else _BATCHES_WITHOUT_VOCABULARY
+        for flag, data in task.data.items():
+            index = data.index
+            batches = records.evaluation_batches(index, data.features, batch_size=64, repeat=False, max_steps=count)
+            with records.explained_errors(index, data.features, flag):
+                batch, *_ = batches  # all are read
+            second = batch["segment_lengths"][:, 1::2] if data.pairs else batch["segment_ids"]
+            if settings.nsp and not tf.reduce_any(second > 0):
+                raise ValueError(f"--{flag} holds single sequences, without a second segment: give --nsp=false.")
+            if masking and data.pairs and (problem := masking.problem(batch)):
+                raise ValueError(f"--{flag} {problem}: the records were made with another vocabulary (--vocab_file).")
+            for path, summary in data.summaries.items() if settings.nsp else ():
+                made = summary.get("flags", {}).get("next_sentence", "random")
+                if made != config.pairs:
+                    logging.warning(
+                        "%s learns from pairs of --next_sentence=%s, those of --%s are of --next_sentence=%s (%s).",
+                        *(config.title, config.pairs, flag, made, path),
+                    )
+        loop.set_seed(settings.seed, settings.deterministic)
         return task.execute()
 
 
@@ -72,7 +97,7 @@ def _resolve(
     path = settings.init_checkpoint or settings.teacher
     is_teacher, has_config = path == settings.teacher, bool(settings.bert_size or settings.bert_config_file)
     try:
-        with naming_flag("--teacher") if is_teacher else naming_flag("--init_checkpoint"):
+        with naming_flag("--teacher" if is_teacher else "--init_checkpoint"):
             opened = open_local(path, is_checked=is_teacher or not has_config) if path else None
     except FileNotFoundError:
         if not (earlier.newest and has_config):
@@ -93,58 +118,22 @@ def _resolve(
         family, config = student_family(settings, config), distillation.shallower(config, settings.layers)
         if family == DistilBertConfig.model_type != config.model_type:
             config = DistilBertConfig.of_teacher(config)
-    _kind_of_task(settings).configure(settings, config, name)
+    kind = _kind_of_task(settings)
+    kind.configure(settings, config, name)
     if settings.nsp and not config.has_pooler:
         raise ValueError(f"--nsp needs a model with a pooler, but {name} is that of {config.title}: leave it out.")
-    settings = _with_recipe(settings, config)
+    recipe, warmup = kind.recipe or config.pretraining_recipe, WARMUP_STEPS
+    if recipe != BertConfig.pretraining_recipe:
+        warmup = math.ceil(recipe.warmup_proportion * settings.num_train_steps)
+    usual = {"nsp": config.has_pooler and not settings.teacher}
+    usual |= {"max_predictions_per_seq": kind.default_predictions(settings, config)}
+    usual = {name: value for name, value in usual.items() if getattr(settings, name) is None}
+    whose = f"As {DistilBertConfig.title if settings.teacher else config.title} was pre-trained"
+    settings = dataclasses.replace(settings, **usual)
+    settings = with_recipe(settings, recipe, whose if settings.do_train else None, num_warmup_steps=warmup)
     earlier.check_model(config)
     return settings, earlier, opened, config, name
 
 
 def _kind_of_task(settings: PretrainingSettings) -> type[PretrainingTask]:
     return DistillationTask if settings.teacher else TASKS[settings.objective]
-
-
-def _with_recipe(settings: PretrainingSettings, config: BertConfig) -> PretrainingSettings:
-    """The settings, where they say nothing with those of the family's authors, or with a teacher of DistilBERT's."""
-    kind = _kind_of_task(settings)
-    recipe, warmup = kind.recipe(config), WARMUP_STEPS
-    if recipe != BertConfig.pretraining_recipe:
-        warmup = math.ceil(recipe.warmup_proportion * settings.num_train_steps)
-    predictions = kind.default_predictions(settings, config)
-    of_family = {"nsp": config.has_pooler and not settings.teacher, "max_predictions_per_seq": predictions}
-    filled = {name: value for name, value in of_family.items() if getattr(settings, name) is None}
-    whose = f"As {DistilBertConfig.title if settings.teacher else config.title} was pre-trained"
-    settings = dataclasses.replace(settings, **filled)
-    return with_recipe(settings, recipe, whose if settings.do_train else None, num_warmup_steps=warmup)
-
-
-def _check_records(task: PretrainingTask) -> None:
-    """Checks the vocabulary, and the first records, against the model.
-
-    Warns of pairs that another family learns from, whose labels look the same, by the summary next to the records.
-    """
-    settings, masking = task.settings, task.masking
-    is_new = not (settings.init_checkpoint or settings.teacher)
-    knows_size = model_vocabulary.check_size(settings.vocab_file, task.summaries, task.config, task.config_name, is_new)
-    if masking and masking.all_ids.max() >= task.config.vocab_size:  # records name another file; a GPU notices nothing
-        raise ValueError(f"--vocab_file={settings.vocab_file} has more tokens than {task.config_name}.")
-    count = 1 if knows_size else _BATCHES_WITHOUT_VOCABULARY
-    usual = task.config.pairs
-    for flag, opened in task.data.items():
-        index = opened.index
-        batches = records.evaluation_batches(index, opened.features, batch_size=64, repeat=False, max_steps=count)
-        with records.explained_errors(index, opened.features, flag):
-            batch, *_ = batches  # all are read
-        second = batch["segment_lengths"][:, 1::2] if opened.pairs else batch["segment_ids"]
-        if settings.nsp and not tf.reduce_any(second > 0):
-            raise ValueError(f"--{flag} holds single sequences, without a second segment: give --nsp=false.")
-        if masking and opened.pairs and (problem := masking.problem(batch)):
-            raise ValueError(f"--{flag} {problem}: the records were made with another vocabulary (--vocab_file).")
-        for path, summary in opened.summaries.items() if settings.nsp else ():
-            made = summary.get("flags", {}).get("next_sentence", "random")
-            if made != usual:
-                logging.warning(
-                    "%s learns from pairs of --next_sentence=%s, those of --%s are of --next_sentence=%s (%s).",
-                    *(task.config.title, usual, flag, made, path),
-                )

@@ -7,7 +7,7 @@ from bert_tf.families import config_of_size
 from bert_tf.families.config import BertConfig
 from bert_tf.families.recipe import OptimizerSettings
 from bert_tf.pretraining.record_settings import InstanceSettings, check_mask_rates
-from bert_tf.store.description import check_weights, read_head, vocabulary_in
+from bert_tf.store.description import check_weights
 from bert_tf.system import checks
 from bert_tf.system.declare import (
     ORIGINAL,
@@ -20,7 +20,7 @@ from bert_tf.system.declare import (
     setting_group,
 )
 from bert_tf.system.hub import is_name
-from bert_tf.training.settings import TrainingSettings
+from bert_tf.training.settings import FineTuningSettings, ModelSettings, TrainingSettings
 from bert_tf.training.teacher import LanguageTeacherSettings
 
 WARMUP_STEPS = 10000  # of a BERT
@@ -37,24 +37,23 @@ class PretrainingSettings(LanguageTeacherSettings, TrainingSettings):
     input_file: str = setting(
         REQUIRED, "TFRecord files of create_pretraining_data.py: files or globs, separated by commas.", heading=ORIGINAL
     )
-    output_dir: str = changeable_setting(
-        REQUIRED,
-        "Directory for checkpoints, logs and eval_results.txt. A run in it is resumed.",
-        check=checks.check_output_dir,
+    output_dir: str = inherited_setting(
+        FineTuningSettings,
+        "output_dir",
+        help="Directory for checkpoints, logs and eval_results.txt. A run in it is resumed.",
     )
-    bert_config_file: str | None = setting(
-        None,
-        "The model's configuration, whose name says the family: bert_config.json, albert_config.json and so on. If "
-        "unset, the one beside --init_checkpoint.",
-        check=checks.check_file,
-        on_card=False,
+    bert_config_file: str | None = inherited_setting(
+        ModelSettings,
+        "bert_config_file",
+        help="The model's configuration, whose name says the family: bert_config.json, albert_config.json and so on. "
+        "If unset, the one beside --init_checkpoint.",
     )
-    init_checkpoint: str | None = setting(
-        None,
-        "Weights to start from: a checkpoint, a Hugging Face directory or name, or a SavedModel of TensorFlow Hub. "
-        "Ignored once output_dir has a checkpoint.",
-        model_check=read_head,
-        on_card=False,
+    init_checkpoint: str | None = inherited_setting(
+        ModelSettings,
+        "init_checkpoint",
+        help="Weights to start from: a checkpoint, a Hugging Face directory or name, or a SavedModel of TensorFlow "
+        "Hub. Ignored once output_dir has a checkpoint.",
+        check=None,  # it needs none where a run goes on
     )
     do_train: bool = changeable_setting(False, "Train until --num_train_steps.")
     do_eval: bool = changeable_setting(False, "Evaluate at the end, and write eval_results.txt.")
@@ -93,14 +92,12 @@ class PretrainingSettings(LanguageTeacherSettings, TrainingSettings):
         "exactly --max_eval_steps batches, as in the original.",
         heading="Data and schedule",
     )
-    vocab_file: str | None = setting(
-        None,
-        "The vocabulary that the records were made with; it is copied to output_dir. Unmasked records and --bert_size "
-        "need it. If unset, the one beside --init_checkpoint, else the one named in the summary beside the records.",
-        check=checks.check_file,
-        model_check=read_head,
-        model_file=vocabulary_in,
-        on_card=False,
+    vocab_file: str | None = inherited_setting(
+        ModelSettings,
+        "vocab_file",
+        help="The vocabulary that the records were made with; it is copied to output_dir. Unmasked records and "
+        "--bert_size need it. If unset, the one beside --init_checkpoint, else the one named in the summary beside the "
+        "records.",
     )
     lr_decay_power: float = setting(
         1.0,
@@ -189,12 +186,6 @@ class PretrainingSettings(LanguageTeacherSettings, TrainingSettings):
     disallow_correct: bool = setting(False, "The generator never draws the original token.")
     generator_temperature: float = setting(1.0, "The generator's logits are divided by it before it draws.", above=0)
 
-    @property
-    def records_read(self) -> list[str]:
-        # Smoothed masks depend on the tokens of the training data, in evaluation, too.
-        needed = self.do_train or self.mask_smoothing or not self.eval_input_file
-        return [*(["input_file"] if needed else []), *(["eval_input_file"] if self.eval_input_file else [])]
-
     def check(self) -> None:
         """Raises if settings contradict each other, or files and folders are not there; a model may be a hub name."""
         check_values(self)
@@ -208,7 +199,7 @@ class PretrainingSettings(LanguageTeacherSettings, TrainingSettings):
             if all(getattr(self, name) for name in pair):
                 named = " and ".join(f"--{name}={getattr(self, name)}" for name in pair)
                 raise ValueError(f"{named} both say {both}: give one.")
-        for name in non_default_settings(self, _UNUSED[self.objective]):
+        for name in non_default_settings(self, UNUSED[self.objective]):
             raise ValueError(f"--{name} is not for --objective={self.objective}.")
         if self.nsp and (self.teacher or self.objective == "electra"):
             raise ValueError("--nsp is not for --objective=electra, nor for a student.")
@@ -225,11 +216,9 @@ class PretrainingSettings(LanguageTeacherSettings, TrainingSettings):
 
 # Flags that say how unmasked records are masked while training.
 MASK_FLAGS = setting_group(PretrainingSettings, MASKS)
-FIXED_MASK_FLAGS = MASK_FLAGS[1:]  # those that ELECTRA's way of masking leaves no choice about
-ELECTRA_FLAGS = setting_group(PretrainingSettings, ELECTRA)
-
-
-_UNUSED = {"mlm": ELECTRA_FLAGS, "ltr": (*MASK_FLAGS, *ELECTRA_FLAGS), "electra": FIXED_MASK_FLAGS}
+_ELECTRA_FLAGS = setting_group(PretrainingSettings, ELECTRA)
+# By objective. ELECTRA's way of masking leaves a choice of the share alone.
+UNUSED = {"mlm": _ELECTRA_FLAGS, "ltr": (*MASK_FLAGS, *_ELECTRA_FLAGS), "electra": MASK_FLAGS[1:]}
 # Pairs of settings of which one can be given, with what both say.
 _APART = {
     ("bert_size", "bert_config_file"): "the model's size",

@@ -22,7 +22,7 @@ from bert_tf.data.record_files import features_of
 from bert_tf.data.token_rows import Share
 from bert_tf.families import family_of
 from bert_tf.families.config import BertConfig
-from bert_tf.families.family import Family, pooler
+from bert_tf.families.family import pooler
 from bert_tf.families.recipe import Recipe
 from bert_tf.models import encoder, initialize, objectives, task_models
 from bert_tf.pretraining import mask_rules, model_vocabulary
@@ -38,7 +38,7 @@ from bert_tf.system.text_files import list_files, warn_of_missing_shards
 from bert_tf.text import find_vocabulary
 from bert_tf.training import checkpoints, distribution, run_directory
 from bert_tf.training.loop import Run
-from bert_tf.training.pretraining_settings import ELECTRA_FLAGS, MASK_FLAGS, PretrainingSettings
+from bert_tf.training.pretraining_settings import MASK_FLAGS, UNUSED, PretrainingSettings
 from bert_tf.training.step import Trainer, make_evaluate_function
 from bert_tf.training.teacher import DISTILLATION_FLAGS
 
@@ -88,7 +88,11 @@ def open_all_records(settings: PretrainingSettings, config: BertConfig, config_n
             features = features_of(index.first_payloads(), *lengths, **limits, no_masked=no_masked)
         return OpenedRecords(flag, index, *features, model_vocabulary.summaries_of(index.files))
 
-    return {flag: open_records(flag, getattr(settings, flag)) for flag in settings.records_read}
+    flags = ["eval_input_file"] if settings.eval_input_file else []
+    # Smoothed masks depend on the tokens of the training data, in evaluation, too.
+    if settings.do_train or settings.mask_smoothing or not flags:
+        flags.insert(0, "input_file")
+    return {flag: open_records(flag, getattr(settings, flag)) for flag in flags}
 
 
 class PretrainingTask(Run):
@@ -98,9 +102,11 @@ class PretrainingTask(Run):
     opened: the model that it starts from, or its teacher.
     data: the run's records, by the names of their flags. masking: how unmasked records are masked, if any.
     token_weights: of `mask_rules.smoothed`; None: all tokens are masked alike.
-    own_masks: attributes of the masks that the settings have no say in.
+    own_masks: attributes of the masks that the settings have no say in. recipe: None: that of the model's family.
+    configs: of all models, by what messages call them.
     """
 
+    recipe: Recipe | None = None
     own_masks: Mapping[str, object] = {}
 
     def __init__(
@@ -109,7 +115,9 @@ class PretrainingTask(Run):
     ):  # fmt: skip
         super().__init__(settings, strategy, settings.stop_at_step or settings.num_train_steps)
         self.config, self.config_name, self.earlier, self.opened = config, name, earlier, opened
+        self.family, self.configs = family_of(config), {"model": config}
         self.data = open_all_records(settings, config, name)
+        self.summaries = {f"--{flag}": opened.summaries for flag, opened in self.data.items()}
         read = {opened.index.fingerprint for opened in self.data.values()}
         if len(read) == 1 and settings.do_train and (settings.do_eval or settings.eval_every_steps):
             logging.warning(
@@ -124,7 +132,17 @@ class PretrainingTask(Run):
         self.prepare()
 
     def prepare(self) -> None:
-        """Opens what only this kind of task reads."""
+        """Opens what only this kind of task reads; says what is learned."""
+        settings, config = self.settings, self.config
+        self.predictions = settings.max_predictions_per_seq
+        self.model_class = task_models.BertForPreTraining if config.has_pooler else task_models.BertForMaskedLM
+        if not config.has_pooler:
+            self.objective = objectives.MeanMaskedLanguageModelObjective
+        elif settings.nsp and config.pairs == "order":
+            self.objective = objectives.SentenceOrderObjective
+        else:
+            self.objective = pretraining_objective(settings.objective, settings.nsp)
+        self.evaluation_objective = self.objective
 
     @staticmethod
     def configure(settings: PretrainingSettings, config: BertConfig, config_name: str) -> None:
@@ -137,18 +155,6 @@ class PretrainingTask(Run):
             message = "--objective=%s trains this %s as a masked LM; --objective=electra trains a discriminator."
             logging.warning(message, settings.objective, config.title)
 
-    @staticmethod
-    def recipe(config: BertConfig) -> Recipe:
-        return config.pretraining_recipe
-
-    @property
-    def family(self) -> Family:
-        return family_of(self.config)
-
-    @property
-    def summaries(self) -> model_vocabulary.Summaries:
-        return {f"--{flag}": opened.summaries for flag, opened in self.data.items()}
-
     @functools.cached_property
     def vocabulary(self) -> ModelFiles | None:
         settings = self.settings
@@ -156,24 +162,8 @@ class PretrainingTask(Run):
         taught = bool(settings.teacher) and (bool(settings.student_layers) or not settings.init_checkpoint)
         return model_vocabulary.choose_vocabulary(settings.vocab_file, self.opened, self.summaries, self.config, taught)
 
-    @property
-    def objective(self):
-        if not self.config.has_pooler:
-            return objectives.MeanMaskedLanguageModelObjective
-        if self.settings.nsp and self.config.pairs == "order":
-            return objectives.SentenceOrderObjective
-        return pretraining_objective(self.settings.objective, self.settings.nsp)
-
-    @property
-    def evaluation_objective(self):
-        return self.objective
-
     def create_model(self) -> keras.Model:
         return self.model_class(self.config, dtype=self.settings.dtype_policy)
-
-    @property
-    def model_class(self) -> type[keras.Model]:
-        return task_models.BertForPreTraining if self.config.has_pooler else task_models.BertForMaskedLM
 
     def start(self, model: keras.Model) -> str | Weights | None:
         """The weights that the model starts from without a run to resume; with one, their name."""
@@ -194,17 +184,8 @@ class PretrainingTask(Run):
             return int(share * length * (1.5 if settings.do_whole_word_mask else 1)) + 1
         return 20
 
-    @property
-    def predictions(self) -> int:
-        return self.settings.max_predictions_per_seq
-
-    @property
     def flops_per_example(self) -> float:
         return encoder.pretraining_flops_per_example(self.config, self.settings.max_seq_length, self.predictions)
-
-    @property
-    def unused_settings(self) -> tuple[str, ...]:
-        return (*ELECTRA_FLAGS, *DISTILLATION_FLAGS, *(() if self.masking else ("vocab_file", *MASK_FLAGS)))
 
     @property
     def recorded(self) -> dict[str, object]:
@@ -215,12 +196,13 @@ class PretrainingTask(Run):
         facts = {f"--{flag}": _content_of(opened.index) for flag, opened in self.data.items()}
         facts |= {name: value for name, value in self.recorded.items() if name != "teacher"}  # it is a path
         facts |= {"--vocab_file": self.masking.fingerprint} if self.masking else {}
-        return super().common_facts() | facts | distribution.facts_of(model=self.config)
+        return super().common_facts() | facts | distribution.facts_of(**self.configs)
 
     # --- the order of work, see `Run.execute` -------------------------------------------------------------------------
 
     def schedule(self) -> tuple[int, int, Recipe]:
-        recipe = dataclasses.replace(self.recipe(self.config), lr_decay_power=self.settings.lr_decay_power)
+        recipe = self.recipe or self.config.pretraining_recipe
+        recipe = dataclasses.replace(recipe, lr_decay_power=self.settings.lr_decay_power)
         return self.settings.num_train_steps, self.settings.num_warmup_steps, recipe
 
     def restore(self, model: keras.Model, optimizer: keras.optimizers.Optimizer | None) -> int:
@@ -241,7 +223,7 @@ class PretrainingTask(Run):
         """The trainer, and further arguments of `loop.train`."""
         settings, opened = self.settings, self.data["input_file"]
         self.reading = records.explained_errors(opened.index, opened.features, opened.flag)
-        cost = settings.max_seq_length, self.flops_per_example
+        cost = settings.max_seq_length, self.flops_per_example()
         newest = latest_checkpoint(self.output_dir)
         trainer = Trainer(self.trained, optimizer, self.objective, self.strategy, settings, checkpoint=newest)
         return trainer, {"eval_every_steps": settings.eval_every_steps, "cost_of_example": cost}
@@ -260,9 +242,10 @@ class PretrainingTask(Run):
             newest = self.earlier.newest
             # A run that goes on keeps its vocabulary, which was complete before its first checkpoint.
             is_there = newest and find_vocabulary(folder, self.family.tokenizer_class)
-            self.lock_and_record_output_dir(
-                save.description_of(self.vocabulary) if self.vocabulary and not is_there else {}
-            )
+            description = save.description_of(self.vocabulary) if self.vocabulary and not is_there else {}
+            run_directory.lock_and_record_output_dir(folder, self.config, description=description)
+            if generator := self.configs.get("generator"):
+                run_directory.lock_and_record_output_dir(posixpath.join(folder, "generator"), generator)
             if newest is None:  # before the first step, as in the original
                 checkpoints.save(folder, step, trainer.tensors, settings.keep_checkpoint_max)
         objective = self.evaluation_objective
@@ -354,18 +337,17 @@ class PretrainingTask(Run):
 
     # --- the run's directory -----------------------------------------------------------------------------------------
 
-    def lock_and_record_output_dir(self, description: Mapping[str, bytes]) -> None:
-        run_directory.lock_and_record_output_dir(self.settings.output_dir, self.config, description=description)
-
     def recorded_settings(self) -> dict:
         """What run.json keeps: all settings that matter to this run, and the data and vocabulary it used."""
-        fingerprint = self.data["input_file"].index.fingerprint
-        recorded = {**dataclasses.asdict(self.settings), "input_file_fingerprint": fingerprint, **self.recorded}
+        settings, fingerprint = self.settings, self.data["input_file"].index.fingerprint
+        recorded = {**dataclasses.asdict(settings), "input_file_fingerprint": fingerprint, **self.recorded}
         if self.vocabulary:
             recorded["vocab_file"] = self.vocabulary.vocab_file
         if self.masking:
             recorded["vocab_file_fingerprint"] = self.masking.fingerprint
-        return {name: value for name, value in recorded.items() if name not in self.unused_settings}
+        unused = {*UNUSED[settings.objective], *(() if settings.teacher else DISTILLATION_FLAGS)}
+        unused |= {*(() if self.masking else ("vocab_file", *MASK_FLAGS))}
+        return {name: value for name, value in recorded.items() if name not in unused}
 
     def card_facts(self) -> CardFacts:
         index, is_served = self.data["input_file"].index, self.vocabulary is not None
@@ -422,9 +404,9 @@ class LeftToRightTask(PretrainingTask):
     def create_masking(self) -> None:
         return None
 
-    @property
-    def predictions(self) -> int:
-        return self.settings.max_seq_length - 1
+    def prepare(self) -> None:
+        super().prepare()
+        self.predictions = self.settings.max_seq_length - 1
 
     def labeller(self, opened: OpenedRecords, seed: int) -> Labeller:
         return lambda rows, step, first_row: mask_rules.left_to_right(rows)

@@ -10,7 +10,6 @@ from absl import logging
 from bert_tf.families.config import BertConfig
 from bert_tf.families.distilbert import DistilBertConfig
 from bert_tf.families.electra import ElectraConfig
-from bert_tf.families.recipe import Recipe
 from bert_tf.models import encoder, initialize
 from bert_tf.models.distillation import LanguageDistillation, TaughtLanguageModel, chosen_layers
 from bert_tf.models.electra import ElectraPretrainer, ReplacedTokenEvaluation, ReplacedTokenPretraining
@@ -22,10 +21,9 @@ from bert_tf.store.open import open_model, open_weights
 from bert_tf.store.tensor_files import Weights
 from bert_tf.system.declare import value_of
 from bert_tf.system.messages import naming_flag
-from bert_tf.training import distribution, run_directory
-from bert_tf.training.pretraining_settings import FIXED_MASK_FLAGS, PretrainingSettings, student_family
+from bert_tf.training.pretraining_settings import PretrainingSettings, student_family
 from bert_tf.training.pretraining_tasks import PretrainingTask
-from bert_tf.training.teacher import DISTILLATION_FLAGS, open_teacher
+from bert_tf.training.teacher import open_teacher
 
 _OUTPUT_LAYER = "cls/predictions/output_bias"  # of a masked LM
 
@@ -51,8 +49,8 @@ class ElectraTask(PretrainingTask):
         return int((settings.masked_lm_prob + 0.005) * settings.max_seq_length)  # as configure_pretraining.py of theirs
 
     def prepare(self) -> None:
-        settings, untied = self.settings, self.settings.untied_generator_embeddings
-        start = self.earlier.newest or settings.init_checkpoint
+        super().prepare()
+        settings, start = self.settings, self.earlier.newest or self.settings.init_checkpoint
         if path := settings.generator_config_file:
             with naming_flag("--generator_config_file"):
                 generator_config = read_config(path)
@@ -60,18 +58,13 @@ class ElectraTask(PretrainingTask):
             generator_config = open_model(start, part="generator").config
         else:
             generator_config = self.config.generator(value_of(settings, "generator_size"))
-            if untied:
+            if settings.untied_generator_embeddings:
                 generator_config.embedding_size = generator_config.hidden_size
         self.earlier.check_model(generator_config, part="generator")
-        self.generator_config = generator_config
-
-    @property
-    def objective(self) -> ReplacedTokenPretraining:
-        return ReplacedTokenPretraining(self.settings.gen_weight, self.settings.disc_weight)
-
-    @property
-    def evaluation_objective(self) -> ReplacedTokenEvaluation:
-        return ReplacedTokenEvaluation(self.settings.gen_weight, self.settings.disc_weight)
+        self.generator_config = self.configs["generator"] = generator_config
+        weights = settings.gen_weight, settings.disc_weight
+        self.objective = ReplacedTokenPretraining(*weights)
+        self.evaluation_objective = ReplacedTokenEvaluation(*weights)
 
     def create_model(self) -> ElectraPretrainer:
         settings = self.settings
@@ -79,44 +72,27 @@ class ElectraTask(PretrainingTask):
         options |= {"temperature": settings.generator_temperature, "dtype": settings.dtype_policy}
         return ElectraPretrainer(self.config, self.generator_config, **options, **dataclasses.asdict(self.objective))
 
-    @property
     def flops_per_example(self) -> float:
         length = self.settings.max_seq_length
         return encoder.replaced_token_flops_per_example(self.config, self.generator_config, length, self.predictions)
 
     @property
-    def unused_settings(self) -> tuple[str, ...]:
-        return (*FIXED_MASK_FLAGS, *DISTILLATION_FLAGS)
-
-    @property
     def recorded(self) -> dict[str, object]:
         return {**super().recorded, "generator_size": self.generator_config.hidden_size / self.config.hidden_size}
-
-    def common_facts(self) -> dict[str, object]:
-        return super().common_facts() | distribution.facts_of(generator=self.generator_config)
-
-    # --- the run's directory -----------------------------------------------------------------------------------------
-
-    def lock_and_record_output_dir(self, description: Mapping[str, bytes]) -> None:
-        super().lock_and_record_output_dir(description)
-        run_directory.lock_and_record_output_dir(
-            posixpath.join(self.settings.output_dir, "generator"), self.generator_config
-        )
 
     def write_parts(self, facts: CardFacts) -> None:
         folder = self.settings.output_dir
         files = read_model_files(folder)
         configs = {"discriminator": self.config, "generator": self.generator_config}
-        for part, weights in variable_names.with_our_names(initialize.model_weights(self.model)).parts.items():
-            if part in configs:
-                # A generator guesses words, as its own class does.
-                usage = None if part == "generator" else facts.usage.replace(f"{card.PLACE}/discriminator", card.PLACE)
-                note = "Its results are those of both models together."
-                of_part = dataclasses.replace(facts, usage=usage, notes=(note,))
-                part_files = dataclasses.replace(files, config=configs[part], card=of_part)
-                target = posixpath.join(folder, part)
-                save.write_model(target, weights, part_files, format="bert_tf", overwrite=True)
-                logging.info("Wrote the %s to %s.", part, target)
+        weights = variable_names.with_our_names(initialize.model_weights(self.model)).parts
+        for part, config in configs.items():
+            # A generator guesses words, as its own class does.
+            usage = None if part == "generator" else facts.usage.replace(f"{card.PLACE}/discriminator", card.PLACE)
+            note = "Its results are those of both models together."
+            of_part = dataclasses.replace(facts, usage=usage, notes=(note,))
+            part_files, target = dataclasses.replace(files, config=config, card=of_part), posixpath.join(folder, part)
+            save.write_model(target, weights[part], part_files, format="bert_tf", overwrite=True)
+            logging.info("Wrote the %s to %s.", part, target)
 
     def advice(self, folder: str) -> str:
         model = f"--init_checkpoint={folder}/discriminator"
@@ -126,9 +102,10 @@ class ElectraTask(PretrainingTask):
 class DistillationTask(PretrainingTask):
     """Distillation; see `distillation.LanguageDistillation`. The configuration is the student's."""
 
-    model_class = BertForMaskedLM
+    recipe = DistilBertConfig.pretraining_recipe  # whatever the student's family
 
     def prepare(self) -> None:
+        super().prepare()
         files, settings = self.vocabulary, self.settings
         tokenizer = files and model_vocabulary.tokenizer_of_model(files.vocab_file, self.config, files.casing)
         is_open = self.opened and settings.init_checkpoint in (None, settings.teacher)
@@ -136,29 +113,21 @@ class DistillationTask(PretrainingTask):
         self.teacher = open_teacher(teacher, tokenizer, settings.max_seq_length, _OUTPUT_LAYER)
         if self.teacher.files.config.is_causal:
             raise ValueError("--teacher has causal attention: it does not score masked tokens.")
-
-    @staticmethod
-    def recipe(config: BertConfig) -> Recipe:
-        """That of DistilBERT's authors, whatever the student's family."""
-        return DistilBertConfig.pretraining_recipe
-
-    @property
-    def objective(self) -> LanguageDistillation:
-        settings = self.settings
+        self.configs["teacher"], self.model_class = self.teacher.files.config, BertForMaskedLM
         alphas = (settings.alpha_ce, settings.alpha_mlm, settings.alpha_cos, settings.alpha_mse)
-        return LanguageDistillation(*alphas, settings.temperature, settings.restrict_ce_to_mask)
+        self.objective = LanguageDistillation(*alphas, settings.temperature, settings.restrict_ce_to_mask)
+        self.evaluation_objective = self.objective
 
     def start(self, model: keras.Model) -> str | Weights | None:
         layers, transform = self.settings.layers, self.settings.vocab_transform
         if not layers:
             return super().start(model)
-        return chosen_layers(self.teacher.weights, layers, self.config, transform=transform)
+        return chosen_layers(self.teacher.files.weights, layers, self.config, transform=transform)
 
     def around(self, model: keras.Model) -> TaughtLanguageModel:
         teacher = BertForMaskedLM.from_pretrained(self.teacher.files, dtype=self.settings.dtype_policy, trained=True)
         return TaughtLanguageModel(model, teacher, self.objective)
 
-    @property
     def flops_per_example(self) -> float:
         length = self.settings.max_seq_length
         compared = self.predictions if self.settings.restrict_ce_to_mask else length
@@ -167,13 +136,6 @@ class DistillationTask(PretrainingTask):
             for config in (self.config, self.teacher.files.config)
         )
         return student + teacher / 3.0  # which is only computed forward
-
-    @property
-    def unused_settings(self) -> tuple[str, ...]:
-        return tuple(name for name in super().unused_settings if name not in DISTILLATION_FLAGS)
-
-    def common_facts(self) -> dict[str, object]:
-        return super().common_facts() | distribution.facts_of(teacher=self.teacher.files.config)
 
     @property
     def recorded(self) -> dict[str, object]:

@@ -22,7 +22,7 @@ from bert_tf.system import hub, storage
 from bert_tf.system.declare import declared_in
 from bert_tf.system.messages import abbreviated_list
 from bert_tf.system.storage import is_temporary_name, names_in, remove_folder, write_text_file
-from bert_tf.system.text_files import Folder, directory_of, exists, is_folder, read_json, read_json_if_there
+from bert_tf.system.text_files import Folder, exists, is_folder, read_json, read_json_if_there
 
 LOG_FILE = "train_log.jsonl"
 
@@ -92,10 +92,8 @@ class EarlierRun:
         keys = [key for key in sorted({*old, *new}) if old.get(key) != new.get(key)]
         if keys:
             found = [f"{key}: {old.get(key)!s:.40} there, {new.get(key)!s:.40} now" for key in keys]
-            different = abbreviated_list(found, "; ")
-            raise ValueError(
-                f"{other} another configuration{part and f' of the {part}'} ({different}). Choose another."
-            )
+            other += f" another configuration{part and f' of the {part}'}"
+            raise ValueError(f"{other} ({abbreviated_list(found, '; ')}). Choose another.")
 
 
 def find_earlier_run(
@@ -191,12 +189,6 @@ TEACHER_CHECKSUM = "teacher_checksum"  # in run.json: of the teacher's weights, 
 def read_settings(output_dir: str) -> dict:
     """Flags and versions of the run in a directory; empty if there is none."""
     return read_json_if_there(posixpath.join(output_dir, SETTINGS)) or {}
-
-
-def settings_of_model(path: str) -> dict:
-    """`read_settings` of the run that left the weights at a path, in its directory or in best_model/ there."""
-    folder = directory_of(path).rstrip("/")
-    return read_settings(posixpath.dirname(folder) if posixpath.basename(folder) == "best_model" else folder)
 
 
 class Manifest:

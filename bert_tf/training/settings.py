@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from bert_tf.data.tables import FileSettings
 from bert_tf.families.recipe import OPTIMIZER, SEARCHED, OptimizerSettings, Values, grid_points
-from bert_tf.store.description import check_weights, read_head, vocabulary_in
+from bert_tf.store.description import check_weights, vocabulary_in
 from bert_tf.system.checks import check_file, check_output_dir, check_tf_config
 from bert_tf.system.declare import (
     ORIGINAL,
@@ -29,7 +29,6 @@ from bert_tf.system.storage import is_remote
 from bert_tf.training.teacher import DISTILLATION, TeacherSettings
 
 DTYPE_POLICIES = {"float32": "float32", "bfloat16": "mixed_bfloat16", "float16": "mixed_float16"}
-MOST_VIRTUAL_CPUS = 256  # TensorFlow reserves memory and threads for each
 
 
 TaskSettings = TypeVar("TaskSettings")
@@ -43,7 +42,7 @@ class ModelSettings:
         "TensorFlow Hub. Ignored once output_dir has a checkpoint.",
         heading=ORIGINAL,
         check=check_weights,
-        model_check=read_head,
+        is_model=True,
         on_card=False,
     )
     bert_config_file: str | None = setting(
@@ -54,7 +53,6 @@ class ModelSettings:
         "The model's vocabulary: a vocab.txt, a tokenizer.json, a SentencePiece model, or a vocab.json beside its "
         "merges.txt. If unset, the one beside --init_checkpoint.",
         check=check_file,
-        model_check=read_head,
         model_file=vocabulary_in,
         on_card=False,
     )
@@ -87,8 +85,8 @@ class DeviceSettings:
         heading="Devices",
         choices=("one_device", "mirrored", "multi_worker_mirrored", "tpu"),
     )
-    num_virtual_cpus: int | None = changeable_setting(
-        None, "Split the CPU into this many devices, to try mirrored without GPUs.", least=1, most=MOST_VIRTUAL_CPUS
+    num_virtual_cpus: int | None = changeable_setting(  # TensorFlow reserves memory and threads for each
+        None, "Split the CPU into this many devices, to try mirrored without GPUs.", least=1, most=256
     )
     use_tpu: bool = changeable_setting(False, "The original's name for --distribution_strategy=tpu.", heading=ORIGINAL)
     tpu_name: str | None = changeable_setting(
@@ -186,7 +184,7 @@ class TrainingSettings(DeviceSettings):
 
     @property
     def checkpoints_while_training(self) -> int:
-        return self.keep_checkpoint_max
+        return 1 if self.keep_checkpoint_max is None else self.keep_checkpoint_max
 
 
 # Settings that are for training only; that need another one; and pairs of which one can be given, with the reason.
@@ -304,10 +302,6 @@ class FineTuningSettings(OptimizerSettings, TeacherSettings, TrainingSettings, M
     def combinations(self) -> list[Values]:
         """The settings that are searched, in each combination; without a search one that is empty."""
         return grid_points(self.search)
-
-    @property
-    def checkpoints_while_training(self) -> int:
-        return self.keep_checkpoint_max if self.keeps_optimizer else 1
 
     @property
     def keeps_optimizer(self) -> bool:

@@ -10,10 +10,9 @@ from collections.abc import Sequence
 from absl import logging
 
 from bert_tf.store import head_config
-from bert_tf.store.description import check_weights, read_head
+from bert_tf.store.description import check_weights
 from bert_tf.store.head_config import HeadConfig
 from bert_tf.store.open import OpenedModel, open_model
-from bert_tf.store.tensor_files import Weights
 from bert_tf.system.declare import changeable_setting, non_default_settings, setting, setting_group, value_of
 from bert_tf.system.messages import naming_flag
 from bert_tf.text.tokenizer import Tokenizer
@@ -32,7 +31,7 @@ class TeacherSettings:
         "outputs this one also learns.",
         heading=DISTILLATION,
         check=check_weights,
-        model_check=read_head,
+        is_model=True,
         on_card=True,
     )
     student_layers: list[str] | None = setting(
@@ -105,14 +104,9 @@ DISTILLATION_FLAGS = setting_group(LanguageTeacherSettings, DISTILLATION)
 
 @dataclasses.dataclass(frozen=True)
 class Teacher:
-    """A teacher's directory.
+    """An opened teacher. outputs: rows of its output layer. labels: their names in the order of the student's; None: as
+    they are."""
 
-    path: as given. weights, files: what is there. outputs: rows of its output layer.
-    labels: their names in the order of the student's; None: as they are.
-    """
-
-    path: str
-    weights: Weights
     files: OpenedModel
     outputs: int
     labels: tuple[str, ...] | None = None
@@ -120,7 +114,7 @@ class Teacher:
     @functools.cached_property
     def recorded(self) -> dict[str, str]:
         """The notes in run.json besides the path; the first call reads all weights."""
-        return {TEACHER_CHECKSUM: self.weights.checksum}
+        return {TEACHER_CHECKSUM: self.files.weights.checksum}
 
 
 def open_teacher(
@@ -150,7 +144,7 @@ def open_teacher(
         if max_seq_length > config.max_length:
             raise ValueError(f"{path} takes rows of at most {config.max_length} tokens, not {max_seq_length}.")
     logging.info("Teacher: the %s of %d layers in %s.", config.title, len(config.block_order), path)
-    return Teacher(path, weights, opened, weights.shapes[output_layer][0])
+    return Teacher(opened, weights.shapes[output_layer][0])
 
 
 def with_labels_of(teacher: Teacher, student: HeadConfig, others: Sequence[str]) -> Teacher:
@@ -160,7 +154,7 @@ def with_labels_of(teacher: Teacher, student: HeadConfig, others: Sequence[str])
     """
     if not student.problem_type and not student.labels:
         return teacher
-    head, start = teacher.files.head, f"--teacher: {teacher.path}"
+    head, start = teacher.files.head, f"--teacher: {teacher.files.path}"
     teacher_labels, labels = head_config.names_in(head.labels), student.labels
     other_kind = None not in (head.problem_type, student.problem_type) and head.problem_type != student.problem_type
     if other_kind or (not (teacher_labels and labels) and teacher.outputs != len(labels or ("number",))):

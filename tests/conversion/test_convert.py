@@ -111,9 +111,8 @@ def expected_rows(source, words: dict[str, list[str]]):
 
 def test_words_are_added_as_run_domain_does(source, tmp_path):
     (tmp_path / "words.txt").write_text("abc\nword3\nkub\n")  # one of them is known
-    report = convert.convert(
-        str(source), str(tmp_path / "larger"), "bert_tf", add_tokens=str(tmp_path / "words.txt"), with_optimizer=True
-    )
+    options = {"add_tokens": str(tmp_path / "words.txt"), "with_optimizer": True}
+    report = convert.convert(str(source), str(tmp_path / "larger"), "bert_tf", **options)
     assert open_model(str(tmp_path / "larger")).config.vocab_size == 102
     assert FullTokenizer.from_pretrained(str(tmp_path / "larger")).encode("abc Kub") == [100, 101]
     old, new = weights_of(source), weights_of(tmp_path / "larger")

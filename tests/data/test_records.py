@@ -71,9 +71,8 @@ def plain_epoch(index, seed, shuffle_window, epoch) -> list[int]:
 ])  # fmt: skip
 def test_order_is_that_of_a_plain_computation_from_any_step(index, window, batch_size, step):
     """Starts inside a window, at its border, epochs later, by arithmetic; batches span or contain several epochs."""
-    batches = records.training_batches(
-        index, FEATURES, batch_size=batch_size, seed=9, shuffle_window=window, start_step=step
-    )
+    order = {"batch_size": batch_size, "seed": 9, "shuffle_window": window, "start_step": step}
+    batches = records.training_batches(index, FEATURES, **order)
     epoch, skip = divmod(step * batch_size, 100)
     count = 10 * batch_size
     order = [number for k in range(-(-(skip + count) // 100)) for number in plain_epoch(index, 9, window, epoch + k)]
@@ -297,10 +296,9 @@ def test_features_are_read(tmp_path):
     write_records(tmp_path / "a", [masked_example()])
     batch = next(iter(records.training_batches(
         records.index_records(str(tmp_path / "a"), features), features, batch_size=2, seed=0)))  # fmt: skip
-    sizes = [8, 8, 8, 2, 2, 2, 1]
-    assert {name: tuple(value.shape) for name, value in batch.items()} == {
-        name: (2, size) for name, size in zip(record_files.MASKED, sizes, strict=True)
-    }
+    shapes = [(2, size) for size in (8, 8, 8, 2, 2, 2, 1)]
+    expected = dict(zip(record_files.MASKED, shapes, strict=True))
+    assert {name: tuple(value.shape) for name, value in batch.items()} == expected
     assert {name for name, value in batch.items() if value.dtype == tf.float32} == {"masked_lm_weights"}
     assert batch["masked_lm_ids"].numpy().tolist() == [[6, 7]] * 2
 
@@ -348,11 +346,8 @@ def test_an_index_is_as_if_the_files_had_been_read(tmp_path, scanned, payloads, 
     assert found.fingerprint == read.fingerprint and found.file_sizes == read.file_sizes
     np.testing.assert_array_equal(np.stack(found.blocks()), np.stack(read.blocks()))
     order = {"batch_size": 64, "seed": 3, "start_step": 7, "shuffle_window": 1500}
-    batches = [
-        [batch["masked_lm_ids"].numpy() for batch in records.training_batches(index, MASKED, **order).take(40)]
-        for index in (found, read)
-    ]
-    np.testing.assert_array_equal(*batches)
+    batches = (records.training_batches(index, MASKED, **order).take(40) for index in (found, read))
+    np.testing.assert_array_equal(*([batch["masked_lm_ids"].numpy() for batch in of_index] for of_index in batches))
     os.remove(index_path(files[0]))
     scanned.clear()
     again = records.index_records(files, MASKED)

@@ -18,9 +18,9 @@ from bert_tf.tasks.squad.data import read_squad_examples
 NAMES = ("text", "label")
 
 
-def rows_of(tmp_path, content: str, csv_delimiter=None, columns=NAMES, name="train.csv"):
+def rows_of(tmp_path, content: str | bytes, csv_delimiter=None, columns=NAMES, name="train.csv"):
     path = tmp_path / name
-    path.write_bytes(content.encode())
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
     return list(read_rows(str(path), TableSettings(csv_delimiter=csv_delimiter), columns))
 
 
@@ -118,6 +118,7 @@ LONGER = r"line 2: 3 columns, but line 1 has 2"
     ("PK\x03\x04\x14\0", {}, r"train\.csv is an? "),
     ("\ufeff\n<!DOCTYPE html>\n<html>", {}, r"train\.csv is an? "),
     ("PAR1", {}, r"train\.csv is an? "),
+    (b"\xd0\xcf\x11\xe0\xa1", {}, r"train\.csv is a file of Excel"),
     ('\n[\n{"a": 1},\n{"a": 2\n]', {"name": "a.json"}, r"a\.json, line 5, column 1: not JSON"),
     ('[{"a": 1} {"a": 2}]', {"name": "a.json"}, r"a\.json, line 1, column 11: not JSON"),
     ('[{"a": 1},\n[2]]', {"name": "a.json"}, r"a\.json, line 2: expected a JSON object, found list"),
@@ -127,12 +128,6 @@ LONGER = r"line 2: 3 columns, but line 1 has 2"
 def test_mistakes_are_named(tmp_path, content, arguments, message):
     with pytest.raises(ValueError, match=message):
         rows_of(tmp_path, content, **arguments)
-
-
-def test_an_excel_file_is_no_table(tmp_path):
-    (tmp_path / "train.csv").write_bytes(b"\xd0\xcf\x11\xe0\xa1")
-    with pytest.raises(ValueError, match=r"train\.csv is an? "):
-        list(read_rows(str(tmp_path / "train.csv"), TableSettings(), NAMES))
 
 
 @pytest.mark.parametrize("name", ["a.csv", "a.tsv", "a.jsonl"])
@@ -309,10 +304,9 @@ def test_a_batch_by_hand():
     assert (len(rows), rows.windows.tolist(), rows.lengths.tolist()) == (3, [1, 3, 1], [5, 19, 8])
     assert rows.row_lengths.tolist() == [5, 8, 8, 3, 8]
     batch = rows.batch([1, 0], 3 * LENGTH)
-    assert {name: (values.shape, values.dtype) for name, values in batch.items()} == {
-        **dict.fromkeys(("input_ids", "input_mask", "segment_ids"), ((2, 3, LENGTH), np.int32)),
-        "label_ids": ((2,), np.int32),
-    }
+    shapes = dict.fromkeys(("input_ids", "input_mask", "segment_ids"), (2, 3, LENGTH)) | {"label_ids": (2,)}
+    assert {name: values.shape for name, values in batch.items()} == shapes
+    assert {values.dtype for values in batch.values()} == {np.dtype(np.int32)}
     ids, mask = batch["input_ids"], batch["input_mask"]
     assert ids[0].tolist() == [list(range(105, 113)), list(range(113, 121)), [121, 122, 123, 1, 1, 1, 1, 1]]
     assert mask[0].sum(-1).tolist() == [8, 8, 3]

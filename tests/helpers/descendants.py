@@ -54,17 +54,17 @@ def save_model(
 
 def save_albert_tokenizer(model_file, directory):
     """Writes a directory with tokenizer.json; returns the tokenizer of transformers."""
-    return _save_tokenizer("AlbertTokenizer", *_pieces_of(model_file.read_bytes()), directory)
+    return _save_tokenizer("AlbertTokenizer", *pieces_of(model_file.read_bytes()), directory)
 
 
 def save_xlm_roberta_tokenizer(model_file, directory):
-    pieces, characters = _pieces_of(model_file.read_bytes())
+    pieces, characters = pieces_of(model_file.read_bytes())
     first = [(token, 0.0) for token in ("<s>", "<pad>", "</s>", "<unk>")]
     vocab, mask = [*first, *pieces[3:], ("<mask>", 0.0)], tokenizers.AddedToken("<mask>", lstrip=True, special=True)
     return _save_tokenizer("XLMRobertaTokenizer", vocab, characters or None, directory, mask_token=mask)
 
 
-def _pieces_of(model: bytes) -> tuple[list, bytes]:
+def pieces_of(model: bytes) -> tuple[list, bytes]:
     pytest.importorskip("transformers")
     from transformers.utils import sentencepiece_model_pb2_new
 

@@ -75,7 +75,7 @@ class HubServer(http.server.ThreadingHTTPServer):
 
     @staticmethod
     def forget() -> None:
-        hub._commit.cache_clear()
+        hub._at_commit.cache_clear()
         hub.matching.cache_clear()
 
     def environment(self, home, **variables: str) -> dict[str, str]:

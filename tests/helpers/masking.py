@@ -14,7 +14,7 @@ VOCAB |= {f"##{number}" if number % 3 == 0 else f"w{number}": number for number 
 
 def tokenizer_of(vocab, kind=FullTokenizer):
     tokenizer = kind.__new__(kind)
-    tokenizer.vocab, tokenizer.vocab_file = vocab, "v.txt"
+    tokenizer.vocab, tokenizer.vocab_file, tokenizer.pad_id = vocab, "v.txt", 0
     return tokenizer
 
 
@@ -52,6 +52,6 @@ def packed_rows(count, most=4, lengths=(5, 16), seed=0) -> list[list[tuple[list[
     return [[next(pairs) for _ in range(size)] for size in sizes]
 
 
-def mask(rows, seed=1, step=0, **settings) -> dict[str, np.ndarray]:
-    features = mask_rules.bert(rows, seed, step, masking(**settings))
+def mask(rows, seed=1, step=0, rule=mask_rules.bert, **settings) -> dict[str, np.ndarray]:
+    features = rule(rows, seed, step, masking(**settings))
     return {name: value.numpy() for name, value in features.items()}

@@ -1,6 +1,5 @@
 """Small encoders with the tokenizers of Japanese BERTs (MeCab) and of KoBERT (SentencePiece), and data for tasks."""
 
-import io
 import itertools
 import json
 import pathlib
@@ -9,9 +8,10 @@ import sentencepiece
 
 from helpers import tiny
 from helpers.every_model import SIZES
-from helpers.texts import SENTENCES, word_pieces
+from helpers.texts import SENTENCES, learned_pieces, word_pieces
 
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+KOBERT_SPECIAL, KOBERT_MODEL = ("[UNK]", "[PAD]", "[CLS]", "[SEP]", "[MASK]"), "tokenizer_78b3253a26.model"
 # A word of each kind for `TEMPLATES`; good and bad words come first.
 WORDS = {
     "japanese": (("良い", "悪い"), ("東京", "ｶﾞｲﾄﾞ", "映画", "学生"), ("彼女", "先生", "友人")),
@@ -31,6 +31,19 @@ def texts_of(kind: str) -> list[tuple[str, str, bool]]:
     ]
 
 
+def write_kobert(folder: pathlib.Path, lines: list[str], vocab_size: int) -> list[str]:
+    """Writes a model, and a vocab.txt that has its pieces in another order, in which they are returned."""
+    options = {"pad_id": 1, "unk_id": 0, "pad_piece": "[PAD]", "unk_piece": "[UNK]", "character_coverage": 0.995}
+    options |= {"control_symbols": "[CLS],[SEP],[MASK]", "split_by_unicode_script": False, "split_by_number": False}
+    model = learned_pieces(lines, vocab_size, **options)
+    (folder / KOBERT_MODEL).write_bytes(model)
+    processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+    learned = [processor.id_to_piece(number) for number in range(5, processor.get_piece_size())]
+    pieces = [*KOBERT_SPECIAL, *learned[::-1]]
+    (folder / "vocab.txt").write_text("".join(piece + "\n" for piece in pieces))
+    return pieces
+
+
 def write_encoder(kind: str, folder: pathlib.Path) -> str:
     """Writes the files of this kind of tokenizer, and with them a random encoder; returns the encoder's directory."""
     texts = [text for text, *_ in texts_of(kind)]
@@ -39,21 +52,11 @@ def write_encoder(kind: str, folder: pathlib.Path) -> str:
         pieces = word_pieces(normalized, [*SPECIAL, *itertools.chain(*WORDS[kind]), "ガイド"])
         config = {"tokenizer_class": "BertJapaneseTokenizer", "word_tokenizer_type": "mecab", "do_lower_case": False}
         (folder / "tokenizer_config.json").write_text(json.dumps(config))
+        (folder / "vocab.txt").write_text("".join(piece + "\n" for piece in pieces))
     else:
         # KoBERT reads two quotation marks in a row as one of another kind.
         lines = [text.replace("``", '"').replace("''", '"') for text in texts] * 20
-        content = io.BytesIO()
-        sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=iter([*lines, *SENTENCES]), model_writer=content, vocab_size=200, pad_id=1, unk_id=0,
-            bos_id=-1, eos_id=-1, pad_piece="[PAD]", unk_piece="[UNK]", control_symbols="[CLS],[SEP],[MASK]",
-            character_coverage=0.995, hard_vocab_limit=False, minloglevel=2, split_by_unicode_script=False,
-            split_by_number=False,
-        )  # fmt: skip
-        model = content.getvalue()
-        (folder / "tokenizer_78b3253a26.model").write_bytes(model)
-        processor = sentencepiece.SentencePieceProcessor(model_proto=model)
-        learned = [processor.id_to_piece(number) for number in range(5, processor.get_piece_size())]
-        pieces = ["[UNK]", "[PAD]", "[CLS]", "[SEP]", "[MASK]", *learned[::-1]]
+        pieces = write_kobert(folder, [*lines, *SENTENCES], 200)
     sizes = {**SIZES, "vocab_size": len(pieces), "max_position_embeddings": 64, "type_vocab_size": 2}
     # Dropout keeps a model of this size from learning with every second seed.
     config = {**sizes, "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}

@@ -6,7 +6,7 @@ Each scenario is a function that writes what a script reads into a folder, and r
 import pathlib
 
 from bert_tf import BertForMaskedLM, BertForSequenceClassification
-from bert_tf.families import config_of_dict
+from bert_tf.families import as_config
 from bert_tf.pretraining.create import create_pretraining_data
 from helpers.descendants import save_model
 from helpers.paths import GOLDEN
@@ -67,7 +67,7 @@ def _unmasked_pretraining(family: str, keys: dict, rows: dict | None = None, **c
         sizes = {"vocab_size": 601 if family == "roberta" else 30522, "hidden_size": 32, "num_hidden_layers": 2}
         sizes |= {"num_attention_heads": 2, "intermediate_size": 64, "max_position_embeddings": 48}
         kind = {} if family == "bert" else {"model_type": family}
-        config = config_of_dict({**kind, **sizes, "hidden_dropout_prob": 0.1, **keys})
+        config = as_config({**kind, **sizes, "hidden_dropout_prob": 0.1, **keys})
         config.save(str(folder / config.file_name))
         create_pretraining_data(
             str(GOLDEN / "pretraining" / "corpus_*.txt"), str(folder / "rows.tfrecord"), str(vocab), max_seq_length=32,

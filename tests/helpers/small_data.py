@@ -1,8 +1,13 @@
 """Data for each fine-tuning script, of a few words that a tiny model learns something from."""
 
+import dataclasses
 import json
 
 import numpy as np
+
+from bert_tf.tasks.classification.settings import ClassificationSettings, read_sets
+from bert_tf.tasks.rows import Task
+from bert_tf.training.settings import FineTuningSettings
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "good", "bad", *(f"w{number}" for number in range(93))]
 
@@ -15,6 +20,12 @@ def texts_of(count, seed, words=93, longest=9):
         position = int(generator.integers(len(text) + 1))
         text.insert(position, ("good", "bad")[number % 2])
         yield text, number % 2 == 0, position
+
+
+def custom_task(settings: ClassificationSettings) -> Task:
+    """The task of --task_name=custom, with the labels of its training file."""
+    run = FineTuningSettings(output_dir="", do_train=True)
+    return read_sets(dataclasses.replace(settings, task_name="custom"), run)[0]
 
 
 def write_classification(path, texts):

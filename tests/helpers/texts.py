@@ -1,12 +1,15 @@
 """Sentences of several languages, vocabularies of word pieces made of them, and strings that tokenizers get wrong."""
 
 import collections
+import io
 import itertools
 import json
 import random
 import re
 import unicodedata
 from collections.abc import Iterable, Iterator
+
+import sentencepiece
 
 SENTENCES = (
     "자연어 처리는 인간의 언어를 컴퓨터로 다루는 분야이다. 서울에서 2019년, 3,000명이 참석했다!",
@@ -65,6 +68,14 @@ def word_pieces(texts: Iterable[str], special: Iterable[str], size: int = 3000) 
             counts.update("##" + form[begin : begin + 2] for begin in range(1, len(form) - 1, 2))
     ranked = sorted(counts, key=lambda piece: (-counts[piece], piece))
     return list(dict.fromkeys([*special, *ranked[:size]]))
+
+
+def learned_pieces(lines: Iterable[str], vocab_size: int, **options) -> bytes:
+    """A SentencePiece model of some lines. options: of the trainer."""
+    content, usual = io.BytesIO(), {"bos_id": -1, "eos_id": -1, "hard_vocab_limit": False, "minloglevel": 2}
+    options = {**usual, **options, "vocab_size": vocab_size}
+    sentencepiece.SentencePieceTrainer.train(sentence_iterator=iter(lines), model_writer=content, **options)
+    return content.getvalue()
 
 
 _FRAGMENTS = [

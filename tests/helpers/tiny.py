@@ -17,7 +17,6 @@ def write_encoder(folder: pathlib.Path, pieces: list[str], config=ONE_LAYER, do_
     (folder / "vocab.txt").write_text("".join(piece + "\n" for piece in pieces))
     keras.utils.set_random_seed(0)
     model = BertModel(BertConfig.from_dict(config))
-    model.build()
     model.save_pretrained(str(folder / "encoder"), vocab_file=str(folder / "vocab.txt"), do_lower_case=do_lower_case)
 
 

@@ -1,5 +1,6 @@
 """A tiny pre-training model, and steps of it on one replica or several."""
 
+import dataclasses
 import functools
 
 import keras
@@ -9,7 +10,8 @@ import tensorflow as tf
 from bert_tf import BertConfig, BertForPreTraining, PretrainingObjective, create_optimizer
 from bert_tf.data.records import parts_of_batches
 from bert_tf.models import initialize
-from bert_tf.training import distribution
+from bert_tf.store.bundle import CheckpointReader
+from bert_tf.training import distribution, loop
 from bert_tf.training.settings import TrainingSettings
 from bert_tf.training.step import Trainer
 from helpers.tiny import ONE_LAYER
@@ -114,9 +116,27 @@ def run(strategy, batches, *, parts=1, scale=None, calls=1, lengths=False, **opt
     return {name: v.numpy() for name, v in variables.items()}, results
 
 
-def assert_same(first, other, tolerance):
-    assert first.keys() == other.keys()
-    for name, value in first.items():
-        # The true gradient of a key bias is zero (softmax ignores it); Adam turns its rounding noise into steps.
-        allowed = 1e-1 if "key/bias" in name else tolerance
-        np.testing.assert_allclose(other[name], value, rtol=0, atol=allowed, err_msg=name)
+def train_loop(folder, batches, evaluate=lambda step: None, should_stop=lambda: False, **settings) -> int:
+    """`loop.train` on all batches, but for those before the trainer's step."""
+    steps, batch_size = batches["input_ids"].shape[:2]
+    trainer = fresh_trainer(one_device(), batch_size)
+    usual, data = trainer.settings, tf.data.Dataset.from_tensor_slices(batches)
+    trainer.settings = dataclasses.replace(usual, **settings)
+    options = {"eval_every_steps": trainer.settings.eval_every_steps, "should_stop": should_stop}
+    try:
+        return loop.train(trainer, steps, data.skip(trainer.step), str(folder), evaluate=evaluate, **options)
+    finally:
+        trainer.settings = usual
+
+
+def same(name: str, value) -> tuple:
+    return name, value
+
+
+def assert_variables(variables, path, atol, exceptions, there=same) -> None:
+    """All are those of the original's checkpoint. exceptions: part of a name -> atol. there: name and value in it."""
+    reader, found = CheckpointReader(str(path)), dict(there(name, v.value) for name, v in variables.items())
+    assert found.keys() | {"global_step"} == reader.get_variable_to_shape_map().keys() | {"global_step"}
+    for name, value in found.items():
+        allowed = next((tolerance for part, tolerance in exceptions.items() if part in name), atol)
+        np.testing.assert_allclose(value, reader.get_tensor(name), rtol=0, atol=allowed, err_msg=name)

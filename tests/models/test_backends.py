@@ -24,6 +24,7 @@ import keras
 from bert_tf.families.config import BertConfig
 from bert_tf.families.electra import ElectraConfig
 from bert_tf.models.electra import ElectraPretrainer
+from bert_tf.models.initialize import initialize, model_variables, weights_for
 from bert_tf.models.inputs import select
 from bert_tf.models.task_models import BertForPreTraining, BertForSequenceClassification
 from bert_tf.training.optimization import create_optimizer
@@ -36,8 +37,6 @@ if sys.argv[2:]:
 print(json.dumps([keras.config.backend(), loaded, losses]))
 """
 PROGRAM = """
-from bert_tf.models.initialize import initialize, model_variables, weights_for
-
 folder = sys.argv[1]
 model = BertForPreTraining(BertConfig.from_json_file(folder + "/bert_config.json"))
 model.build()
@@ -47,7 +46,6 @@ model.compile(optimizer=create_optimizer("adamw", 0.001, 20, 5))
 losses = [float(model.train_on_batch(batch, return_dict=True)["loss"]) for _ in range(12)]
 """
 ELECTRA_PROGRAM = """
-from bert_tf.models.initialize import initialize, model_variables
 from bert_tf.store import bundle
 
 config = ElectraConfig(260, 32, 2, 2, 128, "gelu_erf", 0.0, 0.0, 40, embedding_size=24)
@@ -80,10 +78,7 @@ for name in NAMES:
     model.compile(optimizer=create_optimizer("adamw", 0.001, 20, 2))
     batch, labels = {"input_ids": ids}, ids[:, 0] % 2
     losses += [float(model.train_on_batch(batch, labels, return_dict=True)["loss"]) for _ in range(4)]
-print(json.dumps([keras.config.backend(), loaded, losses]))
 """
-
-
 # Ids and labels out of range.
 RANGES_PROGRAM = """
 import sys
@@ -231,8 +226,12 @@ def test_inputs(kind, name, value, message):
         call(tensors(bad))
 
 
-@pytest.mark.parametrize("config", [CONFIG, RobertaConfig(VOCAB, **SIZES, max_position_embeddings=10)], ids=type)
-def test_positions_and_lengths(config):
+# Of a RoBERTa, positions begin behind the padding's.
+ROBERTA = RobertaConfig(VOCAB, **SIZES, max_position_embeddings=12, pad_token_id=3)
+
+
+@pytest.mark.parametrize(("config", "first"), [(CONFIG, 0), (ROBERTA, 4)], ids=["bert", "roberta"])
+def test_positions_and_lengths(config, first):
     model, ids, spec = BertModel(config), inputs()["input_ids"], tf.TensorSpec([None, None], tf.int32)
     of_ids = tf.function(lambda ids: model(ids)["pooled_output"], [spec], autograph=False)
 
@@ -240,8 +239,10 @@ def test_positions_and_lengths(config):
     def call(ids, positions):
         return model({"input_ids": ids, "position_ids": positions})["pooled_output"]
 
-    places, last = config.first_position + np.arange(LENGTH, dtype="int32")[None], config.max_position_embeddings - 1
+    assert (config.first_position, config.max_length) == (first, 8)
+    places, last = first + np.arange(LENGTH, dtype="int32")[None], config.max_position_embeddings - 1
     np.testing.assert_allclose(call(ids, places), of_ids(ids), atol=1e-6)
+    assert np.abs(call(ids, places + 1) - of_ids(ids)).max() > 1e-3 and call(ids, 0 * places + last).shape[0] == 4
     for wrong in (last + 1, -1):
         bad = np.where(places == places[0, 2], wrong, places)
         with refused("position_ids", rf"\[0\]\[2\] is {wrong}, but must be within *from 0 to {last}"):

@@ -31,7 +31,7 @@ RELEASED = """{
 
 
 def write(path, text) -> str:
-    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    path.write_text(text)
     return str(path)
 
 
@@ -163,7 +163,7 @@ def test_berts_sizes_have_the_published_parameters():
     config = config_of_size("L-10_H-256", vocab_size=99)
     assert config == BertConfig(99, 256, 10, 4, 1024, type_vocab_size=2)
     assert config_of_size("L-6_H-768_A-3").num_attention_heads == 3
-    assert config_of_size("L-6_H-768_A-12") == config_of_size("L-6_H-768") == BertConfig.from_size("L-6_H-768")
+    assert config_of_size("L-6_H-768_A-12") == config_of_size("L-6_H-768")
 
 
 @pytest.mark.parametrize(("size", "millions"), PUBLISHED_FAMILIES.items())

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 from helpers import descendants
-from helpers.outputs import TOLERANCE, assert_close, in_training
+from helpers.outputs import assert_close
 from helpers.slow import slow
 
 from bert_tf import BertForSimilarity, ElectraDiscriminator, Embedder, read_tokenizer
@@ -89,7 +89,7 @@ def test_encoder_and_masked_lm(directory, expected):
     assert_close(model(inputs_of(expected))[:3], expected["masked_lm_logits"], mask[:3])
 
 
-def test_heads(directory, expected):
+def test_heads(directory, expected, family):
     mask = expected["input_mask"].astype(bool)
     names = {"classifier": "classifier_logits", "token_classifier": "token_logits", "multiple_choice": "choice_logits"}
     for kind, name in names.items():
@@ -98,9 +98,6 @@ def test_heads(directory, expected):
     spans = task_models.BertForQuestionAnswering.from_pretrained(directory("question_answering"))(inputs_of(expected))
     for name in ("start_logits", "end_logits"):
         assert_close(spans[name], expected[name], mask)
-
-
-def test_second_objective_of_pretraining(directory, expected, family):
     if family == "electra":
         model = ElectraDiscriminator.from_pretrained(directory("pretraining"))
         assert_close(model(inputs_of(expected)), expected["replaced_token_logits"], expected["input_mask"].astype(bool))
@@ -141,25 +138,6 @@ def test_files_come_back_as_they_were(directory, tmp_path, family):
         expected = json.loads((tmp_path / "theirs" / kind / "config.json").read_text())
         assert len(expected) - 14 < len(config.keys() & expected.keys())
         assert all(config[key] == value for key, value in expected.items() if key in config)
-
-
-@pytest.mark.parametrize("family", ["distilbert", "roberta"])
-def test_dropout_of_the_classifier(directory, expected, family, tmp_path):
-    """Its places and rates: before the output layer, and in a RoBERTa before the hidden layer, too."""
-    path = directory("classifier")
-    file = tmp_path / "theirs" / "classifier" / "config.json"
-    encoder = ("hidden_dropout_prob", "attention_probs_dropout_prob", "dropout", "attention_dropout")
-    values = json.loads(file.read_text())
-    file.write_text(json.dumps({key: 0.0 if key in encoder else value for key, value in values.items()}))
-    model, inputs = CLASSES["classifier"].from_pretrained(path), inputs_of(expected)
-    assert model.dropout_rate == {"distilbert": 0.2}.get(family, 0.1)
-    assert model.config.hidden_layer_dropout == (family in ("roberta", "electra"))
-    seeds = [np.array([1, seed], np.int32) for seed in range(2)]
-    first, second = (np.asarray(in_training(model, inputs, seed)) for seed in seeds)
-    assert np.abs(first - second).max() > 1e-3
-    model.dropout_rate = 0.0
-    without = np.asarray(in_training(model, inputs, seeds[0]))
-    np.testing.assert_allclose(without, expected["classifier_logits"], atol=TOLERANCE)
 
 
 TEXTS = ["A man eats food.", "김철수는 서울에 산다, hello there!"]

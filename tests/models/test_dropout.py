@@ -13,19 +13,11 @@ from bert_tf import BertConfig, BertForSequenceClassification, BertModel
 from bert_tf.families.albert import AlbertConfig
 from bert_tf.families.distilbert import DistilBertConfig
 from bert_tf.families.electra import ElectraConfig
+from bert_tf.families.roberta import RobertaConfig
 from bert_tf.models import dropout as masks
 from bert_tf.models import encoder, heads, kernels, task_models
 from bert_tf.models.distillation import LanguageDistillation, TaughtLanguageModel
-from bert_tf.models.dropout import (
-    Drop,
-    dropout,
-    dropout_at,
-    dropout_scope,
-    keep_mask,
-    name_scope,
-    random_bits,
-    several_rows,
-)
+from bert_tf.models.dropout import Drop, dropout, dropout_at, dropout_scope, keep_mask, name_scope, several_rows
 from bert_tf.models.electra import ElectraPretrainer
 from bert_tf.models.layers import LayerNorm, gather_positions
 from bert_tf.models.similarity import BertForSimilarity
@@ -44,7 +36,7 @@ def test_the_hash_of_numpy():
     bits = mixed(np.arange(96, dtype="uint32").reshape(2, 6, 8) + first, 16, 0x85EBCA6B)
     bits = mixed(mixed(bits ^ second, 13, 0xC2B2AE35), 16, 0x9E3779B1)
     key = tf.constant([-12345, 7, 0])
-    found = keras.ops.convert_to_numpy(random_bits(key, tf.range(12) * 8, 8))
+    found = keras.ops.convert_to_numpy(masks.random_bits(key, tf.range(12) * 8, 8))
     np.testing.assert_array_equal(found.reshape(2, 6, 8), bits)
     for rate in (0.1, 0.5, 1 - 2**-33):
         threshold = min(round(rate * 2**32), 2**32 - 1)
@@ -165,11 +157,14 @@ def read_at(count):
     return EMBEDDINGS + LAYER + last
 
 
+def without_attention_output(places):
+    """As in DistilBERT, which has no dropout behind its attention."""
+    return [(name, rate * (number not in (3, 6)), *more) for number, (name, rate, *more) in enumerate(places)]
+
+
 @pytest.mark.parametrize(("make", "batch", "expected"), [
     (task_models.BertModel, BATCH, ENCODER),
-    # DistilBERT has none behind its attention.
-    (lambda c: task_models.BertModel(DistilBertConfig.of_teacher(c)), BATCH,
-     EMBEDDINGS + 2 * [LAYER[0], ("layer norm", 0.0, (2, 8, 32), True), LAYER[2]]),
+    (lambda c: task_models.BertModel(DistilBertConfig.of_teacher(c)), BATCH, without_attention_output(ENCODER)),
     # The masked positions' own layer norm has none, and next sentence prediction neither.
     (task_models.BertForPreTraining, PREDICTIONS, [*read_at(4), ("layer norm", 0.0, (2, 3, 32), False)]),
     (task_models.BertForQuestionAnswering, BATCH, [*ENCODER, ("dropout", 0.0, (2, 8, 32), False)]),
@@ -178,35 +173,39 @@ def read_at(count):
      [*read_at(1), ("dropout", HEAD, (2, 32), False)]),
     (lambda c: task_models.BertForTokenClassification(c, 3), BATCH,
      [*ENCODER, ("dropout", HEAD, (2, 8, 32), False)]),
+    (lambda c: task_models.BertForSequenceClassification(DistilBertConfig.of_teacher(c), 3), BATCH,
+     [*without_attention_output(read_at(1)), ("dropout", 0.2, (2, 32), False)]),
+    # Before the hidden layer, too.
+    (lambda c: task_models.BertForSequenceClassification(RobertaConfig.from_dict(c.to_dict()), 3), BATCH,
+     [*read_at(1), *[("dropout", HEAD, (2, 32), False)] * 2]),
     (task_models.BertForMultipleChoice, CHOICES,
      [*((name, rate, (6, *shape[1:]), of_sum) for name, rate, shape, of_sum in read_at(1)),
       ("dropout", HEAD, (6, 32), False)]),
-], ids=["encoder", "distilbert", "pretraining", "squad", "classification", "tags", "choice"])  # fmt: skip
+], ids=["encoder", "distilbert", "pretraining", "squad", "bert's classes", "tags", "distilbert's", "roberta's",
+        "choice"])  # fmt: skip
 def test_places_and_rates(monkeypatch, make, batch, expected):
     config = {**TINY_CONFIG, "hidden_dropout_prob": HIDDEN, "attention_probs_dropout_prob": ATTENTION}
     model = make(BertConfig.from_dict(config))
     model.build()
     calls, results = [], []
 
-    def record(name, rate, x, residual, compute):
-        calls.append((name, rate, tuple(x.shape if residual is None else residual.shape), residual is not None))
+    def record(name, rate, x, added, compute, *arguments, **more):
+        calls.append((name, rate, tuple(x.shape if added is None else added.shape), added is not None))
         if name == "dropout" and len(calls) == 2:  # of the embeddings: after their layer norm, not before it
             assert x is results[-1]
-        results.append(compute())
+        results.append(compute(*arguments, **more))
         return results[-1]
 
     def norm(self, x, residual=None, drop=None, call=LayerNorm.call, **more):
         rate = drop.rate if drop else 0.0
-        compute = lambda: call(self, x, residual=residual, drop=drop, **more)  # noqa: E731
-        return record("layer norm", rate, x, residual, compute)
+        return record("layer norm", rate, x, residual, call, self, x, residual=residual, drop=drop, **more)
 
     def attention(scores, mask_bias, scale, drop, training, weights=kernels.attention_weights):
-        compute = lambda: weights(scores, mask_bias, scale, drop, training)  # noqa: E731
-        return record("attention", drop.rate if drop else 0.0, scores, None, compute)
+        rate = drop.rate if drop else 0.0
+        return record("attention", rate, scores, None, weights, scores, mask_bias, scale, drop, training)
 
     def plain(x, rate, name, training):
-        compute = lambda: masks.dropout(x, rate, name, training)  # noqa: E731
-        return record("dropout", rate * training, x, None, compute)
+        return record("dropout", rate * training, x, None, masks.dropout, x, rate, name, training)
 
     monkeypatch.setattr(LayerNorm, "call", norm)
     monkeypatch.setattr(kernels, "attention_weights", attention)
@@ -275,7 +274,8 @@ CASES = {
 
 
 def created(case):
-    model, features = CASES[case][0](), CASES[case][1]
+    make, features = (CASES | WHOLE_SEQUENCES)[case]
+    model = make()
     enlarge(model.student if isinstance(model, TaughtLanguageModel) else model)
     return model, {name: tf.constant(value) for name, value in features.items()}
 
@@ -365,7 +365,6 @@ WHOLE_SEQUENCES = {
     *slow(*((case, True) for case in (*CASES, "tags", "questions", "similarity") if case != "packed")),
 ])  # fmt: skip
 def test_the_rows_of_a_part_have_their_masks_of_the_whole_batch(monkeypatch, case, few):
-    monkeypatch.setitem(globals(), "CASES", {**CASES, **WHOLE_SEQUENCES})
     monkeypatch.setattr(encoder, "reads_few", lambda *sizes: few)
     model, features = created(case)
 

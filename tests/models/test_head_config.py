@@ -11,11 +11,12 @@ from helpers.tiny import TINY_CONFIG
 
 from bert_tf import BertConfig, BertForMultipleChoice, BertForSequenceClassification, BertForTokenClassification
 from bert_tf.conversion import convert
-from bert_tf.models import initialize, lora_file, pretrained, task_models
+from bert_tf.models import initialize, lora_file, task_models
 from bert_tf.serving import export
-from bert_tf.store.description import read_model_files
+from bert_tf.store.description import files_in, read_model_files
 from bert_tf.store.head_config import HEAD_CONFIG, NO_HEAD, HeadConfig, difference, order_of, spelled_as
 from bert_tf.store.open import open_for_script, open_model
+from bert_tf.system.text_files import list_folder
 from bert_tf.tasks.table import task_in
 from bert_tf.training import run_directory
 
@@ -53,7 +54,6 @@ def test_the_file_says_only_what_there_is_to_say(tmp_path, head, values):
 def test_names_can_be_read_in_all_files(tmp_path):
     """Not as \\uae0d; half a character, which UTF-8 can't hold, stays as JSON writes it."""
     model = BertForSequenceClassification(CONFIG, 2, labels=["긍정", "부정"])
-    model.build()
     model.save_pretrained(str(tmp_path))
     convert.convert(str(tmp_path), str(tmp_path / "theirs"), "huggingface")
     export.write_description(str(tmp_path), {"labels": ["긍정", "\ud800"]})
@@ -89,8 +89,8 @@ def test_a_given_configuration_speaks_first(tmp_path):
     CONFIG.save(str(plain))
     one, other = str(tmp_path / "one"), str(tmp_path / "other" / "bert_config.json")
     assert read_model_files(one).head.labels == ("a", "b")
-    assert read_model_files(one, config_file=other).head.labels == ("x", "y")
-    assert read_model_files(one, config_file=str(plain)).head.labels == ("a", "b")
+    assert files_in(list_folder(one), config_file=other).head.labels == ("x", "y")
+    assert files_in(list_folder(one), config_file=str(plain)).head.labels == ("a", "b")
     flags = {"vocab_file": __file__, "do_lower_case": True, "strip_accents": None}
     described = open_for_script(None, bert_config_file=other, **flags)
     assert described.head.labels == ("x", "y") and described.config == CONFIG
@@ -119,17 +119,17 @@ def outputs_of(model):
     return np.asarray(model(ids, training=False))
 
 
-def same_head(one: HeadConfig, other: HeadConfig) -> bool:
-    return one.to_dict() | {"problem_type": one.problem_type or "single_label_classification"} == (
-        other.to_dict() | {"problem_type": other.problem_type or "single_label_classification"}
-    )
+def same_head(*heads: HeadConfig) -> bool:
+    usual = "single_label_classification"
+    one, other = (head.to_dict() | {"problem_type": head.problem_type or usual} for head in heads)
+    return one == other
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_directories_and_keras_configurations_of_now_and_before(name, tmp_path):
     model, folder = MODELS[name](), tmp_path / "model"
     expected = outputs_of(model)
-    pretrained.save_pretrained(model, str(folder))
+    model.save_pretrained(str(folder))
     assert (folder / "bert_config.json").read_text() == model.config.to_json_string()
     assert read_model_files(str(folder)).head == HeadConfig.read(str(folder / "head_config.json")) == model.head_config
     make_old(folder, **OLD_KEYS[name])
@@ -145,7 +145,7 @@ def test_directories_and_keras_configurations_of_now_and_before(name, tmp_path):
     of_keras = type(model).from_config(json.loads(json.dumps(old)))
     of_keras.build()
     of_keras.set_weights(model.get_weights())
-    for again in (pretrained.from_pretrained(type(model), str(folder)), of_keras):
+    for again in (type(model).from_pretrained(str(folder)), of_keras):
         assert same_head(again.head_config, model.head_config) and again.config == model.config
         np.testing.assert_array_equal(outputs_of(again), expected)
         again.save_pretrained(str(folder), overwrite=True)
@@ -286,7 +286,7 @@ def test_what_lora_has_trained_goes_to_the_labels_of_its_names(tmp_path):
     encoder, generator = task_models.BertModel(CONFIG), np.random.default_rng(4)
     encoder.save_pretrained(str(tmp_path / "encoder"))
     trained = BertForSequenceClassification(CONFIG, labels=["a", "b", "c"])
-    trained.bert.add_lora(2, 4.0, lora_file.reads_pooler(trained))
+    trained.bert.add_lora(2, 4.0, trained.reads_pooler)
     with pytest.warns(initialize.PartialLoadWarning):
         initialize.load_weights(trained, str(tmp_path / "encoder"))
     for variable in trained.trainable_variables:

@@ -19,22 +19,6 @@ from bert_tf import AdamWeightDecay, BertForQuestionAnswering, BertForSequenceCl
 LOWER = {"similarity": "mean_absolute_error", "tagger": "token_loss", "masked": "masked_lm_loss"}
 
 
-def callbacks_after(model, x, monitors, folder) -> list:
-    """Keras's callbacks after an epoch: two for each monitor, and one that saves by the last of them."""
-    callbacks = [keras.callbacks.ModelCheckpoint(str(folder / "best.keras"), monitors[-1], save_best_only=True)]
-    for monitor in monitors:
-        callbacks.append(keras.callbacks.EarlyStopping(monitor, patience=1, restore_best_weights=True))
-        callbacks.append(keras.callbacks.ReduceLROnPlateau(monitor, patience=1))
-    logs = {f"val_{name}": value for name, value in model.evaluate(x, verbose=0, return_dict=True).items()}
-    assert set(monitors) <= logs.keys() and "val_loss" in logs
-    for callback in callbacks:
-        callback.set_model(model)
-        callback.on_train_begin()
-        callback.on_epoch_end(0, dict(logs))
-    assert (folder / "best.keras").exists()
-    return callbacks
-
-
 # The rule is one for all names of metrics: losses and errors are to fall, others to rise.
 @pytest.mark.parametrize("name", ["classifier", "similarity", "tagger", "masked", "electra"])
 def test_callbacks_need_no_mode(name, tmp_path):
@@ -44,8 +28,19 @@ def test_callbacks_need_no_mode(name, tmp_path):
     higher = [metric.name for metric in model.objective_metric.metrics if not metric.name.endswith(("loss", "error"))]
     better = {f"val_{LOWER.get(name, 'loss')}": keras.ops.less}
     better |= {f"val_{metric}": keras.ops.greater for metric in higher[:1]}
-    for callback in callbacks_after(model, features, list(better), tmp_path):
+    file = tmp_path / "best.keras"
+    callbacks = [keras.callbacks.ModelCheckpoint(str(file), [*better][-1], save_best_only=True)]
+    for monitor in better:
+        callbacks.append(keras.callbacks.EarlyStopping(monitor, patience=1, restore_best_weights=True))
+        callbacks.append(keras.callbacks.ReduceLROnPlateau(monitor, patience=1))
+    logs = {f"val_{name}": value for name, value in model.evaluate(features, verbose=0, return_dict=True).items()}
+    assert better.keys() <= logs.keys() and "val_loss" in logs
+    for callback in callbacks:
+        callback.set_model(model)
+        callback.on_train_begin()
+        callback.on_epoch_end(0, dict(logs))
         assert callback.monitor_op is better[callback.monitor]
+    assert file.exists()
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -142,32 +137,23 @@ def renamed(batch):
     return {names.get(name, name): value for name, value in batch.items()}
 
 
-def arrays_of(outputs):
-    outputs = outputs if isinstance(outputs, dict) else {"": outputs}
-    return {name: np.asarray(value) for name, value in outputs.items()}
-
-
-def assert_same(outputs, expected):
-    outputs, expected = arrays_of(outputs), arrays_of(expected)
-    assert set(outputs) == set(expected)
-    for name, value in expected.items():
-        np.testing.assert_allclose(outputs[name], value, atol=1e-6, err_msg=name)
+def are_same(outputs, expected) -> bool:
+    pairs = zip(*map(keras.tree.flatten, (outputs, expected)), strict=True)
+    return all(np.allclose(one, other, rtol=0, atol=1e-6) for one, other in pairs)
 
 
 @pytest.mark.parametrize("name", KINDS)
 def test_other_names_give_the_same(name):
     model, batch = made(name)
     expected = model(batch)
-    assert_same(model(collections.UserDict(renamed(batch))), expected)
-    without_mask = model({key: value for key, value in batch.items() if key != "input_mask"})
-    found = arrays_of(without_mask)
-    assert any(not np.allclose(found[key], value) for key, value in arrays_of(expected).items())
+    assert are_same(model(collections.UserDict(renamed(batch))), expected)
+    assert not are_same(model({key: value for key, value in batch.items() if key != "input_mask"}), expected)
     if name not in ("encoder", "choice", "pretraining"):  # others take their arguments alike
         return
-    assert_same(model(**renamed(batch), training=False), expected)
-    assert_same(model({**batch, "input_mask": None, "attention_mask": batch["input_mask"]}), expected)
+    assert are_same(model(**renamed(batch), training=False), expected)
+    assert are_same(model({**batch, "input_mask": None, "attention_mask": batch["input_mask"]}), expected)
     model.run_eagerly = name != "pretraining"  # tracing all models takes long; this one has inputs of all kinds
-    assert_same(model.predict(renamed(batch), verbose=0), expected)
+    assert are_same(model.predict(renamed(batch), verbose=0), expected)
 
 
 @pytest.mark.parametrize("name", ["encoder", "classifier"])
@@ -291,11 +277,7 @@ def without_dropout(monkeypatch):
 def with_equal_weights(model):
     if hasattr(model, "dropout_rate"):
         model.dropout_rate = 0.0
-    if not model.built:
-        model.build()
-    for number, variable in enumerate(model.trainable_variables):
-        variable.assign(np.random.default_rng(number).normal(0, 0.3, variable.shape))
-    return model
+    return enlarge(model)
 
 
 def trained(count: int, make, data: dict, *, regularizer=None, **settings) -> tuple:

@@ -14,25 +14,11 @@ from helpers.every_model import CONFIG, MODELS, PREDICTED, inputs
 from helpers.outputs import as_floats, loss_and_gradients, softmax_losses
 from scipy.special import log_softmax
 
-from bert_tf import (
-    BertConfig,
-    BertForMaskedLM,
-    BertForSequenceClassification,
-    ClassificationObjective,
-    TokenClassificationObjective,
-)
+from bert_tf import BertConfig, BertForMaskedLM, BertForSequenceClassification
 from bert_tf.families.distilbert import DistilBertConfig
 from bert_tf.models import distillation, initialize, objectives
 from bert_tf.models import inputs as model_inputs
-from bert_tf.models.distillation import (
-    DistillationObjective,
-    LanguageDistillation,
-    TaughtLanguageModel,
-    TaughtModel,
-    chosen_layers,
-    shallower,
-    vocabulary_divergence,
-)
+from bert_tf.models.distillation import LanguageDistillation, TaughtLanguageModel, vocabulary_divergence
 from bert_tf.models.heads import with_class_weights
 from bert_tf.models.similarity import similarity_objective
 from bert_tf.store.open import open_model, open_weights
@@ -130,7 +116,7 @@ def taught_cases():
     for objective, outputs, features, loss, metrics in PLAIN_CASES[:2] + PLAIN_CASES[3:7]:
         targets = rows_of(outputs, slice(None, None, -1))
         soft, both = soft_loss(objective, outputs, targets, features), {"student": outputs, "teacher": targets}
-        taught = DistillationObjective(objective, 0.3, 3.0)
+        taught = distillation.DistillationObjective(objective, 0.3, 3.0)
         yield taught, both, features, 0.7 * loss + 0.3 * soft, {**metrics, "soft_loss": soft}
 
 
@@ -191,10 +177,10 @@ WEIGHTS = [0.25, 3.0, 1.0, 2.0, 0.5]
 def weighted_cases():
     generator = np.random.default_rng(0)
     labels = generator.integers(0, 5, 8)
-    yield ClassificationObjective, generator.normal(size=(8, 5)).astype("float32"), labels
+    yield objectives.ClassificationObjective, generator.normal(size=(8, 5)).astype("float32"), labels
     labels = generator.integers(-1, 5, (8, 6))
     labels[0, :2] = -100
-    yield TokenClassificationObjective, generator.normal(size=(8, 6, 5)).astype("float32"), labels
+    yield objectives.TokenClassificationObjective, generator.normal(size=(8, 6, 5)).astype("float32"), labels
 
 
 @pytest.mark.parametrize("objective, logits, labels", weighted_cases())
@@ -273,8 +259,8 @@ def oracle(shared):
 @pytest.mark.parametrize("transform", [False, True])
 def test_the_students_beginning(oracle, golden, transform):
     teacher = open_model(str(oracle / "teacher"))
-    config = DistilBertConfig.of_teacher(shallower(teacher.config, LAYERS))
-    weights = chosen_layers(teacher.weights, LAYERS, config, transform=transform)
+    config = DistilBertConfig.of_teacher(distillation.shallower(teacher.config, LAYERS))
+    weights = distillation.chosen_layers(teacher.weights, LAYERS, config, transform=transform)
     there = open_weights(str(oracle / "student_init"))
     assert set(weights.shapes) == {name for name in there.shapes if transform or "/transform/" not in name}
     for name in weights:
@@ -312,31 +298,21 @@ def test_a_teacher_sees_segments_if_its_student_does(config):
     assert (one != other).any() == bool(config.type_vocab_size)
 
 
-def made_up(oracle, settings):
-    """Outputs, features of the six settings: models whose scores are their vectors."""
-    arrays = dict(np.load(oracle / "distillation_inputs.npz"))
-    labels, mask = arrays["mlm_labels"], arrays["attention_mask"]
-    features = {"input_mask": mask, "masked_lm_ids": np.maximum(labels, 0)}
-    features["masked_lm_weights"] = (labels >= 0).astype(np.float32)
-    objective = LanguageDistillation(**settings)
-    size = arrays["student_logits"].shape[-1]
-    both = [
-        (arrays[f"{name}_logits"].reshape(-1, size), np.eye(size, dtype=np.float32), np.zeros(size, np.float32))
-        for name in ("student", "teacher")
-    ]
-    weights = np.reshape(objective.compared_weights(features), -1)
-    factors = objective.alpha_ce, objective.alpha_mse
-    outputs = {
-        "masked_lm_logits": arrays["student_logits"], "states": arrays["student_hidden"],
-        "teacher_states": arrays["teacher_hidden"],
-        "soft_sums": vocabulary_divergence(*both, tf.constant(weights), objective.temperature, factors, False),
-    }  # fmt: skip
-    return objective, outputs, features
-
-
 def test_losses_of_all_settings(oracle, golden):
+    """Of models whose scores are their vectors."""
+    arrays = dict(np.load(oracle / "distillation_inputs.npz"))
+    labels, size = arrays["mlm_labels"], arrays["student_logits"].shape[-1]
+    features = {"input_mask": arrays["attention_mask"], "masked_lm_ids": np.maximum(labels, 0)}
+    features["masked_lm_weights"] = (labels >= 0).astype(np.float32)
+    layer = np.eye(size, dtype=np.float32), np.zeros(size, np.float32)
+    both = [(arrays[f"{name}_logits"].reshape(-1, size), *layer) for name in ("student", "teacher")]
+    outputs = {"masked_lm_logits": arrays["student_logits"], "states": arrays["student_hidden"]}
+    outputs["teacher_states"] = arrays["teacher_hidden"]
     for case in json.loads((golden / "distilbert" / "distillation_losses.json").read_text()):
-        objective, outputs, features = made_up(oracle, case["settings"])
+        objective = LanguageDistillation(**case["settings"])
+        weights = tf.constant(np.reshape(objective.compared_weights(features), -1))
+        factors = objective.alpha_ce, objective.alpha_mse
+        outputs["soft_sums"] = vocabulary_divergence(*both, weights, objective.temperature, factors, False)
         sums, totals = objective.sums(outputs, features), objective.totals(features)
         assert set(sums) == set(objective.sum_names)
         np.testing.assert_allclose(objective.loss(sums, totals), case["total"], rtol=1e-5)
@@ -422,7 +398,7 @@ def test_the_teacher_stays_as_it_is():
     student, teacher = (BertForSequenceClassification(config, 3) for _ in "st")
     for model in (student, teacher):
         model.build()
-    taught = TaughtModel(student, teacher)
+    taught = distillation.TaughtModel(student, teacher)
     assert taught.trainable_variables == student.trainable_variables and not teacher.trainable_variables
     features = {"input_ids": np.arange(12).reshape(2, 6), "label_ids": np.array([0, 2])}
     objective = distillation.DistillationObjective(student.objective, 1.0, 2.0)

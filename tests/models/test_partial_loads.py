@@ -16,14 +16,7 @@ from helpers.small_data import PIECES
 from helpers.tiny import ONE_LAYER, TINY_CONFIG
 
 import bert_tf
-from bert_tf import (
-    BertConfig,
-    BertForSequenceClassification,
-    BertForTokenClassification,
-    FullTokenizer,
-    PartialLoadWarning,
-    create_optimizer,
-)
+from bert_tf import BertConfig, BertForSequenceClassification, BertForTokenClassification, PartialLoadWarning
 from bert_tf.conversion.convert import convert
 from bert_tf.families import family_named, is_encoder_variable
 from bert_tf.models import initialize, kernels, lora_file, task_models
@@ -106,7 +99,7 @@ def test_a_part_of_the_encoder_that_is_not_used_is_warned_of(tmp_path):
 
 
 def test_fill_mask_wants_a_trained_head(tmp_path, encoder):
-    tokenizer = FullTokenizer.from_pretrained(encoder)
+    tokenizer = bert_tf.FullTokenizer.from_pretrained(encoder)
     for kind in (task_models.BertForMaskedLM, task_models.BertForPreTraining):
         with pytest.warns(PartialLoadWarning, match="cls/predictions/transform/dense/kernel"):
             model = kind.from_pretrained(encoder)
@@ -226,7 +219,7 @@ def make(family="bert", rank=None, *, dropout=0.0, dtype=None, kind=BertForSeque
     config = family_named(family).config_class(vocab_size=50, max_position_embeddings=20, **sizes, **width, **rates)
     model = kind(config, classes, dropout_rate=dropout, dtype=dtype)
     if rank:
-        model.bert.add_lora(rank, ALPHA, lora_file.reads_pooler(model))
+        model.bert.add_lora(rank, ALPHA, model.reads_pooler)
     model.build()
     generator = np.random.default_rng(1)
     for _, variable in sorted(initialize.model_variables(model).items()):
@@ -323,7 +316,7 @@ def test_only_what_is_trained_has_gradients():
 
 def test_what_is_opened_from_a_checkpoint_has_the_adapters_in_it(tmp_path):
     model = make("bert", RANK)
-    optimizer = create_optimizer("adamw", 1e-3, 10, 0)
+    optimizer = bert_tf.create_optimizer("adamw", 1e-3, 10, 0)
     optimizer.build(model.trainable_variables)
     train_a_little(model)
     prefix = checkpoints.save(str(tmp_path), 3, initialize.training_variables(model, optimizer))

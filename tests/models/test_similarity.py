@@ -8,7 +8,7 @@ from helpers.outputs import in_training
 from helpers.slow import slow
 from helpers.tiny import ONE_LAYER, TINY_CONFIG
 
-from bert_tf import BertConfig, BertForSequenceClassification, BertForSimilarity, BertModel
+from bert_tf import BertConfig, BertForSequenceClassification, BertForSimilarity
 from bert_tf.conversion.convert import convert
 from bert_tf.models import kernels
 from bert_tf.models.dropout import dropout_scope
@@ -19,14 +19,6 @@ from bert_tf.store.head_config import WINDOW_POOLINGS
 CONFIG = BertConfig.from_dict(ONE_LAYER)
 
 
-def vectors_of(count, texts, seed=0, size=5):
-    return np.random.default_rng(seed).normal(size=(count, texts, size)).astype(np.float32)
-
-
-def unit(vectors):
-    return vectors / np.linalg.norm(vectors, axis=-1, keepdims=True)
-
-
 def loss_of(objective, vectors, **features):
     sums = objective.sums(tf.constant(vectors), features)
     metrics = {name: float(value) for name, value in objective.metrics(sums).items()}
@@ -35,7 +27,7 @@ def loss_of(objective, vectors, **features):
 
 def ranking_by_hand(vectors, ids, scale, batches):
     """Example by example, with lists."""
-    normal, losses, right = unit(vectors), [], []
+    normal, losses, right = vectors / np.linalg.norm(vectors, axis=-1, keepdims=True), [], []
     count, texts = ids.shape
     for one in range(count):
         candidates = []
@@ -56,7 +48,7 @@ def ranking_by_hand(vectors, ids, scale, batches):
 @pytest.mark.parametrize("batches", [[0] * 6, [0, 0, 0, 1, 1, 1]])
 def test_ranking(texts, batches):
     """Copies of a text or of its partner are no negatives; nor are the texts of another negatives batch."""
-    vectors = vectors_of(6, texts, seed=texts)
+    vectors = np.random.default_rng(texts).normal(size=(6, texts, 5)).astype(np.float32)
     ids = np.arange(6 * texts).reshape(6, texts).astype(np.int32)
     ids[1, 0] = ids[0, 0]  # a text with two partners
     ids[4, 1] = ids[3, 1]  # a partner of two texts
@@ -74,28 +66,26 @@ def test_ranking(texts, batches):
         assert found == pytest.approx(expected, rel=1e-5)
 
 
-def features_of(loss, count=4, length=8):
-    texts = 3 if loss == "triplet" else 2
-    generator = np.random.default_rng(1)
-    ids = generator.integers(5, CONFIG.vocab_size, (count, texts, length)).astype(np.int32)
-    mask = (np.arange(length) < generator.integers(3, length + 1, (count, texts, 1))).astype(np.int32)
-    features = {"input_ids": ids * mask, "input_mask": mask, "segment_ids": np.zeros_like(ids)}
-    if loss == "cosine":
-        return {**features, "scores": generator.random(count).astype(np.float32)}
-    return {**features, "text_ids": np.arange(count * texts, dtype=np.int32).reshape(count, texts)}
+def windows_of(counts, length=12, seed=0):
+    generator = np.random.default_rng(seed)
+    shape = (len(counts), max(counts), length)
+    real = np.arange(max(counts)) < np.array(counts)[:, None]
+    lengths = np.where(real, generator.integers(3, length + 1, shape[:2]), 0)
+    mask = (np.arange(length) < lengths[:, :, None]).astype(np.int32)
+    ids = generator.integers(5, CONFIG.vocab_size, shape).astype(np.int32) * mask
+    return {"input_ids": ids, "input_mask": mask, "segment_ids": np.zeros_like(ids)}
 
 
 @pytest.mark.parametrize("pooling", ["mean", "cls", "max"])
 def test_each_text_gets_the_vector_that_it_has_alone(pooling):
-    features = features_of("triplet")
+    features = windows_of([3] * 4)
     model = BertForSimilarity(CONFIG, "triplet", pooling=pooling)
     model.build()
     together = np.asarray(model(features))
     for number in range(3):
-        alone = np.asarray(model({name: features[name][:, number : number + 1] for name in list(features)[:3]}))
+        alone = np.asarray(model({name: value[:, number : number + 1] for name, value in features.items()}))
         np.testing.assert_allclose(together[:, number], alone[:, 0], atol=1e-6)
-    outputs = np.asarray(BertModel.__call__(model.bert, {name: features[name][:, 0] for name in list(features)[:3]})
-                         ["sequence_output"])  # fmt: skip
+    outputs = np.asarray(model.bert({name: value[:, 0] for name, value in features.items()})["sequence_output"])
     mask = features["input_mask"][:, 0, :, None]
     expected = {
         "mean": (outputs * mask).sum(1) / mask.sum(1),
@@ -107,19 +97,6 @@ def test_each_text_gets_the_vector_that_it_has_alone(pooling):
     same = {name: np.repeat(value[:, :1], 3, axis=1) for name, value in features.items()}
     noisy = np.asarray(in_training(model, same, [3, 4]))
     assert np.abs(noisy[:, 0] - noisy[:, 1]).max() > 1e-3
-
-
-ROW_INPUTS = ("input_ids", "input_mask", "segment_ids")
-
-
-def windows_of(counts, length=12, seed=0):
-    generator = np.random.default_rng(seed)
-    shape = (len(counts), max(counts), length)
-    real = np.arange(max(counts)) < np.array(counts)[:, None]
-    lengths = np.where(real, generator.integers(3, length + 1, shape[:2]), 0)
-    mask = (np.arange(length) < lengths[:, :, None]).astype(np.int32)
-    ids = generator.integers(5, CONFIG.vocab_size, shape).astype(np.int32) * mask
-    return {"input_ids": ids, "input_mask": mask, "segment_ids": np.zeros_like(ids)}
 
 
 def model_with(pooling, config=CONFIG, **arguments):
@@ -134,7 +111,7 @@ def model_with(pooling, config=CONFIG, **arguments):
 
 def gradients_of(model, features, **arguments):
     with tf.GradientTape() as tape:
-        logits = model({name: features[name] for name in ROW_INPUTS}, **arguments)
+        logits = model(features, **arguments)
         loss = tf.reduce_sum(logits * tf.reshape(tf.range(tf.size(logits), dtype=tf.float32), tf.shape(logits)))
     variables = model_variables(model)
     found = tape.gradient(loss, [variable.value for variable in variables.values()])
@@ -143,29 +120,27 @@ def gradients_of(model, features, **arguments):
 
 @pytest.mark.parametrize("pooling", ["attention", *slow("mean", "max")])
 @pytest.mark.parametrize(("fused", "dtype"), [(True, "float32"), *slow((False, "float32"), (True, "mixed_bfloat16"))])
-def test_texts_of_one_window_are_as_in_an_ordinary_classifier(pooling, fused, dtype):
+def test_texts_of_one_window_are_as_in_an_ordinary_classifier(request, pooling, fused, dtype):
     kernels.set_fused(fused)
-    try:
-        model = model_with(pooling, BertConfig.from_dict(TINY_CONFIG), dtype=dtype)
-        ordinary = BertForSequenceClassification(BertConfig.from_dict(TINY_CONFIG), 3, dtype=dtype)
-        ordinary.build()
-        known = model_variables(model)
-        for name, variable in model_variables(ordinary).items():
-            variable.assign(known[name])
-        windows = windows_of([1] * 5)
-        plain = {name: value[:, 0] for name, value in windows.items()}
-        for training in (False, True):
-            with dropout_scope([3, 4], 10):  # the part of a batch that begins at row 10
-                logits, gradients = gradients_of(model, windows, training=training)
-                expected, ordinary_gradients = gradients_of(ordinary, plain, training=training)
-                again = model(plain, training=training)  # without an axis of windows
-            np.testing.assert_allclose(logits, expected, atol=1e-6)
-            np.testing.assert_allclose(again, expected, atol=1e-6)
-            for name, value in ordinary_gradients.items():
-                np.testing.assert_allclose(gradients[name], value, atol=1e-6, err_msg=name)
-            assert not np.any(gradients.get("window_pooling/scores", 0.0))
-    finally:
-        kernels.set_fused(True)
+    request.addfinalizer(lambda: kernels.set_fused(True))
+    model = model_with(pooling, BertConfig.from_dict(TINY_CONFIG), dtype=dtype)
+    ordinary = BertForSequenceClassification(BertConfig.from_dict(TINY_CONFIG), 3, dtype=dtype)
+    ordinary.build()
+    known = model_variables(model)
+    for name, variable in model_variables(ordinary).items():
+        variable.assign(known[name])
+    windows = windows_of([1] * 5)
+    plain = {name: value[:, 0] for name, value in windows.items()}
+    for training in (False, True):
+        with dropout_scope([3, 4], 10):  # the part of a batch that begins at row 10
+            logits, gradients = gradients_of(model, windows, training=training)
+            expected, ordinary_gradients = gradients_of(ordinary, plain, training=training)
+            again = model(plain, training=training)  # without an axis of windows
+        np.testing.assert_allclose(logits, expected, atol=1e-6)
+        np.testing.assert_allclose(again, expected, atol=1e-6)
+        for name, value in ordinary_gradients.items():
+            np.testing.assert_allclose(gradients[name], value, atol=1e-6, err_msg=name)
+        assert not np.any(gradients.get("window_pooling/scores", 0.0))
 
 
 def pooled_by_hand(vectors, pooling, scores):

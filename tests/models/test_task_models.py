@@ -96,11 +96,6 @@ def classifier(family: str, **arguments):
     return model
 
 
-@pytest.fixture(params=["albert", *slow(*(name for name in NAMES if name != "albert"))])
-def family(request):
-    return request.param
-
-
 @pytest.mark.parametrize(("family", "hidden_act"), [
     ("bert", "gelu"), ("bert", "relu"), ("roberta", "gelu_erf"), *slow(*((family, "gelu") for family in NAMES[1:]))
 ])  # fmt: skip
@@ -118,6 +113,7 @@ def test_fused_and_plain_kernels_give_the_same_numbers(family, hidden_act, reque
         np.testing.assert_allclose(one, other, atol=2e-5 * max(1.0, np.abs(other).max()), err_msg=variable.path)
 
 
+@pytest.mark.parametrize("family", ["albert", *slow(*(name for name in NAMES if name != "albert"))])
 @pytest.mark.parametrize("dtype", ["mixed_bfloat16", *slow("mixed_float16")])
 def test_mixed_precision(family, dtype):
     plain, model = classifier(family), classifier(family, dtype=dtype)

@@ -38,6 +38,13 @@ def documents(corpus, begin=0, end=None, **arguments):
     return documents_of("".join(pieces))
 
 
+def check_every_cut(corpus, expected):
+    """expected: (byte where a document begins, its lines)."""
+    for cut in range(corpus.total_bytes + 1):
+        assert documents(corpus, 0, cut) == [lines for begin, lines in expected if begin < cut], (expected, cut)
+        assert documents(corpus, cut) == [lines for begin, lines in expected if begin >= cut], (expected, cut)
+
+
 def error_of(*arguments, **settings):
     with pytest.raises(ValueError) as caught:
         for _ in Corpus(*arguments, TextSettings(**settings)).blocks():
@@ -79,17 +86,12 @@ def test_every_cut_of_a_text_gives_the_documents_of_each_side(tmp_path, monkeypa
     counts = (generator.randint(1, 3) for _ in range(15))
     texts = [["".join(generator.choices(TOKENS, k=generator.randrange(14))) for _ in range(count)] for count in counts]
     for contents in ODD_ENDS + [[text.encode() for text in files] for files in texts]:
-        expected = placed_text_documents(contents)
-        paths = written(tmp_path, contents)
+        expected, paths = placed_text_documents(contents), written(tmp_path, contents)
         corpus = Corpus(paths, TextSettings(input_format="text"))
-        total = sum(map(len, contents))
-        assert corpus.total_bytes == total
+        assert corpus.total_bytes == sum(map(len, contents))
         lines = [line for path in paths for line in text_files.read_text_lines(path)]
         assert "".join(corpus.blocks()) == "".join(line + "\n" for line in lines)
-        for cut in range(total + 1):
-            left, right = documents(corpus, 0, cut), documents(corpus, cut)
-            assert left == [lines for begin, lines in expected if begin < cut], (contents, cut)
-            assert right == [lines for begin, lines in expected if begin >= cut], (contents, cut)
+        check_every_cut(corpus, expected)
 
 
 def test_a_range_is_sought_and_not_read_up_to(tmp_path, monkeypatch):
@@ -150,19 +152,11 @@ def test_every_cut_of_random_records(tmp_path, monkeypatch, chunk):
     generator = random.Random(chunk)
     monkeypatch.setattr(text_files, "_READ_BYTES", chunk)
     for _ in range(3):
-        files = [jsonl(generator) for _ in range(2)]
-        sizes = [len(data) for data, _ in files]
-        expected = [
-            (base + begin, lines)
-            for base, (_, found) in zip((0, sizes[0]), files, strict=True)
-            for begin, lines in found
-        ]
+        (first, found), (second, more) = jsonl(generator), jsonl(generator)
+        expected = found + [(len(first) + begin, lines) for begin, lines in more]
         # The name does not matter here: an empty file has no format.
-        paths = written(tmp_path, [data for data, _ in files], suffix="")
-        corpus = Corpus(paths, TextSettings(input_format="jsonl"))
-        for cut in range(sum(sizes) + 1):
-            assert documents(corpus, 0, cut) == [lines for begin, lines in expected if begin < cut]
-            assert documents(corpus, cut) == [lines for begin, lines in expected if begin >= cut]
+        paths = written(tmp_path, [first, second], suffix="")
+        check_every_cut(Corpus(paths, TextSettings(input_format="jsonl")), expected)
 
 
 def test_the_form_of_each_file_is_seen_and_forms_mix(tmp_path):
@@ -301,11 +295,7 @@ def test_split_sentences(text, sentences):
 
 
 def read(tmp_path, *contents, max_bytes=10**9):
-    files = []
-    for number, content in enumerate(contents):
-        (tmp_path / f"{number}.txt").write_text(content, encoding="utf-8")
-        files.append(str(tmp_path / f"{number}.txt"))
-    return text_documents(files, max_bytes)
+    return text_documents(written(tmp_path, map(str.encode, contents)), max_bytes)
 
 
 def test_broken_lines_are_joined_and_others_stay_apart(tmp_path):

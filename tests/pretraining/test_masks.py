@@ -178,10 +178,6 @@ def test_vocabulary_that_does_not_fit():
     assert settings.problem(rows) == "has token id 99, the vocabulary none above 89"
 
 
-def draw(rows) -> dict[str, np.ndarray]:
-    return {name: value.numpy() for name, value in mask_rules.electra(rows, 1, 0, masking()).items()}
-
-
 def test_masks_of_electra_are_the_originals(golden):
     arrays = dict(np.load(golden / "electra" / "masking.npz"))
     features = {name: tf.constant(arrays[name]) for name in ("input_ids", "input_mask")}
@@ -203,7 +199,7 @@ def test_masks_of_electra_are_the_originals(golden):
 def test_draws_of_electra():
     """Positions are drawn evenly among the tokens, 85 % of them are masked, and no other token changes."""
     rows = rows_of(packed_rows(600, 4), 64, 4)
-    found = draw(rows)
+    found = mask(rows, rule=mask_rules.electra)
     ids, length = rows["input_ids"].numpy(), rows["segment_lengths"].numpy().sum(1)
     expected = np.clip(np.round(length.astype("float32") * np.float32(0.15)), 1, 20)
     np.testing.assert_array_equal(found["masked_lm_weights"].sum(1), expected)
@@ -223,7 +219,7 @@ def test_draws_of_electra():
     settings = (PretrainingSettings("records", "", max_seq_length=length) for length in (128, 512))
     assert [ElectraTask.default_predictions(one, ElectraConfig(30)) for one in settings] == [19, 79]
     rows = {name: tf.zeros_like(value) for name, value in rows_of(packed_rows(3), 64, 4).items()}
-    found = draw(rows)
+    found = mask(rows, rule=mask_rules.electra)
     assert not found["masked_lm_weights"].any() and not found["masked_lm_positions"].any()
 
 
@@ -262,22 +258,20 @@ def test_weights_and_masks_of_given_draws(oracle, weights):
         np.testing.assert_array_equal(labels, batch["mlm_labels"])
 
 
-def rows_of_batch(batch):
-    ids = np.array(batch["token_ids"], np.int32)
-    lengths = np.array(batch["attention_mask"]).sum(1)
+def smooth(batch, weights, step=0, **settings) -> dict[str, np.ndarray]:
+    rows = zip(batch["token_ids"], batch["attention_mask"], strict=True)
+    rows = rows_of([[(list(ids)[: sum(mask)], [])] for ids, mask in rows], len(batch["token_ids"][0]), 1)
     return {
-        "input_ids": ids, "segment_lengths": np.stack([lengths, np.zeros_like(lengths)], 1).astype(np.int32),
-        "next_sentence_labels": np.zeros((len(ids), 1), np.int32),
-    }  # fmt: skip
+        name: value.numpy()
+        for name, value in mask_rules.smoothed(rows, 7, step, smoothing(**settings), weights).items()
+    }
 
 
 def test_the_number_is_that_of_the_whole_batch(oracle, weights):
     for step, batch in enumerate(oracle["batches"]):
-        features = mask_rules.smoothed(rows_of_batch(batch), 7, step, smoothing(), weights)
+        features, again, other = (smooth(batch, weights, number) for number in (step, step, step + 1))
         assert np.sum(features["masked_lm_weights"]) == batch["number_to_mask"]
         np.testing.assert_array_equal(features["input_mask"], batch["attention_mask"])
-        again = mask_rules.smoothed(rows_of_batch(batch), 7, step, smoothing(), weights)
-        other = mask_rules.smoothed(rows_of_batch(batch), 7, step + 1, smoothing(), weights)
         for name, value in features.items():
             np.testing.assert_array_equal(value, again[name], err_msg=name)
         assert np.any(features["masked_lm_positions"] != other["masked_lm_positions"])
@@ -286,7 +280,7 @@ def test_the_number_is_that_of_the_whole_batch(oracle, weights):
 def test_a_row_has_at_most_its_predictions(oracle, weights):
     batch = oracle["batches"][0]
     for limit in (1, 2, 40):
-        features = mask_rules.smoothed(rows_of_batch(batch), 7, 0, smoothing(limit, masked_lm_prob=0.9), weights)
+        features = smooth(batch, weights, predictions=limit, masked_lm_prob=0.9)
         counts = np.sum(features["masked_lm_weights"], axis=1)
         assert features["masked_lm_positions"].shape == (len(counts), limit)
         # There are fewer than 90 %: [CLS], [SEP] and [UNK] are not chosen.
@@ -309,11 +303,9 @@ def test_rare_tokens_are_chosen_more_often(weights):
     kinds = []
     for step in range(15):
         rates = {"mask_rate": 0.6, "random_rate": 0.3, "keep_rate": 0.1}
-        features = mask_rules.smoothed(rows_of_batch(batch), 3, step, smoothing(64, **rates), np.ones(300, np.float32))
-        ids, places, old, real = (
-            np.asarray(features[name])
-            for name in ("input_ids", "masked_lm_positions", "masked_lm_ids", "masked_lm_weights")
-        )
+        features = smooth(batch, np.ones(300, np.float32), step, predictions=64, **rates)
+        names = ("input_ids", "masked_lm_positions", "masked_lm_ids", "masked_lm_weights")
+        ids, places, old, real = (features[name] for name in names)
         assert real.sum() == math.ceil(0.15 * 32 * 64)
         new, old = np.take_along_axis(ids, places, 1)[real > 0], old[real > 0]
         kinds.append([(new == 4).mean(), ((new == old) & (new != 4)).mean()])

@@ -16,7 +16,6 @@ from helpers.slow import slow
 
 from bert_tf.pretraining import instance_kernels, instances, row_kinds, shard
 from bert_tf.pretraining.corpus import Corpus, TextSettings
-from bert_tf.pretraining.create import create_pretraining_data
 from bert_tf.pretraining.instance_kernels import A_BEGIN, A_LENGTH
 from bert_tf.pretraining.instances import InstanceSettings, TrainingInstance, create_instances, ngram_shares
 from bert_tf.pretraining.model_vocabulary import read_tokenizer
@@ -28,7 +27,6 @@ from bert_tf.text.word_boundaries import WordBoundaries
 from bert_tf.text.wordpiece import FullTokenizer
 
 FOLDER = GOLDEN / "pretraining"
-UNMASKED = ["input_ids", "segment_lengths", "next_sentence_labels"]
 ELECTRA = ["input_ids", "input_mask", "segment_ids"]
 BYTE_BPE = str(GOLDEN / "tokenization" / "roberta" / "vocab.json")
 
@@ -41,18 +39,11 @@ def make(folder, content, vocab_file, rows, name="out", **flags):
 def test_rows_of_electra_are_the_originals(number, tmp_path, monkeypatch):
     monkeypatch.setattr(row_kinds, "_ROW_TOKENS", 1000)  # several calls
     described, *expected = lines_of(FOLDER / "electra" / f"setting_{number}.jsonl.gz")
-    summary = make(
-        tmp_path,
-        None,
-        GOLDEN / "electra" / "vocab.txt",
-        "electra",
-        input_file=FOLDER / "electra" / "corpus_*.txt",
-        max_seq_length=described["max_seq_length"],
-        random_seed=described["seed"],
-        do_lower_case=described["do_lower_case"],
-        strip_accents=described["strip_accents"] and described["do_lower_case"],
-        text=TextSettings(blanks_separate_docs=described["blanks_separate_docs"]),
-    )
+    flags = {name: described[name] for name in ("max_seq_length", "do_lower_case")} | {"random_seed": described["seed"]}
+    flags["strip_accents"] = described["strip_accents"] and described["do_lower_case"]
+    flags["text"] = TextSettings(blanks_separate_docs=described["blanks_separate_docs"])
+    flags["input_file"] = FOLDER / "electra" / "corpus_*.txt"
+    summary = make(tmp_path, None, GOLDEN / "electra" / "vocab.txt", "electra", **flags)
     records = read_records(tmp_path / "out", ELECTRA)
     assert records == expected and summary["rows"] == described["rows"]
     assert summary["instance_tokens"] == sum(sum(record["input_mask"]) for record in records)
@@ -95,7 +86,7 @@ def test_sentences_end_with_their_tokens(rows, tmp_path):
         expected = [begin + list(itertools.chain.from_iterable(document + end for document in documents))]
     else:
         expected = [begin + document for document in documents]
-    records = read_records(tmp_path / "out", UNMASKED)
+    records = read_records(tmp_path / "out", UNMASKED_FEATURES)
     assert sorted(record["input_ids"] for record in records) == sorted(expected)
     assert all(record["segment_lengths"] == [len(record["input_ids"]), 0] for record in records)
     counts = {name: summary[name] for name in ("documents", "sentences", "tokens", "rows", "instance_tokens")}
@@ -121,7 +112,7 @@ def test_lines_of_a_text(tmp_path):
     line = "one two three four five six seven eight nine ten"
     text, vocab_file = f"{line}\n{line} eleven\n\nshort\n{line}", GOLDEN / "vocab.txt"
     summary = make(tmp_path, text, vocab_file, "lines")
-    records = read_records(tmp_path / "out", UNMASKED)
+    records = read_records(tmp_path / "out", UNMASKED_FEATURES)
     assert sorted(len(record["input_ids"]) for record in records) == [12, 12, 13]
     assert summary["rows_left_out"] == 1
     packed = make(tmp_path, text, vocab_file, "lines", "packed", pack_sequences=True)
@@ -303,10 +294,8 @@ def test_records(seed, tmp_path, monkeypatch):
     is_dynamic, has_words = "masking" in kind, len(words) > 1
     if is_dynamic:
         del sizes["masked_lm_prob"]
-    summary = create_pretraining_data(
-        ",".join(files), ",".join(outputs), vocab_file, random_seed=seed, show_progress=False,
-        **casing, **sizes, **words, **kind,
-    )  # fmt: skip
+    paths = {"input_file": ",".join(files), "output_file": ",".join(outputs)}
+    summary = create(tmp_path, **paths, random_seed=seed, **casing, **sizes, **words, **kind)
     tokenizer = FullTokenizer(vocab_file, **casing)
     boundaries = WordBoundaries(tokenizer, words.get("segmenter")) if has_words else None
     own = {name: value for name, value in (sizes | kind).items() if name not in ("masking", "pack_sequences")}

@@ -90,7 +90,7 @@ def test_a_folder_in_use_is_left_alone(tmp_path):
     flags = fine_tuning_flags("run_classifier", tmp_path)
     with run_directory.lock_output_dir(str(flags["output_dir"]), 1):
         outcomes, logs = script_cases.run_cases("run_classifier", {"in use": flags})
-    assert re.match("LockedError: .* is in use by another run", outcomes["in use"])
+    assert re.match("BlockingIOError: .* is in use by another run", outcomes["in use"])
     assert "examples" not in logs["in use"] and not (tmp_path / "out").exists()  # before the data is read
 
 

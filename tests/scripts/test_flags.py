@@ -26,7 +26,6 @@ FLAGS = json.loads((GOLDEN / "flags.json").read_text())
 ORIGINAL = json.loads((GOLDEN / "original_flags.json").read_text())
 # Functions whose arguments are flags of a script.
 FUNCTIONS = {
-    "conversion.convert.prepare": "convert_checkpoint",
     "serving.export.export_saved_model": "export_saved_model",
     "text.learn_vocabulary.learn_vocabulary": "create_vocab",
     "text.learn_vocabulary.learn_byte_bpe": "create_vocab",
@@ -44,13 +43,13 @@ own, defined, kinds, found = set(flags.FLAGS), declare.define_flags, [], {}
 
 def define_flags(*classes, **changes):
     kinds.extend(classes)
-    defined(*classes, **changes)
+    return defined(*classes, **changes)
 
 declare.define_flags, passes = define_flags, lambda settings: None
 sys.path.insert(0, sys.argv[1])
 for name in sys.argv[2:]:
     kinds.clear()
-    sys.modules.pop("run_classifier", None)
+    sys.modules.pop("bert_tf.cli.run_classifier", None)
     importlib.import_module(name)
     names = [flag for flag in flags.FLAGS if flag not in own]
     made = {flag: getattr(flags.FLAGS[flag], "declared", None) for flag in names}

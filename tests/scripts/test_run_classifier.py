@@ -288,7 +288,7 @@ def of_windows(tmp_path_factory):
     }  # fmt: skip
     refused = {
         "other pooling": ({**used, "window_pooling": "max"},
-                          "--window_pooling=max contradicts *windows/best_model, trained with mean."),
+                          "--window_pooling=max contradicts *windows/best_model, which was trained on windows, pooled"),
         "cut after all": ({**used, "long_texts": "cut"},
                           "--long_texts=cut contradicts *windows/best_model, which was trained on windows, pooled"),
         "stride of none": ({**short, "window_stride": 3}, "--window_stride=3 is for --long_texts=windows."),

@@ -15,7 +15,6 @@ from helpers.exports import save, show_progress_at_once, signature_of
 from helpers.slow import slow
 
 from bert_tf import BertModel, Embedder, TextIndex
-from bert_tf.serving import embedder as embedder_module
 from bert_tf.serving import export, predictor
 from bert_tf.store.description import POOLINGS, SentenceSettings, read_settings, settings_files
 
@@ -78,23 +77,12 @@ def test_arguments_of_sentence_transformers(embedder, tmp_path, monkeypatch):
     near(tensor, plain)
     embedder.encode(TEXTS, show_progress_bar=True)
     assert [(options["disable"], options["delay"]) for options in shown[-2:]] == [(True, 5), (False, 0)]
-    assert embedder.batch_size == 32 and embedder.get_sentence_embedding_dimension() == 32
+    assert embedder.batch_size == 8 and embedder.get_sentence_embedding_dimension() == 32
     near(embedder.similarity(plain, plain[0]), normalized @ normalized[:1].T)
     dot = Embedder(described(tmp_path / "dot", embedder.path, similarity="dot"))
     np.testing.assert_allclose(dot.similarity(plain, plain[:2]), plain @ plain[:2].T, rtol=1e-5)
     with pytest.raises(ValueError, match="batch_size=2.5 must be a whole number, at least 1"):
         embedder.encode(TEXTS, batch_size=2.5)
-
-
-def test_many_texts_are_worth_constant_matrices_in_bfloat16(model_dir, monkeypatch):
-    embedder = Embedder(model_dir, dtype="bfloat16", batch_size=len(TEXTS))
-    expected, graph = embedder.encode(TEXTS), embedder.runtime.graphs[0]
-    monkeypatch.setattr(embedder_module, "_CONSTANTS_FROM", len(TEXTS))
-    found, constant = embedder.encode(TEXTS), embedder.runtime.graphs[0]
-    assert constant is not graph
-    np.testing.assert_array_equal(found, expected)
-    embedder.encode(TEXTS)
-    assert embedder.runtime.graphs[0] is constant  # made once
 
 
 def test_spaces_around_a_text_do_not_count(tmp_path):

@@ -27,7 +27,7 @@ from bert_tf.tasks.squad.answers import SpanScores, predict_answers
 from bert_tf.tasks.squad.data import Paragraph, SquadExample
 from bert_tf.tasks.squad.metrics import QuestionAnsweringSettings
 from bert_tf.tasks.squad.windows import build_windows
-from bert_tf.tasks.task import ExampleSet, predict_logits
+from bert_tf.tasks.task import ExampleSet
 
 LETTERS = "abcdeé京都はのàßșกไ세종"
 SCRIPTS = LETTERS + "".join(unicodedata.normalize("NFD", LETTERS))
@@ -385,8 +385,9 @@ def choices_of_the_script(chooser, questions, folder) -> list[dict]:
     ]
     rows = encode_examples(examples, chooser.tokenizer, 64)
     settings = {"batch_size": 2, "max_seq_length": 64, "static_padding": False}
-    logits = predict_logits(lambda batches: map(chooser.runtime.compute, batches), rows, **settings)
-    ChoiceTask(None).write_predictions(str(folder), ExampleSet("test", rows, examples), logits)
+    task, test = ChoiceTask(None), ExampleSet("test", rows, examples)
+    logits = task.outputs_of(lambda batches: map(chooser.runtime.compute, batches), test, **settings)
+    task.write_predictions(str(folder), test, logits)
     return [json.loads(line) for line in (folder / "predictions.jsonl").read_text(encoding="utf-8").splitlines()]
 
 

@@ -3,6 +3,7 @@
 import concurrent.futures
 import itertools
 import json
+import os
 import subprocess
 import sys
 
@@ -10,24 +11,31 @@ import keras
 import numpy as np
 import pytest
 from helpers.descendants import NAMES, save_model
-from helpers.paths import ROOT
 from helpers.slow import exhaustive
 
+import bert_tf
 from bert_tf import BertConfig, ChoicePredictor, Embedder, Predictor, QuestionAnswerer, Tagger
 from bert_tf.models import task_models
 from bert_tf.serving import predictor as predictor_module
+from bert_tf.serving.onnx_export import export_onnx
+from bert_tf.store.head_config import WINDOW_POOLINGS
 
 TEXTS = ["A short text.", "", "naïve café 日本 김철수 (2019, it's 9,000)…", "many words " * 40, "one"] * 3
 LABELS = ["bad", "fair", "좋다"]
 TAGS = ["O", "B-PER", "I-PER"]
 QUESTIONS = [("Who met Ada?", "Her teacher met Ada Brown (1801-1852) in London. " * 6), ("Who?", "Nobody.")]
 CHOICES = [("It rained.", ["a b", "walks in.", "it rains"]), ("So what?", ["c", "9,000"], "Then")]
+CLASSIFIER = task_models.BertForSequenceClassification
 # kind -> (class of the model, its arguments, class that answers, what it is asked)
 KINDS = {
-    "classes": (task_models.BertForSequenceClassification, {"labels": LABELS}, Predictor, TEXTS),
+    "classes": (CLASSIFIER, {"labels": LABELS}, Predictor, TEXTS),
     "tags": (task_models.BertForTokenClassification, {"num_labels": 3, "labels": TAGS}, Tagger, TEXTS),
     "answers": (task_models.BertForQuestionAnswering, {}, QuestionAnswerer, QUESTIONS),
     "choices": (task_models.BertForMultipleChoice, {}, ChoicePredictor, CHOICES),
+    **{
+        pooling: (CLASSIFIER, {"labels": LABELS, "window_pooling": pooling, "max_windows": 3}, Predictor, TEXTS)
+        for pooling in WINDOW_POOLINGS
+    },
 }
 
 
@@ -41,18 +49,21 @@ def numbers_in(answers) -> tuple[list[float], object]:
 @pytest.mark.parametrize(
     ("family", "kind"),
     [
-        ("bert", "classes"), ("electra", "choices"), ("roberta", "answers"), ("albert", "tags"),
+        ("bert", "classes"), ("electra", "choices"), ("roberta", "answers"), ("albert", "tags"), ("bert", "attention"),
+        ("distilbert", "max"), ("roberta", "mean"),
         *exhaustive(*itertools.product(NAMES, KINDS)),
     ],
 )  # fmt: skip
 def test_answers_are_those_of_tensorflow(tmp_path, family, kind):
+    """From a model's folder, and from its export."""
     model_class, arguments, answerer, asked = KINDS[kind]
     path = save_model(tmp_path / "model", family, model_class, **arguments)
     options = {"max_seq_length": 48} if answerer is not QuestionAnswerer else {"max_seq_length": 48, "doc_stride": 16}
-    found, others = numbers_in(answerer(path, **options).predict(asked))
     expected, others_expected = numbers_in(answerer(path, runtime="tensorflow", **options).predict(asked))
-    assert others == others_expected
-    np.testing.assert_allclose(found, expected, atol=1e-5)
+    for opened in (path, export_onnx(path, str(tmp_path / "onnx"))):
+        found, others = numbers_in(answerer(opened, **options).predict(asked))
+        assert others == others_expected
+        np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
 @pytest.fixture(scope="module")
@@ -63,20 +74,34 @@ def classifier(tmp_path_factory):
     return save_model(folder / "ours", "bert", kind, labels=LABELS)
 
 
-def test_no_tensorflow_in_the_process(classifier, tmp_path):
-    """Of any format that NumPy reads, and of an ONNX export."""
-    from bert_tf.serving.onnx_export import export_onnx
+# Reads (class, path, items) of JSON and prints what `predict` gives for each, and what was imported.
+ANSWERS = """
+import json, sys, bert_tf
+for name, path, items in json.load(sys.stdin):
+    items = [tuple(item) if isinstance(item, list) else item for item in items]
+    print(json.dumps(getattr(bert_tf, name)(path, max_seq_length=48).predict(items)))
+print(bert_tf.Embedder(path)("A short text.").shape, {"tensorflow", "keras"} & {*sys.modules})
+"""
 
-    folders = [classifier, f"{classifier[:-4]}theirs", f"{classifier[:-4]}tf1", export_onnx(classifier, str(tmp_path))]
-    code = "import json, sys; from bert_tf import Embedder, Predictor\n"
-    code += "print(json.dumps([Predictor(path)('A short text.') for path in sys.argv[1:]]))\n"
-    code += "Embedder(sys.argv[1])('A short text.'); print({'tensorflow', 'keras'} & {*sys.modules})"
-    command = [sys.executable, "-c", code, *folders]
-    lines = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=True).stdout.splitlines()
-    assert lines[-1] == "set()"
-    found = [numbers_in(answer)[0] for answer in json.loads(lines[0])]
-    expected = numbers_in(Predictor(classifier, runtime="tensorflow")("A short text."))[0]
-    np.testing.assert_allclose(found, [expected] * 4, atol=1e-5)
+
+def test_no_tensorflow_in_the_process(classifier, tmp_path):
+    """Any format that NumPy reads, an ONNX export, all tasks; for `make test-answers` nor is TensorFlow installed."""
+    exported = export_onnx(classifier, str(tmp_path))
+    paths = [classifier, f"{classifier[:-4]}theirs", f"{classifier[:-4]}tf1", exported]
+    asked = [("Predictor", path, TEXTS[:2]) for path in paths]
+    for kind, (model_class, arguments, answerer, items) in KINDS.items():
+        path = save_model(tmp_path / kind, "bert", model_class, **arguments)
+        asked.append((answerer.__name__, path, items))
+    command = [os.environ.get("ANSWERS_PYTHON", sys.executable), "-c", ANSWERS]
+    result = subprocess.run(command, input=json.dumps(asked), capture_output=True, text=True, check=True)
+    *lines, last = result.stdout.splitlines()
+    assert last.endswith(") set()")
+    for line, (name, path, items) in zip(lines, asked, strict=True):
+        runtime = None if path == exported else "tensorflow"
+        expected = getattr(bert_tf, name)(path, max_seq_length=48, runtime=runtime).predict(items)
+        (found, others), (numbers, others_expected) = numbers_in(json.loads(line)), numbers_in(expected)
+        np.testing.assert_allclose(found, numbers, atol=1e-5)
+        assert others == others_expected
 
 
 @pytest.mark.parametrize("pooling", ["mean", "max", "cls"])
@@ -84,6 +109,22 @@ def test_vectors_are_those_of_tensorflow(classifier, pooling):
     embedders = [Embedder(classifier, pooling=pooling, runtime=runtime) for runtime in (None, "tensorflow")]
     found, expected = (embedder.encode(TEXTS) for embedder in embedders)
     np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("family", ["bert", *exhaustive("albert", "electra", "roberta")])
+def test_guesses_are_those_of_tensorflow(tmp_path, family):
+    path = save_model(tmp_path / "model", family, task_models.BertForMaskedLM)
+    model, tokenizer = task_models.BertForMaskedLM.from_pretrained(path), bert_tf.read_tokenizer(path)
+    texts = ["a [MASK] of [MASK]", "[MASK]", "one of many words [MASK]"]
+    texts = [text.replace("[MASK]", tokenizer.mask_token) for text in texts]
+    found, others = numbers_in(bert_tf.fill_mask(path, texts=texts))
+    expected, others_expected = numbers_in(bert_tf.fill_mask(model, tokenizer, texts))
+    assert others == others_expected
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+    with pytest.raises(ValueError, match="is 72, but must be at most 64, as max_position_embeddings"):
+        bert_tf.fill_mask(path, texts=[texts[1] * 70])
+    with pytest.raises(ValueError, match="is a model for ner, not for masked_lm: use Tagger"):
+        bert_tf.fill_mask(save_model(tmp_path / "tagger", family, task_models.BertForTokenClassification, num_labels=2))
 
 
 def test_a_causal_model_reads_its_last_token(tmp_path):
@@ -106,12 +147,16 @@ def test_eight_bits(classifier):
     np.testing.assert_array_equal(small.logits(TEXTS[:1]), found[:1])
 
 
-def test_threads_share_a_predictor(classifier):
-    predictor = Predictor(classifier, threads=1)
-    expected = predictor.logits(TEXTS[:5])
+@pytest.mark.parametrize("options", [{"threads": 1}, {}])
+def test_threads_share_a_predictor(classifier, options):
+    predictor = Predictor(classifier, **options)
+    texts = [f"text {number} of {number % 97}{' words' * (number % 13)}" for number in range(3_000)]
+    parts = [texts[number : number + 1 + number % 7] for number in range(0, len(texts), 5)]  # batches of 1 to 7
+    expected = [predictor.logits(part) for part in parts]
+    assert len({*np.concatenate(expected)[:, 0].round(5)}) > 1_000
     with concurrent.futures.ThreadPoolExecutor(8) as threads:
-        rows = list(threads.map(lambda number: predictor.logits([TEXTS[number % 5]])[0], range(400)))
-    np.testing.assert_allclose(rows, np.tile(expected, (80, 1)), atol=1e-6)
+        for found, wanted in zip(threads.map(predictor.logits, parts), expected, strict=True):
+            np.testing.assert_allclose(found, wanted, atol=1e-6)
 
 
 def test_who_computes(classifier, tmp_path, monkeypatch):

@@ -135,22 +135,18 @@ def test_a_wrong_item_is_named_by_its_place(kind, right, wrong, message):
         answerer.predict(None)
 
 
-@pytest.mark.parametrize(("run", "pairs", "told"), [
-    ({"text_b": "other"}, None, "two texts an example, and is given one."),
-    ({"text_b": None}, True, "two texts an example, and is given one."),
-    (None, False, "one text an example, and is given two."),
+@pytest.mark.parametrize(("pairs", "told"), [
+    (True, "two texts an example, and is given one."), (False, "one text an example, and is given two."),
 ])  # fmt: skip
-def test_another_number_of_texts_than_in_training_is_reported_once(predictor, tmp_path, caplog, run, pairs, told):
-    """By head_config.json, which copies keep; or by the run.json of an earlier version."""
+def test_another_number_of_texts_than_in_training_is_reported_once(predictor, tmp_path, caplog, pairs, told):
+    """By head_config.json, which copies keep."""
     folder = shutil.copytree(predictor.path, tmp_path / "model")
-    (folder / "run.json").write_text(json.dumps({"task_name": "custom", **(run or {})}))
-    if pairs is not None:
-        head = json.loads((folder / "head_config.json").read_text())
-        (folder / "head_config.json").write_text(json.dumps({**head, "pairs": pairs}))
-        for format in ("huggingface", "bert_tf"):
-            BertForSequenceClassification.from_pretrained(folder).save_pretrained(tmp_path / format, format=format)
-            folder = tmp_path / format
-        assert export.create_served_model(str(folder), "classification").facts == {"pairs": pairs}
+    head = json.loads((folder / "head_config.json").read_text())
+    (folder / "head_config.json").write_text(json.dumps({**head, "pairs": pairs}))
+    for format in ("huggingface", "bert_tf"):
+        BertForSequenceClassification.from_pretrained(folder).save_pretrained(tmp_path / format, format=format)
+        folder = tmp_path / format
+    assert export.create_served_model(str(folder), "classification").facts == {"pairs": pairs}
     opened = Predictor(str(folder))
     assert opened("good") and opened("good", "bad") and opened("good", "bad") and opened("bad")
     messages = [message.partition(" was trained on ")[2] for message in caplog.messages]

@@ -7,7 +7,7 @@ import tensorflow as tf
 from tensorflow.core.protobuf import config_pb2, meta_graph_pb2, rewriter_config_pb2, saved_model_pb2
 
 from bert_tf import Predictor
-from bert_tf.serving import loaded_export, safe_graph
+from bert_tf.serving import safe_graph
 
 TEXTS = tf.TensorSpec([None], tf.string, name="text")
 
@@ -77,7 +77,7 @@ def test_a_graph_that_reads_when_it_is_loaded(tmp_path):
     message = r"no export has, and which may do anything: HashTableV2, InitializeTableFromTextFileV2"
     with pytest.raises(ValueError, match=message):
         Predictor(path)
-    assert Predictor(path, trust=True).export.task == "regression"
+    assert Predictor(path, trust=True).task.is_regression
 
 
 def graph_in(path):
@@ -93,14 +93,14 @@ def test_a_graph_of_tensorflow_1_or_none(tmp_path):
         r"saved_model.pb has assets that no export has, and which may do anything: ../a\\u001b\[2J\\u000ab\. If you"
     )
     with pytest.raises(ValueError, match=message):
-        loaded_export.check_ops(str(tmp_path))
+        safe_graph.check_ops(str(tmp_path))
     saved.meta_graphs[0].ClearField("object_graph_def")
     for content in (saved.SerializeToString(), b""):
         path.write_bytes(content)
         with pytest.raises(
             ValueError, match="not an export of export_saved_model.py: it was not saved by TensorFlow 2"
         ):
-            loaded_export.check_ops(str(tmp_path))
+            safe_graph.check_ops(str(tmp_path))
 
 
 # ---- graphs that hide what they do -----------------------------------------------------------------------------------

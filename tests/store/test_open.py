@@ -14,12 +14,11 @@ from helpers.tiny import TINY_CONFIG
 
 from bert_tf import BertConfig, BertForPreTraining
 from bert_tf.families import family_named
-from bert_tf.models import pretrained
 from bert_tf.pretraining import model_vocabulary
 from bert_tf.pretraining.record_settings import settings_of_records
 from bert_tf.store import save
 from bert_tf.store.description import ModelFiles, read_model_files, vocabulary_mismatch
-from bert_tf.store.open import FORMATS, find_weights, open_for_script, open_model, open_weights
+from bert_tf.store.open import FORMATS, find_weights, open_for_script, open_model, open_weights, read_tokenizer
 from bert_tf.system.text_files import list_folder
 from bert_tf.text import tokenizer_files
 from bert_tf.text.sentence_piece import HuggingFaceSentencePiece, SentencePieceTokenizer
@@ -35,7 +34,7 @@ def folders(tmp_path_factory):
     for name, kind in FORMATS.items():
         folders[name] = str(tmp_path_factory.mktemp("formats") / name)
         if kind.file_name:
-            pretrained.save_pretrained(model, folders[name], format=name)
+            model.save_pretrained(folders[name], format=name)
     write_variables(f"{folders['model_garden']}/bert_model.ckpt", older_names()[0])
     return folders
 
@@ -130,15 +129,15 @@ def test_every_reader_takes_the_casing_of_the_pieces_where_no_file_says_it(
     files = read_model_files(directory)
     flags = {"input_file": "a", "output_file": "b", "vocab_file": vocab_file}
     readers = [
-        pretrained.read_tokenizer(directory),
+        read_tokenizer(directory),
         FullTokenizer.from_pretrained(directory),
         read_model_files(directory).make_tokenizer(is_checked=True),
         model_vocabulary.tokenizer_of(*settings_of_records(**flags)),
         model_vocabulary.tokenizer_of_model(vocab_file, config),
     ]
     (tmp_path / "written").mkdir()
-    save.write_description(str(tmp_path / "written"), files)
-    readers.append(pretrained.read_tokenizer(str(tmp_path / "written")))
+    save.write_beside(str(tmp_path / "written"), save.description_of(files))
+    readers.append(read_tokenizer(str(tmp_path / "written")))
     for tokenizer in readers:
         assert (tokenizer.cased, tokenizer.tokenize("The")) == (cased, ["The" if cased else "the"])
     assert caplog.text.count(f"{vocab_file}: no file says whether text is lower-cased") == 1
@@ -224,7 +223,7 @@ def directory_of(folder: pathlib.Path, form: str) -> str:
 @pytest.mark.parametrize("form", FORMS)
 def test_every_form_is_read_and_written(tmp_path, form):
     source = directory_of(tmp_path / "source", form)
-    tokenizer = pretrained.read_tokenizer(source)
+    tokenizer = read_tokenizer(source)
     assert isinstance(tokenizer, CLASSES.get(form, object))
     nothing = dict.fromkeys(("vocab_file", "do_lower_case", "strip_accents"))
     config_file = read_model_files(source).config_file
@@ -239,9 +238,9 @@ def test_every_form_is_read_and_written(tmp_path, form):
         assert files.make_tokenizer(is_checked=True).encode_batch(texts) == expected
         target = tmp_path / str(number)
         target.mkdir()
-        save.write_description(str(target), files)
+        save.write_beside(str(target), save.description_of(files))
         shutil.copy(config_file, target)
-        again = pretrained.read_tokenizer(str(target))
+        again = read_tokenizer(str(target))
         assert type(again) is type(tokenizer) and again.encode_batch(texts) == expected
         assert again.files() == tokenizer.files() and again.settings() == tokenizer.settings()
         written = json.loads((target / "tokenizer_config.json").read_text())
@@ -253,4 +252,4 @@ def test_the_tokenizer_of_an_electra_without_configuration(tmp_path, golden):
     for path in (golden / "electra" / "uneven").glob("model.ckpt*"):
         shutil.copy(path, tmp_path)
     shutil.copy(golden / "electra" / "vocab.txt", tmp_path)
-    assert type(pretrained.read_tokenizer(str(tmp_path))) is ElectraTokenizer
+    assert type(read_tokenizer(str(tmp_path))) is ElectraTokenizer

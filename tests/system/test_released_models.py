@@ -127,18 +127,16 @@ def test_the_small_models_and_the_first_ones(server, fetch, tmp_path, caplog, mo
     assert contents(fetch(name)) == FILES
     assert server.requests[-1] == (f"/bert_models/2018_10_18/{name}.zip", None)
     assert sorted(os.listdir(tmp_path / "cache")) == sorted([name, NAME])
-    # A second call needs no network.
-    server.status = 503
-    assert fetch(NAME) == folder and len(server.requests) == 4
-
-
-def test_descendants(server, fetch):
+    # The descendants'.
     server.archive = zipped({f"electra_small/{file}": content for file, content in FILES.items()})
     assert contents(fetch("electra_small")) == FILES
     server.archive = tarred({f"albert_base/{name}": content for name, content in FILES.items()})
     assert contents(fetch("albert_base_v2")) == FILES
     addresses = ["/electra-data/electra_small.zip", "/albert_models/albert_base_v2.tar.gz"]
-    assert [path for path, _ in server.requests[::2]] == addresses
+    assert [path for path, _ in server.requests[4::2]] == addresses
+    # A second call needs no network.
+    server.status = 503
+    assert fetch(NAME) == folder and len(server.requests) == 8
 
 
 @pytest.mark.parametrize(("length", "has_ranges"), [(1000, True), (50_000, True), (50_000, False)])

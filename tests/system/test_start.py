@@ -81,19 +81,29 @@ def test_tensorflow_without_what_scripts_do_not_use(flag, variables):
     assert found["finds_tpus"] == [str(flag is not None and bool(GOOGLE_API))]
 
 
-@pytest.mark.slow
-def test_what_is_imported_before_the_first_step(tmp_path):
+@pytest.fixture
+def train(tmp_path):
+    """Runs run_classifier.py on a tiny encoder in a process of its own; what it writes to stderr."""
     write_encoder(tmp_path, PIECES)
     write_classification(tmp_path / "train.csv", list(texts_of(16, 0)))
-    flags = {
-        "task_name": "custom", "train_file": tmp_path / "train.csv", "text_a": "text", "label": "verdict",
-        "init_checkpoint": tmp_path / "encoder", "do_train": True, "max_seq_length": 24, "train_batch_size": 8,
-        "output_dir": tmp_path / "run", "log_every_steps": 1,
-    }  # fmt: skip
-    command = [sys.executable, "-X", "importtime", str(ROOT / "run_classifier.py"), *arguments_of(flags)]
-    result = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True)
-    assert result.returncode == 0, result.stderr[-3000:]
-    before, _, after = result.stderr.partition("train step 1:")
+
+    def run(name: str, environment: dict[str, str], *options: str, **more) -> str:
+        flags = {
+            "task_name": "custom", "train_file": tmp_path / "train.csv", "text_a": "text", "label": "verdict",
+            "init_checkpoint": tmp_path / "encoder", "do_train": True, "max_seq_length": 24, "train_batch_size": 8,
+            "output_dir": tmp_path / name, **more,
+        }  # fmt: skip
+        command = [sys.executable, *options, str(ROOT / "run_classifier.py"), *arguments_of(flags)]
+        result = subprocess.run(command, env=environment, capture_output=True, text=True)
+        assert result.returncode == 0, result.stderr[-3000:]
+        return result.stderr
+
+    return run
+
+
+@pytest.mark.slow
+def test_what_is_imported_before_the_first_step(train):
+    before, _, after = train("run", ENVIRONMENT, "-X", "importtime", log_every_steps=1).partition("train step 1:")
     imported, later = (
         {line.rpartition("|")[2].strip() for line in lines.splitlines() if line.startswith("import time:")}
         for lines in (before, after)
@@ -155,16 +165,10 @@ def test_programs_go_from_process_to_process(folder, at_exit):
     assert list(found) == ["a.pb"] and b'executable: "code"' in found["a.pb"] and b"source" not in found["a.pb"]
     assert sorted(one_process(at_exit, {})) == ["a.pb", "b.pb"]
     assert sorted(path.name for path in place.iterdir()) == ["a.pb", "b.pb"]  # no temporary file
-
-
-@pytest.mark.parametrize("damage", [lambda content: content[:-3], lambda content: content.replace(b"code", b"coda"),
-                                    lambda content: b"", lambda content: content.partition(b"\n")[2]])  # fmt: skip
-def test_a_damaged_program_is_made_again(folder, at_exit, damage):
-    one_process(at_exit, {"a.pb": entry()})
-    (path,) = folder.glob("*/a.pb")
-    sound = path.read_bytes()
-    path.write_bytes(damage(sound))
-    assert one_process(at_exit, {"a.pb": entry()}) == {} and path.read_bytes() == sound
+    sound = (path := place / "a.pb").read_bytes()
+    for damaged in (sound[:-3], sound.replace(b"code", b"coda"), b"", sound.partition(b"\n")[2]):  # it is made again
+        path.write_bytes(damaged)
+        assert list(one_process(at_exit, {"a.pb": entry()})) == ["b.pb"] and path.read_bytes() == sound
 
 
 def test_the_oldest_programs_leave_a_full_folder(folder, at_exit, monkeypatch):
@@ -264,24 +268,14 @@ def test_a_folder_of_others_or_no_folder_keeps_no_programs(folder, at_exit, monk
 
 
 @pytest.mark.slow
-def test_a_run_has_the_same_bits_with_and_without_kept_programs(tmp_path):
+def test_a_run_has_the_same_bits_with_and_without_kept_programs(train, tmp_path):
     """Without, in a first start, in a second one that compiles nothing for its training, and in one after damage."""
-    write_encoder(tmp_path, PIECES)
-    write_classification(tmp_path / "train.csv", list(texts_of(16, 0)))
 
     def run(name: str, compiled: str):
-        flags = {
-            "task_name": "custom", "train_file": tmp_path / "train.csv", "text_a": "text", "label": "verdict",
-            "init_checkpoint": tmp_path / "encoder", "do_train": True, "max_seq_length": 24, "train_batch_size": 8,
-            "num_train_epochs": 2, "seed": 3, "deterministic": True, "output_dir": tmp_path / name,
-        }  # fmt: skip
         environment = {key: value for key, value in os.environ.items() if key not in ("TF_XLA_FLAGS", "XLA_FLAGS")}
         environment |= {"PYTHONPATH": str(ROOT), compiled_programs.VARIABLE: compiled}
-        command = [sys.executable, str(ROOT / "run_classifier.py"), *arguments_of(flags)]
-        result = subprocess.run(command, env=environment, capture_output=True, text=True)
-        assert result.returncode == 0, result.stderr[-3000:]
-        assert "E0000" not in result.stderr, result.stderr[-3000:]
-        assert not compiled or "not kept" not in result.stderr, result.stderr[-3000:]
+        told = train(name, environment, num_train_epochs=2, seed=3, deterministic=True)
+        assert "E0000" not in told and (not compiled or "not kept" not in told), told[-3000:]
         assert (tmp_path / name / "loss.png").exists()  # what Keras was told not to find is there
         return {key: value.tobytes() for key, value in weights_of(tmp_path / name).items()}
 

@@ -111,8 +111,8 @@ def test_batches_at_once_by_the_environment(monkeypatch, available, given, expec
 @pytest.mark.parametrize("count", [0, 1, 7])
 def test_results_are_in_order_and_few_at_a_time(count, at_once):
     """As many as may are computed at the same time, and the first does not end before the second."""
-    taken, running, most, lock = [], 0, 0, threading.Lock()
-    all_run, second_ended = threading.Event(), threading.Event()
+    taken, running, most = [], [], []
+    first_ones, second_ended = threading.Barrier(max(1, min(count, at_once))), threading.Event()
 
     def items():
         for number in range(count):
@@ -120,17 +120,13 @@ def test_results_are_in_order_and_few_at_a_time(count, at_once):
             yield number
 
     def square(number):
-        nonlocal running, most
-        with lock:
-            running += 1
-            most = max(most, running)
-            if running == min(count, at_once):
-                all_run.set()
-        assert all_run.wait(HANG_SECONDS)
+        running.append(number)
+        most.append(len(running))
+        if number < at_once:
+            first_ones.wait(HANG_SECONDS)
         if number == 0 and at_once > 1 < count:
             assert second_ended.wait(HANG_SECONDS)
-        with lock:
-            running -= 1
+        running.remove(number)
         if number == 1:
             second_ended.set()
         return number * number
@@ -139,7 +135,8 @@ def test_results_are_in_order_and_few_at_a_time(count, at_once):
     for result in mapped_in_order(square, items(), at_once):
         results.append(result)
         assert len(taken) < len(results) + at_once
-    assert results == [number * number for number in range(count)] and most == min(count, at_once)
+    assert results == [number * number for number in range(count)]
+    assert max(most, default=0) == min(count, at_once)
 
 
 @pytest.mark.parametrize("at_once", [1, 2])
@@ -171,19 +168,17 @@ print(caller(1), sum(caller.stats.cache_hits.values()))
 
 def test_a_change_of_what_a_function_calls_compiles_it_again(tmp_path):
     (tmp_path / "caller.py").write_text(CALLER)
-
-    def result() -> str:
-        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-        return subprocess.check_output([sys.executable, str(tmp_path / "caller.py")], env=environment, text=True)
-
-    (tmp_path / "called.py").write_text(CALLED.format(number=1))
-    assert [result(), result()] == ["20 0\n", "20 1\n"]  # the result, and how many functions came from the disk
-    (tmp_path / "called.py").write_text(CALLED.format(number=2))
-    assert result() == "30 0\n"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    results = []
+    for number in (1, 1, 2):
+        (tmp_path / "called.py").write_text(CALLED.format(number=number))
+        results.append(subprocess.check_output([sys.executable, tmp_path / "caller.py"], env=environment, text=True))
+    assert results == ["20 0\n", "20 1\n", "30 0\n"]  # the result, and how many functions came from the disk
 
 
-LOOP = """
-from bert_tf.system.numba_compile import compiled
+LOOPS = """
+import numpy as np
+from bert_tf.system.numba_compile import compiled, inner
 
 @compiled
 def advance(at, step):
@@ -195,19 +190,6 @@ def advance_twice(step):
     for _ in range(2):
         at = advance(at, step)
     return advance(at, 1)
-"""
-
-
-def test_constants_and_variables_share_what_is_compiled(monkeypatch, tmp_path):
-    (tmp_path / "loop.py").write_text(LOOP)
-    monkeypatch.syspath_prepend(tmp_path)
-    loop = importlib.import_module("loop")
-    assert loop.advance_twice(3) == 7 and len(loop.advance.signatures) == 1
-
-
-INNER = """
-import numpy as np
-from bert_tf.system.numba_compile import compiled, inner
 
 @inner
 def doubled(x):
@@ -219,32 +201,37 @@ def wrapped(x):
 """
 
 
-def test_interpreted_and_inner_functions_compile_nothing(monkeypatch, tmp_path):
-    (tmp_path / "inner.py").write_text(INNER)
+@pytest.fixture
+def loops(monkeypatch, tmp_path):
+    (tmp_path / "loops.py").write_text(LOOPS)
     monkeypatch.syspath_prepend(tmp_path)
-    inner = importlib.import_module("inner")
-    assert inner.doubled(np.uint64(3)) == 6
+    monkeypatch.setattr(messages, "_logged_topics", set())
+    monkeypatch.delitem(sys.modules, "loops", raising=False)
+    return importlib.import_module("loops")
+
+
+def test_constants_and_variables_share_what_is_compiled(loops):
+    assert loops.advance_twice(3) == 7 and len(loops.advance.signatures) == 1
+
+
+def test_interpreted_and_inner_functions_compile_nothing(loops, tmp_path):
+    assert loops.doubled(np.uint64(3)) == 6
     with numba_compile.interpreted():
-        assert inner.wrapped(np.uint64(1 << 63)) == 1  # as compiled code does, without a warning of the overflow
+        assert loops.wrapped(np.uint64(1 << 63)) == 1  # as compiled code does, without a warning of the overflow
         with numba_compile.interpreted(False):
             assert not numba_compile.is_interpreting()
-    assert not inner.doubled.signatures and not inner.wrapped.signatures
-    assert inner.wrapped(np.uint64(1 << 63)) == 1
-    assert len(inner.doubled.signatures) == len(inner.wrapped.signatures) == 1
-    assert [path.name.partition("-")[0] for path in (tmp_path / "__pycache__").glob("*.nbc")] == ["inner.wrapped"]
+    assert not loops.doubled.signatures and not loops.wrapped.signatures
+    assert loops.wrapped(np.uint64(1 << 63)) == 1
+    assert len(loops.doubled.signatures) == len(loops.wrapped.signatures) == 1
+    assert [path.name.partition("-")[0] for path in (tmp_path / "__pycache__").glob("*.nbc")] == ["loops.wrapped"]
 
 
 @pytest.fixture
-def run(monkeypatch, tmp_path):
+def run(loops):
     """Runs a function as a new process would; its result, and how many functions came from the disk."""
-    (tmp_path / "kept.py").write_text(LOOP)
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(messages, "_logged_topics", set())
-    monkeypatch.delitem(sys.modules, "kept", raising=False)
-    function = importlib.import_module("kept").advance.py_func
 
     def once() -> tuple[int, int]:
-        loop = compiled(function)
+        loop = compiled(loops.advance.py_func)
         return loop(1, 2), sum(loop.stats.cache_hits.values())
 
     return once

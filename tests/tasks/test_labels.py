@@ -202,19 +202,17 @@ def test_weights_without_names_are_taken_by_position(folder, caplog):
 
 
 TRAIN, EVALUATE = {"do_train": True}, {"do_eval": True}
-REFUSED = {
-    "other names": (("긍정", "부정"), ["clean", "toxic"], {}, TRAIN,
-                    r"has other labels: only there 긍정, 부정; only here clean, toxic\. --new_head trains"),
-    "evaluated": (("긍정", "부정"), ["clean", "toxic"], {"labels": ["clean", "toxic"]}, EVALUATE,
-                  r"only here clean, toxic\. --do_train with --new_head trains a new output layer"),
-    "fewer": (("a", "b", "c"), ["a", "b"], {}, TRAIN, r"other labels: c is missing here\. .*--labels=a,b,c"),
-    "a number": (("a", "b"), ["1", "2"], {"regression": True}, TRAIN, r"is for single_label_class.* for regression\. "),
-}  # fmt: skip
 
 
-@pytest.mark.parametrize("case", REFUSED)
-def test_other_labels_are_named_in_one_line(folder, case):
-    labels, data, settings, actions, message = REFUSED[case]
+@pytest.mark.parametrize(("labels", "data", "settings", "actions", "message"), [
+    (("긍정", "부정"), ["clean", "toxic"], {}, TRAIN,
+     r"has other labels: only there 긍정, 부정; only here clean, toxic\. --new_head trains"),
+    (("긍정", "부정"), ["clean", "toxic"], {"labels": ["clean", "toxic"]}, EVALUATE,
+     r"only here clean, toxic\. --do_train with --new_head trains a new output layer"),
+    (("a", "b", "c"), ["a", "b"], {}, TRAIN, r"other labels: c is missing here\. .*--labels=a,b,c"),
+    (("a", "b"), ["1", "2"], {"regression": True}, TRAIN, r"is for single_label_class.* for regression\. "),
+])  # fmt: skip
+def test_other_labels_are_named_in_one_line(folder, labels, data, settings, actions, message):
     model = save_classifier(folder / "model", labels, problem_type="single_label_classification")
     with pytest.raises(ValueError, match=message) as raised:
         fine_tune(custom(folder, data, **settings), run_of(folder, model, **actions))
@@ -255,13 +253,13 @@ def test_a_teacher_with_another_order(folder):
         path = save_classifier(folder / f"teacher-{len(logits)}", labels, spelled=spelled)
         run, files, tokenizer = task.describe(run, EarlierRun(run.output_dir))
         task.load(run, files, tokenizer)
-        teacher = open_teacher(path, tokenizer, 16, task.output_layer, task.teacher_architecture)
+        teacher = open_teacher(path, tokenizer, 16, "output_weights", task.teacher_architecture)
         teacher = with_labels_of(teacher, task.files.head, task.other_labels)
         logits.append(np.asarray(task.create_teacher(teacher, "float32")(features)))
     assert abs(logits[0][0, 0] - logits[0][0, 1]) > 1e-2
     for other in logits[1:]:
         np.testing.assert_allclose(other, logits[0], atol=1e-6)
-    teacher = open_teacher(save_classifier(folder / "other", ("no", "yes")), tokenizer, 16, task.output_layer)
+    teacher = open_teacher(save_classifier(folder / "other", ("no", "yes")), tokenizer, 16, "output_weights")
     with pytest.raises(ValueError, match=r"^--teacher: .*other has other labels: only there no, yes; only here down"):
         with_labels_of(teacher, task.files.head, ())
 

@@ -34,14 +34,6 @@ def world(request, tmp_path_factory):
     return request.param, folder, write_encoder(request.param, folder)
 
 
-def saved(model_class, encoder, path, **arguments) -> str:
-    keras.utils.set_random_seed(0)
-    with pytest.warns(PartialLoadWarning):
-        model = model_class.from_pretrained(encoder, **arguments)
-    enlarge(model).save_pretrained(str(path), vocab_file=f"{encoder}/vocab.txt")
-    return str(path)
-
-
 @pytest.mark.parametrize("world", slow("japanese", "kobert"), indirect=True)
 def test_classifier_learns_and_answers(world, caplog):
     kind, folder, encoder = world
@@ -69,8 +61,11 @@ def test_classifier_learns_and_answers(world, caplog):
 def test_words_and_strings_are_tagged(world):
     kind, folder, encoder = world
     texts = [text for text, *_ in texts_of(kind)]
-    path = saved(BertForTokenClassification, encoder, folder / "tagger", num_labels=3, labels=["O", "B-X", "I-X"])
-    tagger = Tagger(path)
+    keras.utils.set_random_seed(0)
+    with pytest.warns(PartialLoadWarning):
+        model = BertForTokenClassification.from_pretrained(encoder, num_labels=3, labels=["O", "B-X", "I-X"])
+    enlarge(model).save_pretrained(str(folder / "tagger"), vocab_file=f"{encoder}/vocab.txt")
+    tagger = Tagger(str(folder / "tagger"))
     for text in texts[::3]:
         found = tagger(text)
         places = list(zip(found["starts"], found["ends"], strict=True))
@@ -148,12 +143,8 @@ def test_windows_by_characters(tokenizer, reference, length, stride):
     for place, is_context, start, end, word in found:
         assert (word >= 0) == is_context and (not is_context or (start, end) == place)
     texts = AnswerTexts([question("Ada Brown")], windows, tokenizer, "offsets")
-    found = [
-        texts.of(row, first, last)[0]
-        for row, (first, last) in enumerate(zip(*windows.labels.values(), strict=True))
-        if first
-    ]
-    assert found and set(found) == {"Ada Brown"}
+    spans = enumerate(zip(*windows.labels.values(), strict=True))
+    assert {texts.of(row, first, last)[0] for row, (first, last) in spans if first} == {"Ada Brown"}
 
 
 @pytest.mark.parametrize("answer", ["Her", "Ada Brown", "1801", "Łódź", "9,000 km", "日本"])
@@ -167,24 +158,25 @@ def test_windows_by_words(tokenizer, reference, answer):
     assert AnswerTexts([question(answer)], windows, tokenizer, "words").of(0, first, last)[0] == answer
 
 
+def tagged_rows(sentences, tokenizer):
+    tagged = [Sentence(words, ["O"] * len(words), []) for words in sentences]
+    return encode_sentences(tagged, tokenizer, 64, label_ids={"O": 0})
+
+
 def test_tagged_words(tokenizer, reference):
-    sentences = [Sentence(words, ["O"] * len(words), []) for words in SENTENCES]
-    rows = encode_sentences(sentences, tokenizer, 64, label_ids={"O": 0})
+    rows = tagged_rows(SENTENCES, tokenizer)
     assert ids_of(rows) == reference()([" ".join(words) for words in SENTENCES])["input_ids"]
     for row, words in enumerate(SENTENCES):
-        ids = tokenizer.encode_words(words)
-        assert rows.word_positions[rows.word_rows == row].tolist() == [
-            1 + sum(map(len, ids[:number])) for number in range(len(words))
-        ]
+        firsts = np.cumsum([1, *map(len, tokenizer.encode_words(words))])[:-1]
+        assert rows.word_positions[rows.word_rows == row].tolist() == firsts.tolist()
 
 
 def test_tagged_words_that_all_have_a_space(reference, tmp_path):
     """transformers takes words only with a space before the first one, too."""
     prefix = {"add_prefix_space": True}
     directory_of(tmp_path, ORACLE / "vocab.json", ORACLE / "merges.txt", tokenizer_config__json=prefix)
-    sentences = [Sentence(words, ["O"] * len(words), []) for words in SENTENCES]
     tokenizer = ByteBpeTokenizer.from_pretrained(str(tmp_path))
-    rows = encode_sentences(sentences, tokenizer, 64, label_ids={"O": 0})
+    rows = tagged_rows(SENTENCES, tokenizer)
     expected = reference(**prefix)(SENTENCES, is_split_into_words=True)
     assert ids_of(rows) == expected["input_ids"]
     firsts = [expected.word_ids(row).index(word) for row, words in enumerate(SENTENCES) for word in range(len(words))]
@@ -223,6 +215,6 @@ def test_tagged_words_with_added_tokens(reference, tmp_path):
     library.save_pretrained(tmp_path)
     words = [["[E1]", "Ada", "[/E1]", "met"], ["a", "[E1]", "dog"]]
     tokenizer = ByteBpeTokenizer.from_pretrained(str(tmp_path))
-    rows = encode_sentences([Sentence(row, ["O"] * len(row), []) for row in words], tokenizer, 64, label_ids={"O": 0})
+    rows = tagged_rows(words, tokenizer)
     assert ids_of(rows) == library(words, is_split_into_words=True)["input_ids"]
     assert rows.ids[rows.offsets[1] + rows.word_positions[5]] == tokenizer.vocab["[E1]"]

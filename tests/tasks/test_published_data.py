@@ -15,8 +15,7 @@ from helpers.script_cases import run_main
 from bert_tf.system.declare import settings_of
 from bert_tf.system.text_files import list_files
 from bert_tf.tasks.choice import data as choice
-from bert_tf.tasks.classification import data
-from bert_tf.tasks.classification.settings import custom_task
+from bert_tf.tasks.classification.settings import read_sets
 from bert_tf.tasks.ner import data as ner
 from bert_tf.tasks.similarity import data as similarity
 from bert_tf.tasks.squad import data as squad
@@ -183,10 +182,9 @@ def settings_from(command: str, patch):
     patch.setattr(settings, "checked_settings", check)
     script, *arguments = shlex.split(command)
     run = ["--do_train", "--do_eval", "--output_dir=out", "--train_batch_size=8"]
-    try:
+    with pytest.raises(Checked) as checked:
         run_main(script.removesuffix(".py"), [*arguments, *run])
-    except Checked as checked:
-        return checked.args[0]
+    return checked.value.args[0]
 
 
 def labels_in(script: str, own, name: str) -> list:
@@ -203,9 +201,8 @@ def labels_in(script: str, own, name: str) -> list:
     if script == "run_similarity.py":
         examples = similarity.read_examples(file, own.columns, score_range=own.scores_between)
         return [5 * one.score for one in examples]
-    task = custom_task(own) if own.is_custom else data.find_task(own.task_name, own.language)
-    split = task.train if name == "train" else task.dev["dev"]
-    return [one.label for one in data.read_examples(task, split, own.data_dir or "")]
+    _, sets = read_sets(own, FineTuningSettings(output_dir="", do_train=True, do_eval=True))
+    return [one.label for one in sets[name][name]]
 
 
 def write(path, content: bytes) -> None:
@@ -230,13 +227,12 @@ def test_ten_rows(command, tmp_path, monkeypatch):
     else:
         write(tmp_path / first, content)
         write(tmp_path / given["dev_file"], content)
+    # Of XNLI's dev set those of its language.
+    of_dev = [NLI[k % 3] for k in range(1, 11)] if first == "XNLI" else expected
     with hub_of(monkeypatch, tmp_path, files):
         own = settings_from(command, monkeypatch)
-        for name in ("train", "dev"):
-            if first != "XNLI" or name == "train":
-                assert labels_in(script, own, name) == pytest.approx(expected)
-        if first == "XNLI":
-            assert labels_in(script, own, "dev") == [NLI[k % 3] for k in range(1, 11)]  # those of its language
+        for name, labels in {"train": expected, "dev": of_dev}.items():
+            assert labels_in(script, own, name) == pytest.approx(labels)
 
 
 def test_the_page_has_every_case():

@@ -14,7 +14,7 @@ import pytest
 import tensorflow as tf
 from helpers.paths import ROOT, lines_of
 from helpers.slow import slow
-from helpers.small_data import WORLDS, texts_of
+from helpers.small_data import WORLDS, custom_task, texts_of
 from helpers.tiny import ONE_LAYER, write_encoder, write_pretraining_records
 
 import bert_tf
@@ -28,7 +28,7 @@ from bert_tf.tasks.choice import data as choice_data
 from bert_tf.tasks.choice.data import ChoiceSettings
 from bert_tf.tasks.choice.task import ChoiceTask
 from bert_tf.tasks.classification import data
-from bert_tf.tasks.classification.settings import ClassificationSettings, custom_task, declared_task
+from bert_tf.tasks.classification.settings import ClassificationSettings, declared_task
 from bert_tf.tasks.classification.task import ClassificationTask
 from bert_tf.tasks.ner.data import NerSettings
 from bert_tf.tasks.ner.task import NerTask
@@ -79,7 +79,7 @@ def counting_run(folder, output_dir, epochs):
     return CountingTask(settings), run
 
 
-def test_a_notebook_trains_and_a_step_is_evaluated_once(folder):
+def test_a_notebook_trains_and_a_step_is_evaluated_once(folder, caplog):
     task, run = counting_run(folder, folder / "run", 2)
     results = script.fine_tune(task, run)
     assert task.computed == ("dev", "dev")  # after each epoch, and not again at the end
@@ -94,6 +94,12 @@ def test_a_notebook_trains_and_a_step_is_evaluated_once(folder):
     assert settings["learning_rate"] == 5e-5 and settings["text_a"] == "text" and settings["finished_step"] == 4
     with pytest.raises(ValueError, match=r"finished run with other settings \(--num_train_epochs: 2 there, 1 now\)"):
         script.fine_tune(task, FineTuningSettings(**{**run.__dict__, "num_train_epochs": 1}))
+    used = dataclasses.replace(run, do_train=False, init_checkpoint=run.output_dir, output_dir=str(folder / "used"))
+    for text_b, warnings in ((None, 0), ("more", 1)):
+        settings = dataclasses.replace(task.settings, text_b=text_b)
+        ClassificationTask(settings).describe(used, run_directory.EarlierRun(""))
+        said = "was trained on one text an example, and this run gives it two (--text_b)"
+        assert caplog.text.count(said) == warnings
     # New data under the same name is not what the model was trained on.
     with (folder / "train.csv").open("a") as file:
         file.write("good news,1\n")
@@ -102,11 +108,10 @@ def test_a_notebook_trains_and_a_step_is_evaluated_once(folder):
         script.fine_tune(task, run)
 
 
-@pytest.mark.parametrize(
-    ("examples", "epochs", "every", "steps"),
-    [(87_594, 2, 0, [7299, 14599]), (16, 3, 0, [2, 4, 6]), (17, 8, 0, [2, 4, 6, 8, 10, 12, 14, 17]),
-     (800, 2.25, 0, [100, 200, 225]), (800, 0.5, 0, [50]), (17, 8, 4, [4, 8, 12, 16, 17])],
-)  # fmt: skip
+@pytest.mark.parametrize(("examples", "epochs", "every", "steps"), [
+    (87_594, 2, 0, [7299, 14599]), (16, 3, 0, [2, 4, 6]), (17, 8, 0, [2, 4, 6, 8, 10, 12, 14, 17]),
+    (800, 2.25, 0, [100, 200, 225]), (800, 0.5, 0, [50]), (17, 8, 4, [4, 8, 12, 16, 17]),
+])  # fmt: skip
 def test_the_last_epoch_and_the_last_step_are_evaluated_once(examples, epochs, every, steps):
     """SQuAD's 87,594 rows in batches of 12 end their second epoch at step 14,598 of 14,599."""
     batch = 12 if examples > 1000 else 8
@@ -213,18 +218,6 @@ def test_a_dev_set_that_is_the_training_set_is_reported(name, folder, tmp_path, 
         with pytest.raises(InterruptedError):
             script.fine_tune(task(settings(**files, **own)), run)
     assert "is the training set: results on it say nothing about other texts" in caplog.text
-
-
-def test_a_model_is_used_with_texts_like_those_it_was_trained_on(folder, tmp_path, caplog):
-    (tmp_path / "run.json").write_text('{"task_name": "custom", "text_a": "text", "text_b": "b", "label": "verdict"}')
-    usual = {"task_name": "custom", "test_file": str(folder / "dev.csv"), "text_a": "review"}
-    ClassificationSettings(**usual, text_b="further").check_texts(f"{tmp_path}/best_model/bert_model.safetensors")
-    assert not caplog.text
-    for task in ("custom", "MRPC"):
-        caplog.clear()
-        (tmp_path / "run.json").write_text(json.dumps({"task_name": task, "text_b": "b", "label": "verdict"}))
-        ClassificationSettings(**usual).check_texts(f"{tmp_path}/model.ckpt-6")
-        assert "was trained on two texts an example, and this run gives it one (--text_b)" in caplog.text
 
 
 @pytest.fixture
@@ -382,7 +375,7 @@ def test_columns_of_a_classifiers_file(tmp_path, name, content, text_a, copied, 
     (tmp_path / name).write_text(content, encoding="utf-8", newline="")
     file, labels = str(tmp_path / name), ["neg", "pos"]
     own = {"test_file": file, "text_a": text_a, "labels": labels, "multi_label": several, "copy_columns": copied}
-    task = custom_task(ClassificationSettings(**own))
+    task = declared_task(ClassificationSettings(**own))
     run = ClassificationTask(None)
     run.task = task
     examples = data.read_examples(task, task.test["test"])

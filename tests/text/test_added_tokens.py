@@ -2,14 +2,13 @@
 
 import json
 import random
-import shutil
 import unicodedata
 
 import pytest
-import sentencepiece
 import tokenizers
 from helpers.descendants import save_albert_tokenizer
-from helpers.paths import GOLDEN
+from helpers.paths import GOLDEN, directory_of
+from helpers.texts import learned_pieces
 from tokenizers import AddedToken as LibraryToken
 
 from bert_tf.tasks.squad.answers import AnswerTexts
@@ -81,13 +80,10 @@ def bert(**settings):
     return tokenizer
 
 
-@pytest.mark.parametrize(
-    ("do_lower_case", "strip_accents"), [(False, None), (False, True), (True, None), (True, False)]
-)
-def test_word_pieces(tmp_path, do_lower_case, strip_accents):
-    theirs = bert(do_lower_case=do_lower_case, strip_accents=strip_accents)
-    directory = save(tmp_path, theirs, VOCABULARY)
-    ours = FullTokenizer(directory + "/vocab.txt", do_lower_case, strip_accents)
+@pytest.mark.parametrize("casing", [(False, None), (False, True), (True, None), (True, False)])
+def test_word_pieces(tmp_path, casing):
+    theirs = bert(do_lower_case=casing[0], strip_accents=casing[1])
+    ours = FullTokenizer(save(tmp_path, theirs, VOCABULARY) + "/vocab.txt", *casing)
     assert ours.vocab_size == len(theirs) and ours.vocab["[E1]"] == len(VOCABULARY)
     assert_equal(ours, theirs, texts_of(1, 200))
 
@@ -106,9 +102,8 @@ def test_words_of_a_string(tmp_path, split):
     for text, of_split in wanted.items():
         words = [text[a:b] for a, b in split_words(text, split, tokenizer.added_tokens.spans(text))]
         assert [word for word in words if not word.isspace()] == of_split[split != "words"]
-        assert [word for word in words if word.isspace()] == [" "] * (
-            split == "characters_and_spaces" and text.count(" ") - ("york" in text)
-        )
+        spaces = text.count(" ") - ("york" in text) if split == "characters_and_spaces" else 0
+        assert words.count(" ") == sum(map(str.isspace, words)) == spaces
         assert all(len(tokenizer.encode(word)) == 1 for word in words if tokenizer.added_tokens.spans(word))
     with pytest.raises(NoGraphError, match=r"vocab.txt: added tokens \(.*\) can't be cut out .* take ids\.$"):
         graph_of(tokenizer)
@@ -145,17 +140,13 @@ def test_every_file_that_names_added_tokens(tmp_path):
         {"tokenizer_config": {"extra_special_tokens": ["[Ent]"], "bos_token": "e1"}, "special_tokens_map": {}},
     ]
     for number, files in enumerate(cases):
-        folder = tmp_path / str(number)
-        folder.mkdir()
-        (folder / "vocab.txt").write_text("".join(token + "\n" for token in VOCABULARY), encoding="utf-8")
         config = {"tokenizer_class": "BertTokenizer", "do_lower_case": True, **files.get("tokenizer_config", {})}
-        for name, values in {**files, "tokenizer_config": config}.items():
-            (folder / f"{name}.json").write_text(json.dumps(values), encoding="utf-8")
-        theirs, ours = transformers.BertTokenizer.from_pretrained(folder), FullTokenizer(str(folder / "vocab.txt"))
+        contents = {f"{name}__json": values for name, values in {**files, "tokenizer_config": config}.items()}
+        folder = directory_of(tmp_path / str(number), vocab__txt="\n".join([*VOCABULARY, ""]), **contents)
+        theirs, ours = transformers.BertTokenizer.from_pretrained(folder), FullTokenizer(folder + "/vocab.txt")
         texts = ["[E1]삼성[/E1]", "[ent] a [Ent]", "[e1]b[E1]b"]
-        assert [theirs(text, add_special_tokens=False)["input_ids"] for text in texts] == ours.encode_batch(texts), (
-            files
-        )
+        wanted = [theirs(text, add_special_tokens=False)["input_ids"] for text in texts]
+        assert wanted == ours.encode_batch(texts), files
         assert size in ours.encode_batch(["[Ent][E1]"])[0]
 
 
@@ -171,23 +162,15 @@ def byte_bpe_files(tmp_path_factory):
 
 @pytest.mark.parametrize("add_prefix_space", [False, True])
 def test_byte_level_bpe(byte_bpe_files, tmp_path, add_prefix_space):
-    vocab = json.loads((byte_bpe_files / "vocab.json").read_text(encoding="utf-8"))
-    lines = (byte_bpe_files / "merges.txt").read_text(encoding="utf-8").split("\n")[1:-1]
-    theirs = transformers.RobertaTokenizer(
-        vocab=vocab, merges=[tuple(line.split(" ")) for line in lines], add_prefix_space=add_prefix_space
-    )
+    theirs = transformers.RobertaTokenizer.from_pretrained(byte_bpe_files, add_prefix_space=add_prefix_space)
     theirs.add_tokens(TOKENS)
     ours = ByteBpeTokenizer(save(tmp_path, theirs) + "/tokenizer.json")
     # With add_prefix_space, offsets behind a token are ours: the library leaves a character out there.
     assert_equal(ours, theirs, texts_of(5, 300), offsets=not add_prefix_space)
     assert ours.encode_with_offsets("[E1]the")[1][0] == (0, 4) and ours.encode_with_offsets("[E1]the")[1][1][0] == 4
-    folder = tmp_path / "older"
-    folder.mkdir()
-    for name in ("vocab.json", "merges.txt"):
-        (folder / name).write_bytes((byte_bpe_files / name).read_bytes())
+    files = (byte_bpe_files / name for name in ("vocab.json", "merges.txt"))
     config = {"added_tokens_decoder": decoder_of(theirs), "add_prefix_space": add_prefix_space}
-    (folder / "tokenizer_config.json").write_text(json.dumps(config))
-    older = ByteBpeTokenizer(str(folder / "vocab.json"))
+    older = ByteBpeTokenizer(directory_of(tmp_path / "older", *files, tokenizer_config__json=config) + "/vocab.json")
     assert older.encode_batch(texts_of(5, 100)) == ours.encode_batch(texts_of(5, 100))
     assert not older.continues_word(older.encode("a[E1]b"))[1:].any()
     written = json.loads(older.files()["tokenizer.json"])["added_tokens"]
@@ -195,25 +178,17 @@ def test_byte_level_bpe(byte_bpe_files, tmp_path, add_prefix_space):
 
 
 def test_sentence_piece(tmp_path):
-    (tmp_path / "text").write_text("the quick brown fox 2019, [ ] / a b 1 left right both e1 york\n" * 50)
-    sentencepiece.SentencePieceTrainer.train(
-        input=str(tmp_path / "text"), model_prefix=str(tmp_path / "spiece"), vocab_size=70, hard_vocab_limit=False,
-        pad_id=0, unk_id=1, bos_id=-1, eos_id=-1, control_symbols=["[CLS]", "[SEP]", "[MASK]"], minloglevel=2,
-    )  # fmt: skip
-    model = str(tmp_path / "spiece.model")
-    plain = SentencePieceTokenizer(model)
-    pieces = [[plain.inv_vocab[index], plain._processor.get_score(index)] for index in range(len(plain.vocab))]
-    theirs = transformers.AlbertTokenizer(vocab=[tuple(piece) for piece in pieces], unk_id=1)
+    lines = ["the quick brown fox 2019, [ ] / a b 1 left right both e1 york"] * 50
+    model = tmp_path / "spiece.model"
+    model.write_bytes(learned_pieces(lines, 70, pad_id=0, unk_id=1, control_symbols=["[CLS]", "[SEP]", "[MASK]"]))
+    plain, theirs = SentencePieceTokenizer(str(model)), save_albert_tokenizer(model, tmp_path / "json")
     theirs.add_tokens(TOKENS)
-    folder = tmp_path / "json"
-    ours = HuggingFaceSentencePiece(save(folder, theirs) + "/tokenizer.json")
+    ours = HuggingFaceSentencePiece(save(tmp_path / "json", theirs) + "/tokenizer.json")
     assert_equal(ours, theirs, texts_of(7, 200), offsets=False)
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"added_tokens_decoder": decoder_of(theirs)}))
-    tokenizer = SentencePieceTokenizer(model)
-    assert tokenizer.tokenize("[E1]Fox[/E1] a [ENT]") == [
-        *["[E1]", *plain.tokenize("fox"), "[/E1]"],
-        *[*plain.tokenize("a"), "[Ent]"],
-    ]
+    tokenizer = SentencePieceTokenizer(str(model))
+    wanted = ["[E1]", *plain.tokenize("fox"), "[/E1]", *plain.tokenize("a"), "[Ent]"]
+    assert tokenizer.tokenize("[E1]Fox[/E1] a [ENT]") == wanted
     assert not tokenizer.continuations[tokenizer.vocab["[E1]"]]
     assert tokenizer.decode(tokenizer.encode("[E1]fox[/E1]")) == "[E1] fox [/E1]"
 
@@ -233,14 +208,12 @@ def test_word_characters_and_whitespace_are_the_librarys():
 
 def test_save_pretrained_of_sentence_piece(tmp_path):
     """By the original's rules and by Hugging Face's, with added tokens."""
-    folder = tmp_path / "json"
-    theirs = save_albert_tokenizer(GOLDEN / "tokenization" / "albert" / "tiny.model", folder)
+    folder, model = tmp_path / "json", GOLDEN / "tokenization" / "albert" / "tiny.model"
+    theirs = save_albert_tokenizer(model, folder)
     theirs.add_tokens(TOKENS[:4])
     theirs.save_pretrained(folder)
-    original = tmp_path / "original"
-    original.mkdir()
-    shutil.copy(GOLDEN / "tokenization" / "albert" / "tiny.model", original / "spiece.model")
-    (original / "tokenizer_config.json").write_text(json.dumps({"added_tokens_decoder": decoder_of(theirs)}))
+    config = {"added_tokens_decoder": decoder_of(theirs)}
+    original = directory_of(tmp_path / "original", model, tokenizer_config__json=config)
     texts = ["[E1]the dog[/E1] met a [Ent] [ent]. 2019, don't", "[E1]", ""]
     for source, kind in ((folder, HuggingFaceSentencePiece), (original, SentencePieceTokenizer)):
         tokenizer, saved = SentencePieceTokenizer.from_pretrained(str(source)), tmp_path / kind.__name__

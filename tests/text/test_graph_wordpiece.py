@@ -57,10 +57,7 @@ def test_all_golden_strings(golden, english, english_graph, do_lower_case):
 
 
 @pytest.mark.usefixtures("untraced")
-@pytest.mark.parametrize(
-    ("mode", "thinned"),
-    [("uncased", True), *slow(*((mode, False) for mode in ("uncased", "cased", "lower", "stripped")))],
-)
+@pytest.mark.parametrize(("mode", "thinned"), [("uncased", True), *slow(*((mode, False) for mode in MODES))])
 def test_every_code_point(tmp_path, mode, thinned):
     """Alone and between letters, with a vocabulary that distinguishes all characters that a token can contain.
 
@@ -69,18 +66,14 @@ def test_every_code_point(tmp_path, mode, thinned):
     codes += [code for code in range(0xE0000, 0xE0200) if code % 97 >= 2]
     if thinned:
         alike = ("Lo", "Cn", "Co")
-        codes = [
-            code for code in codes if code < 0x3400 or code % 7 == 0 or unicodedata.category(chr(code)) not in alike
-        ]
+        codes = [c for c in codes if c < 0x3400 or c % 7 == 0 or unicodedata.category(chr(c)) not in alike]
     basic = BasicTokenizer(*MODES[mode])
     held = {char for token in basic.tokenize(" ".join(map(chr, codes))) for char in token}
     known = sorted(char for char in held if unicodedata.category(char) not in ("Cn", "Co") and ord(char) % 16)
     tokens = ["[UNK]", *known, *("##" + char for char in known), *("A##B" if mode == "cased" else "a##b").split("B")]
     tokenizer = tokenizer_of(tmp_path / "vocab.txt", dict.fromkeys(tokens), mode)
-    texts = [
-        " ".join(f"{chr(code)} A{chr(code)}B" for code in codes[first : first + 200])
-        for first in range(0, len(codes), 200)
-    ]
+    words = [f"{chr(code)} A{chr(code)}B" for code in codes]
+    texts = [" ".join(words[first : first + 200]) for first in range(0, len(codes), 200)]
     assert assert_graph_equal(tokenizer, texts) > 2 * len(codes)
 
 
@@ -201,10 +194,6 @@ def test_words_between_spaces(small, text, words):
     assert words_of(text, small, WordBoundaries(small, None)) == pieces(words)
 
 
-def with_segmenter(monkeypatch, segment) -> None:
-    monkeypatch.setitem(SEGMENTERS, "ours", lambda: segment)
-
-
 def test_a_segmenter_divides_what_spaces_separate(small, monkeypatch):
     seen = []
 
@@ -212,16 +201,14 @@ def test_a_segmenter_divides_what_spaces_separate(small, monkeypatch):
         seen.append(text)
         return {"我来到北京": ["我", "来到", "北京"], "abb": ["a", "bb"], "来xx到京": ["来", "到"]}[text]
 
-    with_segmenter(monkeypatch, segment)
+    monkeypatch.setitem(SEGMENTERS, "ours", lambda: segment)
     boundaries = WordBoundaries(small, "ours")
     # "##b" has no meaning: a piece that begins a segment begins a word. What a segmenter leaves out is a word.
     found = words_of("我来到北京  abb\u3000来xx到京", small, boundaries)
     assert found == pieces("我 来+到 北+京 a ##b+##b 来 [UNK] 到 京")
     assert seen == ["我来到北京", "abb", "来xx到京"]
-
-
-def test_a_piece_in_two_segments_joins_them(small, monkeypatch):
-    with_segmenter(monkeypatch, {"cafec": ["ca", "fec"], "来cafe到": ["来ca", "fe到"]}.get)
+    # A piece in two segments joins them.
+    monkeypatch.setitem(SEGMENTERS, "ours", lambda: {"cafec": ["ca", "fec"], "来cafe到": ["来ca", "fe到"]}.get)
     boundaries = WordBoundaries(small, "ours")
     assert words_of("cafec", small, boundaries) == pieces("cafe+##c")
     assert words_of("来cafe到", small, boundaries) == pieces("来+cafe+到")

@@ -11,7 +11,6 @@ from helpers.descendants import save_albert_tokenizer
 from helpers.paths import GOLDEN, ROOT
 
 from bert_tf.system import storage
-from bert_tf.text import tokenizer_files
 from bert_tf.text.learn_vocabulary import WordCounts, learn_byte_bpe, learn_sentence_piece, learn_vocabulary
 from bert_tf.text.library_tokenizer import ByteBpeTokenizer
 from bert_tf.text.sentence_piece import SentencePieceTokenizer
@@ -43,7 +42,7 @@ def tokenizer_for(folder, tokens, **kwargs) -> FullTokenizer:
     path = str(folder / "vocab.txt")
     storage.write_text_file(path, "".join(token + "\n" for token in tokens))
     tokenizer = FullTokenizer(path, **kwargs)
-    tokenizer_files.check_vocab(tokenizer.vocab, path)
+    tokenizer.check_vocabulary()
     assert list(tokenizer.vocab) == tokens
     return tokenizer
 
@@ -163,9 +162,8 @@ def test_layout_is_robertas(tmp_path):
     vocab = json.loads(contents["vocab.json"])
     assert list(vocab)[:260] == sorted(oracle, key=oracle.get)[:260]
     assert list(vocab.values()) == list(range(300)) and list(vocab)[-1] == "<mask>"
-    assert ["".join(line.split(" ")) for line in contents["merges.txt"].decode().splitlines()[1:]] == list(vocab)[
-        260:-1
-    ]
+    merges = contents["merges.txt"].decode().splitlines()[1:]
+    assert [line.replace(" ", "") for line in merges] == list(vocab)[260:-1]
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
@@ -179,13 +177,12 @@ def test_byte_bpe_gives_the_ids_of_transformers(tmp_path, language):
     other = transformers.RobertaTokenizer.from_pretrained(str(tmp_path / "bpe"))
     with open(path, encoding="utf-8") as file:
         lines = [line.rstrip("\n") for line in file][:300] + [TEXTS[language] for language in LANGUAGES]
-    assert [tokenizer.encode(line) for line in lines] == [
-        other.encode(line, add_special_tokens=False) for line in lines
-    ]
-    assert [tokenizer.decode(tokenizer.encode(line)) for line in lines] == lines
+    ids = [tokenizer.encode(line) for line in lines]
+    assert ids == other(lines, add_special_tokens=False)["input_ids"]
+    assert [tokenizer.decode(row) for row in ids] == lines
     assert tokenizer.mask_id == other.mask_token_id == len(tokenizer.vocab) - 1
-    learned = sum(len(tokenizer.encode(line)) for line in lines)
-    assert learned < 0.6 * sum(len(line.encode()) for line in lines)  # pieces of several bytes are used
+    # Pieces of several bytes are used.
+    assert sum(map(len, ids)) < 0.6 * sum(len(line.encode()) for line in lines)
 
 
 def learn_model(folder, path, **settings) -> SentencePieceTokenizer:

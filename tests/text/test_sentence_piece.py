@@ -1,7 +1,6 @@
 """ALBERT's tokenizer compared with the original's results, and KoBERT's with those of transformers."""
 
 import base64
-import io
 import json
 import pickle
 import shutil
@@ -10,31 +9,24 @@ import unicodedata
 import pytest
 import sentencepiece
 from helpers.descendants import save_albert_tokenizer
+from helpers.other_tokenizers import KOBERT_MODEL, KOBERT_SPECIAL, write_kobert
 from helpers.paths import GOLDEN, directory_of, lines_of
 from helpers.slow import slow
 from helpers.texts import SENTENCES, mixed_texts, odd_texts, shared_texts
 from transformers.models.bert_japanese.tokenization_bert_japanese import SentencepieceTokenizer
 
 from bert_tf.families.config import BertConfig
-from bert_tf.models import pretrained
 from bert_tf.store import save
 from bert_tf.store.description import read_model_files
+from bert_tf.store.open import read_tokenizer
+from bert_tf.text import sentence_piece
 from bert_tf.text.graph_wordpiece import NoGraphError, graph_of
-from bert_tf.text.sentence_piece import (
-    HuggingFaceSentencePiece,
-    KoBertTokenizer,
-    SentencePieceTokenizer,
-    is_start_piece,
-)
+from bert_tf.text.sentence_piece import HuggingFaceSentencePiece, KoBertTokenizer, SentencePieceTokenizer
 
 ORACLE = GOLDEN / "tokenization" / "albert"
 MODEL = str(ORACLE / "tiny.model")
+GOLDEN_TEXTS = lines_of(ORACLE / "tokenization.jsonl.gz")
 SPECIAL = ("[CLS]", "[SEP]", "[MASK]", "<pad>", "<unk>")
-
-
-@pytest.fixture(scope="module")
-def golden_texts():
-    return lines_of(ORACLE / "tokenization.jsonl.gz")
 
 
 @pytest.fixture(scope="module")
@@ -43,28 +35,27 @@ def tokenizer():
 
 
 @pytest.mark.parametrize("mode", ["lower", "cased"])
-def test_golden_strings(golden_texts, mode):
+def test_golden_strings(mode):
     tokenizer = SentencePieceTokenizer(MODEL, do_lower_case=mode == "lower")
     assert tokenizer.cased == (mode == "cased")
     forged = 0
-    for record in golden_texts:
+    for record in GOLDEN_TEXTS:
         text, expected = record["text"], record[mode]
         assert tokenizer.preprocess(text) == expected["preprocessed"], text
         assert tokenizer.tokenize(text) == expected["pieces"], text
         # In the original, characters that the model doesn't know become a special token if they happen to spell it.
-        ids = [
-            1 if piece in SPECIAL else index for piece, index in zip(expected["pieces"], expected["ids"], strict=True)
-        ]
+        pairs = zip(expected["pieces"], expected["ids"], strict=True)
+        ids = [1 if piece in SPECIAL else index for piece, index in pairs]
         forged += ids != expected["ids"]
         assert tokenizer.encode(text) == ids, text
         assert tokenizer.encode_with_offsets(text)[0] == ids, text
     assert forged == (5 if mode == "cased" else 0)
-    assert len(golden_texts) == 305
+    assert len(GOLDEN_TEXTS) == 305
 
 
-def test_digits_and_commas(golden_texts, tokenizer):
+def test_digits_and_commas(tokenizer):
     """The golden strings tell the original on Python 3 from that on Python 2, and from no rule at all."""
-    assert sum(record["lower"]["pieces"] != record["lower"]["pieces_python2"] for record in golden_texts) > 30
+    assert sum(record["lower"]["pieces"] != record["lower"]["pieces_python2"] for record in GOLDEN_TEXTS) > 30
     assert tokenizer.tokenize("9,x 2019,") == ["\u2581", "\u25819", ",", "x", "\u2581201", "9", ","]
     for text, places in {
         "a9,": [(0, 1), (1, 2), (2, 3)],
@@ -76,12 +67,12 @@ def test_digits_and_commas(golden_texts, tokenizer):
 
 def test_start_pieces(tokenizer):
     expected = json.loads((ORACLE / "start_pieces.json").read_text(encoding="utf-8"))
-    assert {piece: is_start_piece(piece) for piece in expected} == expected
+    assert {piece: sentence_piece.is_start_piece(piece) for piece in expected} == expected
     special = [tokenizer.cls_id, tokenizer.sep_id, tokenizer.mask_id]
     assert not tokenizer.continuations[special].any()
     ids = tokenizer.encode("harbour wakes, don't")
     tokens = tokenizer.convert_ids_to_tokens(ids)
-    assert tokenizer.continues_word(ids).tolist() == [not is_start_piece(token) for token in tokens]
+    assert tokenizer.continues_word(ids).tolist() == [not sentence_piece.is_start_piece(token) for token in tokens]
 
 
 def plain_ids(tokenizer, text: str) -> list[int]:
@@ -180,9 +171,8 @@ def test_a_model_made_of_tokenizer_json(tmp_path, huggingface, tokenizer, form, 
     (made / "spiece.model").write_bytes(theirs.files()["spiece.model"])
     found = SentencePieceTokenizer.from_pretrained(str(made))
     assert type(found) is SentencePieceTokenizer and found.vocab == tokenizer.vocab and not found.cased
-    assert [found._processor.get_score(index) for index in found.vocab.values()] == [
-        tokenizer._processor.get_score(index) for index in found.vocab.values()
-    ]
+    scores = [[one._processor.get_score(index) for index in found.vocab.values()] for one in (found, tokenizer)]
+    assert scores[0] == scores[1]
     texts = list(odd_texts(count))
     assert found.encode_batch(texts) == tokenizer.encode_batch(texts)
     for text in texts[:1500]:
@@ -264,7 +254,6 @@ def test_bad_files(tmp_path, huggingface):
         SentencePieceTokenizer.from_pretrained(several)
 
 
-KOBERT_SPECIAL = ("[UNK]", "[PAD]", "[CLS]", "[SEP]", "[MASK]")
 ODD = (
     "1,000,000원", "``따옴표'' '''셋'''", "서울 2019, 부산", "½ ㍿ e\u0301 \u1112\u1161\u11ab", "9,", ",", "",
     "\t \u3000",
@@ -273,58 +262,46 @@ SIZES = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "i
 
 
 @pytest.fixture(scope="module")
-def model():
-    """A SentencePiece model of a few hundred pieces, some of which end in a digit and a comma."""
+def kobert(tmp_path_factory):
+    """A directory like KoBERT's with a few hundred pieces, some of which end in a digit and a comma."""
+    folder = tmp_path_factory.mktemp("kobert")
     lines = [" ".join(text.split()) for text in [*SENTENCES, *ODD, *mixed_texts(500)] * 3]
-    lines += ["12, 19, 2019, 3,", "x9,0 ab9,"] * 300
-    content = io.BytesIO()
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(lines), model_writer=content, vocab_size=500, character_coverage=0.995, pad_id=1,
-        unk_id=0, bos_id=-1, eos_id=-1, pad_piece="[PAD]", unk_piece="[UNK]", control_symbols="[CLS],[SEP],[MASK]",
-        hard_vocab_limit=False, minloglevel=2, split_by_unicode_script=False, split_by_number=False,
-    )  # fmt: skip
-    return content.getvalue()
-
-
-@pytest.fixture
-def folder(tmp_path, model):
-    """A directory like KoBERT's; the vocab.txt has the pieces in another order than the model."""
-    folder = tmp_path / "kobert"
-    folder.mkdir()
-    (folder / "tokenizer_78b3253a26.model").write_bytes(model)
-    processor = sentencepiece.SentencePieceProcessor(model_proto=model)
-    pieces = [processor.id_to_piece(number) for number in range(len(KOBERT_SPECIAL), processor.get_piece_size())]
-    (folder / "vocab.txt").write_text("".join(f"{token}\n" for token in [*KOBERT_SPECIAL, *pieces[::-1]]))
-    config = {"model_type": "bert", "vocab_size": len(pieces) + len(KOBERT_SPECIAL), **SIZES}
-    (folder / "config.json").write_text(json.dumps(config))
+    pieces = write_kobert(folder, [*lines, *["12, 19, 2019, 3,", "x9,0 ab9,"] * 300], 500)
+    (folder / "config.json").write_text(json.dumps({"model_type": "bert", "vocab_size": len(pieces), **SIZES}))
     return folder
 
 
-def plain_kobert_ids(folder, text):
+@pytest.fixture
+def folder(tmp_path, kobert):
+    return shutil.copytree(kobert, tmp_path / "kobert")
+
+
+@pytest.fixture
+def plain_ids_of_kobert(folder):
     """The ids by the older class of transformers that has these rules."""
-    vocab = {token: index for index, token in enumerate((folder / "vocab.txt").read_text().split("\n"))}
-    path = str(folder / "tokenizer_78b3253a26.model")
-    oracle = SentencepieceTokenizer(path, "[UNK]", do_lower_case=False, remove_space=True, keep_accents=False)
-    return [vocab.get(piece, 0) for piece in oracle.tokenize(text)]
+    vocab, rules = (folder / "vocab.txt").read_text().split("\n"), {"remove_space": True, "keep_accents": False}
+    oracle = SentencepieceTokenizer(str(folder / KOBERT_MODEL), "[UNK]", do_lower_case=False, **rules)
+    ids = {token: index for index, token in enumerate(vocab)}
+    return lambda text: [ids.get(piece, 0) for piece in oracle.tokenize(text)]
 
 
-def test_ids_offsets_and_files(tmp_path, folder):
-    tokenizer = pretrained.read_tokenizer(str(folder))
+def test_ids_offsets_and_files(tmp_path, folder, plain_ids_of_kobert):
+    tokenizer = read_tokenizer(str(folder))
     assert type(tokenizer) is KoBertTokenizer and tokenizer.pad_id == 1 and tokenizer.cased
     assert sum(len(parts) > 1 for parts in tokenizer.split.values()) >= 3
     texts = [*SENTENCES, *ODD, *mixed_texts(300, seed=3)]
     for text in texts:
         ids, offsets = tokenizer.encode_with_offsets(text)
-        assert ids == tokenizer.encode(text) == plain_kobert_ids(folder, text), text
+        assert ids == tokenizer.encode(text) == plain_ids_of_kobert(text), text
         assert offsets == sorted(offsets) and all(0 <= begin <= end <= len(text) for begin, end in offsets)
     ids, offsets = tokenizer.encode_with_offsets("``서울'' 2019, 부산")
     covered = ["``서울'' 2019, 부산"[begin:end] for begin, end in offsets]
     assert "".join(covered) == "``서울''2019,부산" and "``" in covered and "''" in covered
     (tmp_path / "saved").mkdir()
     files = read_model_files(str(folder))
-    save.write_description(str(tmp_path / "saved"), files)
+    save.write_beside(str(tmp_path / "saved"), save.description_of(files))
     (tmp_path / "saved" / "bert_config.json").write_text(files.config.to_json_string())
-    again = pretrained.read_tokenizer(str(tmp_path / "saved"))
+    again = read_tokenizer(str(tmp_path / "saved"))
     assert type(again) is KoBertTokenizer and again.files() == tokenizer.files()
     expected = tokenizer.encode_batch(texts)
     assert again.encode_batch(texts) == pickle.loads(pickle.dumps(tokenizer)).encode_batch(texts) == expected
@@ -337,36 +314,34 @@ def test_ids_offsets_and_files(tmp_path, folder):
     assert row["segment_ids"][0].tolist()[-len(second) - 1 :] == [0, *[1] * len(second)]
 
 
-def test_the_model_alone(tmp_path, model):
+def test_the_model_alone(tmp_path, kobert):
     """As skt/kobert-base-v1 has it: the model's own numbers are the ids."""
-    (tmp_path / "spiece.model").write_bytes(model)
-    processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+    model = shutil.copy(kobert / KOBERT_MODEL, tmp_path / "spiece.model")
+    processor = sentencepiece.SentencePieceProcessor(model_file=str(model))
     (tmp_path / "bert_config.json").write_text(BertConfig(processor.get_piece_size(), **SIZES).to_json_string())
     config = {"tokenizer_class": "XLNetTokenizer", **{f"{role.lower()[1:-1]}_token": role for role in KOBERT_SPECIAL}}
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
-    tokenizer = pretrained.read_tokenizer(str(tmp_path))
+    tokenizer = read_tokenizer(str(tmp_path))
     assert type(tokenizer) is KoBertTokenizer and tokenizer.cased
     text = "자연어 처리는 인간의 언어"
     assert tokenizer.encode(text) == processor.encode(text)
 
 
 def test_kobert_rejects_other_files(folder):
-    tokenizer = pretrained.read_tokenizer(str(folder))
+    tokenizer = read_tokenizer(str(folder))
     with pytest.raises(NoGraphError, match=r"vocab.txt: the pieces of a KoBertTokenizer .* inside a graph\. .* ids\.$"):
         graph_of(tokenizer)
     (folder / "tokenizer_config.json").write_text(json.dumps({"keep_accents": True}))
     with pytest.raises(ValueError, match=r"tokenizer_config.json: keep_accents is True; it must be False"):
-        pretrained.read_tokenizer(str(folder))
+        read_tokenizer(str(folder))
     (folder / "tokenizer_config.json").unlink()
-    (folder / "tokenizer_78b3253a26.model").unlink()
+    (folder / KOBERT_MODEL).unlink()
     with pytest.raises(ValueError, match=r"vocab.txt has pieces of SentencePiece \(▁\), but no .model next to it"):
-        pretrained.read_tokenizer(str(folder))
+        read_tokenizer(str(folder))
 
 
 @pytest.mark.slow
-def test_ten_thousand_strings(folder, shared):
-    tokenizer = pretrained.read_tokenizer(str(folder))
-    path = str(folder / "tokenizer_78b3253a26.model")
-    oracle = SentencepieceTokenizer(path, "[UNK]", do_lower_case=False, remove_space=True, keep_accents=False)
+def test_ten_thousand_strings(folder, shared, plain_ids_of_kobert):
+    tokenizer = read_tokenizer(str(folder))
     for text in shared_texts(shared):
-        assert tokenizer.encode(text) == [tokenizer.vocab.get(piece, 0) for piece in oracle.tokenize(text)], text
+        assert tokenizer.encode(text) == plain_ids_of_kobert(text), text

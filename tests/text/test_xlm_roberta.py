@@ -1,7 +1,6 @@
 """XLM-R's tokenizer, compared with sentencepiece and, for a tokenizer.json, with transformers; and that a family is a
 folder."""
 
-import io
 import json
 import random
 import re
@@ -14,7 +13,7 @@ import sentencepiece
 from helpers.descendants import save_model, save_xlm_roberta_tokenizer
 from helpers.paths import GOLDEN, ROOT
 from helpers.slow import slow
-from helpers.texts import SENTENCES, mixed_texts, odd_texts
+from helpers.texts import SENTENCES, learned_pieces, mixed_texts, odd_texts
 
 from bert_tf import BertForMaskedLM, BertForSimilarity, BertModel, Embedder, FullTokenizer, read_tokenizer
 from bert_tf.conversion import convert
@@ -28,23 +27,9 @@ NAMES = ("<s>", "</s>", "<unk>", "<mask>", "<pad>")
 @pytest.fixture(scope="module")
 def model_file(tmp_path_factory):
     """A model with the released one's rules for characters (nmt_nfkc)."""
-    directory = tmp_path_factory.mktemp("xlm-roberta")
-    file, model = directory / "sentencepiece.bpe.model", io.BytesIO()
-    texts = iter([*SENTENCES * 20, *mixed_texts(500)])
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=texts,
-        model_writer=model,
-        vocab_size=700,
-        normalization_rule_name="nmt_nfkc",
-        unk_id=0,
-        bos_id=1,
-        eos_id=2,
-        pad_id=-1,
-        hard_vocab_limit=False,
-        minloglevel=2,
-        num_threads=1,
-    )
-    file.write_bytes(model.getvalue())
+    file = tmp_path_factory.mktemp("xlm-roberta") / "sentencepiece.bpe.model"
+    options = {"normalization_rule_name": "nmt_nfkc", "unk_id": 0, "bos_id": 1, "eos_id": 2, "num_threads": 1}
+    file.write_bytes(learned_pieces([*SENTENCES * 20, *mixed_texts(500)], 700, **options, pad_id=-1))
     return file
 
 
@@ -57,21 +42,12 @@ def theirs(model_file, tmp_path_factory):
 def strange_text(rng: random.Random) -> str:
     """Characters that are decomposed, half as wide, joined, controlling or without spaces between them."""
     sentence = rng.choice(SENTENCES)
-    alphabet = rng.choice(
-        [
-            "ｱｲｳｶﾞﾊﾟｰｯ｡｢｣､･ﾞﾟ가나ab ",
-            "\0\x01\x1f\x7f\x85\xad\u200b\u2028\ufeffa ",
-            "▁ a가▁",
-            "  \t\n\u3000\xa0\u200ba한，。",
-            [chr(code) for code in range(0xE01, 0xE5B)],
-            [*map(chr, range(0x621, 0x660)), " ", "\u0640"],
-            [chr(rng.randrange(0x20, 0xD800)) for _ in range(20)],
-            [chr(rng.randrange(0xE000, 0x20000)) for _ in range(20)],
-            sentence.replace(" ", ""),
-            unicodedata.normalize("NFD", sentence),
-        ]
-    )
-    return "".join(rng.choices(alphabet, k=rng.choice([3, 12, 30, 300])))
+    alphabets = ["ｱｲｳｶﾞﾊﾟｰｯ｡｢｣､･ﾞﾟ가나ab ", "\0\x01\x1f\x7f\x85\xad\u200b\u2028\ufeffa ", "▁ a가▁"]
+    alphabets += ["  \t\n\u3000\xa0\u200ba한，。", [*map(chr, range(0xE01, 0xE5B))]]
+    alphabets += [[*map(chr, range(0x621, 0x660)), " ", "\u0640"]]
+    alphabets += [[chr(rng.randrange(*codes)) for _ in range(20)] for codes in ((0x20, 0xD800), (0xE000, 0x20000))]
+    alphabets += [sentence.replace(" ", ""), unicodedata.normalize("NFD", sentence)]
+    return "".join(rng.choices(rng.choice(alphabets), k=rng.choice([3, 12, 30, 300])))
 
 
 def strange_texts(count: int) -> list[str]:
@@ -168,10 +144,8 @@ def test_a_bert_may_have_it(tmp_path):
         file.write_text(json.dumps({**json.loads(file.read_text()), name: value}))
     library = pytest.importorskip("transformers").AutoTokenizer.from_pretrained(tmp_path / "model")
     tokenizer = read_tokenizer(str(tmp_path / "model"))
-    assert (
-        tokenizer.build_inputs(tokenizer.encode("the"), tokenizer.encode("fox"))[0]
-        == library("the", "fox")["input_ids"]
-    )
+    row, _ = tokenizer.build_inputs(*map(tokenizer.encode, ("the", "fox")))
+    assert row == library("the", "fox")["input_ids"]
 
 
 def test_models_and_names(tmp_path):
@@ -197,12 +171,9 @@ def test_parts_of_bge_that_are_not_read_are_named_once(tmp_path, caplog):
 
 def test_a_family_is_a_folder():
     """Nothing else names it: neither the layers nor tokenizers, tasks and exports."""
-    paths = [*(ROOT / "bert_tf").rglob("*.py*")]
-    naming = {path.relative_to(ROOT).as_posix() for path in paths if "xlm" in read(path).lower()}
+    paths = [*(ROOT / "bert_tf").rglob("*.py"), *(ROOT / "bert_tf").rglob("*.pyi")]
+    naming = {path.relative_to(ROOT).as_posix() for path in paths if "xlm" in path.read_text().lower()}
     assert naming == {f"bert_tf/families/{name}__init__.py" for name in ("", "xlm_roberta/")}
-    lines = [line for line in read(ROOT / "bert_tf/families/__init__.py").split("\n") if "xlm" in line]
+    text = (ROOT / "bert_tf/families/__init__.py").read_text()
+    lines = [line for line in text.split("\n") if "xlm" in line]
     assert len(lines) == 2 and lines[1] == "    xlm_roberta.FAMILY,"
-
-
-def read(path) -> str:
-    return path.read_text() if path.suffix in (".py", ".pyi") else ""

@@ -14,10 +14,10 @@ import tensorflow as tf
 from helpers.pretraining_runs import assert_bit_identical, command, run, values, write_inputs
 from helpers.slow import slow
 from helpers.tiny import TINY_CONFIG
-from helpers.training_steps import build, make_batches, one_device, trainer_of
+from helpers.training_steps import make_batches, train_loop
 from helpers.warm import HANG_SECONDS, wait_until
 
-from bert_tf import BertConfig, BertForPreTraining, PretrainingObjective, create_optimizer
+from bert_tf import BertConfig, BertForPreTraining, create_optimizer
 from bert_tf.models import initialize
 from bert_tf.store import bundle
 from bert_tf.store.bundle import CheckpointReader, DamagedError, checkpoints_among, latest_checkpoint, steps_among
@@ -207,12 +207,7 @@ def test_an_error_ends_the_run_at_the_next_save_or_at_the_end(monkeypatch, tmp_p
     assert "the disk is full" in caplog.text
 
 
-def train(folder, steps: int, **options) -> None:
-    batches, (model, optimizer) = make_batches(batch_size=4, steps=4), build(one_device())
-    periods = {"log_every_steps": 1, "save_checkpoints_steps": 2}
-    trainer = trainer_of(model, optimizer, PretrainingObjective, batch_size=4, **periods)
-    data = tf.data.Dataset.from_tensor_slices(batches).repeat()
-    loop.train(trainer, steps, data, str(folder), eval_every_steps=3, **options)
+PERIODS = {"log_every_steps": 1, "save_checkpoints_steps": 2, "eval_every_steps": 3}
 
 
 def test_training_does_not_wait(held, tmp_path):
@@ -223,7 +218,7 @@ def test_training_does_not_wait(held, tmp_path):
         held.set()
 
     threading.Thread(target=release_when_a_step_is_done, daemon=True).start()
-    train(tmp_path, 4, evaluate=lambda step: {})
+    train_loop(tmp_path, make_batches(4, 4), lambda step: {}, **PERIODS)
     assert list(steps_among(os.listdir(tmp_path))) == [2, 4]
 
 
@@ -235,7 +230,7 @@ def test_after_sigterm_the_checkpoint_is_there_before_the_end(held, tmp_path):
 
     with pytest.raises(SystemExit) as raised:
         held.set()
-        train(tmp_path, 8, evaluate=terminate)
+        train_loop(tmp_path, make_batches(4, 8), terminate, **PERIODS)
     assert raised.value.code == loop.EXIT_CODE_TERMINATED and max(steps_among(os.listdir(tmp_path))) == 4
 
 

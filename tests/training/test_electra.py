@@ -7,17 +7,15 @@ is 0.8. The last row is padding.
 """
 
 import json
-import shutil
 
 import keras
 import numpy as np
 import pytest
-import safetensors.numpy
 import tensorflow as tf
 from helpers.outputs import assert_close, assert_drawn_independently
 from helpers.paths import GOLDEN
 from helpers.slow import slow
-from helpers.training_steps import trainer_of
+from helpers.training_steps import assert_variables, same, trainer_of
 
 from bert_tf import (
     AdamWeightDecay,
@@ -37,7 +35,6 @@ from bert_tf.models import encoder, initialize, kernels
 from bert_tf.models.electra import ElectraPretrainer, ReplacedTokenEvaluation, replace_tokens
 from bert_tf.models.objectives import MaskedLanguageModelObjective, MeanMaskedLanguageModelObjective
 from bert_tf.store import bundle, variable_names
-from bert_tf.store.open import open_weights
 from bert_tf.training.optimization import create_optimizer
 
 pytestmark = pytest.mark.numbers
@@ -108,7 +105,7 @@ def in_original(name: str, value) -> tuple[str, np.ndarray]:
     return "/adam_".join([base, *moment]), value
 
 
-def assert_gradients(model, features, file, there=lambda name, value: (name, value), *, mean: bool):
+def assert_gradients(model, features, file, there=same, *, mean: bool):
     expected, variables = dict(np.load(file)), initialize.model_variables(model)
     with tf.GradientTape() as tape:
         sums = model.objective.sums(model(features, training=True), features)
@@ -121,14 +118,7 @@ def assert_gradients(model, features, file, there=lambda name, value: (name, val
     return sums
 
 
-def assert_variables(variables, path, there=lambda name, value: (name, value)):
-    reader = bundle.CheckpointReader(str(path))
-    for variable, value in variables.items():
-        name, value = there(variable, value.value)
-        tolerance = 1e-4 if "key/bias" in name else 2e-5
-        np.testing.assert_allclose(value, reader.get_tensor(name), atol=tolerance, err_msg=name)
-
-
+KEY_BIAS = {"key/bias": 1e-4}  # their gradients are rounding noise, of which Adam makes steps
 FOLDER = GOLDEN / "electra" / "training"
 BATCHES = features_of(*[dict(np.load(FOLDER / "batches.npz"))] * 2)
 
@@ -156,10 +146,7 @@ def test_eight_steps(golden, parts):
         mlm_loss = result["masked_lm_loss"] / result["masked_lm_weight"]
         np.testing.assert_allclose(mlm_loss, step["mlm_loss"], atol=2e-5)
         np.testing.assert_allclose(result["discriminator_loss"] / result["tokens"], step["disc_loss"], atol=2e-5)
-    variables = initialize.training_variables(model, optimizer)
-    assert_variables(variables, FOLDER / "model.ckpt-8")
-    reader = bundle.CheckpointReader(str(FOLDER / "model.ckpt-8"))
-    assert set(variables) == set(reader.get_variable_to_shape_map())
+    assert_variables(initialize.training_variables(model, optimizer), FOLDER / "model.ckpt-8", 2e-5, KEY_BIAS)
 
 
 @pytest.mark.parametrize("fused", [True, False])
@@ -257,7 +244,7 @@ def test_all_steps_of_fine_tuning():
         np.testing.assert_allclose(result["gradient_norm"], step["global_norm"], rtol=1e-5)
     variables = initialize.training_variables(model, optimizer)
     assert int(variables.pop("global_step")) == len(steps)
-    assert_variables(variables, FINETUNING / f"mnli.ckpt-{len(steps)}", in_original)
+    assert_variables(variables, FINETUNING / f"mnli.ckpt-{len(steps)}", 2e-5, KEY_BIAS, in_original)
 
 
 def read_oracles(folder, task) -> tuple[dict, dict, dict]:
@@ -338,7 +325,7 @@ def test_weights_are_drawn_from_a_normal(config, pads):
 
 
 def test_loss_is_the_plain_mean():
-    """Also of one prediction, where BERT's epsilon would show; without any it is 0."""
+    """Also of one prediction, where BERT's epsilon would show; without any it is 0. Negative ids do not count."""
     logits = np.random.default_rng(1).normal(size=(3, 2, 7)).astype("float32") * 3
     ids = np.array([[1, 2], [3, 0], [5, 6]])
     weights = np.array([[0, 1], [0, 0], [0, 0]], "float32")
@@ -351,23 +338,10 @@ def test_loss_is_the_plain_mean():
         found = float(MeanMaskedLanguageModelObjective.loss(sums, totals))
         np.testing.assert_allclose(found, wanted, rtol=1e-6)
         assert (found > float(MaskedLanguageModelObjective.loss(sums, totals))) == (kept.sum() > 0)
-
-
-def test_loss_is_the_oracles(golden, shared, tmp_path):
-    source = golden / "descendants" / "roberta"
-    tensors = safetensors.numpy.load_file(source / "encoder.safetensors")
-    tensors |= safetensors.numpy.load_file(source / "masked_lm" / "head.safetensors")
-    safetensors.numpy.save_file(tensors, str(tmp_path / "model.safetensors"), {"format": "pt"})
-    shutil.copy(source / "masked_lm" / "config.json", tmp_path)
-    inputs, outputs = (
-        np.load(shared / "golden" / "roberta" / name) for name in ("inputs.npz", "masked_lm_outputs.npz")
-    )
-    model = BertForMaskedLM.from_pretrained(str(tmp_path))
-    logits = model({"input_ids": inputs["input_ids"], "input_mask": inputs["attention_mask"]})
-    features = {"masked_lm_ids": np.where(inputs["labels"] < 0, -1, inputs["labels"])}
-    objective = MeanMaskedLanguageModelObjective
-    loss = objective.loss(objective.sums(logits, features), objective.totals(features))
-    np.testing.assert_allclose(float(loss), float(outputs["loss"]), rtol=1e-5)
+        marked = {"masked_lm_ids": np.where(kept > 0, ids, -1)}
+        sums, totals = (getattr(MeanMaskedLanguageModelObjective, name) for name in ("sums", "totals"))
+        loss = MeanMaskedLanguageModelObjective.loss(sums(logits, marked), totals(marked))
+        np.testing.assert_allclose(float(loss), wanted, rtol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -386,9 +360,5 @@ def test_six_steps(golden, name, optimizer_class, tolerance):
         result = train(data, tf.constant(1))
         np.testing.assert_allclose(result["loss"], step["loss"], atol=2e-5)
         np.testing.assert_allclose(result["gradient_norm"], step["global_norm"], rtol=1e-5)
-    weights = open_weights(str(folder / f"{name}.ckpt-6"))
     variables = initialize.training_variables(model, optimizer)
-    assert set(variables) == set(weights)
-    for variable, value in variables.items():
-        allowed = 2e-4 if "key/bias" in variable else tolerance
-        np.testing.assert_allclose(value.numpy(), weights[variable], atol=allowed, err_msg=variable)
+    assert_variables(variables, folder / f"{name}.ckpt-6", tolerance, {"key/bias": 2e-4})

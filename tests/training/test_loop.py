@@ -1,6 +1,5 @@
 """The loop: replicas, micro-batches, precision, XLA, bad losses, evaluation. Resume is in test_run_pretraining.py."""
 
-import dataclasses
 import json
 import math
 import re
@@ -10,7 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from helpers.slow import slow
-from helpers.training_steps import build, fresh_trainer, make_batches, mirrored, one_device, run
+from helpers.training_steps import build, fresh_trainer, make_batches, mirrored, one_device, run, train_loop
 
 from bert_tf import BertConfig, BertForPreTraining, PretrainingObjective
 from bert_tf.models import initialize, kernels
@@ -68,20 +67,6 @@ def test_a_nan_step_can_be_skipped_and_counted():
     values, (result,) = run(one_device(), with_bad_batch(2), skip_nonfinite_steps=True)
     assert (result["steps"], result["skipped"]) == (5, 1)
     assert values["global_step"] == 6 and all(np.isfinite(value).all() for value in values.values())
-
-
-def train_loop(tmp_path, batches, evaluate=lambda step: None, should_stop=lambda: False, **settings):
-    steps, batch_size = batches["input_ids"].shape[:2]
-    trainer = fresh_trainer(one_device(), batch_size)
-    usual = trainer.settings
-    trainer.settings = dataclasses.replace(usual, **settings)
-    dataset = tf.data.Dataset.from_tensor_slices(batches)
-    options = {"evaluate": evaluate, "eval_every_steps": trainer.settings.eval_every_steps}
-    options["should_stop"] = should_stop
-    try:
-        return loop.train(trainer, steps, dataset.skip(trainer.step), str(tmp_path), **options)
-    finally:
-        trainer.settings = usual
 
 
 def test_the_loop_names_the_step_of_a_nan_and_keeps_the_last_checkpoint(tmp_path):

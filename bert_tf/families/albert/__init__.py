@@ -95,11 +95,9 @@ class _Albert(Family):
         number = 1 + max(inner)
         ours = all_names(self.config_class, lambda name: _name_in_original(name, number) in names)
         ours = {_name_in_original(name, number): name for name in ours}
-        used = {}
-        for name in names:
-            base = base_name(name)
-            used[ours.get(base, re.sub("^bert/", "albert/", base)) + name.removeprefix(base)] = name
-        return {"": PartNames(used)}
+        bases = ((name, base_name(name)) for name in names)
+        kept = ((name, base, ours.get(base, re.sub("^bert/", "albert/", base))) for name, base in bases)
+        return {"": PartNames({new + name.removeprefix(base): name for name, base, new in kept})}
 
     def names_in_original(self, names: Collection[str], inner_group_num: int = 1) -> dict[str, str]:
         return {name: _name_in_original(name, inner_group_num) for name in names}

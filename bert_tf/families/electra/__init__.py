@@ -9,9 +9,6 @@ from bert_tf.families.config import BertConfig, arguments_of_size
 from bert_tf.families.recipe import Recipe
 from bert_tf.text.wordpiece import ElectraTokenizer
 
-_ELECTRA_FINE_TUNING = Recipe(learning_rate=1e-4, warmup="multiplies", layerwise_lr_decay=0.8, sum_loss=True)
-_ELECTRA_PRETRAINING = Recipe(learning_rate=5e-4, warmup_proportion=0.01, warmup="multiplies")
-
 
 @dataclasses.dataclass(eq=False)
 class ElectraConfig(BertConfig):
@@ -49,14 +46,14 @@ class ElectraConfig(BertConfig):
     @property
     def recipe(self) -> Recipe:  # pyrefly: ignore[bad-override]  # it depends on a field
         """The original's recipe, which depends on the size (configure_finetuning.py)."""
-        large = dataclasses.replace(_ELECTRA_FINE_TUNING, learning_rate=5e-5, layerwise_lr_decay=0.9)
-        return _ELECTRA_FINE_TUNING if self.hidden_size < 1024 else large
+        rate, decay = (1e-4, 0.8) if self.hidden_size < 1024 else (5e-5, 0.9)
+        return Recipe(learning_rate=rate, warmup="multiplies", layerwise_lr_decay=decay, sum_loss=True)
 
     @property
     def pretraining_recipe(self) -> Recipe:  # pyrefly: ignore[bad-override]  # it depends on a field
         """The original's recipe, which depends on the size (configure_pretraining.py)."""
-        small = self.hidden_size <= 256
-        return _ELECTRA_PRETRAINING if small else dataclasses.replace(_ELECTRA_PRETRAINING, learning_rate=2e-4)
+        rate = 5e-4 if self.hidden_size <= 256 else 2e-4
+        return Recipe(learning_rate=rate, warmup_proportion=0.01, warmup="multiplies")
 
     def generator(self, size: float) -> "ElectraConfig":
         """The configuration of a generator whose width is this share of the discriminator's.

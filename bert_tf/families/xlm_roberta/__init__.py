@@ -8,7 +8,7 @@ docs/models.md says where the two differ.
 
 import dataclasses
 import functools
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import ClassVar
 
 from bert_tf.families import roberta
@@ -81,9 +81,6 @@ class FairseqSentencePiece(_Rows, SentencePieceTokenizer):
 
 class XLMRobertaTokenizer(_Rows, HuggingFaceSentencePiece):
     """The ids of a tokenizer.json with a Unigram model; its `files` have the sentencepiece.bpe.model next to it."""
-
-    def model_of(self, values: Mapping) -> None:
-        return None  # transformers reads the tokenizer.json
 
     def encode(self, text: str | bytes, add_special_tokens: bool = False) -> list[int]:
         ids = self.encode_with_offsets(as_text(text))[0]

@@ -19,6 +19,7 @@ from bert_tf.text.characters import plain_name
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.training.settings import FineTuningSettings
 
+_LETTER = re.compile(".")
 _CHANCE = 0.05  # that no first choice is right in any row; if it is less, labels are counted otherwise
 
 
@@ -99,10 +100,9 @@ def read_examples(
 
 def _known_layout(names: Sequence[str], path: str, labels_needed: bool) -> Columns:
     for layout in KNOWN_LAYOUTS:
-        needed = {layout.context, layout.question, layout.label if labels_needed else None} - {None}
-        prefix = layout.choices[0]
-        if needed <= set(names) and (prefix in names or _numbered(prefix, names)):
-            logging.info("%s: its columns are %s.", path, tables.quoted([*filter(None, (*needed, prefix))]))
+        needed, prefix = layout.header_names(labels_needed), layout.choices[0]
+        if {*needed} <= {*names} and (prefix in names or _numbered(prefix, names)):
+            logging.info("%s: its columns are %s.", path, tables.quoted([*needed, prefix]))
             return layout
     raise ValueError(f"{path} has no known columns: name them by --context, --question, --choices and --label.")
 
@@ -144,13 +144,10 @@ def _choices_of(row: dict, names: Sequence[str], path: str, line: int) -> list:
 
 
 def _label_of(value, first: str, count: int, path: str, line: int) -> int:
-    text, number = class_name(value).strip(), None
-    if tables.INTEGER.fullmatch(first):
-        if tables.INTEGER.fullmatch(text):
-            number = int(text) - int(first)
-    elif len(text) == 1:
-        number = ord(text) - ord(first)
-    if number is None or not 0 <= number < count:
+    text = class_name(value).strip()
+    form, number_in = (tables.INTEGER, int) if tables.INTEGER.fullmatch(first) else (_LETTER, ord)
+    number = number_in(text) - number_in(first) if form.fullmatch(text) else -1
+    if not 0 <= number < count:
         raise ValueError(
             f"{path}, line {line}: the label {value!r} is not one of the {count} choices, the first of which is called "
             f"{first!r} (--first_label)."
@@ -221,9 +218,8 @@ def encode_examples(
     if truncated:
         message = "Longer than max_seq_length=%d tokens, of which the %s are lost: %d of %d choices with their context."
         warn(message, max_seq_length, tokenizer.lost, truncated, len(rows))
-    labels = {}
-    if None not in (right := [example.label for example in examples]):
-        labels["label_ids"] = np.array(right, np.int32)
+    rights = [example.label for example in examples]
+    labels = {} if None in rights else {"label_ids": np.array(rights, np.int32)}
     return GroupedRows(rows.ids, rows.offsets, rows.second_starts, labels, num_choices, pad_id=rows.pad_id)
 
 

@@ -1,7 +1,5 @@
 """Multiple choice for the fine-tuning run: examples, model, metrics and files of run_swag.py."""
 
-import posixpath
-
 import numpy as np
 from absl import logging
 
@@ -58,12 +56,9 @@ class ChoiceTask(FineTuningTask):
         return [examples[0].context, *examples[0].choices]
 
     def write_analysis(self, output_dir, examples, logits, results):
-        from bert_tf.training import plots
-
-        title = self.title_of("Place of the right choice, dev set", output_dir, results)
-        labels, names = examples.rows.labels["label_ids"], list(map(str, range(examples.rows.rows_per_example)))
-        path = posixpath.join(output_dir, "confusion_matrix.png")
-        plots.plot_confusion_matrix(labels, np.argmax(logits, -1), names, path, title=title)
+        names, what = list(map(str, range(examples.rows.rows_per_example))), "Place of the right choice, dev set"
+        labels = examples.rows.labels["label_ids"]
+        self.plot_confusion(output_dir, what, labels, np.argmax(logits, -1), names, results)
 
     def write_predictions(self, output_dir, examples, logits):
         probabilities, described = softmax(np.asarray(logits, np.float32)), []

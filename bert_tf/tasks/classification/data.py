@@ -13,23 +13,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 from absl import logging
 
-from bert_tf.data import token_rows
-from bert_tf.data.tables import (
-    by_name,
-    copied_columns,
-    field_of,
-    position_of,
-    quoted,
-    read_rows,
-    text_of,
-    warn_of_left_out,
-)
+from bert_tf.data import tables, token_rows
 from bert_tf.data.token_rows import TokenRows, check_tokenizer, permutation
-from bert_tf.store.description import read_head
 from bert_tf.system.checks import check_list, list_of_names, list_of_strings
 from bert_tf.tasks.rows import InputExample, Split, Task, encode_examples, label_ids, plain_label, read_labels
 from bert_tf.text.tokenizer import Tokenizer
-from bert_tf.training.run_directory import settings_of_model
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -48,9 +36,7 @@ def read_examples(task: Task, split: Split, directory: str = "") -> list[InputEx
 def read_split(task: Task, split: Split, directory: str = "") -> tuple[list[InputExample], Sequence[str]]:
     """`read_examples`, and the labels that the file marks with 0 or 1, see `read_labels`."""
     path = split_path(task, split, directory)
-    rows = list(_rows(task, split, path))
-    if not rows:
-        raise ValueError(f"{path} has no example.")
+    rows = tables.all_examples(path, _rows(task, split, path))
     labels, marked = [row[3] for row in rows], ()
     if split.label is not None:
         labels, marked = read_labels(labels, task, lambda number: f"{path}, line {rows[number][5]}")
@@ -60,24 +46,25 @@ def read_split(task: Task, split: Split, directory: str = "") -> tuple[list[Inpu
 def _rows(task: Task, split: Split, path: str) -> Iterator[tuple]:
     """The fields of each `InputExample`, with the label as the file has it."""
     columns, header, left_out = None, None, {}
-    names = [name for name in split.columns if isinstance(name, str)] or None
-    for index, (line, row) in enumerate(read_rows(path, split.table, names)):
+    labels = split.label if isinstance(split.label, tuple) else (split.label,)
+    names = [name for name in (split.text_a, split.text_b, *labels) if isinstance(name, str)] or None
+    for index, (line, row) in enumerate(tables.read_rows(path, split.table, names)):
         if columns is None:
             header = row if split.has_header and isinstance(row, list) else None
             for column, name in split.header_names.items() if header else ():
-                other = header[column] if -len(header) <= column < len(header) else None
+                other = header[column] if column < len(header) else None
                 if other != name:
                     raise ValueError(
                         f"{path}, line 1: column {column} should be {name!r} and is {other!r}: not a file of "
-                        f"--task_name={task.name}. The header is {quoted(header)}."
+                        f"--task_name={task.name}. The header is {tables.quoted(header)}."
                     )
             unused = _LABEL_NAMES.intersection(header or ()) - {split.text_a, split.text_b}
             if split.label is None and unused:
-                logging.warning("%s, line 1: a test set has no labels; %s is not used.", path, quoted(unused))
+                logging.warning("%s, line 1: a test set has no labels; %s is not used.", path, tables.quoted(unused))
             wanted = split.text_a, split.text_b, split.label, split.guid
-            columns = [position_of(column, header, path) for column in wanted]
-        cells = by_name(row, header)
-        source = copied_columns(cells, split.table, path, line, not split.has_header)
+            columns = [tables.position_of(column, header, path) for column in wanted]
+        cells = tables.by_name(row, header)
+        source = tables.copied_columns(cells, split.table, path, line, not split.has_header)
         if row is header:  # which has all names
             continue
         if split.keep and isinstance(row, list):
@@ -86,9 +73,9 @@ def _rows(task: Task, split: Split, path: str) -> Iterator[tuple]:
                 continue
         try:
             text_a, text_b, label, guid = (
-                dict(zip(task.labels, (field_of(row, part, path, line) for part in column), strict=True))
+                dict(zip(task.labels, (tables.field_of(row, part, path, line) for part in column), strict=True))
                 if isinstance(column, tuple)
-                else field_of(row, column, path, line)
+                else tables.field_of(row, column, path, line)
                 for column in columns
             )
         except ValueError:
@@ -100,27 +87,10 @@ def _rows(task: Task, split: Split, path: str) -> Iterator[tuple]:
         if columns[2] is not None and task.any_case and label in (None, "-") and "-" not in task.labels:
             left_out.setdefault("have no label ('-' or null)", []).append(line)
             continue
-        text_a = text_of(text_a, path, line, columns[0])
-        text_b = None if text_b is None else text_of(text_b, path, line, columns[1])
+        text_a = tables.text_of(text_a, path, line, columns[0])
+        text_b = None if text_b is None else tables.text_of(text_b, path, line, columns[1])
         yield f"{split.set_name}-{index if guid is None else guid}", text_a, text_b, label, source, line
-    warn_of_left_out(path, left_out)
-
-
-def trained_on_pairs(source: str) -> bool | None:
-    """Whether weights were trained on two texts an example; None where nothing beside them says it."""
-    if (pairs := read_head(source).pairs) is not None:
-        return pairs
-    earlier = settings_of_model(source)
-    if not isinstance(name := earlier.get("task_name"), str):
-        return None
-    return bool(earlier.get("text_b")) if name.lower() == "custom" else find_task(name).train.text_b is not None
-
-
-def task_of(model) -> Task:
-    """The task of a `BertForSequenceClassification` that is trained; labels without names are numbers."""
-    labels = tuple(model.labels or map(str, range(model.num_labels)))
-    several = model.problem_type == "multi_label_classification"
-    return Task("", None if model.problem_type == "regression" else labels, None, multi_label=several)
+    tables.warn_of_left_out(path, left_out)
 
 
 NLI_LABELS = ("contradiction", "entailment", "neutral")
@@ -134,84 +104,59 @@ def _mnli(file: str, set_name: str, label: int | None = -1) -> Split:
     return Split(file, 8, 9, label, set_name, guid=0, header_names=names)
 
 
-def _pairs(label_names: tuple, columns: tuple, names: tuple, task: str, label: int | None = None, **further) -> Task:
-    """A task with two texts and a label, usually behind them, and a test file without label."""
-    label, header = columns[1] + 1 if label is None else label, dict(zip(columns, names, strict=True))
-
-    def split(name: str, label: int | None) -> Split:
-        return Split(f"{name}.tsv", *columns, label, name, header_names=header)
-
-    sets = split("train", label), {"dev": split("dev", label)}, {"test": split("test", None)}
-    return Task(task, label_names, *sets, **further)
+# The first chooses the best model; accuracy, if nothing is said.
+_METRICS = {"cola": ("matthews", "accuracy"), "sts-b": ("pearson", "spearman")}
+_METRICS |= dict.fromkeys(("mrpc", "qqp"), ("accuracy", "f1"))
 
 
-_MRPC = {"metrics": ("accuracy", "f1"), "other_names": ("not_equivalent", "equivalent")}
-_QQP_NAMES = {3: "question1", 4: "question2"}
-_SENTENCES = ("sentence1", "sentence2")
-_XNLI_NAMES = {0: "language", 6: "sentence1", 7: "sentence2"}
-TASKS = {
-    "cola": Task(
-        "cola",
-        BINARY_LABELS,
-        Split("train.tsv", 3, None, 1, "train", has_header=False),
-        {"dev": Split("dev.tsv", 3, None, 1, "dev", has_header=False)},
-        {"test": Split("test.tsv", 1, None, None, "test", header_names={1: "sentence"})},
-        ("matthews", "accuracy"),
-        other_names=("unacceptable", "acceptable"),
-    ),
-    "sst-2": Task(
-        "sst-2",
-        BINARY_LABELS,
-        Split("train.tsv", 0, None, 1, "train", header_names={0: "sentence", 1: "label"}),
-        {"dev": Split("dev.tsv", 0, None, 1, "dev", header_names={0: "sentence", 1: "label"})},
-        {"test": Split("test.tsv", 1, None, None, "test", header_names={1: "sentence"})},
-        other_names=("negative", "positive"),
-    ),
-    "mrpc": _pairs(BINARY_LABELS, (3, 4), ("#1 String", "#2 String"), "mrpc", 0, **_MRPC),
-    "sts-b": _pairs(None, (7, 8), _SENTENCES, "sts-b", metrics=("pearson", "spearman")),
-    "qqp": Task(
-        "qqp",
-        BINARY_LABELS,
-        Split("train.tsv", 3, 4, 5, "train", header_names=_QQP_NAMES, skip_short_rows=True),
-        {"dev": Split("dev.tsv", 3, 4, 5, "dev", header_names=_QQP_NAMES, skip_short_rows=True)},
-        {"test": Split("test.tsv", 1, 2, None, "test", header_names={1: "question1", 2: "question2"})},
-        ("accuracy", "f1"),
-        other_names=("not_duplicate", "duplicate"),
-    ),
-    "mnli": Task(
+def _glue(name: str, labels, columns: dict, label: int, test: dict | None = None, other_names=(), **options) -> Task:
+    """A task of GLUE. columns, test: number -> name of the columns of texts, and perhaps of the label; by default
+    test.tsv has the same. options: of the other two files."""
+
+    def split(kind: str, columns: dict, label: int | None, **options) -> Split:
+        texts = [*(column for column in columns if column != label), None]
+        return Split(f"{kind}.tsv", *texts[:2], label, kind, header_names=columns, **options)
+
+    train, dev = (split(kind, columns, label, **options) for kind in ("train", "dev"))
+    sets = train, {"dev": dev}, {"test": split("test", test or columns, None)}
+    return Task(name, labels, *sets, _METRICS.get(name, ("accuracy",)), other_names=other_names)
+
+
+_SENTENCE, _PAIR = {1: "sentence"}, {1: "sentence1", 2: "sentence2"}
+_QQP = {"test": {1: "question1", 2: "question2"}, "other_names": ("not_duplicate", "duplicate")}
+_XNLI = {"header_names": {0: "language", 6: "sentence1", 7: "sentence2"}, "keep": (0, "{language}")}
+_GLUE = (
+    _glue("cola", BINARY_LABELS, {3: "sentence"}, 1, _SENTENCE, ("unacceptable", "acceptable"), has_header=False),
+    _glue("sst-2", BINARY_LABELS, {0: "sentence", 1: "label"}, 1, _SENTENCE, ("negative", "positive")),
+    _glue("mrpc", BINARY_LABELS, {3: "#1 String", 4: "#2 String"}, 0, other_names=("not_equivalent", "equivalent")),
+    _glue("sts-b", None, {7: "sentence1", 8: "sentence2"}, 9),
+    _glue("qqp", BINARY_LABELS, {3: "question1", 4: "question2"}, 5, skip_short_rows=True, **_QQP),
+    Task(
         "mnli",
         NLI_LABELS,
         _mnli("train.tsv", "train"),
-        {
-            "dev_matched": _mnli("dev_matched.tsv", "dev_matched"),
-            "dev_mismatched": _mnli("dev_mismatched.tsv", "dev_mismatched"),
-        },
+        {name: _mnli(f"{name}.tsv", name) for name in ("dev_matched", "dev_mismatched")},
         {
             "test_matched": _mnli("test_matched.tsv", "test", None),
             "test_mismatched": _mnli("test_mismatched.tsv", "test_mismatched", None),
         },
     ),
-    "qnli": _pairs(ENTAILMENT_LABELS, (1, 2), ("question", "sentence"), "qnli"),
-    "rte": _pairs(ENTAILMENT_LABELS, (1, 2), _SENTENCES, "rte"),
-    "wnli": _pairs(BINARY_LABELS, (1, 2), _SENTENCES, "wnli", other_names=("not_entailment", "entailment")),
+    _glue("qnli", ENTAILMENT_LABELS, {1: "question", 2: "sentence"}, 3),
+    _glue("rte", ENTAILMENT_LABELS, _PAIR, 3),
+    _glue("wnli", BINARY_LABELS, _PAIR, 3, other_names=("not_entailment", "entailment")),
     # Diagnostics for a model trained on MNLI: nothing to train on, no labels.
-    "ax": Task(
-        "ax",
-        NLI_LABELS,
-        None,
-        {},
-        {"test": Split("diagnostic.tsv", 1, 2, None, "test", header_names={1: "sentence1", 2: "sentence2"})},
-    ),
-    "xnli": Task(
+    Task("ax", NLI_LABELS, None, {}, {"test": Split("diagnostic.tsv", 1, 2, None, "test", header_names=_PAIR)}),
+    Task(
         "xnli",
         NLI_LABELS,
         Split("multinli/multinli.train.{language}.tsv", 0, 1, 2, "train", header_names={0: "premise", 2: "label"}),
-        {"dev": Split("xnli.dev.tsv", 6, 7, 1, "dev", header_names=_XNLI_NAMES, keep=(0, "{language}"))},
-        {"test": Split("xnli.test.tsv", 6, 7, 1, "test", header_names=_XNLI_NAMES, keep=(0, "{language}"))},
+        {"dev": Split("xnli.dev.tsv", 6, 7, 1, "dev", **_XNLI)},
+        {"test": Split("xnli.test.tsv", 6, 7, 1, "test", **_XNLI)},
         label_aliases={"contradictory": "contradiction"},
         language="zh",  # the only one of the original
     ),
-}
+)
+TASKS = {task.name: task for task in _GLUE}
 
 
 def find_task(name: str, language: str = "") -> Task:

@@ -3,51 +3,43 @@
 Metrics are those of scikit-learn and SciPy.
 """
 
-import posixpath
+import functools
 
 import numpy as np
-from absl import logging
 
 from bert_tf.store.head_config import softmax
 from bert_tf.system.messages import warn_once
-from bert_tf.system.storage import write_text_file
 from bert_tf.tasks.rows import Task
 
 
-def _by_scikit_learn(name: str, **options):
-    def score(labels, predictions, /, **more):
-        from sklearn import metrics
+def _by_scikit_learn(name: str, labels, predictions, /, **options) -> float:
+    from sklearn import metrics
 
-        return getattr(metrics, name)(labels, predictions, **options, **more)
-
-    return score
+    return getattr(metrics, name)(labels, predictions, **options)
 
 
 def _f1(average: str):
-    return _by_scikit_learn("f1_score", average=average, zero_division=0.0)
+    return functools.partial(_by_scikit_learn, "f1_score", average=average, zero_division=0.0)
 
 
-def _correlation(name: str):
-    def score(labels, predictions):
-        from scipy import stats
+def _by_scipy(name: str, labels, predictions) -> float:
+    from scipy import stats
 
-        if len(labels) < 2 or np.ptp(labels) == 0 or np.ptp(predictions) == 0:
-            warn_once(name, "%s is not defined, as all scores or all predictions are equal: 0.", name)
-            return 0.0
-        return getattr(stats, name)(labels, predictions).statistic
-
-    return score
+    if len(labels) < 2 or np.ptp(labels) == 0 or np.ptp(predictions) == 0:
+        warn_once(name, "%s is not defined, as all scores or all predictions are equal: 0.", name)
+        return 0.0
+    return getattr(stats, name)(labels, predictions).statistic
 
 
 # name -> function (labels, predictions); classes as numbers, of several labels as rows of 0 and 1.
 METRICS = {
-    "accuracy": _by_scikit_learn("accuracy_score"),
+    "accuracy": functools.partial(_by_scikit_learn, "accuracy_score"),
     "f1": _f1("binary"),
     "macro_f1": _f1("macro"),
     "micro_f1": _f1("micro"),
-    "matthews": _by_scikit_learn("matthews_corrcoef"),
-    "pearson": _correlation("pearsonr"),
-    "spearman": _correlation("spearmanr"),
+    "matthews": functools.partial(_by_scikit_learn, "matthews_corrcoef"),
+    "pearson": functools.partial(_by_scipy, "pearsonr"),
+    "spearman": functools.partial(_by_scipy, "spearmanr"),
     # KLUE-STS's: two texts mean the same from 3 of 5 on.
     "f1_at_3": lambda labels, scores: _f1("binary")(np.asarray(labels) >= 3.0, np.asarray(scores) >= 3.0),
 }
@@ -124,22 +116,3 @@ def report(task: Task, logits: np.ndarray, label_ids: np.ndarray) -> str:
 
     options = {"labels": range(len(task.labels)), "target_names": task.labels, "digits": 4, "zero_division": 0.0}
     return classification_report(label_ids, predictions_of(task, logits), **options)
-
-
-def write_analysis(
-    output_dir: str, name: str, task: Task, logits: np.ndarray, label_ids: np.ndarray, title: str = ""
-) -> None:
-    """Writes classification_report<name>.txt and, for one label an example, confusion_matrix<name>.png with a title."""
-    if task.is_regression:
-        return
-    text, predicted = report(task, logits, label_ids), predictions_of(task, logits)
-    write_text_file(posixpath.join(output_dir, f"classification_report{name}.txt"), text)
-    logging.info("Each class:\n%s", text)
-    if len(predicted) > 1 and not np.ptp(predicted, 0).any() and np.ptp(label_ids, 0).any():
-        first = np.array(task.labels)[np.flatnonzero(predicted[0]) if task.multi_label else predicted[0]].tolist()
-        logging.warning("All %d predictions are %r: the model tells no classes apart.", len(predicted), first)
-    if not task.multi_label:
-        from bert_tf.training import plots
-
-        path = posixpath.join(output_dir, f"confusion_matrix{name}.png")
-        plots.plot_confusion_matrix(label_ids, predicted, list(task.labels), path, title=title)

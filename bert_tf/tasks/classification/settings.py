@@ -10,13 +10,12 @@ from absl import logging
 
 from bert_tf.data.tables import INTEGER, NAMES_OF_TEXTS, FileSettings, TableSettings
 from bert_tf.store.head_config import MAX_WINDOWS
-from bert_tf.system import checks
-from bert_tf.system.checks import check_file
+from bert_tf.system.checks import check_different, check_file
 from bert_tf.system.declare import ORIGINAL, declared_in, setting, setting_group
 from bert_tf.system.messages import abbreviated_list, naming_flag
 from bert_tf.system.text_files import UTF_8
-from bert_tf.tasks.classification.data import find_task, read_split, split_path, trained_on_pairs
-from bert_tf.tasks.rows import InputExample, Split, Task
+from bert_tf.tasks.classification.data import find_task, read_split, split_path
+from bert_tf.tasks.rows import InputExample, Split, Task, number_of
 from bert_tf.text.characters import plain_name
 from bert_tf.training.settings import FineTuningSettings
 
@@ -121,7 +120,7 @@ class ClassificationSettings(TableSettings, FileSettings):
                 run.check_dev_set(bool(self.dev_file), ": give --dev_file")
             needed = {"train": run.do_train, "dev": run.do_train or run.do_eval, "test": run.do_predict}
             files = [(f"--{kind}_file", getattr(self, f"{kind}_file")) for kind in needed if needed[kind]]
-            checks.check_different({f"--{name}": getattr(self, name) for name in ("text_a", "text_b", "label")})
+            check_different({f"--{name}": getattr(self, name) for name in ("text_a", "text_b", "label")})
             declared_task(self)
         else:
             task = find_task(self.task_name, self.language)
@@ -137,13 +136,6 @@ class ClassificationSettings(TableSettings, FileSettings):
             files = [("--data_dir", split_path(task, split, self.data_dir)) for split in read]
         for flag, path in files:
             check_file(path, flag)
-
-    def check_texts(self, source: str) -> None:
-        """Compares the columns with those that the weights at `source` were trained on, where run.json tells them."""
-        pairs = trained_on_pairs(source) if self.is_custom else None
-        if pairs not in (None, bool(self.text_b)):
-            was, now = ("two texts", "one") if pairs else ("one text", "two")
-            logging.warning("%s was trained on %s an example, and this run gives it %s (--text_b).", source, was, now)
 
 
 _CUSTOM = (
@@ -191,17 +183,6 @@ def declared_task(settings: ClassificationSettings) -> Task:
     )
 
 
-def custom_task(settings: ClassificationSettings) -> Task:
-    """`declared_task`; its labels are by default those found in the training file, numbers by size, others by name."""
-    task = declared_task(settings)
-    if task.is_regression or task.labels:
-        return task
-    if task.train is None:
-        raise ValueError("Which classes are there? Give --train_file, or --labels=first,second,...")
-    with naming_flag("--train_file"):
-        return _with_labels_found(task, settings, *read_split(task, task.train))
-
-
 def _with_labels_found(
     task: Task, settings: ClassificationSettings, examples: Sequence[InputExample], marked: Sequence[str]
 ) -> Task:
@@ -218,44 +199,49 @@ def _with_labels_found(
 
 
 def read_sets(
-    task: Task, settings: ClassificationSettings, run: FineTuningSettings
+    settings: ClassificationSettings, run: FineTuningSettings
 ) -> tuple[Task, dict[str, dict[str, list[InputExample]]]]:
     """The task, with its labels, and the examples of the "train", "dev" and "test" sets of a run, by their names; only
-    the further ones (mismatched) may be missing."""
+    the further ones (mismatched) may be missing. Labels are by default those of the training file, numbers by size,
+    others by name."""
+    task = declared_task(settings) if settings.is_custom else find_task(settings.task_name, settings.language)
     has_labels = task.is_regression or bool(task.labels)
     if not has_labels and task.train is None:
         raise ValueError("Which classes are there? Give --train_file, or --labels=first,second,...")
     needed = {"train": run.do_train, "dev": run.do_eval, "test": run.do_predict}
-    also = {"train": not has_labels, "dev": run.do_train, "test": False}
+    is_read = needed | {"train": run.do_train or not has_labels, "dev": run.do_train or run.do_eval}
     splits = {"train": {"train": task.train} if task.train else {}, "dev": task.dev, "test": task.test}
     sets: dict[str, dict[str, list[InputExample]]] = {"train": {}, "dev": {}, "test": {}}
     for kind, action in (("train", "do_train"), ("dev", "do_eval"), ("test", "do_predict")):
-        read, is_needed = sets[kind], needed[kind]
-        for name, split in splits[kind].items() if is_needed or also[kind] else ():
+        read = sets[kind]
+        if not is_read[kind]:
+            continue
+        for name, split in splits[kind].items():
             try:
-                with naming_flag(f"--{kind}_file") if settings.is_custom else naming_flag("--data_dir"):
+                with naming_flag(f"--{kind}_file" if settings.is_custom else "--data_dir"):
                     examples, marked = read_split(task, split, settings.data_dir or "")
                     if not has_labels:
                         task, has_labels = _with_labels_found(task, settings, examples, marked), True
             except FileNotFoundError as error:
-                if not read and (kind != "dev" or is_needed or settings.dev_file):
+                if read:
+                    logging.info("%s does not exist and is left out.", split_path(task, split, settings.data_dir))
+                    continue
+                if kind != "dev" or needed[kind] or settings.dev_file:
                     raise
-                if not read:
-                    logging.info("No evaluation while training: %s", error)
-                    break
-                logging.info("%s does not exist and is left out.", split_path(task, split, settings.data_dir))
-                continue
+                logging.info("No evaluation while training: %s", error)
+                break
             logging.info("%s: %d examples", name, len(examples))
             if kind != "test" and any(row.label is None for row in examples):
                 raise ValueError(f"--{action}: the set {name} has examples without label.")
             read[name] = examples
-        if is_needed and not read:
+        if needed[kind] and not read:
             raise ValueError(f"--{action}: the task {task.name} has no {kind} set here.")
     if not run.do_train:
         sets["train"] = {}
-    for dev in sets["dev"].values() if settings.is_custom and run.do_train else ():
-        warn_of_known_texts(sets["train"]["train"], dev)
-    return task, sets
+    elif settings.is_custom:
+        for dev in sets["dev"].values():
+            warn_of_known_texts(sets["train"]["train"], dev)
+    return with_best_metric(task, settings.best_metric, settings.class_weights is not None), sets
 
 
 def with_best_metric(task: Task, best: str | None, weighted: bool) -> Task:
@@ -341,10 +327,7 @@ def warn_of_known_texts(train: Sequence, dev: Sequence) -> None:
 
 
 def is_number(text: str) -> bool:
-    try:
-        return math.isfinite(float(text))
-    except ValueError:
-        return False
+    return not math.isnan(number_of(text))
 
 
 def parse_class_weights(text: str) -> dict[str, float]:

@@ -1,25 +1,20 @@
 """Classification and regression for the fine-tuning run: examples, model, metrics and files of run_classifier.py."""
 
 import dataclasses
+import posixpath
 
+import numpy as np
 from absl import logging
 
 from bert_tf.models import task_models
 from bert_tf.store.head_config import MAX_WINDOWS, HeadConfig
 from bert_tf.system.declare import value_of
+from bert_tf.system.storage import write_text_file
 from bert_tf.tasks import rows as task_rows
-from bert_tf.tasks.classification import data, metrics
-from bert_tf.tasks.classification.settings import (
-    WINDOW_FLAGS,
-    ClassificationSettings,
-    class_weights,
-    declared_task,
-    read_sets,
-    with_best_metric,
-)
+from bert_tf.tasks.classification import metrics
+from bert_tf.tasks.classification.settings import WINDOW_FLAGS, ClassificationSettings, class_weights, read_sets
 from bert_tf.tasks.table import TASKS
 from bert_tf.tasks.task import LOGGED_EXAMPLES, ExampleSet, FineTuningTask
-from bert_tf.training.settings import FineTuningSettings
 
 
 class ClassificationTask(FineTuningTask):
@@ -32,56 +27,55 @@ class ClassificationTask(FineTuningTask):
     takes_pairs = False
 
     def describe(self, run, earlier):
-        settings, begun = self.settings, earlier.settings if earlier.newest else {}
-        then, now = begun.get("task_name"), settings.task_name
-        if begun and str(then).lower() != now.lower():
+        now = self.settings.task_name
+        then = earlier.settings.get("task_name", now) if earlier.newest else now
+        if then.lower() != now.lower():
             raise ValueError(
                 f"--output_dir={run.output_dir} holds a run of --task_name={then}, this one is {now}. Choose another "
                 f"directory; to use that run's model, give --init_checkpoint={run.output_dir}."
             )
         run, files, tokenizer = super().describe(run, earlier)
-        settings = self._with_windows(run)
-        if not run.do_train:
-            settings.check_texts(self.source)
-        if settings.long_texts:
-            length = run.max_seq_length
-            if not run.do_train:  # with another length it would give other answers than `Predictor` and the exports
-                length = files.max_seq_length or length
-            if length != run.max_seq_length:
-                logging.info("Windows of %d tokens, as in training; --max_seq_length is not used.", length)
-                run = dataclasses.replace(run, max_seq_length=length)
-            self.windows = task_rows.windows_of(settings.window_stride, settings.max_windows, tokenizer, length)
-            settings = dataclasses.replace(settings, window_stride=self.windows.stride)
-        self.settings = settings
+        self.settings = settings = self._with_windows()
+        trained_with, goes_on = self.source_head.window_pooling, earlier.newest or not run.do_train
+        if self.source and goes_on and settings.window_pooling != trained_with:
+            is_of = "window_pooling" if settings.window_pooling and trained_with else "long_texts"
+            was = f"on windows, pooled by {trained_with}" if trained_with else "on texts that are cut"
+            given = f"--{is_of}={getattr(settings, is_of) or 'cut'}"
+            raise ValueError(f"{given} contradicts {self.source}, which was trained {was}.")
+        if settings.long_texts and run.teacher:
+            raise ValueError("--teacher reads a text as one row, so that --long_texts=windows can't learn from it.")
+        pairs = self.source_head.pairs
+        if not run.do_train and settings.is_custom and pairs not in (None, bool(settings.text_b)):
+            message = "%s was trained on %s an example, and this run gives it %s (--text_b)."
+            logging.warning(message, self.source, *(("two texts", "one") if pairs else ("one text", "two")))
         windows = {name: getattr(settings, name) for name in WINDOW_FLAGS}
+        if settings.long_texts:
+            trained_on = None if run.do_train else files.max_seq_length
+            # With another length it would give other answers than `Predictor` and the exports.
+            if trained_on not in (None, run.max_seq_length):
+                logging.info("Windows of %d tokens, as in training; --max_seq_length is not used.", trained_on)
+                run = dataclasses.replace(run, max_seq_length=trained_on)
+            stride, most = settings.window_stride, settings.max_windows
+            self.windows = task_rows.windows_of(stride, most, tokenizer, run.max_seq_length)
+            windows["window_stride"] = self.windows.stride
         files.head = HeadConfig(labels=files.head.labels, hidden_act=files.head.hidden_act, **windows)
         return run, files, tokenizer
 
-    def _with_windows(self, run: FineTuningSettings) -> ClassificationSettings:
+    def _with_windows(self) -> ClassificationSettings:
         """The settings with the windows of the model that is resumed, used or trained on; long_texts "windows" or
         None."""
-        settings, source, head = self.settings, self.source, self.source_head
-        windows = settings.long_texts == "windows" or (settings.long_texts is None and bool(head.window_pooling))
-        goes_on = bool(source) and (bool(self.earlier.newest) or not run.do_train)
-        if goes_on and windows != bool(head.window_pooling):
-            was = f"on windows, pooled by {head.window_pooling}" if head.window_pooling else "on texts that are cut"
-            raise ValueError(f"--long_texts={settings.long_texts} contradicts {source}, which was trained {was}.")
-        if not windows:
+        settings, head = self.settings, self.source_head
+        if settings.long_texts == "cut" or not (settings.long_texts or head.window_pooling):
             for name in WINDOW_FLAGS:
                 if (value := getattr(settings, name)) is not None:
                     raise ValueError(f"--{name}={value} is for --long_texts=windows.")
             return dataclasses.replace(settings, long_texts=None)
-        pooling = settings.window_pooling or head.window_pooling or value_of(settings, "window_pooling")
-        if goes_on and pooling != head.window_pooling:
-            raise ValueError(f"--window_pooling={pooling} contradicts {source}, trained with {head.window_pooling}.")
         if settings.text_b:
             raise ValueError(f"--long_texts=windows is for single texts; leave out --text_b={settings.text_b}.")
-        if run.teacher:
-            raise ValueError("--teacher reads a text as one row, so that --long_texts=windows can't learn from it.")
         return dataclasses.replace(
             settings,
             long_texts="windows",
-            window_pooling=pooling,
+            window_pooling=settings.window_pooling or head.window_pooling or value_of(settings, "window_pooling"),
             window_stride=settings.window_stride or head.window_stride,
             max_windows=settings.max_windows or head.max_windows or MAX_WINDOWS,
         )
@@ -99,20 +93,15 @@ class ClassificationTask(FineTuningTask):
 
     def load(self, run, files, tokenizer):
         settings, weights = self.settings, self.settings.class_weights
-        if not settings.is_custom:
-            task = data.find_task(settings.task_name, settings.language)
-        else:
-            stored = None if run.do_train or settings.regression else self.starting_head
-            if not settings.labels and stored and stored.labels:
-                settings = dataclasses.replace(settings, labels=stored.labels)  # predicting needs no train file
-            task = declared_task(settings)
-        task, read = read_sets(task, settings, run)
-        self.task = task = with_best_metric(task, settings.best_metric, weights is not None)
+        if settings.is_custom and not (run.do_train or settings.regression or settings.labels):
+            labels = self.starting_head and self.starting_head.labels  # predicting needs no train file
+            settings = dataclasses.replace(settings, labels=labels)
+        self.task, read = read_sets(settings, run)
+        task = self.task
         if weights is not None:
             if task.problem_type != "single_label_classification":
                 raise ValueError("--class_weights is for tasks with one class an example.")
-            numbers = {label: number for number, label in enumerate(task.labels)}
-            ids = [numbers[example.label] for example in read["train"]["train"]]
+            ids = task_rows.label_ids(task, [example.label for example in read["train"]["train"]])
             self.class_weights = class_weights(weights, task.labels, ids)
         run.check_dev_set(bool(read["dev"]) or not run.do_train, ", and the task has no dev set")
         encoded = {kind: [] for kind in read}
@@ -143,10 +132,19 @@ class ClassificationTask(FineTuningTask):
         return metrics.evaluate(self.task, outputs, examples.rows.labels["label_ids"], batch_size)
 
     def write_analysis(self, output_dir, examples, outputs, results):
-        title = self.title_of(f"{self.task.name}, {examples.name}", output_dir, results)
-        metrics.write_analysis(
-            output_dir, examples.suffix, self.task, outputs, examples.rows.labels["label_ids"], title=title
-        )
+        """Writes classification_report<suffix>.txt and, for one label an example, confusion_matrix<suffix>.png."""
+        task, labels = self.task, examples.rows.labels["label_ids"]
+        if task.is_regression:
+            return
+        text, predicted = metrics.report(task, outputs, labels), metrics.predictions_of(task, outputs)
+        write_text_file(posixpath.join(output_dir, f"classification_report{examples.suffix}.txt"), text)
+        logging.info("Each class:\n%s", text)
+        if len(predicted) > 1 and not np.ptp(predicted, 0).any() and np.ptp(labels, 0).any():
+            first = np.array(task.labels)[np.flatnonzero(predicted[0]) if task.multi_label else predicted[0]].tolist()
+            logging.warning("All %d predictions are %r: the model tells no classes apart.", len(predicted), first)
+        if not task.multi_label:
+            what, names = f"{task.name}, {examples.name}", list(task.labels)
+            self.plot_confusion(output_dir, what, labels, predicted, names, results, examples.suffix)
 
     def write_predictions(self, output_dir, examples, outputs):
         described, name = metrics.describe_predictions(self.task, outputs), examples.suffix

@@ -86,9 +86,7 @@ def open_start(settings: DomainSettings) -> Start:
     path = settings.init_checkpoint
     with naming_flag("--init_checkpoint"):
         opened = open_model(path, part="discriminator")
-        config, weights = opened.needed_config(), opened.weights
-    if not opened.vocab_file:
-        raise ValueError(f"--init_checkpoint={path} has no {opened.family.tokenizer_class.vocab_name} next to it.")
+        config, weights, tokenizer = opened.needed_config(), opened.weights, opened.make_tokenizer(is_checked=True)
     if settings.max_seq_length > config.max_length:
         raise ValueError(f"--max_seq_length={settings.max_seq_length}: {path} takes {config.max_length} tokens.")
     predicts_order = config.has_pooler and _NEXT_SENTENCE_BIAS in weights.shapes
@@ -109,7 +107,7 @@ def open_start(settings: DomainSettings) -> Start:
         notes.append("The weights have no head for the order of sentences, so that is not trained.")
     for note in notes:
         logging.info("%s", note)
-    return Start(config, opened.make_tokenizer(is_checked=True), has_head, predicts_order, tuple(notes))
+    return Start(config, tokenizer, has_head, predicts_order, tuple(notes))
 
 
 # --- the steps ------------------------------------------------------------------------------------------------------
@@ -328,7 +326,6 @@ def _spread(values: Sequence[float]) -> str:
 
 
 WORDS = "words.txt"  # the new words, in output_dir
-_HELD_OUT_EVERY = 20
 _LEAST_COUNT = 5  # a word that is hardly there can't be learned
 _LONGEST_WORD = 60  # characters; longer ones are not words
 
@@ -377,7 +374,7 @@ def _documents(settings: DomainSettings, name: str, flag: str) -> Iterator[Docum
         yield from documents
     else:
         with naming_flag("--input_file, without --heldout_file"):
-            for document, is_held_out in marked_held_out(documents, _HELD_OUT_EVERY):
+            for document, is_held_out in marked_held_out(documents):
                 if is_held_out == (name == "heldout"):
                     yield document
 

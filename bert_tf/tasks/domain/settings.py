@@ -8,7 +8,7 @@ from absl import logging
 
 from bert_tf.families.recipe import OptimizerSettings
 from bert_tf.pretraining.record_settings import MIN_SEQ_LENGTH
-from bert_tf.store.description import check_weights, read_head
+from bert_tf.store.description import check_weights
 from bert_tf.system import checks
 from bert_tf.system.declare import (
     REQUIRED,
@@ -45,7 +45,7 @@ class DomainSettings:
         "own.",
         heading="Weights and texts",
         check=check_weights,
-        model_check=read_head,
+        is_model=True,
     )
     input_file: str = setting(REQUIRED, "The domain's texts: a comma-separated list of files or globs.")
     encoding: str = encoding_setting("all texts and of the task's files")

@@ -146,24 +146,18 @@ class EncodedText:
         return cls(rows, truncated, of_pieces, np.arange(len(ids) + 1))
 
 
-def read_input(
-    input_file: str,
-    tokenizer: Tokenizer,
-    max_seq_length: int,
-    pooling: str = "none",
-    sentences: SentenceSettings | None = None,
-    encoding: str = UTF_8,
-) -> EncodedText:
-    """Reads and tokenizes a file of lines; see `extract_features`."""
-    token_rows.check_room(tokenizer, max_seq_length)
+def read_input(settings: FeatureSettings, tokenizer: Tokenizer, sentences: SentenceSettings | None) -> EncodedText:
+    """Reads and tokenizes the file of lines; see `extract_features`."""
+    length = settings.max_seq_length
+    token_rows.check_room(tokenizer, length)
     lower, prompt = (sentences.lower, sentences.prompt()) if sentences else (False, "")
-    lines = (prompt + line for line in read_lines(input_file, encoding))
-    encoded = (encode_line(line.lower() if lower else line, tokenizer, max_seq_length, pooling) for line in lines)
-    text = EncodedText.of_lines(encoded, tokenizer, pooling)
-    logging.info("%s: %d lines, %d tokens.", input_file, len(text.rows), len(text.rows.ids))
+    lines = (prompt + line for line in read_lines(settings.input_file, settings.encoding))
+    encoded = (encode_line(line.lower() if lower else line, tokenizer, length, settings.pooling) for line in lines)
+    text = EncodedText.of_lines(encoded, tokenizer, settings.pooling)
+    logging.info("%s: %d lines, %d tokens.", settings.input_file, len(text.rows), len(text.rows.ids))
     if text.truncated:
         message = "%d of %d lines are longer than --max_seq_length=%d; their %s tokens have no features."
-        logging.warning(message, text.truncated, len(text.rows), max_seq_length, tokenizer.lost)
+        logging.warning(message, text.truncated, len(text.rows), length, tokenizer.lost)
     return text
 
 
@@ -174,15 +168,13 @@ def layer_values(
     model: BertModel,
     rows: TokenRows,
     layers: Sequence[int],
-    *,
-    batch_size: int,
-    max_seq_length: int,
-    static_padding: bool = False,
+    settings: FeatureSettings,
     strategy: tf.distribute.Strategy | None = None,
-    window_bytes: int = _WINDOW_BYTES,
 ) -> Iterator[tuple[range, np.ndarray]]:
     """Window by window, its lines and the values float32 [tokens, L, H] of their tokens; see `extract_features`."""
     strategy = strategy or tf.distribute.get_strategy()
+    batch_size, max_seq_length = settings.batch_size, settings.max_seq_length
+    static_padding = settings.static_padding or settings.strategy == "tpu"
     sizes, fused = rows.lengths, kernels.fused_enabled() and len(rows) >= batch_size * _BATCHES_FOR_FUSED
     fused = fused and on_cpu()  # a GPU takes long to compile, for each length anew
     lengths = token_rows.padded_lengths(max_seq_length) if fused else range(1, max_seq_length + 1)
@@ -190,7 +182,8 @@ def layer_values(
     # A batch whose size never changes: the last, smaller one gets copies of its last line.
     full_size = batch_size if fused or static_padding or strategy.num_replicas_in_sync > 1 else None
     spec = tf.TensorSpec((full_size, max_seq_length if static_padding else None), tf.int32)
-    windows = list(_line_ranges(rows.offsets, batch_size, window_bytes // (4 * len(layers) * model.config.hidden_size)))
+    most_tokens = _WINDOW_BYTES // (4 * len(layers) * model.config.hidden_size)
+    windows = list(_line_ranges(rows.offsets, batch_size, most_tokens))
 
     def batches_of(lines: range) -> list[np.ndarray]:
         numbers = np.arange(lines.start, lines.stop)
@@ -257,57 +250,35 @@ def pool_lines(values: np.ndarray, starts: np.ndarray, sentences: SentenceSettin
 def extract_features(
     model: BertModel,
     tokenizer: Tokenizer,
-    input_file: str,
-    output_file: str,
-    *,
-    layers: Sequence[int] = (-1, -2, -3, -4),
-    max_seq_length: int = 128,
-    batch_size: int = 32,
-    output_format: str = "json",
-    pooling: str = "none",
+    text: EncodedText,
+    layers: tuple[int, ...],
+    settings: FeatureSettings,
     sentences: SentenceSettings | None = None,
-    static_padding: bool = False,
     strategy: tf.distribute.Strategy | None = None,
-    text: EncodedText | None = None,
-    window_bytes: int = _WINDOW_BYTES,
-    encoding: str = UTF_8,
-) -> EncodedText:
-    """Writes the values of some layers for every token, every word, or every line of a file.
+) -> None:
+    """Writes the values of some layers for every token, every word, or every line of a text.
 
-    Args:
-      input_file: one text or `first ||| second` a line.
-      output_file: replaced when all is done. output_format: json, npz or tfrecord.
-      layers: numbers of encoder layers, negative ones from the end.
-      pooling: "none", or how tokens become words: "first", "mean", "max"; or "sentence", a row for a line, made as
-        `sentences` say.
-      static_padding: pad all lines to max_seq_length, as the original did and a TPU needs.
-      text: the result of `read_input`, if it has been called before.
-      window_bytes: of the values held at a time (twice: computed and written), except for a single batch.
-
-    Returns the text as it was tokenized.
+    text: of `read_input`. layers: numbers of encoder layers, negative ones from the end.
+    sentences: how tokens become the row of a line, with --pooling=sentence.
     """
-    text = text or read_input(input_file, tokenizer, max_seq_length, pooling, sentences, encoding)
-    size = sentences.size_for(model.config) if pooling == SENTENCE else model.config.hidden_size
-    layers, window_options = tuple(layers), {"strategy": strategy, "window_bytes": window_bytes}
-    window_options |= {"batch_size": batch_size, "max_seq_length": max_seq_length, "static_padding": static_padding}
+    pooling = settings.pooling
+    size = sentences.size_for(model.config) if sentences else model.config.hidden_size
 
     def write_pooled(lines: range, values: np.ndarray) -> None:
         starts = text.starts[text.entries.offsets[lines.start] : text.entries.offsets[lines.stop] + 1]
         starts = starts - starts[0]
-        of_line = pooling == SENTENCE
-        write(lines, pool_lines(values, starts, sentences, tokenizer) if of_line else pool(values, starts, pooling))
+        write(lines, pool_lines(values, starts, sentences, tokenizer) if sentences else pool(values, starts, pooling))
 
     with (
-        open_writer(output_file, output_format, layers, size, text.entries) as write,
+        open_writer(settings.output_file, settings.output_format, layers, size, text.entries) as write,
         concurrent.futures.ThreadPoolExecutor(1) as writing,
     ):
         written = writing.submit(lambda: None)
-        for lines, values in layer_values(model, text.rows, layers, **window_options):
+        for lines, values in layer_values(model, text.rows, layers, settings, strategy):
             written.result()
             written = writing.submit(write_pooled, lines, values)
             del values
         written.result()
-    return text
 
 
 def run(settings: FeatureSettings) -> None:
@@ -321,8 +292,7 @@ def run(settings: FeatureSettings) -> None:
         length = ", of length 1" if sentences.normalize else ""
         logging.info("Vectors: %s over the tokens of a line%s.", sentences.pooling, length)
     with naming_flag("--input_file"):
-        length, pooling = settings.max_seq_length, settings.pooling
-        text = read_input(settings.input_file, tokenizer, length, pooling, sentences, settings.encoding)
+        text = read_input(settings, tokenizer, sentences)
     strategy = distribution.set_up_devices(settings)
     distribution.check_batch_sizes(strategy, settings)
     with deferred_initialization():
@@ -332,10 +302,6 @@ def run(settings: FeatureSettings) -> None:
         model.reads_pooler = False
         initialize.load_complete(model, opened.weights)
     with storage.file_locked(settings.output_file):
-        names = ("max_seq_length", "batch_size", "output_format", "pooling")
-        options = {name: getattr(settings, name) for name in names}
-        options |= {"layers": layers, "sentences": sentences, "strategy": strategy, "text": text}
-        options["static_padding"] = settings.static_padding or settings.strategy == "tpu"
-        extract_features(model, tokenizer, settings.input_file, settings.output_file, **options)
+        extract_features(model, tokenizer, text, layers, settings, sentences, strategy)
     rows = {"none": "tokens", SENTENCE: "vectors"}.get(settings.pooling, "words")
     logging.info("Wrote %d %s of %d lines to %s.", text.entries.count, rows, len(text.rows), settings.output_file)

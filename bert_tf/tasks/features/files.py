@@ -17,7 +17,7 @@ import numpy as np
 import orjson
 import tensorflow as tf
 
-from bert_tf.system.example_bytes import pack
+from bert_tf.system.example_bytes import field
 from bert_tf.system.storage import written
 
 _ROWS_AT_ONCE = 512  # the numbers of this many tokens and layers are turned into text together
@@ -146,19 +146,16 @@ def _write_examples(writer, lines: range, values: np.ndarray, layers: tuple[int,
     def integers(numbers) -> tf.train.Feature:
         return tf.train.Feature(int64_list=tf.train.Int64List(value=numbers))
 
-    def floats(values: np.ndarray) -> tf.train.Feature:
-        # In a protocol buffer, floats are a key, the number of bytes, and the bytes: they are not made one by one.
-        data = np.ascontiguousarray(values, "<f4").tobytes()
-        return tf.train.Feature(float_list=tf.train.FloatList.FromString(b"\x0a" + pack([len(data)]) + data))
-
     offsets = entries.offsets[lines.start : lines.stop + 1].tolist()
     for line, start, end in zip(lines, offsets, offsets[1:], strict=False):
         names = [name.encode() for name in entries.names(start, end)]
+        # In a protocol buffer, floats are a key and a field of bytes: they are not made one by one.
+        data = np.ascontiguousarray(values[start - offsets[0] : end - offsets[0]], "<f4").tobytes()
         feature = {
             "line_index": integers([line]),
             "layers": integers(layers),
             "tokens": tf.train.Feature(bytes_list=tf.train.BytesList(value=names)),
-            "values": floats(values[start - offsets[0] : end - offsets[0]]),
+            "values": tf.train.Feature(float_list=tf.train.FloatList.FromString(field(b"\x0a", data))),
         }
         if entries.ids is not None:
             feature["token_ids"] = integers(entries.ids[start:end].tolist())

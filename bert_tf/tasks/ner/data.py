@@ -148,7 +148,7 @@ class _Reader:
         self.rows: list[int] = []  # of a file of rows: the row that each line is made of
         self._columns = 0  # in the first word's line, and so in every line
         self._first_line = 0
-        self._document, self._in_document = 0, False  # its number, and whether it has a sentence yet
+        self._document = 0
         self._words, self._tags, self._lines = [], [], []
 
     def at(self, number: int) -> str:
@@ -161,8 +161,7 @@ class _Reader:
             return
         elif line.startswith(DOCUMENT_START):
             self.end_sentence()
-            self._document += self._in_document
-            self._in_document = False
+            self._document = self.sentences[-1].document + 1 if self.sentences else 0
         else:
             self._add_word(line, number)
 
@@ -190,8 +189,7 @@ class _Reader:
             raise ValueError(f"{self.at(number)}: the {'tag' if word else 'word'} is empty.")
         self._words.append(word)
         self._lines.append(number)
-        if self.has_tags:
-            self._tags.append(tag)
+        self._tags.append(tag)
 
     def _columns_of(self, line: str) -> list[str]:
         if self.separator == "\t":
@@ -220,7 +218,6 @@ class _Reader:
         if self._words:
             tags = self._tags if self.has_tags else None
             self.sentences.append(Sentence(self._words, tags, self._lines, self._document, self.path))
-            self._in_document = True
             self._words, self._tags, self._lines = [], [], []
 
     def finish(self) -> None:

@@ -1,6 +1,7 @@
 """Tagging of words for the fine-tuning run: sentences, model, metrics and files of run_ner.py."""
 
 import dataclasses
+import itertools
 import json
 import posixpath
 from collections.abc import Sequence
@@ -15,8 +16,8 @@ from bert_tf.system.storage import write_text_file
 from bert_tf.system.text_files import directory_of, list_files
 from bert_tf.tasks.classification.settings import class_weights
 from bert_tf.tasks.ner import data, encode, metrics
-from bert_tf.tasks.ner.data import ConllFile, Layout, Sentence, predicted_tags, raw_tags, tags_by_sentence
-from bert_tf.tasks.ner.metrics import OUTSIDE, PIECES, SETTINGS_FILE, TaggingSettings, Tags
+from bert_tf.tasks.ner.data import Sentence, predicted_tags, raw_tags, tags_by_sentence
+from bert_tf.tasks.ner.metrics import OUTSIDE, PIECES, SETTINGS_FILE, TaggingSettings
 from bert_tf.tasks.table import TASKS
 from bert_tf.tasks.task import LOGGED_EXAMPLES, ExampleSet, FineTuningTask
 from bert_tf.training import run_directory
@@ -156,11 +157,8 @@ class NerTask(FineTuningTask):
         head_tags = spelled_as(metrics.standard_tags(head.labels), labels) if head and head.labels else ()
         if not set(labels) < set(head_tags):
             return labels
-        logging.info(
-            "%s knows further tags, which it keeps: %s.",
-            head.source,
-            abbreviated_list(sorted({*head_tags} - {*labels})),
-        )
+        further = abbreviated_list(sorted({*head_tags} - {*labels}))
+        logging.info("%s knows further tags, which it keeps: %s.", head.source, further)
         return list(head_tags)
 
     def _check_tags(self, flag: str, sentences: list[data.Sentence], run) -> None:
@@ -170,16 +168,13 @@ class NerTask(FineTuningTask):
                 if tag not in tags:
                     tags[tag] = f"{tag} ({sentence.path}, line {line})"
         unknown = [where for tag, where in tags.items() if tag not in self.labels]
+        named = abbreviated_list(unknown)
         if unknown and run.do_train:
-            raise ValueError(
-                f"{flag} has tags that --train_file lacks, so that they can't be learned: {abbreviated_list(unknown)}."
-            )
+            raise ValueError(f"{flag} has tags that --train_file lacks, so that they can't be learned: {named}.")
         if unknown and not {*tags} & {*self.labels} - {OUTSIDE}:
             raise ValueError(f"{flag} has other tags than {self.source}: {difference(self.labels, sorted(tags))}.")
         if unknown:
-            logging.warning(
-                "%s has tags that the model does not know and can't predict: %s.", flag, abbreviated_list(unknown)
-            )
+            logging.warning("%s has tags that the model does not know and can't predict: %s.", flag, named)
 
     def create_model(self, dtype):
         return BertForTokenClassification(self.files.config, len(self.labels), labels=self.labels, dtype=dtype)
@@ -197,31 +192,78 @@ class NerTask(FineTuningTask):
         logits = encode.predict_logits(predict, examples.rows, **batches)
         return encode.character_logits(examples.rows, logits, self.labels)
 
-    def _score(self, kind: str, sentences: list, logits) -> tuple[dict[str, float], str]:
-        results, report = score(sentences, logits, self.labels, self.tagging, self.settings.metric)
+    def scores_of(self, kind: str, sentences: Sequence[Sentence], logits: np.ndarray) -> tuple[dict[str, float], str]:
+        """`<kind>_<score>` of `metrics.evaluate`, for --metric=klue also of `metrics.klue`; the loss of the words'
+        tags; and a table by type.
+
+        Tags are scored as they are in the file and as they are predicted, also broken ones. A tag that the model does
+        not know counts as wrong; the loss leaves it out.
+        """
+        plain = self.tagging.learned_scheme == "plain"
+        gold = [sentence.raw_tags or sentence.tags for sentence in sentences]
+        predicted = raw_tags(sentences, logits, self.labels)
+        results = metrics.evaluate(gold, predicted, plain=plain)
+        if self.settings.metric == "klue":
+            kept = [[not word.isspace() for word in sentence.words] for sentence in sentences]
+            tags = ([[*itertools.compress(*pair)] for pair in zip(of, kept, strict=True)] for of in (gold, predicted))
+            results |= metrics.klue(*tags, metrics.tag_set("iob2", metrics.types_of(self.labels)))
+        number = {label: index for index, label in enumerate(self.labels)}
+        ids = np.array([number.get(tag, -1) for sentence in sentences for tag in sentence.tags])
+        has_id = ids >= 0
+        losses = -np.log(np.maximum(softmax(logits[has_id])[np.arange(has_id.sum()), ids[has_id]], 1e-30))
+        results["loss"] = float(losses.mean()) if len(losses) else 0.0
+        report = metrics.report(gold, predicted, plain=plain)
         return {f"{kind}_{name}": value for name, value in results.items()}, report
 
     def score(self, examples, logits, batch_size):
-        return self._score("eval", examples.examples, logits)[0]
+        return self.scores_of("eval", examples.examples, logits)[0]
 
     def write_analysis(self, output_dir, examples, logits, results):
-        report = self._score("eval", examples.examples, logits)[1]
+        sentences, plain = examples.examples, self.tagging.learned_scheme == "plain"
+        report = self.scores_of("eval", sentences, logits)[1]
         logging.info("Step %d, eval:\n%s", results["global_step"], report)
         write_text_file(posixpath.join(output_dir, "eval_report.txt"), report)
-        plain = self.tagging.learned_scheme == "plain"
-        title = self.title_of(f"{'Tags' if plain else 'Types'} of words, dev set", output_dir, results)
-        write_confusion_matrix(output_dir, examples.examples, logits, self.labels, plain, title)
+
+        def kinds(tags_of_sentences) -> list[str]:
+            return [tag if plain else tag.partition("-")[2] or tag for tags in tags_of_sentences for tag in tags]
+
+        gold = kinds([sentence.tags for sentence in sentences])
+        predicted = kinds(raw_tags(sentences, logits, self.labels))
+        if len({*predicted}) == 1 < len({*gold}):
+            logging.warning("All %d words are tagged %r: the model tells none apart.", len(predicted), predicted[0])
+        names = sorted({*gold, *predicted}, key=lambda name: (name == OUTSIDE, name))
+        numbers = (list(map(names.index, of_words)) for of_words in (gold, predicted))
+        self.plot_confusion(output_dir, f"{'Tags' if plain else 'Types'} of words, dev set", *numbers, names, results)
 
     def write_predictions(self, output_dir, examples, logits):
-        file = examples.examples
-        paths = write_predictions(output_dir, file, self.settings, logits, self.labels)
-        logging.info("Wrote the tags of %d sentences to %s.", len(file.sentences), " and ".join(paths))
+        """Writes predictions.conll, the file with one more column, and predictions.jsonl.
+
+        The second has words, tags and entities of a sentence a line; start and end of an entity count words, its score
+        is the mean probability of the likeliest tags of its words.
+        """
+        file, layout, lines = examples.examples, self.settings, []
+        between = " " if data.split_of(file.sentences) == "words" else ""
+        tags = predicted_tags(file.sentences, logits, self.labels, layout.tag_scheme)
+        paths = [posixpath.join(output_dir, f"predictions.{suffix}") for suffix in ("conll", "jsonl")]
+        data.write_conll(paths[0], file, tags, layout)
+        best = tags_by_sentence(file.sentences, softmax(logits).max(-1).tolist())
+        for sentence, of_words, probabilities in zip(file.sentences, tags, best, strict=True):
+            record = {"words": sentence.words, "tags": of_words}
+            if layout.tag_scheme != "plain":
+                record["entities"] = []
+                for type_, start, end in map(dataclasses.astuple, metrics.entities_of(of_words, layout.tag_scheme)):
+                    text, score = between.join(sentence.words[start:end]), float(np.mean(probabilities[start:end]))
+                    entity = {"type": type_, "start": start, "end": end, "text": text, "score": round(score, 4)}
+                    record["entities"].append(entity)
+            lines.append(json.dumps(record, ensure_ascii=False) + "\n")
+        write_text_file(paths[1], "".join(lines))
+        logging.info("Wrote the tags of %d sentences to %s.", len(lines), " and ".join(paths))
 
     def score_predictions(self, output_dir, examples, logits, step, batch_size):
         sentences = examples.examples.sentences
         if sentences[0].tags is None:
             return
-        results, report = self._score("test", sentences, logits)
+        results, report = self.scores_of("test", sentences, logits)
         logging.info("Step %d, test:\n%s", step, report)
         path = posixpath.join(output_dir, "test_results.txt")
         run_directory.write_eval_results(path, {**results, "global_step": step})
@@ -242,80 +284,3 @@ def labels_of(sentences: Sequence[Sentence], scheme: str) -> list[str]:
     if scheme == "plain":
         return sorted(tags)
     return metrics.tag_set(scheme, metrics.types_of(tags))
-
-
-def score(
-    sentences: Sequence[Sentence],
-    logits: np.ndarray,
-    labels: Sequence[str],
-    settings: TaggingSettings,
-    metric: str = "entities",
-) -> tuple[dict[str, float], str]:
-    """Scores of `evaluate` and, for metric="klue", `klue`; the loss of the words' tags; and a table by type.
-
-    Tags are scored as they are in the file and as they are predicted, also broken ones. A tag that the model does not
-    know counts as wrong; the loss leaves it out.
-    """
-    plain = settings.learned_scheme == "plain"
-    gold = [sentence.raw_tags or sentence.tags for sentence in sentences]
-    predicted = raw_tags(sentences, logits, labels)
-    results = metrics.evaluate(gold, predicted, plain=plain)
-    if metric == "klue":
-
-        def without_spaces(every: Tags) -> Tags:
-            words = (zip(sentence.words, tags, strict=True) for sentence, tags in zip(sentences, every, strict=True))
-            return [[tag for word, tag in pairs if not word.isspace()] for pairs in words]
-
-        known = metrics.tag_set("iob2", metrics.types_of(labels))
-        results |= metrics.klue(without_spaces(gold), without_spaces(predicted), known)
-    number = {label: index for index, label in enumerate(labels)}
-    ids = np.array([number.get(tag, -1) for sentence in sentences for tag in sentence.tags])
-    has_id = ids >= 0
-    losses = -np.log(np.maximum(softmax(logits[has_id])[np.arange(has_id.sum()), ids[has_id]], 1e-30))
-    results["loss"] = float(losses.mean()) if len(losses) else 0.0
-    return results, metrics.report(gold, predicted, plain=plain)
-
-
-def write_confusion_matrix(
-    output_dir: str, sentences: Sequence[Sentence], logits: np.ndarray, labels: Sequence[str], plain: bool, title: str
-) -> None:
-    """Writes confusion_matrix.png: how often words of each type of entity (or plain tag) were given each type."""
-    from bert_tf.training import plots
-
-    def kinds(tags_of_sentences) -> list[str]:
-        return [tag if plain else tag.partition("-")[2] or tag for tags in tags_of_sentences for tag in tags]
-
-    gold, predicted = kinds([sentence.tags for sentence in sentences]), kinds(raw_tags(sentences, logits, labels))
-    if len({*predicted}) == 1 < len({*gold}):
-        logging.warning("All %d words are tagged %r: the model tells none apart.", len(predicted), predicted[0])
-    names = sorted({*gold, *predicted}, key=lambda name: (name == OUTSIDE, name))
-    number = {name: index for index, name in enumerate(names)}
-    numbers = ([number[name] for name in of_words] for of_words in (gold, predicted))
-    plots.plot_confusion_matrix(*numbers, names, posixpath.join(output_dir, "confusion_matrix.png"), title=title)
-
-
-def write_predictions(
-    output_dir: str, file: ConllFile, layout: Layout, logits: np.ndarray, labels: Sequence[str]
-) -> list[str]:
-    """Writes predictions.conll, the file with one more column, and predictions.jsonl; returns their paths.
-
-    The second has words, tags and entities of a sentence a line; start and end of an entity count words, its score is
-    the mean probability of the likeliest tags of its words.
-    """
-    between = " " if data.split_of(file.sentences) == "words" else ""
-    tags = predicted_tags(file.sentences, logits, labels, layout.tag_scheme)
-    paths = [posixpath.join(output_dir, f"predictions.{suffix}") for suffix in ("conll", "jsonl")]
-    data.write_conll(paths[0], file, tags, layout)
-    best = tags_by_sentence(file.sentences, softmax(logits).max(-1).tolist())
-    lines = []
-    for sentence, of_words, probabilities in zip(file.sentences, tags, best, strict=True):
-        record = {"words": sentence.words, "tags": of_words}
-        if layout.tag_scheme != "plain":
-            record["entities"] = []
-            for type_, start, end in map(dataclasses.astuple, metrics.entities_of(of_words, layout.tag_scheme)):
-                text, score = between.join(sentence.words[start:end]), float(np.mean(probabilities[start:end]))
-                entity = {"type": type_, "start": start, "end": end, "text": text, "score": round(score, 4)}
-                record["entities"].append(entity)
-        lines.append(json.dumps(record, ensure_ascii=False) + "\n")
-    write_text_file(paths[1], "".join(lines))
-    return paths

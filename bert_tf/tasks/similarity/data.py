@@ -93,9 +93,8 @@ def read_examples(
         texts = tuple(tables.text_of(tables.field_of(row, key, path, line), path, line, key) for key in columns.texts)
         if "" in texts:
             raise ValueError(f"{path}, line {line}: {columns.texts[texts.index('')]} is empty.")
-        score = (
-            _score(tables.field_of(row, columns.score, path, line), score_range, path, line) if columns.score else None
-        )
+        value = tables.field_of(row, columns.score, path, line)
+        score = _score(value, score_range, path, line) if columns.score else None
         if partners and not (columns.score or columns.negative):
             _check_judgements(row, columns, judged, path, line, is_named)
         examples.append(SimilarityExample(str(number), texts, score, source))
@@ -147,14 +146,11 @@ _TEXTS = {"cosine": "two texts", "ranking": "two or three texts", "triplet": "th
 
 
 def _parse_range(score_range: Sequence[str | float], flag: str = "--score_range") -> tuple[float, float]:
-    try:
-        low, high = map(float, score_range)
-    except (TypeError, ValueError):
-        low = high = math.nan
-    if not -math.inf < low < high < math.inf:
+    numbers = tuple(map(number_of, score_range))
+    if len(numbers) != 2 or not numbers[0] < numbers[1]:
         text = ",".join(map(str, score_range))
         raise ValueError(f"{flag}={text} must be two numbers, the lower one first, as 0,5.")
-    return low, high
+    return numbers
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

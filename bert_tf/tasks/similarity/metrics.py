@@ -18,7 +18,7 @@ from bert_tf.tasks.similarity.data import Columns, SimilarityExample
 
 
 _RANKS, _DEPTH = (1, 5, 10), 10
-_QUERIES_AT_ONCE = 1024
+_AT_ONCE = 1024  # queries or anchors
 
 
 def products_of(vectors: np.ndarray, other: int = 1) -> np.ndarray:
@@ -43,8 +43,8 @@ def retrieval(vectors: np.ndarray, text_ids: np.ndarray) -> dict[str, float]:
     for query, partner in text_ids[:, :2].tolist():
         partners[str(query)][str(partner)] = 1
     depth, run = min(_DEPTH, len(texts)), {}
-    for begin in range(0, len(queries), _QUERIES_AT_ONCE):
-        chosen = slice(begin, begin + _QUERIES_AT_ONCE)
+    for begin in range(0, len(queries), _AT_ONCE):
+        chosen = slice(begin, begin + _AT_ONCE)
         scores = vectors[first[chosen], 0] @ corpus.T
         best = np.argpartition(-scores, depth - 1, axis=-1)[:, :depth]
         for query, row, chosen_texts in zip(queries[chosen], scores, best, strict=True):
@@ -75,7 +75,6 @@ def evaluate(rows: GroupedRows, vectors: np.ndarray) -> dict[str, float]:
 
 
 MINED_COLUMNS = Columns("anchor", "positive", "negative")
-_AT_ONCE = 1024  # anchors
 
 
 def write_hard_negatives(

@@ -1,6 +1,7 @@
 """Vectors of texts for the fine-tuning run: examples, model, metrics and files of run_similarity.py."""
 
 import dataclasses
+import functools
 import posixpath
 
 import numpy as np
@@ -82,10 +83,9 @@ class SimilarityTask(FineTuningTask):
             options = {"pooling": self.files.sentences.pooling, "batch_size": run.predict_batch_size}
             embedder = self.embedder_class(run.init_checkpoint, max_seq_length=run.max_seq_length, **options)
             tf.io.gfile.makedirs(run.output_dir)
-            margin = value_of(settings, "negatives_margin")
-            metrics.write_hard_negatives(
-                path, pairs, lambda texts: embedder.encode(texts, normalize=True), settings.mine_hard_negatives, margin
-            )
+            count, margin = settings.mine_hard_negatives, value_of(settings, "negatives_margin")
+            vectors_of = functools.partial(embedder.encode, normalize=True)
+            metrics.write_hard_negatives(path, pairs, vectors_of, count, margin)
         return data.read_examples(path, metrics.MINED_COLUMNS)
 
     def _sentences(self, run) -> SentenceSettings:

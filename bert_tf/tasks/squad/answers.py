@@ -41,12 +41,7 @@ class SpanScores:
 
         Rows (window, start, end) are, as in the original, by window, rank of the start, rank of the end.
         """
-        chunks = list(self._candidates(windows, n_best_size, max_answer_length))
-        spans = np.concatenate(chunks) if chunks else np.zeros((0, 3), np.int64)
-        pairs = [(self.starts[row][first], self.ends[row][last]) for row, first, last in spans.tolist()]
-        return spans, np.array(pairs, np.float32).reshape(-1, 2)
-
-    def _candidates(self, windows: Windows, n_best_size: int, max_answer_length: int) -> Iterator[np.ndarray]:
+        spans, pairs = [np.zeros((0, 3), np.int64)], [np.zeros((0, 2), np.float32)]
         in_context = windows.words >= 0
         for begin in range(0, len(windows), _WINDOWS_AT_ONCE):
             rows = slice(begin, min(begin + _WINDOWS_AT_ONCE, len(windows)))
@@ -59,17 +54,10 @@ class SpanScores:
             span = best_ends[:, None, :] - best_starts[:, :, None]  # [W, K, K]
             fits = start_fits[:, :, None] & end_fits[:, None, :] & (span >= 0) & (span < max_answer_length)
             row, first, last = np.nonzero(fits)
-            yield np.stack([row + begin, best_starts[row, first], best_ends[row, last]], axis=1)
-
-    def null_logits(self, rows: range) -> tuple[float, float] | None:
-        """Both logits of "no answer", from the window of a question with the lowest score for it."""
-        pairs = [(float(self.starts[row][0]), float(self.ends[row][0])) for row in rows]
-        return min(pairs, key=sum, default=None)
-
-    def null_odds(self, rows: range, best: tuple[float, float] | None) -> float:
-        """Score of "no answer" minus that of the best answer, whose logits are given."""
-        null = self.null_logits(rows)
-        return sum(null) - best[0] - best[1] if null and best else NO_NULL_SCORE
+            first, last = best_starts[row, first], best_ends[row, last]
+            spans.append(np.stack([row + begin, first, last], axis=1))
+            pairs.append(np.stack([starts[row, first], ends[row, last]], axis=1))
+        return np.concatenate(spans), np.concatenate(pairs)
 
     def best_of_all(
         self, windows: Windows, rows: range, max_answer_length: int
@@ -260,7 +248,9 @@ def predict_answers(
 def _predict_one(spans, logits, rows: range, windows, scores, texts: AnswerTexts, settings) -> Prediction:
     row_list, firsts, lasts = spans.T.tolist()
     starts, ends = logits.T.tolist()
-    null = scores.null_logits(rows) if settings.version_2_with_negative else None
+    null = None  # from the window with the lowest score for "no answer"
+    if settings.version_2_with_negative:
+        null = min(((float(scores.starts[row][0]), float(scores.ends[row][0])) for row in rows), key=sum, default=None)
     if null:
         starts.append(null[0])
         ends.append(null[1])
@@ -298,7 +288,7 @@ def _predict_one(spans, logits, rows: range, windows, scores, texts: AnswerTexts
             (row, first, last), pair = span
             text, start, end = texts.of(row, first, last)
             best = Answer(text, *pair, 0.0, start, end)
-    odds = scores.null_odds(rows, best and (best.start_logit, best.end_logit))
+    odds = sum(null) - best.start_logit - best.end_logit if null and best else NO_NULL_SCORE
     chosen = "" if best is None or odds > settings.null_score_diff_threshold else best.text
     return Prediction(chosen, answers, best, odds)
 

@@ -14,6 +14,7 @@ from bert_tf.data.tables import extension_of, field_of, raw_rows, text_of
 from bert_tf.system.checks import check_extra, check_input_files, check_output_dir
 from bert_tf.system.declare import ORIGINAL, changeable_setting, setting
 from bert_tf.system.text_files import UTF_8, encoding_setting, read_json
+from bert_tf.tasks.rows import number_of
 from bert_tf.training.settings import FineTuningSettings
 
 # What the original splits a context at. Other spaces (no-break, ideographic) are part of a word.
@@ -82,10 +83,8 @@ def read_articles(path: str, encoding: str = UTF_8) -> list[dict]:
 
     Parquet and JSON lines have a question a row: id, context, question, answers (text and answer_start, lists of both).
     """
-    if extension_of(path) in ("parquet", "jsonl", "ndjson"):
-        root = _rows_as_articles(path, encoding)
-    else:
-        root = read_json(path, object, encoding)
+    has_rows = extension_of(path) in ("parquet", "jsonl", "ndjson")
+    root = _rows_as_articles(path, encoding) if has_rows else read_json(path, object, encoding)
     try:
         articles = root["data"]
         for entry in (entry for article in articles for entry in article["paragraphs"]):
@@ -111,12 +110,9 @@ def _normalize(question: dict, context, name: str) -> None:
         if not isinstance(answer, dict) or not isinstance(answer.get("text"), str):
             raise ValueError(f"{name}: the answer {answer!r:.80} is no object with a text.")
         if (start := answer.get("answer_start")) is not None:
-            try:
-                if isinstance(start, bool) or not float(start).is_integer():
-                    raise ValueError
-            except (OverflowError, TypeError, ValueError):
-                raise ValueError(f"{name}: the answer_start {start!r:.80} is not a whole number.") from None
-            answer["answer_start"] = int(float(start))
+            if not (number := number_of(start)).is_integer():
+                raise ValueError(f"{name}: the answer_start {start!r:.80} is not a whole number.")
+            answer["answer_start"] = int(number)
     if answers is not None:
         question["answers"] = answers
 

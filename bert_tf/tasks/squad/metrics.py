@@ -19,27 +19,24 @@ import numpy as np
 from absl import logging
 
 from bert_tf.data import token_rows
-from bert_tf.families.config import BertConfig
-from bert_tf.system.checks import check_extra, check_integer
+from bert_tf.store.description import ModelFiles
+from bert_tf.system.checks import check_extra
 from bert_tf.system.text_files import read_json_if_there
 from bert_tf.tasks.squad.answers import Prediction, PredictionSettings, SpanScores, collect_scores
 from bert_tf.tasks.squad.data import SquadData, questions_of
 from bert_tf.tasks.squad.windows import Windows, WindowSettings
+from bert_tf.text.tokenizer import Tokenizer
 
 SETTINGS_FILE = "question_answering.json"
 
 
-def predict_scores(
-    predict: Callable, windows: Windows, *, batch_size: int, max_seq_length: int, static_padding: bool
-) -> SpanScores:
+def predict_scores(predict: Callable, windows: Windows, *, batch_size: int, **padding) -> SpanScores:
     """A model's scores of all windows; predict: from `step.make_predict_function`.
 
     Under static_padding they are max_seq_length: padding can be among the n-best, as in the original.
     """
-    batches = token_rows.evaluation_batches(
-        windows, batch_size=batch_size, max_seq_length=max_seq_length, static_padding=static_padding
-    )
-    lengths = np.full(len(windows), max_seq_length) if static_padding else windows.lengths
+    batches = token_rows.evaluation_batches(windows, batch_size=batch_size, **padding)
+    lengths = np.full(len(windows), padding["max_seq_length"]) if padding["static_padding"] else windows.lengths
     return collect_scores(token_rows.rows_and_outputs(windows, batch_size, predict(batches)), lengths)
 
 
@@ -109,20 +106,22 @@ def apply_threshold(predictions: list[Prediction], threshold: float) -> list[Pre
     return [row if row.null_odds is None else dataclasses.replace(row, text=answer_of(row)) for row in predictions]
 
 
-def answer_settings(directory: str, config: BertConfig, **settings) -> QuestionAnsweringSettings:
-    """How a model in a directory splits contexts and chooses answers: as in training, but for the given settings."""
+def answer_settings(files: ModelFiles, tokenizer: Tokenizer, **settings) -> QuestionAnsweringSettings:
+    """How a model splits contexts and chooses answers: as in training, but for settings that are not None."""
     names = [field.name for kind in (WindowSettings, PredictionSettings) for field in dataclasses.fields(kind)]
     if unknown := [name for name in settings if name not in names]:
         raise TypeError(f"QuestionAnswerer got unexpected keyword arguments: {', '.join(unknown)}")
-    stored = QuestionAnsweringSettings.read(directory)
+    stored = QuestionAnsweringSettings.read(files.directory)
     learned = dataclasses.asdict(stored.windows) | dataclasses.asdict(stored.predictions) if stored else {}
-    limit = config.max_length
+    limit = files.needed_config().max_length
+    settings = {name: value for name, value in settings.items() if value is not None}
     defaults = {"max_seq_length": min(384, limit), "max_query_length": min(64, limit // 4)} | learned
-    values = defaults | settings | {"answer_from": "offsets"}  # callers want to know where the answer is
-    check_integer(values["max_seq_length"], "max_seq_length")
-    if values["max_seq_length"] > limit:
-        raise ValueError(f"max_seq_length={values['max_seq_length']} is more than max_position_embeddings={limit}.")
-    return QuestionAnsweringSettings.of(values)
+    # Callers want to know where the answer is.
+    chosen = QuestionAnsweringSettings.of(defaults | settings | {"answer_from": "offsets"})
+    if (length := chosen.windows.max_seq_length) > limit:
+        raise ValueError(f"max_seq_length={length} is more than max_position_embeddings={limit}.")
+    chosen.windows.check_room(tokenizer)
+    return chosen
 
 
 # --- answers in Korean, counted by characters, not by words ---------------------------------------------------------
@@ -203,12 +202,8 @@ def evaluate(
     articles = _with_answers(articles)
     scores = squad_evaluate_v2_0.evaluate(articles, predictions)
     results = {"exact_match": scores["exact"], "f1": scores["f1"]}
-    results |= {
-        f"{kind}_{name}": scores[f"{kind}_{name}"]
-        for kind in ("HasAns", "NoAns")
-        for name in ("exact", "f1")
-        if f"{kind}_{name}" in scores
-    }
+    names = ("HasAns_exact", "HasAns_f1", "NoAns_exact", "NoAns_f1")
+    results |= {name: scores[name] for name in names if name in scores}
     if null_odds is not None and best_texts is not None:
         # The script looks for the best threshold of a system that answers everything.
         scores = squad_evaluate_v2_0.evaluate(articles, best_texts, null_odds)

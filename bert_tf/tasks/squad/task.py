@@ -94,16 +94,15 @@ class SquadTask(FineTuningTask):
         settings, flag, patterns = self.settings, f"--{name}", getattr(self.settings, name)
         paths = list_files(patterns, flag)
         with naming_flag(flag):
-            squad = data.read_squad_examples(
-                paths, is_training, settings.version_2_with_negative, settings.answer_from, settings.encoding
-            )
+            how = settings.version_2_with_negative, settings.answer_from, settings.encoding
+            squad = data.read_squad_examples(paths, is_training, *how)
         if not squad.examples:
             raise ValueError(f"{flag}={patterns} has no questions ({len(squad.skipped)} are left out).")
         return squad
 
     def _cut(self, questions: data.SquadData, name: str, is_training: bool) -> windows.Windows:
         examples, settings = questions.examples, self.answering.windows
-        cut = windows.cached_windows(examples, self.tokenizer, settings, is_training, self.cache_dir)
+        cut = windows.build_windows(examples, self.tokenizer, settings, is_training, cache_dir=self.cache_dir)
         logging.info("--%s: %d questions, %d windows", name, len(examples), len(cut))
         windows.warn_of_cut_questions(examples, self.tokenizer, settings)
         windows.warn_of_gaps(cut, settings)

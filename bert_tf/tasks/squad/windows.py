@@ -18,7 +18,7 @@ from bert_tf.data import token_rows
 from bert_tf.data.token_rows import TokenRows, document_spans
 from bert_tf.system.checks import check_integer
 from bert_tf.system.messages import progress_bar, warn_once
-from bert_tf.system.storage import gfile, load_arrays, save_arrays
+from bert_tf.system.storage import arrays_as_bytes, gfile, load_arrays, write_file
 from bert_tf.system.workers import map_tasks
 from bert_tf.tasks.squad.data import Paragraph, SquadExample
 from bert_tf.text import watch_unknown
@@ -30,6 +30,10 @@ FIRST_UNIQUE_ID = 1_000_000_000
 _CHARACTERS_FOR_PROCESSES = 8_000_000
 _QUESTIONS_PER_CHUNK = 2_000
 _CACHE_VERSION = 3
+_ARRAYS = (
+    "ids", "words", "max_context", "starts", "ends", "lengths", "second_starts", "labels", "example_index",
+    "doc_span_index", "is_impossible",
+)  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
@@ -151,12 +155,17 @@ def _best_spans(spans: Sequence[tuple[int, int]], length: int) -> np.ndarray:
 
 
 def _answer_pieces(example: SquadExample, encoded: _EncodedParagraph, tokenizer: Tokenizer) -> tuple[int, int]:
-    """First and last piece of an answer by its words, narrowed down to its own pieces where these are found."""
-    count = len(encoded.ids)
-    first = encoded.first_pieces[example.start_position]
-    last_word = example.end_position
-    last = encoded.first_pieces[last_word + 1] - 1 if last_word < len(encoded.first_pieces) - 1 else count - 1
+    """First and last piece of an answer: by its characters where those of pieces are known; else by its words, narrowed
+    down to its own pieces where these are found."""
     text = example.orig_answer_text
+    if encoded.starts:
+        begin = example.answer_start + len(text) - len(text.lstrip())
+        end = example.answer_start + len(text.rstrip())
+        first = next((k for k, last in enumerate(encoded.ends) if last > begin), len(encoded.ends) - 1)
+        last = next((k for k in range(len(encoded.starts) - 1, -1, -1) if encoded.starts[k] < end), 0)
+        return first, max(first, last)
+    first = encoded.first_pieces[example.start_position]  # -1 is the last word, as in the original
+    last = [*encoded.first_pieces, len(encoded.ids)][example.end_position + 1] - 1
     # As the answer's pieces are at the beginning of a word, or of the context and behind an opening bracket.
     forms = [tokenizer.encode(form) for form in dict.fromkeys((text, tokenizer.word_separator + text.lstrip()))]
     for start in range(first, last + 1):
@@ -167,34 +176,42 @@ def _answer_pieces(example: SquadExample, encoded: _EncodedParagraph, tokenizer:
     return first, last
 
 
-def _answer_pieces_by_offsets(example: SquadExample, encoded: _EncodedParagraph) -> tuple[int, int]:
-    text = example.orig_answer_text
-    begin = example.answer_start + len(text) - len(text.lstrip())
-    end = example.answer_start + len(text.rstrip())
-    first = next((k for k, last in enumerate(encoded.ends) if last > begin), len(encoded.ends) - 1)
-    last = next((k for k in range(len(encoded.starts) - 1, -1, -1) if encoded.starts[k] < end), 0)
-    return first, max(first, last)
-
-
 def build_windows(
     examples: Sequence[SquadExample],
     tokenizer: Tokenizer,
     settings: WindowSettings,
     is_training: bool,
     num_processes: int | None = None,
+    cache_dir: str | None = None,
 ) -> Windows:
-    """Windows of all examples in their order; an empty context has none. num_processes: for large data."""
-    num_processes = num_processes or os.cpu_count() or 1
-    characters, previous = 0, None
-    for example in examples:
-        characters += len(example.question_text)
-        if example.paragraph is not previous:
-            characters += len(example.paragraph.context)
-        previous = example.paragraph
-    chunks = [
-        (examples[start : start + _QUESTIONS_PER_CHUNK], start)
-        for start in range(0, max(len(examples), 1), _QUESTIONS_PER_CHUNK)
-    ]
+    """Windows of all examples in their order; an empty context has none.
+
+    num_processes: for large data. cache_dir: may have them in a file from an earlier call, and keeps them in one.
+    Its name is a hash of everything the windows depend on. A file that can't be read is replaced.
+    """
+    name = cache_dir and f"windows-{_content_hash(examples, tokenizer, settings, is_training)}.npz"
+    path = posixpath.join(cache_dir, name) if cache_dir else ""
+    arrays = load_arrays(path, _ARRAYS) if path else None
+    if arrays:
+        logging.info("%d windows from %s.", len(arrays["lengths"]), path)
+    else:
+        arrays = _arrays_of(examples, tokenizer, settings, is_training, num_processes or os.cpu_count() or 1)
+        if path:
+            gfile().makedirs(cache_dir)
+            write_file(path, arrays_as_bytes(arrays))
+    offsets = np.concatenate([[0], np.cumsum(arrays.pop("lengths"), dtype=np.int64)])
+    starts, ends = arrays.pop("labels").T
+    labels = {"start_positions": starts, "end_positions": ends} if is_training else {}
+    arrays |= {} if settings.answer_from == "offsets" else {"starts": None, "ends": None}
+    return Windows(offsets=offsets, labels=labels, pad_id=tokenizer.pad_id, **arrays)
+
+
+def _arrays_of(examples, tokenizer, settings, is_training: bool, num_processes: int) -> dict[str, np.ndarray]:
+    """The arrays of `Windows`, with `lengths` instead of offsets."""
+    contexts = {id(example.paragraph): example.paragraph.context for example in examples}.values()
+    characters = sum(map(len, contexts)) + sum(len(example.question_text) for example in examples)
+    begins = range(0, max(len(examples), 1), _QUESTIONS_PER_CHUNK)
+    chunks = [(examples[begin : begin + _QUESTIONS_PER_CHUNK], begin) for begin in begins]
     workers = num_processes if len(chunks) > 1 and characters >= _CHARACTERS_FOR_PROCESSES else 1
     shared = (tokenizer, _WordPieces(tokenizer, settings.answer_from == "offsets"), settings, is_training)
     parts = []
@@ -204,7 +221,7 @@ def build_windows(
             bar.update(len(chunk))
     whole = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
     watch_unknown(tokenizer, whole["ids"])
-    return _windows_of(whole, settings.answer_from == "offsets", is_training, tokenizer.pad_id)
+    return whole
 
 
 def _chunk_windows(examples, first_example: int, tokenizer, pieces, settings, is_training: bool) -> dict:
@@ -223,12 +240,8 @@ def _chunk_windows(examples, first_example: int, tokenizer, pieces, settings, is
         count = len(encoded.ids)
         spans = document_spans(count, settings.max_seq_length - len(query) - special, settings.doc_stride)
         best = _best_spans(spans, count) if len(spans) > 1 else None
-        answer = None
-        if is_training and not example.is_impossible and count:
-            if with_offsets:
-                answer = _answer_pieces_by_offsets(example, encoded)
-            else:
-                answer = _answer_pieces(example, encoded, tokenizer)
+        is_answered = is_training and not example.is_impossible and count
+        answer = _answer_pieces(example, encoded, tokenizer) if is_answered else None
         before = len(query) + special - len(after)
         outside = [-1] * before
         for span, (start, size) in enumerate(spans):
@@ -249,10 +262,8 @@ def _chunk_windows(examples, first_example: int, tokenizer, pieces, settings, is
             example_index.append(number)
             span_index.append(span)
             impossible.append(example.is_impossible)
-            if answer and answer[0] >= start and answer[1] < end:
-                labels.append((answer[0] - start + before, answer[1] - start + before))
-            else:
-                labels.append((0, 0))
+            is_inside = answer and answer[0] >= start and answer[1] < end
+            labels.append([piece - start + before for piece in answer] if is_inside else [0, 0])
     arrays = {
         "ids": ids, "words": words, "starts": starts, "ends": ends, "lengths": lengths, "second_starts": second_starts,
         "example_index": example_index, "doc_span_index": span_index,
@@ -288,53 +299,6 @@ def warn_of_gaps(windows: Windows, settings: WindowSettings) -> None:
         if room < settings.doc_stride:
             warn_once("doc_stride", token_rows.GAPS, settings.doc_stride, settings.max_seq_length, room)
             return
-
-
-def _windows_of(arrays: dict[str, np.ndarray], with_offsets: bool, is_training: bool, pad_id: int) -> Windows:
-    offsets = np.concatenate([[0], np.cumsum(arrays["lengths"], dtype=np.int64)])
-    columns = {name: values for name, values in arrays.items() if name not in ("lengths", "labels")}
-    columns |= {} if with_offsets else {"starts": None, "ends": None}
-    starts, ends = arrays["labels"].T
-    labels = {"start_positions": starts, "end_positions": ends} if is_training else {}
-    return Windows(offsets=offsets, labels=labels, pad_id=pad_id, **columns)
-
-
-# --- kept between runs -----------------------------------------------------------------------------------------------
-
-
-# Beside the lengths and labels of windows.
-_KEPT_AS_THEY_ARE = (
-    "ids", "second_starts", "words", "max_context", "example_index", "doc_span_index", "is_impossible",
-)  # fmt: skip
-
-
-def cached_windows(
-    examples: Sequence[SquadExample],
-    tokenizer: Tokenizer,
-    settings: WindowSettings,
-    is_training: bool,
-    cache_dir: str | None,
-) -> Windows:
-    """`build_windows`, or the same from a file in cache_dir, if any.
-
-    The file's name is a hash of everything the windows depend on. A file that can't be read is replaced.
-    """
-    if not cache_dir:
-        return build_windows(examples, tokenizer, settings, is_training)
-    path = posixpath.join(cache_dir, f"windows-{_content_hash(examples, tokenizer, settings, is_training)}.npz")
-    if stored := load_arrays(path, ("lengths", "labels", "starts", "ends", *_KEPT_AS_THEY_ARE)):
-        windows = _windows_of(stored, settings.answer_from == "offsets", is_training, tokenizer.pad_id)
-        logging.info("%d windows from %s.", len(windows), path)
-        return windows
-    windows = build_windows(examples, tokenizer, settings, is_training)
-    none = np.zeros(0, np.int32)
-    labels = list(windows.labels.values()) or [np.zeros(len(windows), np.int32)] * 2
-    arrays = {name: getattr(windows, name) for name in _KEPT_AS_THEY_ARE}
-    arrays |= {"lengths": windows.lengths, "labels": np.stack(labels, axis=1)}
-    arrays |= {name: none if (offsets := getattr(windows, name)) is None else offsets for name in ("starts", "ends")}
-    gfile().makedirs(cache_dir)
-    save_arrays(path, arrays)
-    return windows
 
 
 def _content_hash(examples, tokenizer: Tokenizer, settings: WindowSettings, is_training: bool) -> str:

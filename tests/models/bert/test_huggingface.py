@@ -120,8 +120,11 @@ def test_activations_and_another_dropout_of_the_classifier(caplog):
         changes = {"classifier_dropout": value, "hidden_act": act}
         config = huggingface.read_config({**HUGGINGFACE_CONFIG, **changes}, "config.json")
         assert config.hidden_act == ours
+    electra = {**HUGGINGFACE_CONFIG, "model_type": "electra", "summary_last_dropout": 0.3}
+    huggingface.read_config(electra, "config.json")
     told = [record.getMessage() for record in caplog.records if "dropout" in record.getMessage()]
-    assert told == ["config.json: classifier_dropout=0.3 is not taken over; --classifier_dropout=0.3 has it."]
+    keys = ("classifier_dropout", "summary_last_dropout")
+    assert told == [f"config.json: {key}=0.3 is not taken over; --classifier_dropout=0.3 has it." for key in keys]
 
 
 def test_config_both_ways(tmp_path):
@@ -147,6 +150,7 @@ def test_config_both_ways(tmp_path):
     ({"position_embedding_type": "relative_key"}, "position_embedding_type='relative_key'"),
     ({"hidden_act": "silu"}, "hidden_act='silu'"),
     ({"is_decoder": True}, "is_decoder=True"),
+    ({"model_type": "electra", "summary_type": "mean"}, "summary_type='mean' is a variant of ELECTRA"),
 ])  # fmt: skip
 def test_configs_that_are_no_bert(change, message):
     with pytest.raises(ValueError, match=f"^config.json: .*{message}"):
@@ -240,27 +244,6 @@ def test_masked_lm_equals_theirs(tmp_path, kind, own):
     assert all(torch.equal(value, back[name]) for name, value in theirs.state_dict().items())
 
 
-def test_positions_of_roberta_begin_behind_the_padding():
-    config = RobertaConfig(**SIZES, max_position_embeddings=14, pad_token_id=5)
-    assert (config.first_position, config.max_length) == (6, 8)
-    with pytest.raises(ValueError, match="length of input_ids is 7, but must be at most 6"):
-        BertModel(RobertaConfig(**SIZES, max_position_embeddings=12, pad_token_id=5))(np.ones((1, 7), int))
-
-
-@pytest.mark.parametrize(("config", "first"), [(CONFIG, 0), (RobertaConfig(**SIZES, max_position_embeddings=14), 2)])
-def test_positions_are_rows_of_the_table_as_in_transformers(config, first):
-    model, ids = enlarge(BertModel(config)), np.full((1, 6), 9)
-    expected = model(ids)["sequence_output"]
-    for start in (first, first + 1):
-        positions = np.arange(start, start + 6)[None]
-        outputs = model({"input_ids": ids, "position_ids": positions})["sequence_output"]
-        assert np.allclose(outputs, expected, atol=1e-5) == (start == first)
-    last = config.max_position_embeddings - 1
-    model({"input_ids": ids, "position_ids": 0 * positions + last})
-    with pytest.raises(ValueError, match="position_ids"):
-        model({"input_ids": ids, "position_ids": 0 * positions + last + 1})
-
-
 def test_a_classifier_of_one_layer_is_written_as_two(tmp_path):
     model = enlarge(BertForSequenceClassification(ELECTRA, 3))
     model.head.output_bias.assign([0.5, -1.0, 2.0])
@@ -276,12 +259,3 @@ def test_an_epsilon_that_a_format_does_not_hold_is_reported(tmp_path, caplog):
         model = BertModel(BertConfig.from_dict({**CONFIG.to_dict(), "layer_norm_eps": epsilon}))
         model.save_pretrained(str(tmp_path / str(epsilon)), format="tf1")
     assert "format=tf1: layer_norm_eps is 1e-05" in caplog.text
-
-
-def test_dropout_of_electras_summary_is_reported(caplog):
-    values = {**SIZES, "model_type": "electra", "embedding_size": 8, "summary_last_dropout": 0.3}
-    with caplog.at_level("WARNING", logger="absl"):
-        huggingface.read_config(values, "config.json")
-    assert "config.json: summary_last_dropout=0.3 is not taken over" in caplog.text
-    with pytest.raises(ValueError, match="summary_type='mean' is a variant of ELECTRA"):
-        huggingface.read_config({**values, "summary_type": "mean"}, "config.json")

@@ -18,11 +18,8 @@ TEXTS = ["One text.", "A much longer text, of many more words than the others ha
 
 def rows_of(dataset) -> list[list[int]]:
     features = [element[0] if isinstance(element, tuple) else element for element in dataset]
-    return [
-        row[mask == 1].tolist()
-        for batch in features
-        for row, mask in zip(batch["input_ids"].numpy(), batch["input_mask"].numpy(), strict=True)
-    ]
+    pairs = (zip(batch["input_ids"].numpy(), batch["input_mask"].numpy(), strict=True) for batch in features)
+    return [row[mask == 1].tolist() for pair in pairs for row, mask in pair]
 
 
 def labels_of(dataset) -> np.ndarray:

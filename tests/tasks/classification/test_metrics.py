@@ -2,6 +2,7 @@
 
 import json
 import logging as python_logging
+import types
 import unicodedata
 
 import numpy as np
@@ -17,24 +18,18 @@ from bert_tf.data.token_rows import Share, TokenRows
 from bert_tf.models import objectives
 from bert_tf.store.head_config import NO_HEAD, HeadConfig
 from bert_tf.tasks import outcome
-from bert_tf.tasks import task as fine_tuning_task
+from bert_tf.tasks import rows as task_rows
 from bert_tf.tasks.choice import data as choice_data
 from bert_tf.tasks.choice.data import ChoiceExample
+from bert_tf.tasks.choice.task import ChoiceTask
 from bert_tf.tasks.classification import data, settings
 from bert_tf.tasks.classification import metrics as classification_encode
 from bert_tf.tasks.classification.metrics import METRICS, evaluate
+from bert_tf.tasks.classification.task import ClassificationTask
 from bert_tf.tasks.ner import encode as ner_encode
 from bert_tf.tasks.ner.data import Sentence
-from bert_tf.tasks.rows import (
-    InputExample,
-    Task,
-    TextWindows,
-    encode_examples,
-    log_examples,
-    log_groups,
-    windows_of,
-    windows_of_model,
-)
+from bert_tf.tasks.rows import InputExample, Task, TextWindows, encode_examples, windows_of, windows_of_model
+from bert_tf.tasks.task import ExampleSet
 from bert_tf.training import step as train_step
 
 SEVERAL = Task("custom", ("a", "b", "c"), None, metrics=("micro_f1", "macro_f1"), multi_label=True)
@@ -137,9 +132,15 @@ def test_losses_are_those_of_training(kind):
 
 
 def test_report_and_confusion_matrix(tmp_path, caplog):
+    def analyse(suffix, task, logits, labels):
+        run, rows = ClassificationTask(None), types.SimpleNamespace(labels={"label_ids": labels})
+        run.task, run.main_metric = task, "eval_accuracy"
+        results = {"eval_accuracy": 0.5, "global_step": 1}
+        run.write_analysis(str(tmp_path), ExampleSet("dev", rows, suffix=suffix), logits, results)
+
     task = data.find_task("mnli")
     labels, logits = np.array([0, 1, 1, 0]), logits_for([0, 1, 0, 0], 3)  # a class that never occurs
-    classification_encode.write_analysis(str(tmp_path), "_dev", task, logits, labels)
+    analyse("_dev", task, logits, labels)
     table = (tmp_path / "classification_report_dev.txt").read_text()
     rows = {line.split()[0]: line.split()[1:] for line in table.splitlines() if line.strip()}
     assert rows["contradiction"] == ["0.6667", "1.0000", "0.8000", "2"]
@@ -147,12 +148,12 @@ def test_report_and_confusion_matrix(tmp_path, caplog):
     assert rows["neutral"] == ["0.0000", "0.0000", "0.0000", "0"]
     assert (tmp_path / "confusion_matrix_dev.png").read_bytes()[:4] == b"\x89PNG"
     assert "All" not in caplog.text
-    classification_encode.write_analysis(str(tmp_path), "_dev", task, logits_for([1] * 4, 3), labels)
+    analyse("_dev", task, logits_for([1] * 4, 3), labels)
     assert "All 4 predictions are 'entailment': the model tells no classes apart" in caplog.text
-    classification_encode.write_analysis(str(tmp_path), "_several", SEVERAL, logits[:1].repeat(4, 0), logits)
+    analyse("_several", SEVERAL, logits[:1].repeat(4, 0), logits)
     assert "All 4 predictions are ['a']: the model" in caplog.text
     assert "micro avg" in (tmp_path / "classification_report_several.txt").read_text()
-    classification_encode.write_analysis(str(tmp_path), "_numbers", data.find_task("sts-b"), logits[:, :1], labels)
+    analyse("_numbers", data.find_task("sts-b"), logits[:, :1], labels)
     assert len(list(tmp_path.iterdir())) == 3
 
 
@@ -225,8 +226,8 @@ def test_logs_show_whole_syllables(tmp_path, caplog):
     choice = choice_data.encode_examples([ChoiceExample("0", "영화를", "", ("봤다", "영화"), 0)], tokenizer, 8)
     tagged = ner_encode.encode_sentences([Sentence(["영화를"], ["O"], [])], tokenizer, 8, label_ids={"O": 0})
     with caplog.at_level("INFO"):
-        log_examples(examples, rows, tokenizer)
-        log_groups(choice, tokenizer, 1)
+        task_rows.log_examples(examples, rows, tokenizer)
+        task_rows.log_groups(choice, tokenizer, 1)
         ner_encode.log_rows(tagged, ["O"], tokenizer)
     logged = [record.getMessage().partition(": [CLS] 영화")[2] for record in caplog.records]
     assert logged == [" ##를 봤다 [SEP]", " ##를 [SEP] 봤다 [SEP]", " ##를 [SEP] 영화 [SEP]", "/O ##를 [SEP]"]
@@ -317,7 +318,7 @@ def test_predictions_lose_no_example_and_keep_their_order():
     predict = train_step.make_predict_function(model, strategy)
     for static in (False, True):
         sizes = {"batch_size": 8, "max_seq_length": 32, "static_padding": static}
-        logits = fine_tuning_task.predict_logits(predict, encoded, **sizes)
+        logits = ChoiceTask(None).outputs_of(predict, ExampleSet("", encoded), **sizes)
         np.testing.assert_allclose(logits, expected, atol=1e-5)
 
 
@@ -327,12 +328,8 @@ def test_padded_lengths():
     assert lengths == [*range(8, 64, 4), *range(64, 128, 8), *range(128, 256, 16), 256, 288, 300]
     assert token_rows.padded_lengths(5) == [5] and token_rows.padded_lengths(288)[-2:] == [256, 288]
     assert token_rows.padded_lengths(600, whole_step=True) == [*range(32, 512, 32), 512, 576, 600]
-
     assert [token_rows.padded_length(longest, lengths) for longest in (1, 8, 9, 129, 289)] == [8, 8, 12, 144, 300]
-
-
-def test_few_lengths_for_few_programs():
-    """The longest row that there is needs a length, and the other one is that with the least padding."""
+    # For few programs: the longest row that there is needs a length, and the other one is that with the least padding.
     lengths = [20] * 50 + [60] * 30 + [70] * 10 + [150]
     offsets = np.cumsum([0, *lengths])
     rows = token_rows.TokenRows(np.ones(offsets[-1], np.int32), offsets, np.zeros(len(lengths), np.int32), {}, pad_id=0)
@@ -385,31 +382,21 @@ def test_windows_by_hand(small, caplog):
     assert said in caplog.text and "lost" not in caplog.text
     # Without overlap.
     assert rows_in(encode(small, TEXTS[:1], 6, 4)) == [[2, A, B, C, D, 3], [2, E, F, G, 3]]
-
-
-def test_what_is_beyond_the_last_window_is_lost_and_counted(small, caplog):
-    with caplog.at_level(python_logging.INFO, logger="absl"):
-        encoded = encode(small, TEXTS, 6, 2, most=2)
-    assert rows_in(encoded)[:2] == [[2, A, B, C, D, 3], [2, C, D, E, F, 3]]
+    # What is beyond the last window is lost; one window is what is left of a text that is cut.
+    assert rows_in(encode(small, TEXTS, 6, 2, most=2))[:2] == [[2, A, B, C, D, 3], [2, C, D, E, F, 3]]
     said = "1 of 4 texts need more than max_windows=2 windows and lost their ends: 1 of 13 tokens (7.7 %)"
     assert said in caplog.text
-
-
-def test_one_window_is_what_is_left_of_a_text_that_is_cut(small):
     examples = [InputExample(str(k), text) for k, text in enumerate(TEXTS)]
-    cut = encode_examples(examples, TASK, small, 5)
     one = encode_examples(examples, TASK, small, 5, windows=TextWindows(1, 1))
-    assert rows_in(cut) == rows_in(one) and not one.labels
+    assert rows_in(encode_examples(examples, TASK, small, 5)) == rows_in(one) and not one.labels
 
 
-def test_where_windows_lie_by_default(small):
+def test_where_windows_lie(small):
+    """By default, and as a model has it; not where they have no room, nor in pairs."""
     assert windows_of(None, None, small, 12) == TextWindows(5, 8) and windows_of(None, 3, small, 3) == TextWindows(1, 3)
     assert windows_of_model(NO_HEAD, small, 12) is None
     head = HeadConfig(window_pooling="max", window_stride=2, max_windows=3)
     assert windows_of_model(head, small, 12) == TextWindows(2, 3)
-
-
-def test_windows_without_room_and_pairs_are_rejected(small):
     with pytest.raises(ValueError, match="window_stride=5: a window of max_seq_length=6 has 4 tokens of the text"):
         windows_of(5, 8, small, 6)
     with pytest.raises(ValueError, match="the maximum sequence length is 2, but a pair's special tokens alone are 3"):

@@ -157,17 +157,8 @@ def test_after_a_mistake_the_corrected_command_goes_on(tmp_path, done):
     with pytest.raises(ValueError, match=r"has files that are not of run_domain.py \(mine.txt\)"):
         adapt(job(tmp_path, model, output_dir=str(tmp_path / "others")))
     (tmp_path / "model" / "vocab.txt").unlink()
-    with pytest.raises(ValueError, match=r"--init_checkpoint=.* has no vocab.txt next to it"):
+    with pytest.raises(ValueError, match=r"--init_checkpoint: .*model has no vocab.txt and no tokenizer.json"):
         adapt(job(tmp_path, model))
-
-
-@pytest.fixture
-def right(tmp_path) -> DomainSettings:
-    model = save_model(tmp_path / "model", "bert", BertForPreTraining)
-    unset = {"heldout_file": None, "num_seeds": None, "fine_tuning_flag": ()}
-    settings = job(tmp_path, model, with_task=True, input_file=f"{tmp_path}/t*.txt", **unset)
-    settings.check()
-    return settings
 
 
 _NO_TASK = dict.fromkeys(("train_file", "dev_file", "text_a", "label"))
@@ -180,7 +171,11 @@ _REJECTED = [
 ]
 
 
-def test_domain_settings_reject_and_warn(right, tmp_path, caplog):
+def test_domain_settings_reject_and_warn(tmp_path, caplog):
+    model = save_model(tmp_path / "model", "bert", BertForPreTraining)
+    unset = {"heldout_file": None, "num_seeds": None, "fine_tuning_flag": ()}
+    right = job(tmp_path, model, with_task=True, input_file=f"{tmp_path}/t*.txt", **unset)
+    right.check()
     for changes, message in _REJECTED:
         with pytest.raises((ValueError, OSError), match=message):
             dataclasses.replace(right, **changes).check()

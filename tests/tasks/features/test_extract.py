@@ -15,8 +15,9 @@ from helpers.training_steps import mirrored
 from bert_tf import BertConfig, BertModel
 from bert_tf.store.description import SentenceSettings
 from bert_tf.tasks.features import extract
-from bert_tf.tasks.features.extract import encode_line, extract_features
+from bert_tf.tasks.features.extract import encode_line
 from bert_tf.tasks.features.files import rows_to_json
+from bert_tf.tasks.features.settings import FeatureSettings
 
 LAYERS = (-1, -2)
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "##b", "##c", ".", "中", "国"]
@@ -31,17 +32,16 @@ def tiny():
     return model
 
 
-def read_json(path):
-    """[([token, ...], values [T, L, H]), ...] and the line numbers."""
-    objects = [json.loads(line) for line in path.read_text().splitlines()]
-    names = [[entry["token"] for entry in line["features"]] for line in objects]
-    values = [[[layer["values"] for layer in entry["layers"]] for entry in line["features"]] for line in objects]
-    return [*zip(names, map(np.array, values), strict=True)], [line["linex_index"] for line in objects]
+def extract_features(model, tokenizer, source, output, layers, sentences=None, strategy=None, **values):
+    settings = FeatureSettings(input_file=str(source), output_file=str(output), init_checkpoint="", **values)
+    text = extract.read_input(settings, tokenizer, sentences)
+    extract.extract_features(model, tokenizer, text, layers, settings, sentences, strategy)
+    return text
 
 
-def write_lines(path, count, seed=0, longest=25):
-    generator = np.random.default_rng(seed)
-    lines = [" ".join(f"w{n}" for n in generator.integers(0, 80, generator.integers(0, longest))) for _ in range(count)]
+def write_lines(path, count):
+    generator = np.random.default_rng(0)
+    lines = [" ".join(f"w{n}" for n in generator.integers(0, 80, generator.integers(0, 25))) for _ in range(count)]
     lines[1] = "w1 w2 ||| w3"
     path.write_text("".join(line + "\n" for line in lines))
     return lines
@@ -74,7 +74,7 @@ def test_pairs(small):
         assert encoded.second_start == len(a) + 2 and not encoded.truncated
 
 
-def test_all_formats_hold_the_same(tiny, small, tmp_path):
+def test_all_formats_hold_the_same(tiny, small, tmp_path, monkeypatch):
     """Also: several windows give the same as one, in order; neither padding nor two devices change anything."""
     source = tmp_path / "input.txt"
     lines = write_lines(source, 45)
@@ -86,7 +86,7 @@ def test_all_formats_hold_the_same(tiny, small, tmp_path):
     def run(name, model=tiny, **options):
         options = {"output_format": name, "layers": (0, -1, -1), "max_seq_length": 20, "batch_size": 4} | options
         path = tmp_path / "output"
-        text = extract_features(model, small, str(source), str(path), **options)
+        text = extract_features(model, small, source, path, **options)
         assert (len(text.rows), text.truncated) == (45, sum(len(line.split()) > 18 for line in lines))
         assert sorted(file.name for file in tmp_path.iterdir()) == ["input.txt", "output"]
         return path
@@ -102,7 +102,8 @@ def test_all_formats_hold_the_same(tiny, small, tmp_path):
     assert [tokens[begin:end] for begin, end in spans] == [
         small.convert_ids_to_tokens(encode_line(line, small, 20).ids) for line in lines
     ]
-    for options in ({"window_bytes": 1}, {"model": copy, "strategy": mirrored(2)}):
+    for window_bytes, options in ((1, {}), (extract._WINDOW_BYTES, {"model": copy, "strategy": mirrored(2)})):
+        monkeypatch.setattr(extract, "_WINDOW_BYTES", window_bytes)
         again = dict(np.load(run("npz", **options)))
         np.testing.assert_allclose(again.pop("values"), values, atol=1e-5)
         for name, array in again.items():
@@ -116,9 +117,12 @@ def test_all_formats_hold_the_same(tiny, small, tmp_path):
         floats = np.array(feature["values"].float_list.value, np.float32).reshape(-1, 3, 32)
         np.testing.assert_allclose(floats, values[begin:end], atol=1e-5)
     assert number == 44
-    found, numbers = read_json(run("json"))
-    assert numbers == list(range(45)) and [name for names, _ in found for name in names] == tokens
-    np.testing.assert_allclose(np.concatenate([line for _, line in found]), values, atol=1e-5)
+    objects = [json.loads(line) for line in run("json").read_text().splitlines()]
+    assert [line["linex_index"] for line in objects] == list(range(45))
+    entries = [entry for line in objects for entry in line["features"]]
+    assert [entry["token"] for entry in entries] == tokens
+    found = [[layer["values"] for layer in entry["layers"]] for entry in entries]
+    np.testing.assert_allclose(found, values, atol=1e-5)
 
 
 PROMPTED = {"prompts": {"query": "w5 w6 "}, "default_prompt_name": "query", "include_prompt": False}
@@ -136,10 +140,8 @@ def test_a_vector_for_a_line(tiny, small, tmp_path, sentences):
     source, output = tmp_path / "input.txt", tmp_path / "output"
     lines = ["abc w1 ||| w2", "", "W3 w4 w5"]
     source.write_text("\n".join(lines) + "\n")
-    extract_features(
-        tiny, small, str(source), str(output), layers=(-1, 0), max_seq_length=16, output_format="npz",
-        pooling="sentence", sentences=sentences,
-    )  # fmt: skip
+    options = {"max_seq_length": 16, "output_format": "npz", "pooling": "sentence"}
+    extract_features(tiny, small, source, output, (-1, 0), sentences, **options)
     with np.load(output) as file:
         found, names = file["values"], file["tokens"].tolist()
         assert file["offsets"].tolist() == [0, 1, 2, 3] and names == ["sentence"] * 3
@@ -160,8 +162,7 @@ def test_words(tiny, small, tmp_path, pooling):
     source, output = tmp_path / "input.txt", tmp_path / "output"
     # A word of three pieces, one of two, one that consists of control characters, one of two Chinese characters.
     source.write_text("abc w1.\u00a0\u0001 中国 ||| \u3000w2 ab\n\nw3 abcbc\n")
-    options = {"layers": LAYERS, "max_seq_length": 32, "output_format": "npz"}
-    extract_features(tiny, small, str(source), str(output), pooling=pooling, **options)
+    extract_features(tiny, small, source, output, LAYERS, max_seq_length=32, output_format="npz", pooling=pooling)
     with np.load(output) as arrays:
         words, values, offsets = arrays["tokens"].tolist(), arrays["values"], arrays["offsets"].tolist()
         assert "token_ids" not in arrays
@@ -209,9 +210,10 @@ def test_nothing_half_written(tiny, small, tmp_path, monkeypatch):
     source, output = tmp_path / "input.txt", tmp_path / "output"
     write_lines(source, 20)
     output.write_text("older")
-    options = {"max_seq_length": 32, "layers": (-1,), "batch_size": 4, "window_bytes": 2000}
+    options = {"max_seq_length": 32, "layers": (-1,), "batch_size": 4}
+    monkeypatch.setattr(extract, "_WINDOW_BYTES", 2000)
     with pytest.raises((tf.errors.OpError, OSError)):
-        extract_features(tiny, small, str(source), str(tmp_path / "no" / "output"), **options)
+        extract_features(tiny, small, source, tmp_path / "no" / "output", **options)
 
     def fail(*_):
         raise OSError("No space left on device")
@@ -221,5 +223,5 @@ def test_nothing_half_written(tiny, small, tmp_path, monkeypatch):
     for output_format in ("json", "npz", "tfrecord"):
         options |= {"output_format": output_format, "pooling": "sentence", "sentences": sentences}
         with pytest.raises(OSError, match="No space"):
-            extract_features(tiny, small, str(source), str(output), **options)
+            extract_features(tiny, small, source, output, **options)
         assert output.read_text() == "older" and len(list(tmp_path.iterdir())) == 2

@@ -9,15 +9,23 @@ import tensorflow as tf
 from bert_tf.tasks.ner import data as ner_data
 from bert_tf.tasks.ner import encode as ner_encode
 from bert_tf.tasks.ner import metrics as ner_metrics
-from bert_tf.tasks.ner import task as ner_task
-from bert_tf.tasks.ner.data import Layout, Sentence, read_conll
+from bert_tf.tasks.ner.data import Layout, NerSettings, Sentence, read_conll
 from bert_tf.tasks.ner.encode import encode_sentences
 from bert_tf.tasks.ner.metrics import SETTINGS_FILE, TaggingSettings
+from bert_tf.tasks.ner.task import NerTask, labels_of
+from bert_tf.tasks.task import ExampleSet
 from bert_tf.text.wordpiece import FullTokenizer
 
 # xyz: three pieces; a word of control characters has none.
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b", "c", "x", "##y", "##z"]
 LABELS = {"O": 0, "B-A": 1, "I-A": 2}
+
+
+def tagging(labels, **settings) -> NerTask:
+    """A task whose model has learned these tags."""
+    task = NerTask(NerSettings(**settings))
+    task.labels, task.tagging, task.main_metric = labels, TaggingSettings(), "eval_f1"
+    return task
 
 
 def sentence(words, tags=None, document=0):
@@ -26,9 +34,8 @@ def sentence(words, tags=None, document=0):
 
 
 def test_first_pieces_have_the_labels(small):
-    rows = encode_sentences(
-        [sentence("xyz a \u0001 strange xyz", "B-A O I-A O B-A"), sentence("b", "O")], small, 16, label_ids=LABELS
-    )
+    sentences = [sentence("xyz a \u0001 strange xyz", "B-A O I-A O B-A"), sentence("b", "O")]
+    rows = encode_sentences(sentences, small, 16, label_ids=LABELS)
     assert rows.ids.tolist() == [2, 8, 9, 10, 5, 1, 1, 8, 9, 10, 3, 2, 6, 3]
     assert rows.offsets.tolist() == [0, 11, 14] and rows.second_starts.tolist() == [11, 3]
     labels = rows.labels["label_ids"]
@@ -173,18 +180,20 @@ def test_characters_are_read_as_the_pieces_of_their_text(tmp_path):
 
     assert predicted("B-LC", "O", "B-LC", "O", "O", "O", "O", "B-QT") == " ".join(tags)
     # A space is in an entity that goes on after it; an I-X that breaks the scheme begins none with a space.
-    assert predicted("B-LC", "O", "B-QT", "I-QT", "I-QT", "O", "O", "O") == (
-        "O B-LC I-LC O O B-QT I-QT I-QT I-QT I-QT O O O O O"
-    )
-    assert predicted("I-LC", "O", "I-QT", "O", "I-QT", "B-QT", "O", "I-LC") == (
-        "O I-LC I-LC O O I-QT I-QT O O I-QT B-QT O O I-LC I-LC"
-    )
+    found = predicted("B-LC", "O", "B-QT", "I-QT", "I-QT", "O", "O", "O")
+    assert found == "O B-LC I-LC O O B-QT I-QT I-QT I-QT I-QT O O O O O"
+    found = predicted("I-LC", "O", "I-QT", "O", "I-QT", "B-QT", "O", "I-LC")
+    assert found == "O I-LC I-LC O O I-QT I-QT O O I-QT B-QT O O I-LC I-LC"
     assert predicted("O", "B-LC", "I-QT", "O", "O", "O", "O", "O").startswith("O O O B-LC O I-QT I-QT O")
 
 
-# Gold and predicted sentences -> precision, recall and F1 of all entities as conlleval counts them (seqeval's default),
-# and KLUE's mean F1 over types (mode="strict", scheme=IOB2).
-CASES = [
+def sentences_of(text: str) -> list[list[str]]:
+    return [sentence.split() for sentence in text.split("|")]
+
+
+# Precision, recall and F1 of all entities as conlleval counts them (seqeval's default), and KLUE's mean F1 over types
+# (mode="strict", scheme=IOB2).
+@pytest.mark.parametrize(("gold", "predicted", "scores", "by_type"), [
     ("B-PS I-PS O B-LC I-LC O O", "I-PS I-PS O B-LC I-LC O O", (1, 1, 1), 0.5),
     ("B-PS I-PS O B-LC I-LC O I-PS", "B-PS I-PS O B-LC I-LC O O", (1, 2 / 3, 0.8), 1.0),
     ("B-PS I-LC B-PS I-PS O | O O B-QT", "B-PS I-PS B-PS O O | O I-QT B-QT", (1 / 4, 1 / 4, 1 / 4), 0.5),
@@ -196,20 +205,12 @@ CASES = [
     ("B-A O", "O O", (0, 0, 0), 0.0),
     ("O O", "O B-A", (0, 0, 0), 0.0),
     ("O O", "O O", (0, 0, 0), 0.0),
-]
-
-
-def sentences_of(text: str) -> list[list[str]]:
-    return [sentence.split() for sentence in text.split("|")]
-
-
-@pytest.mark.parametrize(("gold", "predicted", "scores", "by_type"), CASES)
+])  # fmt: skip
 def test_entities(gold, predicted, scores, by_type):
     gold, predicted = sentences_of(gold), sentences_of(predicted)
-    results = ner_metrics.evaluate(gold, predicted)
-    assert (results["precision"], results["recall"], results["f1"]) == pytest.approx(scores)
     right = [one == other for tags in zip(gold, predicted, strict=True) for one, other in zip(*tags, strict=True)]
-    assert results["accuracy"] == pytest.approx(sum(right) / len(right))
+    expected = dict(zip(("precision", "recall", "f1", "accuracy"), (*scores, np.mean(right)), strict=True))
+    assert ner_metrics.evaluate(gold, predicted) == pytest.approx(expected)
     assert ner_metrics.klue(gold, predicted, ["O"])["entity_macro_f1"] == pytest.approx(by_type)
 
 
@@ -234,10 +235,10 @@ def test_the_scores_of_klue(gold, predicted, expected):
         sentences.append(Sentence(words, [repaired[0], "O", *repaired[1:]], [], 0, "", [tags[0], "O", *tags[1:]]))
         chosen += [own[0], "I-LC", *own[1:]]
     logits = np.eye(len(labels))[[labels.index(tag) for tag in chosen]]
-    results, _ = ner_task.score(sentences, logits, labels, TaggingSettings(), "klue")
-    assert tuple(round(100 * results[f"{name}_macro_f1"], 2) for name in ("entity", "character")) == expected
+    results, _ = tagging(labels, metric="klue").scores_of("eval", sentences, logits)
+    assert tuple(round(100 * results[f"eval_{name}_macro_f1"], 2) for name in ("entity", "character")) == expected
     pairs = [pair for tags in zip(gold, predicted, strict=True) for pair in zip(*tags, strict=True)]
-    assert results["accuracy"] == pytest.approx(sum(one == other for one, other in pairs) / len(chosen))
+    assert results["eval_accuracy"] == pytest.approx(sum(one == other for one, other in pairs) / len(chosen))
 
 
 def test_report():
@@ -252,9 +253,6 @@ def test_report():
     )
     assert "creative-work     0.0000" in ner_metrics.report([["B-creative-work", "O"]], [["O", "B-x"]])
     assert "No entities" in ner_metrics.report([["O"]], [["O"]])
-
-
-def test_plain_tags():
     gold, predicted = [["NN", "VB"], ["NN", "JJ"]], [["NN", "NN"], ["NN", "JJ"]]
     assert ner_metrics.evaluate(gold, predicted, plain=True) == {"accuracy": 0.75}
     assert "VB" in ner_metrics.report(gold, predicted, plain=True)
@@ -265,15 +263,15 @@ def test_an_entity_has_the_mean_probability_of_its_words(tmp_path):
     path.write_text("aa\nb\nc\nd\n")
     logits = np.log(np.array([[0.9, 0.06, 0.04], [0.1, 0.8, 0.1], [0.2, 0.2, 0.6], [0.75, 0.2, 0.05]], np.float32))
     file = read_conll(str(path), Layout(), has_tags=False)
-    ner_task.write_predictions(str(tmp_path), file, Layout(), logits, ["O", "B-A", "I-A"])
+    tagging(["O", "B-A", "I-A"]).write_predictions(str(tmp_path), ExampleSet("test", None, file), logits)
     (record,) = map(json.loads, (tmp_path / "predictions.jsonl").read_text().splitlines())
     assert record["entities"] == [{"type": "A", "start": 1, "end": 3, "text": "b c", "score": 0.7}]
 
 
 def test_a_model_that_tags_everything_alike(tmp_path, caplog):
-    sentences, labels = [Sentence(["a", "b"], ["B-A", "O"], [])], ["O", "B-A", "I-A"]
+    task, dev = tagging(["O", "B-A", "I-A"]), ExampleSet("eval", None, [Sentence(["a", "b"], ["B-A", "O"], [])])
     for tags, warnings in (([0, 1], 0), ([0, 0], 1), ([1, 2], 2)):
-        ner_task.write_confusion_matrix(str(tmp_path), sentences, np.eye(3)[tags], labels, False, "")
+        task.write_analysis(str(tmp_path), dev, np.eye(3)[tags], {"eval_f1": 0.0, "global_step": 1})
         assert caplog.text.count("All 2 words are tagged ") == warnings
 
 
@@ -293,9 +291,13 @@ def test_settings_stay_with_the_model(tmp_path):
 
 def test_labels_do_not_depend_on_chance():
     sentences = [Sentence(["a", "b"], ["B-y", "O"], [1, 2]), Sentence(["c"], ["S-x"], [4])]
-    assert ner_task.labels_of(sentences[:1], "iob2") == ["O", "B-y", "I-y"]
-    assert len(ner_task.labels_of(sentences, "bioes")) == 9
-    assert ner_task.labels_of(sentences, "plain") == ["B-y", "O", "S-x"]
+    assert labels_of(sentences[:1], "iob2") == ["O", "B-y", "I-y"]
+    assert len(labels_of(sentences, "bioes")) == 9
+    assert labels_of(sentences, "plain") == ["B-y", "O", "S-x"]
+    cased = [Sentence(["a", "b"], ["B-PER", "B-per"], [1, 2])]
+    assert labels_of(cased, "iob2") == ["O", "B-PER", "I-PER", "B-per", "I-per"]
+    with pytest.raises(ValueError, match="--tag_column: each of the 5 words has a tag of its own, as '11'"):
+        labels_of([Sentence([*"abcde"], ["11", "12", "13", "14", "15"], [*range(5)])], "plain")
 
 
 def test_scores_from_logits():
@@ -303,9 +305,9 @@ def test_scores_from_logits():
     labels = ["O", "B-a", "I-a"]
     sentences = [Sentence(["1", "2", "3"], ["B-a", "I-a", "O"], []), Sentence(["4"], ["B-god"], [])]
     logits = np.log(np.array([[0.1, 0.8, 0.1], [0.2, 0.2, 0.6], [0.3, 0.1, 0.6], [0.9, 0.05, 0.05]]))
-    results, report = ner_task.score(sentences, logits, labels, TaggingSettings())
-    assert results["loss"] == pytest.approx(-np.mean(np.log([0.8, 0.6, 0.3])))
-    assert results["accuracy"] == 0.5 and results["f1"] == 0.0 and "god" in report
+    results, report = tagging(labels).scores_of("eval", sentences, logits)
+    assert results["eval_loss"] == pytest.approx(-np.mean(np.log([0.8, 0.6, 0.3])))
+    assert results["eval_accuracy"] == 0.5 and results["eval_f1"] == 0.0 and "god" in report
     # I- after O begins an entity, as in conlleval.
     raw = np.log(np.array([[0.8, 0.1, 0.1], [0.1, 0.1, 0.8], [0.1, 0.1, 0.8], [0.9, 0.05, 0.05]]))
     assert ner_data.predicted_tags(sentences, raw, labels, "iob2") == [["O", "B-a", "I-a"], ["O"]]

@@ -13,7 +13,7 @@ from bert_tf.data.token_rows import document_spans
 from bert_tf.tasks.squad import windows as squad_windows
 from bert_tf.tasks.squad.answers import AnswerTexts
 from bert_tf.tasks.squad.data import Paragraph, SquadExample, read_articles, read_squad_examples
-from bert_tf.tasks.squad.windows import WindowSettings, build_windows, cached_windows, describe_windows
+from bert_tf.tasks.squad.windows import WindowSettings, build_windows, describe_windows
 from bert_tf.text.wordpiece import FullTokenizer
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "her", "teacher", "met", "ada", "brown", "(", "1801", "-"]
@@ -73,10 +73,7 @@ def test_best_windows_against_the_definition():
     for _ in range(200):
         length, room, stride = generator.randint(1, 60), generator.randint(1, 30), generator.randint(1, 30)
         spans = document_spans(length, room, stride)
-        covered = set()
-        for start, size in spans:
-            covered.update(range(start, start + size))
-        assert covered == set(range(length))
+        assert {piece for start, size in spans for piece in range(start, start + size)} == {*range(length)}
         best = squad_windows._best_spans(spans, length).tolist()
         for piece in range(length):
             scores = [
@@ -84,10 +81,7 @@ def test_best_windows_against_the_definition():
                 for start, size in spans
             ]
             assert best[piece] == scores.index(max(scores))
-
-
-def test_a_long_window_wins_over_a_little_more_text_around_a_token():
-    """The original's 0.01 for each token of a window: here 2.0 and 0.6."""
+    # A long window wins over a little more text around a token, by 0.01 for each token of it: here 2.0 and 0.6.
     best = squad_windows._best_spans([(0, 200), (150, 60)], 210).tolist()
     assert best[170:180] == [0] * 6 + [1] * 4  # at 175 24 + 2.0 beats 25 + 0.6, at 176 26 + 0.6 beats 23 + 2.0
 
@@ -103,6 +97,8 @@ def test_an_answer_is_narrowed_down_to_its_own_pieces(small):
     for way, labels in ((settings, (6, 12)), (offsets, (7, 9))):
         windows = build_windows([example("met teachers(1801-1852)", "s(18")], small, way, True)
         assert labels_of(windows) == [labels]
+    for entry in (example(" \n Ada Brown", " \n Ada", 0), example("Ada  Brown", "Ada ", 0)):  # spaces around it
+        assert labels_of(build_windows([entry], small, offsets, True)) == [(5, 5)]
 
 
 @pytest.mark.parametrize("answer_from", ["words", "offsets"])
@@ -120,12 +116,6 @@ def test_spaces_of_all_kinds(small, answer_from):
     assert words == ["her\u00a0teacher"] * 2 + ["met"] + ["ada\u2003brown"] * 2
 
 
-def test_an_answer_with_spaces_around_it(small):
-    for entry in (example(" \n Ada Brown", " \n Ada", 0), example("Ada  Brown", "Ada ", 0)):
-        windows = build_windows([entry], small, WindowSettings(32, 128, 4, "offsets"), True)
-        assert labels_of(windows) == [(5, 5)]
-
-
 @pytest.mark.parametrize("answer_from", ["words", "offsets"])
 def test_contexts_without_text_have_no_windows(small, answer_from):
     settings = WindowSettings(32, 128, 4, answer_from)
@@ -139,18 +129,6 @@ def test_contexts_without_text_have_no_windows(small, answer_from):
         assert len(build_windows([], small, settings, is_training)) == 0
 
 
-def test_long_questions_are_cut(small):
-    windows = build_windows([example(question="her " * 50)], small, WindowSettings(32, 128, 4), True)
-    (description,) = describe_windows(windows, small, [0])
-    assert description["tokens"][:7] == ["[CLS]", "her", "her", "her", "her", "[SEP]", "her"]
-
-
-def test_windows_reject_lengths_without_room(small):
-    WindowSettings(21, 8, 17).check_room(small)
-    with pytest.raises(ValueError, match=r"^max_seq_length=20 must be greater than max_.*=17 \+ 3"):
-        WindowSettings(20, 8, 17).check_room(small)
-
-
 def test_two_processes_make_the_same_windows(small, monkeypatch):
     monkeypatch.setattr(squad_windows, "_CHARACTERS_FOR_PROCESSES", 0)
     monkeypatch.setattr(squad_windows, "_QUESTIONS_PER_CHUNK", 7)
@@ -158,9 +136,7 @@ def test_two_processes_make_the_same_windows(small, monkeypatch):
     settings = WindowSettings(16, 3, 4, "offsets")
     used = []
     pool = concurrent.futures.ProcessPoolExecutor
-    monkeypatch.setattr(
-        concurrent.futures, "ProcessPoolExecutor", lambda *arguments: used.append(arguments[0]) or pool(*arguments)
-    )
+    monkeypatch.setattr(concurrent.futures, "ProcessPoolExecutor", lambda *given: used.append(given[0]) or pool(*given))
     one = build_windows(examples, small, settings, True, num_processes=1)
     assert not used
     assert_windows_equal(one, build_windows(examples, small, settings, True, num_processes=2))
@@ -173,12 +149,12 @@ def test_windows_are_kept(small, tmp_path, monkeypatch, is_training, answer_from
     examples = [example(number=number) for number in range(3)]
     settings = WindowSettings(12, 3, 4, answer_from)
     folder = tmp_path / "cache"
-    built = cached_windows(examples, small, settings, is_training, str(folder))
+    built = build_windows(examples, small, settings, is_training, cache_dir=str(folder))
     (file,) = folder.iterdir()
     assert file.name.startswith("windows-") and file.suffix == ".npz"
     with monkeypatch.context() as patched:
-        patched.setattr(squad_windows, "build_windows", None)  # not called
-        kept = cached_windows(examples, small, settings, is_training, str(folder))
+        patched.setattr(squad_windows, "_arrays_of", None)  # not called
+        kept = build_windows(examples, small, settings, is_training, cache_dir=str(folder))
     assert_windows_equal(kept, built)
     assert_windows_equal(build_windows(examples, small, settings, is_training), built)
 
@@ -187,7 +163,7 @@ def test_whatever_the_windows_depend_on_makes_another_file(small, tmp_path):
     def number_of_files(examples, tokenizer=small, is_training=True, **changes):
         settings = dataclasses.replace(WindowSettings(12, 3, 4), **changes)
         assert_windows_equal(
-            cached_windows(examples, tokenizer, settings, is_training, str(tmp_path / "cache")),
+            build_windows(examples, tokenizer, settings, is_training, cache_dir=str(tmp_path / "cache")),
             build_windows(examples, tokenizer, settings, is_training),
         )
         return len(list((tmp_path / "cache").iterdir()))
@@ -244,12 +220,18 @@ def test_at_least_995_of_1000_answers_come_back(shared, english, name, tmp_path)
     assert survived >= 0.95 * len(data.examples) and right >= 0.995 * survived
 
 
-def test_cut_questions_are_counted(small, caplog):
+def test_long_questions_are_cut_and_counted_and_need_room(small, caplog):
+    windows = build_windows([example(question="her " * 50)], small, WindowSettings(32, 128, 4), True)
+    (description,) = describe_windows(windows, small, [0])
+    assert description["tokens"][:7] == ["[CLS]", "her", "her", "her", "her", "[SEP]", "her"]
     examples = [example(question=" ".join(["year"] * count)) for count in (2, 3, 4, 5)]
     for most in (5, 3):
         squad_windows.warn_of_cut_questions(examples, small, WindowSettings(30, 5, most, "offsets"))
     told = "Longer than max_query_length=3 tokens, of which the last are lost: 2 of 4 questions."
     assert [record.getMessage() for record in caplog.records] == [told]
+    WindowSettings(21, 8, 17).check_room(small)
+    with pytest.raises(ValueError, match=r"^max_seq_length=20 must be greater than max_.*=17 \+ 3"):
+        WindowSettings(20, 8, 17).check_room(small)
 
 
 def test_a_stride_that_leaves_no_overlap_is_reported(small, caplog):
