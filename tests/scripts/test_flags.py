@@ -334,7 +334,7 @@ REFUSED = {
     ],
     "create_pretraining_data": [
         ("do_lower_case=False contradicts *whole/tokenizer_config.json",
-         {**TEXT, **model(), "whole/tokenizer_config.json": '{"do_lower_case": true}'},
+         {**TEXT, **model(), **CASING},
          CREATE | {"vocab_file": "whole/vocab.txt", "do_lower_case": False}),
     ],
 }  # fmt: skip
