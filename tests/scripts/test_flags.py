@@ -171,6 +171,7 @@ PRETRAIN = {"input_file": "a.tfrecord", "do_train": True, "max_seq_length": 1, "
 BEGIN = PRETRAIN | {"init_checkpoint": None, "bert_config_file": "whole/bert_config.json"}
 TEXT = {"text.txt": "a\n"}
 CREATE = {"input_file": "text.txt", "output_file": "out/a.tfrecord", "vocab_file": "model/vocab.txt"}
+CASING = {"whole/tokenizer_config.json": '{"do_lower_case": true}'}
 CONVERT = {"from": "whole", "to": "out", "format": "tf1"}
 OTHER_VOCABULARY = "\n".join(["a", *TOKENS[1:5], "[PAD]"])
 LEARN = {"input_file": "text.txt", "output_file": "v.txt"}
@@ -210,10 +211,10 @@ BEFORE = {
     "convert_checkpoint": [
         ("--report_file: *vocab.txt would overwrite a file that is read", model(),
          CONVERT | {"report_file": "whole/vocab.txt"}),
-        ("--with_optimizer: *whole/bert_model.safetensors has no optimizer state (no global_step)", model(),
+        ("--with_optimizer: *whole/bert_model.safetensors has no optimizer state (no global_step)", model() | CASING,
          CONVERT | {"with_optimizer": True}),
         ("format=huggingface: *whole/bert_model.safetensors has a classifier of one layer",
-         model(3, family="electra"), CONVERT | {"format": "huggingface"}),
+         model(3, family="electra") | CASING, CONVERT | {"format": "huggingface"}),
         ("--from: *whole/bert_model.safetensors is a BERT, which has no generator", model(),
          CONVERT | {"part": "generator"}),
         ("--bert_config_file: *c.json does not fit the weights of *whole",
@@ -333,7 +334,7 @@ REFUSED = {
     ],
     "create_pretraining_data": [
         ("do_lower_case=False contradicts *whole/tokenizer_config.json",
-         {**TEXT, **model(), "whole/tokenizer_config.json": '{"do_lower_case": true}'},
+         {**TEXT, **model(), **CASING},
          CREATE | {"vocab_file": "whole/vocab.txt", "do_lower_case": False}),
     ],
 }  # fmt: skip

@@ -3,6 +3,7 @@
 import functools
 import http.server
 import json
+import re
 import tarfile
 
 import numpy as np
@@ -355,10 +356,13 @@ def of_module(tmp_path_factory):
         both = {**flags, name: module, "init_checkpoint": module}
         refused = {
             "weights, too": (both, "--init_checkpoint: here the weights are those of --bert"),
-            "no module": ({**flags, name: f"{address}/train.tsv"}, "not a complete zip or tar file"),
             "no such directory": ({**flags, name: folder / "none"}, "--bert_hub_module_handle="),
         }
-        return folder, run_and_refuse("run_classifier_with_tfhub", folder / "out", done, refused)
+        logs = run_and_refuse("run_classifier_with_tfhub", folder / "out", done, refused)
+        none = {**flags, name: f"{address}/train.tsv", "output_dir": folder / "none"}
+        outcomes, _ = run_cases("run_classifier_with_tfhub", {"no module": none})
+    assert re.match("OSError: .*not a complete zip or tar file", outcomes["no module"]), outcomes
+    return folder, logs
 
 
 def test_a_module_is_fine_tuned_from_its_address(of_module):
