@@ -96,7 +96,7 @@ MUTANTS = {
         ('activation="tanh"', "activation=self.config.activation")],
     ("models/encoder.py", "models/test_partial_loads.py"): [
         ("self.freeze_layers(0)  #", "pass  #"),
-        ("if self.lora.train_pooler and self.pooler:", "if False:")],
+        ("is_factor or id(variable) in trained", "is_factor")],
     ("training/loop.py", "training/test_loop.py"): [
         ("_NOT_FINITE % (step - 1", "_NOT_FINITE % (step"),
         ("min(count, max(1, int(_SECONDS_PER_CALL / self._seconds)))", "count"),

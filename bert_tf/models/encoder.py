@@ -131,10 +131,11 @@ class BertEncoder(layers.NamedInputs, layers.ConfigFromArguments, keras.Model):
             # For those who find it in a checkpoint.
             alpha = keras.initializers.Constant(self.lora.alpha)
             self.add_weight(name=ADAPTER_ALPHA, shape=(), initializer=alpha, trainable=False, dtype="float32")
+            pooler = self.pooler.weights if self.lora.train_pooler and self.pooler else ()
+            trained = {id(variable) for variable in pooler}
             for variable in self.weights:
-                variable.trainable = variable.name in (ADAPTER_A, ADAPTER_B)
-            if self.lora.train_pooler and self.pooler:
-                self.pooler.trainable = True
+                is_factor = variable.path.rsplit("/", 1)[-1] in (ADAPTER_A, ADAPTER_B)
+                variable.trainable = is_factor or id(variable) in trained
 
     @in_scope
     def call(self, inputs, training=False, return_all_layers=False, return_attention=False, read_positions=None):
