@@ -42,7 +42,8 @@ def refusals(script: str, commands: Sequence[Sequence[str]], is_warm: bool = Fal
     run = warm.run if is_warm else subprocess.run
     command = [sys.executable, "-c", _PROGRAM, script, str(ROOT)]
     result = run(command, input=json.dumps(commands), capture_output=True, text=True, check=True)
-    said, start = [case.splitlines() for case in result.stderr.split("CASE\n")[1:]], f"{script}.py: error: "
+    cases = re.sub(r"^I\d{4} .*\n", "", result.stderr, flags=re.MULTILINE).split("CASE\n")[1:]  # without what it logs
+    said, start = [case.splitlines() for case in cases], f"{script}.py: error: "
     assert len(said) == len(commands) and all(lines[-1].startswith(start) for lines in said), said
     assert is_warm or ([*map(len, said)], result.stdout) == ([1] * len(said), "False\n" * len(said)), said
     return [lines[-1].removeprefix(start) for lines in said]

@@ -235,8 +235,7 @@ def test_a_new_model_in_a_store_is_saved_again_as_it_was(tmp_path, monkeypatch):
 
 def test_the_next_export_removes_what_killed_ones_left(tmp_path):
     add_file_system(tmp_path)
-    names = ("3/saved_model.pb", "3/.saved_model.pb.0123456789ab.tmp", ".0123456789ab.tmp/saved_model.pb")
-    for path in (tmp_path / "bucket" / name for name in names):
+    for path in (tmp_path / "bucket" / "3" / name for name in ("saved_model.pb", ".saved_model.pb.0123456789ab.tmp")):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
     with export.version_folder(BUCKET):
