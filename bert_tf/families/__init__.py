@@ -9,7 +9,14 @@ from bert_tf.families.family import Family
 from bert_tf.system.hub import check_model_type
 from bert_tf.text.tokenizer import Tokenizer
 
-FAMILIES = (bert.FAMILY, distilbert.FAMILY, roberta.FAMILY, electra.FAMILY, albert.FAMILY, xlm_roberta.FAMILY)
+FAMILIES = (
+    bert.FAMILY,
+    distilbert.FAMILY,
+    roberta.FAMILY,
+    electra.FAMILY,
+    albert.FAMILY,
+    xlm_roberta.FAMILY,
+)
 BERT = bert.FAMILY  # of models that don't say what they are
 Tokenizer.by_name.update((family.tokenizer_name, family.tokenizer_class) for family in FAMILIES)
 
