@@ -99,11 +99,12 @@ def main(_):
             if key in rounds[0]
         }
         print(f"{name:28}", *(f"{column}: {value:<9}" for column, value in medians[name].items()))
-    title = f"{os.path.basename(os.path.normpath(FLAGS.model))}, {len(rows)} texts"
+    model = os.path.basename(os.path.normpath(FLAGS.model))
     ours = figures["Predictor, float32"]
     for name, rounds in figures.items():
         ratios = [other["p50"] / our["p50"] for our, other in zip(ours, rounds, strict=True)]
-        add("answers", f"{title}: {name}", medians[name], ["transformers", "torch", "onnxruntime"], ratios)
+        peers = ["transformers", "torch", "onnxruntime"]
+        add("answers", f"{model}: {name}", medians[name], peers, [] if rounds is ours else ratios)
         print(f"one text: Predictor, float32, is {statistics.median(ratios):.2f} times as fast as {name}")
 
 

@@ -25,8 +25,10 @@ from bert_tf.tasks.ner import metrics as ner_metrics
 from bert_tf.tasks.squad import metrics as squad_metrics
 
 FLAGS = flags.FLAGS
-for name, task in (("sst2", "SST-2"), ("mrpc", "MRPC"), ("wnut", "WNUT-17"), ("squad", "SQuAD 1.1")):
-    flags.DEFINE_string(name, None, f"Model directory of {task}.")
+flags.DEFINE_string("sst2", None, "Model directory of SST-2.")
+flags.DEFINE_string("mrpc", None, "Model directory of MRPC.")
+flags.DEFINE_string("wnut", None, "Model directory of WNUT-17.")
+flags.DEFINE_string("squad", None, "Model directory of SQuAD 1.1.")
 flags.DEFINE_string("glue_dir", None, "Folder with SST-2/dev.tsv and MRPC/dev.tsv.")
 flags.DEFINE_string("ner_file", None, "CoNLL file of WNUT-17's development set.")
 flags.DEFINE_string("squad_file", None, "SQuAD's development set.")
@@ -37,7 +39,7 @@ DTYPES = ("float32", "int8")
 def glue(name: str) -> tuple[type, list, Callable]:
     """The class that answers, its items, and the function from answers to the score in percent."""
     task = find_task(name)
-    examples = read_examples(task, task.dev, os.path.join(FLAGS.glue_dir, name))
+    examples = read_examples(task, next(iter(task.dev.values())), os.path.join(FLAGS.glue_dir, name))
     items = [(one.text_a, one.text_b) if one.text_b else one.text_a for one in examples]
 
     def accuracy(answers: list[dict]) -> float:

@@ -18,7 +18,6 @@ import tempfile
 import time
 
 from absl import app, flags
-from measured import add
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("model", None, "Hugging Face directory of a classifier.")
@@ -94,10 +93,6 @@ def measure(sides: dict[str, tuple[str, str]], environment: dict[str, str]) -> N
     for side, stages in runs.items():
         medians = [statistics.median(stage) for stage in zip(*stages, strict=True)]
         print(f"{side:<18}" + "".join(f"{seconds:8.2f}" for seconds in medians))
-        pairs = zip(runs["transformers"], stages, strict=True)
-        ratios = [] if side == "transformers" else [theirs[-1] / ours[-1] for theirs, ours in pairs]
-        figures = dict(zip(("import", "model open", "first answer"), medians, strict=True))
-        add("the first answer", side, figures, ["transformers", "torch"], ratios)
 
 
 if __name__ == "__main__":

@@ -272,17 +272,17 @@ def test_private_foundations_have_a_module_each():
 
 # What there is at most, so that weight does not come back: lower a number when the house gets lighter.
 AT_MOST = {
-    "lines of bert_tf/ and the scripts": 38_238,
-    "of these code": 26_204,
-    "lines of tests/": 32_249,
-    "words of docs/*.md": 22_439,
+    "lines of bert_tf/ and the scripts": 37_667,
+    "of these code": 25_727,
+    "lines of tests/": 31_104,
+    "words of docs/*.md": 22_419,
     "paragraphs of more than 90 words in the pages": 0,
     "fmt: skip outside tables of data, in bert_tf/ and the scripts": 27,
-    "fmt: skip outside tables of data, elsewhere": 145,
+    "fmt: skip outside tables of data, elsewhere": 131,
     "flags of run_classifier": 80,
     "modules that a fine-tuning run loads, within functions too": 87,
-    "modules that Predictor loads, within functions too": 74,
-    "lines of a file": 464,
+    "modules that Predictor loads, within functions too": 71,
+    "lines of a file": 456,
     "lines of a function": 60,
 }
 
