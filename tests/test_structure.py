@@ -105,7 +105,7 @@ def test_there_is_no_circle():
         for module, path in MODULES.items()
         if module not in DOORS
     }
-    graphlib.TopologicalSorter(graph).prepare()  # its error names the circle
+    assert graph.keys() <= {*graphlib.TopologicalSorter(graph).static_order()}  # whose error names a circle
 
 
 def test_private_names_stay_in_their_module():
@@ -272,7 +272,7 @@ def test_private_foundations_have_a_module_each():
 
 # What there is at most, so that weight does not come back: lower a number when the house gets lighter.
 AT_MOST = {
-    "lines of bert_tf/ and the scripts": 37_667,
+    "lines of bert_tf/ and the scripts": 37_665,
     "of these code": 25_727,
     "lines of tests/": 31_104,
     "words of docs/*.md": 22_419,

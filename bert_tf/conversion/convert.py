@@ -34,15 +34,10 @@ class ConversionSettings:
     """
 
     from_: str = setting(
-        REQUIRED,
-        "The weights: a directory, a checkpoint prefix or a weight file.",
-        heading="Conversion",
-        is_model=True,
+        REQUIRED, "The weights: a directory, a checkpoint prefix or a weight file.", heading="Conversion", is_model=True
     )
     to: str = setting(
-        REQUIRED,
-        "Directory to write; for tf1 also a prefix such as out/bert_model.ckpt.",
-        check=check_output_dir,
+        REQUIRED, "Directory to write; for tf1 also a prefix such as out/bert_model.ckpt.", check=check_output_dir
     )
     format: str = setting(
         REQUIRED,
@@ -71,9 +66,7 @@ class ConversionSettings:
         choices=("gelu", "gelu_erf", "relu", "tanh", "linear"),
     )
     vocab_file: str | None = setting(
-        None,
-        "Vocabulary to write with the weights, if there is none beside them.",
-        model_file=vocabulary_in,
+        None, "Vocabulary to write with the weights, if there is none beside them.", model_file=vocabulary_in
     )
     do_lower_case: bool | None = setting(
         None, "Whether the model is uncased; needed only if the directory does not say. If unset, as that says."
@@ -158,8 +151,7 @@ class Conversion:
         made = {"vocabulary": self.vocabulary, "card_text": text, "check": check}
         written = save.write_model(settings.to, weights, files, **settings.writing, **made)
         notes = [*self.notes, *compared]
-        usual = type(files.config).hidden_act  # what the family's original has
-        knows = format != "tf1" or usual == "gelu_erf"
+        knows = format != "tf1" or type(files.config).hidden_act == "gelu_erf"  # which the family's original has
         if files.config.activation == "gelu_erf" and not knows:
             what = f"hidden_act is \"gelu_erf\", the exact gelu, which the {format} format's own programs don't know."
             advice = "With --hidden_act=gelu they run it with the tanh form; outputs then differ by about 1e-3."
@@ -189,7 +181,7 @@ def prepare(settings: ConversionSettings) -> Conversion:
         save.check_vocabulary(dataclasses.replace(files, vocab_file=vocab_file or files.vocab_file))
     files, notes = _describe(files, vocab_file, settings.do_lower_case, settings.strip_accents)
     notes += _notes_on_source(files, settings.with_optimizer)
-    changes, vocabulary = {"hidden_act": settings.hidden_act} if settings.hidden_act else {}, None
+    changes, vocabulary, sentences = {"hidden_act": settings.hidden_act} if settings.hidden_act else {}, None, []
     if settings.add_tokens:
         tokenizer, tokens = files.make_tokenizer(is_checked=True), tokenizer_files.vocabulary_lines(files.vocab_file)
         tokens += [tokenizer.inv_vocab.get(index, "") for index in range(len(tokens), tokenizer.vocab_size)]
@@ -197,11 +189,9 @@ def prepare(settings: ConversionSettings) -> Conversion:
         weights, vocabulary, lines = add_words(weights, tokens, words, tokenizer.tokenize)
         changes["vocab_size"] = weights.shapes[word_table(files.family.model_type)][0]
         notes += lines
+        sentences.append(f"Tokens were added ({posixpath.basename(settings.add_tokens)}); train them.")
     files.config = as_config({**files.config.to_dict(), **changes})
     save.check_writable(settings.to, weights, files, **settings.writing)
-    sentences = []
-    if settings.add_tokens:
-        sentences.append(f"Tokens were added ({posixpath.basename(settings.add_tokens)}); train them.")
     if changes:
         values = ", ".join(f"{name} = {value}" for name, value in changes.items())
         sentences.append(f"The configuration was changed: {values}.")

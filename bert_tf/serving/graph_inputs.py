@@ -51,7 +51,7 @@ class TextEncoder:
         second_lengths = tf.cast(second.row_lengths(), tf.int32)
         has_second = tf.cast(second_lengths > 0, tf.int32)
         room -= len(between_ids) * has_second
-        # As in `tokenizer.lengths_that_fit`, the longer of the two (B on a tie) loses its last token until both fit.
+        # As in `lengths_that_fit`, the longer of the two (B on a tie) loses its last token until both fit.
         first_kept = tf.minimum(first_lengths, tf.maximum(room - second_lengths, (room + 1) // 2))
         second_kept = tf.minimum(second_lengths, room - first_kept)
         between = head(_special(first, between_ids), len(between_ids) * has_second)

@@ -25,7 +25,7 @@ from bert_tf.system.text_files import exists, list_folder, naming_file, read_byt
 from bert_tf.text import tokenizer_files
 from bert_tf.text.characters import TOKENIZER, TOKENIZER_CONFIG, as_text, is_mark, read_added_tokens
 from bert_tf.text.library_tokenizer import LibraryTokenizer, read_tokenizer_json
-from bert_tf.text.tokenizer import Tokenizer, special_tokens_of
+from bert_tf.text.tokenizer import PieceTokenizer, Tokenizer, special_tokens_of
 from bert_tf.text.tokenizer_files import MODEL, RELEASED_MODEL, VOCAB, WORD_START, Casing, components_of, read_tokens
 
 # Without it, the tokenizer of transformers 5 gives an ALBERT no token types, as if pairs were one text.
@@ -56,7 +56,7 @@ class _AlbertRows(Tokenizer):
         return not is_start_piece(token) and token not in ("[CLS]", "[SEP]", "[MASK]")
 
 
-class SentencePieceTokenizer(_AlbertRows):
+class SentencePieceTokenizer(_AlbertRows, PieceTokenizer):
     """ALBERT's tokenizer, by the rules of the original.
 
         tokenizer = SentencePieceTokenizer("30k-clean.model")

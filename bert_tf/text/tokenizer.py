@@ -42,10 +42,9 @@ def _ids_of(role: str) -> functools.cached_property:
 class Tokenizer(abc.ABC):
     """Turns texts into pieces, ids and rows.
 
-    A subclass splits text without added tokens: `_tokenize` gives its pieces, `_encode` their ids, `_words` its words,
-    `_encode_with_offsets(text, split_unknown)` ids, for each the first character and the one after the last, and the
-    characters that are kept. It joins pieces again, says which ones continue a word, and sets these attributes. The
-    ids of the tokens with a role are cls_id, ...; those of the tokens around the texts begin_ids, between_ids, end_ids.
+    A subclass cuts text into pieces (see `PieceTokenizer`), joins them again, says which ones continue a word, and sets
+    these attributes. The ids of the tokens with a role are cls_id, ...; those of the tokens around the texts begin_ids,
+    between_ids, end_ids.
     """
 
     vocab: dict[str, int]  # don't change it
@@ -81,10 +80,7 @@ class Tokenizer(abc.ABC):
     as_text = staticmethod(characters.as_text)  # what a text given as str or bytes is read as
     trails = staticmethod(characters.is_mark)  # whether a character that is dropped belongs to the piece before it
 
-    # What `from_pretrained` does with a directory: set by the package, which knows all kinds of tokenizers.
-    of_directory: Callable[..., "Tokenizer"]
-
-    # --- what a subclass defines -------------------------------------------------------------------------------------
+    of_directory: Callable[..., "Tokenizer"]  # for `from_pretrained`; set by the package, which knows all kinds
 
     @classmethod
     @abc.abstractmethod
@@ -101,18 +97,6 @@ class Tokenizer(abc.ABC):
 
     @abc.abstractmethod
     def _decode(self, ids: Sequence[int]) -> str: ...
-
-    def _tokenize(self, text: str) -> Sequence[str]:
-        raise NotImplementedError
-
-    def _encode(self, text: str) -> list[int]:
-        raise NotImplementedError
-
-    def _words(self, text: str) -> Sequence[str]:
-        raise NotImplementedError
-
-    def _encode_with_offsets(self, text: str, split_unknown: bool) -> tuple[list, list, Collection[int]]:
-        raise NotImplementedError
 
     def spell(self, token: str) -> str:
         """A piece as people read it."""
@@ -168,20 +152,28 @@ class Tokenizer(abc.ABC):
 
     # --- text to pieces ----------------------------------------------------------------------------------------------
 
-    def tokenize(self, text: str | bytes) -> list[str]:
-        return self._map_between_added_tokens(self.as_text(text), self._tokenize, "content")
+    @abc.abstractmethod
+    def tokenize(self, text: str | bytes) -> list[str]: ...
 
+    @abc.abstractmethod
     def encode(self, text: str | bytes, add_special_tokens: bool = False) -> list[int]:
         """The ids of the pieces of `text`. KeyError if the unknown token is needed but not in the vocabulary."""
-        text = self.as_text(text)
-        ids = self._map_between_added_tokens(text, self._encode, "id") if self.added_tokens else self._encode(text)
-        return [*self.begin_ids, *ids, *self.end_ids] if add_special_tokens else ids
 
-    def _map_between_added_tokens(self, text: str, between: Callable[[str], Iterable], of_token: str) -> list:
-        values = []
-        for part in self.added_tokens.parts(text):
-            values += [getattr(part.token, of_token)] if part.token else between(part.text)
-        return values
+    @abc.abstractmethod
+    def encode_with_offsets(self, text: str, split_unknown: bool = False, dropped_marks: bool = True) -> WithOffsets:
+        """`encode`, and for each id the first character of `text` that it covers and the one after the last.
+        A mark that is dropped belongs to the character before it. Two pieces may share a character, as a Hangul
+        syllable that is taken apart. The beginning of a word as a piece covers nothing: both numbers are there.
+
+        Args:
+          dropped_marks: False: a mark that is dropped belongs to nothing, as in transformers.
+          split_unknown: split a word that is unknown as a whole into known pieces and an unknown token for each other
+            character. Otherwise, in a script without spaces, one unknown character would hide a whole clause.
+        """
+
+    @abc.abstractmethod
+    def normalize(self, text: str) -> str:
+        """`text` as `decode` spells it, if all of it is known."""
 
     encode_plus, batch_encode_plus = transformers_call.encode_plus, transformers_call.batch_encode_plus
 
@@ -193,53 +185,14 @@ class Tokenizer(abc.ABC):
         left_out = self.special_ids if skip_special_tokens else ()
         return self._decode([index for index in map(int, ids) if index not in left_out])
 
-    def encode_with_offsets(self, text: str, split_unknown: bool = False, dropped_marks: bool = True) -> WithOffsets:
-        """`encode`, and for each id the first character of `text` that it covers and the one after the last.
-
-        A mark that is dropped belongs to the character before it. Two pieces may share a character, as a Hangul
-        syllable that is taken apart. The beginning of a word as a piece covers nothing: both numbers are there.
-
-        Args:
-          dropped_marks: False: a mark that is dropped belongs to nothing, as in transformers.
-          split_unknown: split a word that is unknown as a whole into known pieces and an unknown token for each other
-            character. Otherwise, in a script without spaces, one unknown character would hide a whole clause.
-        """
-        text, ids, offsets = self.as_text(text), [], []
-        for part in self.added_tokens.parts(text):
-            if part.token:
-                ids.append(part.token.id)
-                offsets.append((part.origins[0], part.end))
-                continue
-            piece_ids, spans, kept = self._encode_with_offsets(part.text, split_unknown)
-            ids += piece_ids
-            offsets += self._offsets_in_text(text, part, spans, kept if dropped_marks else None)
-        return ids, offsets
-
-    def _offsets_in_text(self, text: str, part, spans, kept: Iterable[int] | None) -> Iterator[tuple[int, int]]:
-        # Moved over what was dropped and belongs to a piece.
-        positions = [*part.origins, part.end]
-        is_ascii = kept is None or (text.isascii() and self.trails is characters.is_mark)
-        kept = () if is_ascii else {positions[position] for position in kept}
-        for first, after in spans:
-            begin = positions[first]
-            end = positions[after - 1] + 1 if after > first else begin
-            while not is_ascii and begin < end < part.end and end not in kept and self.trails(text[end]):
-                end += 1
-            yield begin, end
-
-    def normalize(self, text: str) -> str:
-        """`text` as `decode` spells it, if all of it is known."""
-        return " ".join(self._map_between_added_tokens(self.as_text(text), self._words, "content"))
-
     # --- files -------------------------------------------------------------------------------------------------------
 
     @classmethod
     def from_pretrained(
         cls, path: str, do_lower_case: bool | None = None, strip_accents: bool | None = None
     ) -> "Tokenizer":
-        """The tokenizer of a model's directory: its vocabulary, its casing, and whatever else its files say.
-
-        It is of another class if the directory says so (`tokenizer_class_of`).
+        """The tokenizer of a model's directory: its vocabulary, its casing, and whatever else its files say, which may
+        name another class (`tokenizer_class_of`).
 
         Args:
           path: a directory (or weights in it) of any format.
@@ -374,20 +327,17 @@ class Tokenizer(abc.ABC):
     def build_inputs(
         self, first: Sequence[int], second: Sequence[int] | None = None, max_length: int | None = None
     ) -> tuple[list[int], list[int]]:
-        """The row of one text or of a pair, from the ids of their pieces.
+        """The row of one text or of a pair, from the ids of their pieces: ids and segment ids, of equal length.
 
         Args:
           first, second: from `encode`; a second text without pieces counts as none.
           max_length: maximum number of tokens. A single text loses its last tokens; of a pair the longer text (the
             second if both are equally long) loses its last token until both fit (original: _truncate_seq_pair). With
             truncation_side "left" they lose their first ones.
-
-        Returns:
-          ids and segment ids, of equal length.
         """
         if max_length is not None:
             room = max_length - self.num_special_tokens(pair=bool(second))
-            first_length, second_length = lengths_that_fit(len(first), len(second or ()), room)
+            first_length, second_length = transformers_call.lengths_that_fit(len(first), len(second or ()), room)
             first, second = self.kept(first, first_length), self.kept(second, second_length) if second else None
         ids = [*self.begin_ids, *first, *(self.between_ids if second else self.end_ids)]
         segments = [0] * len(ids)
@@ -413,8 +363,7 @@ class Tokenizer(abc.ABC):
         Args:
           texts: strings: a list, an array, a column of a table. A single string is a batch of one.
           pairs: the second text of each, one per text; "" for none.
-          max_length: maximum number of tokens per row, including special tokens; longer rows are cut as by
-            `build_inputs`. None: no limit.
+          max_length: tokens of a row, special ones included; longer rows are cut as by `build_inputs`. None: no limit.
           padding: "longest" pads to the longest row of the batch; "max_length" pads every row to max_length, so that
             all batches have the same shape.
           others: truncation, return_tensors and so on of transformers. With one of these, or padding=True or False, the
@@ -449,8 +398,59 @@ def special_tokens_of(tokenizer: Tokenizer | type[Tokenizer]) -> list[str]:
     return list(dict.fromkeys(getattr(tokenizer, f"{role}_token") for role in ROLES))
 
 
-def lengths_that_fit(first: int, second: int, room: int) -> tuple[int, int]:
-    """How many tokens of each of two texts are kept if the longer (else the second) loses one until they fit."""
-    half = (room + 1) // 2
-    kept = min(first, max(room - second, half))
-    return kept, min(second, room - kept)
+class PieceTokenizer(Tokenizer):
+    """A tokenizer with rules of its own for text between added tokens."""
+
+    @abc.abstractmethod
+    def _tokenize(self, text: str) -> Sequence[str]: ...
+
+    @abc.abstractmethod
+    def _encode(self, text: str) -> list[int]: ...
+
+    @abc.abstractmethod
+    def _words(self, text: str) -> Sequence[str]: ...
+
+    @abc.abstractmethod
+    def _encode_with_offsets(self, text: str, split_unknown: bool) -> tuple[list, list, Collection[int]]:
+        """Ids, for each the first character and the one after the last, and the characters that are kept."""
+
+    def tokenize(self, text: str | bytes) -> list[str]:
+        return self._map_between_added_tokens(self.as_text(text), self._tokenize, "content")
+
+    def encode(self, text: str | bytes, add_special_tokens: bool = False) -> list[int]:
+        text = self.as_text(text)
+        ids = self._map_between_added_tokens(text, self._encode, "id") if self.added_tokens else self._encode(text)
+        return [*self.begin_ids, *ids, *self.end_ids] if add_special_tokens else ids
+
+    def _map_between_added_tokens(self, text: str, between: Callable[[str], Iterable], of_token: str) -> list:
+        values = []
+        for part in self.added_tokens.parts(text):
+            values += [getattr(part.token, of_token)] if part.token else between(part.text)
+        return values
+
+    def encode_with_offsets(self, text: str, split_unknown: bool = False, dropped_marks: bool = True) -> WithOffsets:
+        text, ids, offsets = self.as_text(text), [], []
+        for part in self.added_tokens.parts(text):
+            if part.token:
+                ids.append(part.token.id)
+                offsets.append((part.origins[0], part.end))
+                continue
+            piece_ids, spans, kept = self._encode_with_offsets(part.text, split_unknown)
+            ids += piece_ids
+            offsets += self._offsets_in_text(text, part, spans, kept if dropped_marks else None)
+        return ids, offsets
+
+    def _offsets_in_text(self, text: str, part, spans, kept: Iterable[int] | None) -> Iterator[tuple[int, int]]:
+        # Moved over what was dropped and belongs to a piece.
+        positions = [*part.origins, part.end]
+        is_ascii = kept is None or (text.isascii() and self.trails is characters.is_mark)
+        kept = () if is_ascii else {positions[position] for position in kept}
+        for first, after in spans:
+            begin = positions[first]
+            end = positions[after - 1] + 1 if after > first else begin
+            while not is_ascii and begin < end < part.end and end not in kept and self.trails(text[end]):
+                end += 1
+            yield begin, end
+
+    def normalize(self, text: str) -> str:
+        return " ".join(self._map_between_added_tokens(self.as_text(text), self._words, "content"))

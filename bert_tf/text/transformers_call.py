@@ -213,3 +213,10 @@ def _in_form(columns: dict, fill: Mapping, padding: str | None, max_length: int 
 
         arrays = {name: tf.constant(array) for name, array in arrays.items()}
     return arrays
+
+
+def lengths_that_fit(first: int, second: int, room: int) -> tuple[int, int]:
+    """How many tokens of each of two texts are kept if the longer (else the second) loses one until they fit."""
+    half = (room + 1) // 2
+    kept = min(first, max(room - second, half))
+    return kept, min(second, room - kept)

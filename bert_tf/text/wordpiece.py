@@ -15,7 +15,7 @@ from absl import logging
 
 from bert_tf.system.checks import true_or_false
 from bert_tf.text import characters, tokenizer_files
-from bert_tf.text.tokenizer import Tokenizer, special_tokens_of
+from bert_tf.text.tokenizer import PieceTokenizer, special_tokens_of
 
 # The prefix of every piece of a word but the first.
 CONTINUATION = "##"
@@ -248,7 +248,7 @@ class WordCache(dict):
         return result
 
 
-class WordPieces(Tokenizer):
+class WordPieces(PieceTokenizer):
     """The base of tokenizers whose vocabulary is a list of word pieces, in a vocab.txt, and whose rows are BERT's.
 
     vocab_file: see `load_vocab`; ValueError if it has texts and no special token.

@@ -13,7 +13,7 @@ from helpers.texts import SENTENCES, mixed_texts, odd_texts
 
 from bert_tf import BertModel, read_tokenizer
 from bert_tf.text.library_tokenizer import ByteBpeTokenizer
-from bert_tf.text.tokenizer import lengths_that_fit
+from bert_tf.text.transformers_call import lengths_that_fit
 from bert_tf.text.wordpiece import FullTokenizer
 
 TEXTS = [*SENTENCES, *mixed_texts(40), ""]

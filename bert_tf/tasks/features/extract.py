@@ -32,7 +32,8 @@ from bert_tf.system.workers import on_cpu
 from bert_tf.tasks.features.files import Entries, open_writer
 from bert_tf.tasks.features.settings import FeatureSettings, describe_model
 from bert_tf.text import watch_unknown
-from bert_tf.text.tokenizer import Tokenizer, lengths_that_fit
+from bert_tf.text.tokenizer import Tokenizer
+from bert_tf.text.transformers_call import lengths_that_fit
 from bert_tf.training import distribution
 from bert_tf.training.settings import DTYPE_POLICIES
 from bert_tf.training.step import make_predict_function
