@@ -18,7 +18,7 @@ FAMILIES = (
     xlm_roberta.FAMILY,
 )
 BERT = bert.FAMILY  # of models that don't say what they are
-Tokenizer.by_name.update((family.tokenizer_name, family.tokenizer_class) for family in FAMILIES)
+Tokenizer.by_name |= {name: one.tokenizer_class for one in FAMILIES for name in (one.tokenizer_name, one.model_type)}
 
 
 def family_named(model_type: str, source: str = "config") -> Family:

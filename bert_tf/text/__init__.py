@@ -56,7 +56,8 @@ def tokenizer_class_of(vocab_file: str, default: type[Tokenizer] = FullTokenizer
         return named
     kind = FullTokenizer
     if name.endswith(".model"):
-        kinds = (one for one in (named, default) if one and issubclass(one, SentencePieceTokenizer))
+        of_file = (one for one in Tokenizer.by_name.values() if one.vocab_name == name)
+        kinds = (one for one in (named, default, *of_file) if one and issubclass(one, SentencePieceTokenizer))
         kind = next(kinds, SentencePieceTokenizer)
     elif name.endswith(".txt") and (named is KoBertTokenizer or _has_sentence_pieces(vocab_file, facts.folder)):
         kind = KoBertTokenizer
@@ -106,13 +107,14 @@ def _has_sentence_pieces(vocab_file: str, folder: Folder) -> bool:
 
 
 def _named(facts: files.TokenizerFacts, default: type[Tokenizer]) -> type[Tokenizer] | None:
-    """The class that tokenizer_class stands for, if a file names one."""
+    """The class that tokenizer_class stands for, if a file names one, or else model_type."""
     name, path = facts.named, facts.source
     is_xlnet = name == "XLNetTokenizer" and not issubclass(default, FullTokenizer)
     classes = {**_BY_NAME, **Tokenizer.by_name}
     if name and name not in _NAMES_OF_ANY and (name not in classes or is_xlnet):
-        raise ValueError(f"{path}: tokenizer_class is {name}, which is not supported: {', '.join(classes)} are.")
-    return classes.get(name)
+        supported = ", ".join(other for other in classes if "Tokenizer" in other)
+        raise ValueError(f"{path}: tokenizer_class is {name}, which is not supported: {supported} are.")
+    return classes.get(name or facts.model.get("model_type", ""))
 
 
 def _of_word_pieces(kind: type[Tokenizer], facts: files.TokenizerFacts, default: type[Tokenizer]) -> type[Tokenizer]:
@@ -129,8 +131,7 @@ def _of_word_pieces(kind: type[Tokenizer], facts: files.TokenizerFacts, default:
 
 def shown(tokenizer: Tokenizer, ids: Iterable[int]) -> str:
     """The pieces of ids as people read them, for a log: Hangul that was decomposed is composed."""
-    pieces = map(tokenizer.spell, tokenizer.convert_ids_to_tokens(ids))
-    return unicodedata.normalize("NFC", " ".join(pieces))
+    return unicodedata.normalize("NFC", " ".join(map(tokenizer.spell, tokenizer.convert_ids_to_tokens(ids))))
 
 
 # --- a vocabulary that does not fit the texts -------------------------------------------------------------------------

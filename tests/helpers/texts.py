@@ -4,6 +4,7 @@ import collections
 import io
 import itertools
 import json
+import pathlib
 import random
 import re
 import unicodedata
@@ -76,6 +77,14 @@ def learned_pieces(lines: Iterable[str], vocab_size: int, **options) -> bytes:
     options = {**usual, **options, "vocab_size": vocab_size}
     sentencepiece.SentencePieceTrainer.train(sentence_iterator=iter(lines), model_writer=content, **options)
     return content.getvalue()
+
+
+def write_xlm_roberta_pieces(folder: pathlib.Path, lines: Iterable[str], vocab_size: int, **options) -> str:
+    """Writes a sentencepiece.bpe.model with the released one's first pieces and rules for characters."""
+    first = {"unk_id": 0, "bos_id": 1, "eos_id": 2, "pad_id": -1, "num_threads": 1}
+    file, options = folder / "sentencepiece.bpe.model", {"normalization_rule_name": "nmt_nfkc", **first, **options}
+    file.write_bytes(learned_pieces(lines, vocab_size, **options))
+    return str(file)
 
 
 _FRAGMENTS = [

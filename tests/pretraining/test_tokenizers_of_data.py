@@ -23,6 +23,7 @@ TEXT = "The house of the rising sun.\nIt's  Café 2019, they said.\n\u0301\n \nA
 VOCABULARIES = {"bert": (GOLDEN / "vocab.txt", False), "electra": (GOLDEN / "vocab.txt", False)}
 VOCABULARIES |= {"roberta": (TOKENIZERS / "roberta" / "vocab.json", False)}
 VOCABULARIES |= {"albert": (TOKENIZERS / "albert" / "tiny.model", True)}
+VOCABULARIES |= {"xlm-roberta": (TOKENIZERS / "xlm-roberta" / "sentencepiece.bpe.model", False)}
 
 
 @pytest.fixture
@@ -62,7 +63,7 @@ def test_records_of_a_vocabulary_with_blank_and_repeated_tokens(folder):
     assert record["input_ids"] == [2, 1, 13, 15, 7, 1, 1, 15, 3]
 
 
-@pytest.mark.parametrize("family", ["roberta", "albert"])
+@pytest.mark.parametrize("family", ["roberta", "albert", "xlm-roberta"])
 def test_a_run_finds_the_vocabulary_with_all_its_files(family, folder):
     source = VOCABULARIES[family][0]
     shutil.copytree(source.parent, folder / "vocabulary", ignore=shutil.ignore_patterns("token*"))

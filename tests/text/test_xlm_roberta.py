@@ -2,6 +2,7 @@
 folder."""
 
 import json
+import pathlib
 import random
 import re
 import shutil
@@ -11,14 +12,15 @@ import numpy as np
 import pytest
 import sentencepiece
 from helpers.descendants import save_model, save_xlm_roberta_tokenizer
-from helpers.paths import GOLDEN, ROOT
+from helpers.paths import GOLDEN, ROOT, directory_of
 from helpers.slow import slow
-from helpers.texts import SENTENCES, learned_pieces, mixed_texts, odd_texts
+from helpers.texts import SENTENCES, mixed_texts, odd_texts, write_xlm_roberta_pieces
 
 from bert_tf import BertForMaskedLM, BertForSimilarity, BertModel, Embedder, FullTokenizer, read_tokenizer
 from bert_tf.conversion import convert
 from bert_tf.families.xlm_roberta import FairseqSentencePiece, XLMRobertaTokenizer
 from bert_tf.system import hub
+from bert_tf.text import tokenizer_class_of
 
 TINY = GOLDEN / "tokenization" / "xlm-roberta" / "sentencepiece.bpe.model"
 NAMES = ("<s>", "</s>", "<unk>", "<mask>", "<pad>")
@@ -26,11 +28,8 @@ NAMES = ("<s>", "</s>", "<unk>", "<mask>", "<pad>")
 
 @pytest.fixture(scope="module")
 def model_file(tmp_path_factory):
-    """A model with the released one's rules for characters (nmt_nfkc)."""
-    file = tmp_path_factory.mktemp("xlm-roberta") / "sentencepiece.bpe.model"
-    options = {"normalization_rule_name": "nmt_nfkc", "unk_id": 0, "bos_id": 1, "eos_id": 2, "num_threads": 1}
-    file.write_bytes(learned_pieces([*SENTENCES * 20, *mixed_texts(500)], 700, **options, pad_id=-1))
-    return file
+    folder = tmp_path_factory.mktemp("xlm-roberta")
+    return pathlib.Path(write_xlm_roberta_pieces(folder, [*SENTENCES * 20, *mixed_texts(500)], 700))
 
 
 @pytest.fixture(scope="module")
@@ -131,7 +130,12 @@ def test_a_folder_keeps_its_tokenizer(tmp_path, theirs, model_file):
     assert config["tokenizer_class"] == "XLMRobertaTokenizer" and "do_lower_case" not in config
     (tmp_path / "again" / "tokenizer.json").unlink()
     kind = type(FullTokenizer.from_pretrained(str(tmp_path / "again")))  # by its name
-    assert kind is FairseqSentencePiece
+    assert kind is tokenizer_class_of(str(model_file)) is FairseqSentencePiece
+    # As the released folder, where nothing but the model's family says it.
+    directory_of(
+        directory, config__json={"model_type": "xlm-roberta"}, tokenizer_config__json={"model_max_length": 512}
+    )
+    assert tokenizer_class_of(str(directory / "tokenizer.json")) is XLMRobertaTokenizer
     with pytest.raises(ValueError, match=r"tiny\.model: its first pieces are not <unk>, <s>, </s>, as XLM-R's are\.$"):
         FairseqSentencePiece(str(GOLDEN / "tokenization" / "albert" / "tiny.model"))
 

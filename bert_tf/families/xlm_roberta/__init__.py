@@ -55,8 +55,7 @@ class FairseqSentencePiece(_Rows, SentencePieceTokenizer):
 
     def __init__(self, model_file: str):
         super().__init__(model_file, do_lower_case=False)
-        masks = [token for token in self.described_tokens if token.content == self.mask_token]
-        self.mask_takes_spaces = masks[0].lstrip if masks else True
+        self.mask_takes_spaces = all(one.lstrip for one in self.described_tokens if one.content == self.mask_token)
 
     @classmethod
     def from_file(cls, vocab_file: str, casing: Casing) -> "FairseqSentencePiece":
