@@ -2,12 +2,14 @@
 
     python benchmarks/finetune.py --data_dir=glue/MRPC --model=minilm-l6-h384
     python benchmarks/finetune.py --task=SST-2 --data_dir=glue/SST-2 --model=minilm-l6-h384 --rows=8000
+    python benchmarks/finetune.py --task=KLUE-NLI --data_dir=klue --random=4x768 --rows=2000 --dtype=float32
 
-Each side is a separate process and does what its users do: start, read, tokenize, train (MRPC 3 epochs, SST-2 one)
+Each side is a separate process and does what its users do: start, read, tokenize, train (MRPC 3 epochs, others one)
 with batches of 32 padded to their own longest, evaluate on the dev set. transformers' batches are of similar
 length, as its Trainer makes them with train_sampling_strategy="group_by_length" (in version 4,
 group_by_length=True); with --nogroup_by_length they are shuffled. `--model` is a Hugging Face directory. Run nothing
-else at the same time: two such programs on two cores slow each other down several times.
+else at the same time: two such programs on two cores slow each other down several times. Of KLUE-NLI the dev set is
+read, whose other rows are then evaluated.
 
 The last line has the least time for the matrix products of all examples without any padding, at this machine's rate.
 """
@@ -21,12 +23,13 @@ import sys
 import tempfile
 import time
 
+import random_xlm_roberta
 from absl import app, flags
 from measured import add
 
 FLAGS = flags.FLAGS
-flags.DEFINE_enum("task", "MRPC", ["MRPC", "SST-2"], "Task of GLUE.")
-flags.DEFINE_string("data_dir", None, "Directory with the task's files in GLUE's layout.")
+flags.DEFINE_enum("task", "MRPC", ["MRPC", "SST-2", "KLUE-NLI"], "Task of GLUE or KLUE.")
+flags.DEFINE_string("data_dir", None, "Directory with the task's files in GLUE's layout, or klue-nli-v1.1_dev.json.")
 flags.DEFINE_string("model", None, "Hugging Face directory of the weights to start from.")
 flags.DEFINE_integer("seed", 1, "Seed of both sides.")
 flags.DEFINE_float("epochs", None, "Passes over the training set, e.g. 0.1; if unset, 3 of MRPC, 1 of SST-2.")
@@ -39,7 +42,8 @@ flags.DEFINE_bool("transformers_side", False, "For internal use: be the transfor
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 BATCH_SIZE, MAX_LENGTH, WARMUP, WEIGHT_DECAY = 32, 128, 0.1, 0.01
-EPOCHS = {"MRPC": 3.0, "SST-2": 1.0}
+EPOCHS = {"MRPC": 3.0, "SST-2": 1.0, "KLUE-NLI": 1.0}
+LABELS = ("contradiction", "entailment", "neutral")  # of KLUE-NLI
 
 
 def epochs() -> float:
@@ -47,8 +51,14 @@ def epochs() -> float:
 
 
 def read_columns(name: str) -> tuple[list[list[str]], list[int]]:
-    """Columns of texts, one or two, and the labels."""
-    with open(os.path.join(FLAGS.data_dir, name), encoding="utf-8-sig") as file:
+    """Columns of texts, one or two, and the labels, of "train" or "dev"."""
+    path = os.path.join(FLAGS.data_dir, name)
+    if FLAGS.task == "KLUE-NLI":
+        with open(f"{path}.json", encoding="utf-8") as file:
+            rows = json.load(file)
+        columns = [[row[column] for row in rows] for column in ("premise", "hypothesis")]
+        return columns, [LABELS.index(row["gold_label"]) for row in rows]
+    with open(f"{path}.tsv", encoding="utf-8-sig") as file:
         rows = [line.rstrip("\r\n").split("\t") for line in file][1:]
     texts, label = ((3, 4), 0) if FLAGS.task == "MRPC" else ((0,), 1)
     return [[row[column] for row in rows] for column in texts], [int(row[label]) for row in rows]
@@ -66,17 +76,16 @@ def fine_tune_with_transformers() -> None:
     torch.manual_seed(FLAGS.seed)
     shuffler = random.Random(FLAGS.seed)
     tokenizer = transformers.AutoTokenizer.from_pretrained(FLAGS.model)
-    model = transformers.BertForSequenceClassification.from_pretrained(FLAGS.model, num_labels=2)
+    num_labels = len(LABELS) if FLAGS.task == "KLUE-NLI" else 2
+    model = transformers.AutoModelForSequenceClassification.from_pretrained(FLAGS.model, num_labels=num_labels)
 
     def encode(name):
         columns, labels = read_columns(name)
-        encoded = tokenizer(*columns, truncation=True, max_length=MAX_LENGTH)
-        return [
-            {"input_ids": ids, "token_type_ids": types, "label": label}
-            for ids, types, label in zip(encoded["input_ids"], encoded["token_type_ids"], labels, strict=True)
-        ]
+        encoded = tokenizer(*columns, truncation=True, max_length=MAX_LENGTH, return_attention_mask=False)
+        rows = zip(*encoded.values(), labels, strict=True)
+        return [dict(zip((*encoded, "label"), row, strict=True)) for row in rows]
 
-    train, dev = encode("train.tsv"), encode("dev.tsv")
+    train, dev = encode("train"), encode("dev")
     if FLAGS.group_by_length:  # for the score their order does not matter
         dev.sort(key=lambda row: len(row["input_ids"]))
     lengths = [len(row["input_ids"]) for row in train]
@@ -114,11 +123,16 @@ def fine_tune_with_transformers() -> None:
 
 
 def run_ours(output_dir: str) -> dict:
+    data = [f"--task_name={FLAGS.task}", f"--data_dir={FLAGS.data_dir}"]
+    if FLAGS.task == "KLUE-NLI":
+        files = [f"--{name}_file={FLAGS.data_dir}/{name}.json" for name in ("train", "dev")]
+        data = ["--task_name=custom", *files, "--text_a=premise", "--text_b=hypothesis", "--label=gold_label"]
     command = [
-        sys.executable, os.path.join(ROOT, "run_classifier.py"), f"--task_name={FLAGS.task}", "--do_train", "--do_eval",
-        f"--data_dir={FLAGS.data_dir}", f"--init_checkpoint={FLAGS.model}", f"--output_dir={output_dir}",
+        sys.executable, os.path.join(ROOT, "run_classifier.py"), *data, "--do_train", "--do_eval",
+        f"--init_checkpoint={FLAGS.model}", f"--output_dir={output_dir}",
         f"--max_seq_length={MAX_LENGTH}", f"--train_batch_size={BATCH_SIZE}", f"--eval_batch_size={BATCH_SIZE}",
         f"--learning_rate={FLAGS.learning_rate}", f"--num_train_epochs={epochs()}", f"--dtype={FLAGS.dtype}",
+        f"--warmup_proportion={WARMUP}", f"--weight_decay_rate={WEIGHT_DECAY}", "--clip_norm=1",
         f"--seed={FLAGS.seed}", "--eval_every_steps=1000000",
     ]  # fmt: skip
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -134,6 +148,7 @@ def run_transformers() -> dict:
         "--transformers_side",
         *sys.argv[1:],
         f"--data_dir={FLAGS.data_dir}",
+        f"--model={FLAGS.model}",
     ]
     result = subprocess.run(command, check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     return json.loads(result.stdout.splitlines()[-1])
@@ -145,20 +160,27 @@ def limit_of_task():
     from machine import Limit, encoder_flops
 
     from bert_tf.store.open import open_model
-    from bert_tf.tasks.classification import data
-    from bert_tf.tasks.rows import encode_examples
+    from bert_tf.tasks.rows import InputExample, Task, encode_examples
 
-    task, opened = data.find_task(FLAGS.task), open_model(FLAGS.model, with_weights=False)
+    opened = open_model(FLAGS.model, with_weights=False)
     config, tokenizer = opened.config, opened.make_tokenizer()
     flops = 0.0
-    for split, passes in ((task.train, 3 * epochs()), (task.dev["dev"], 1)):  # backward counts twice forward
-        lengths = encode_examples(data.read_examples(task, split, FLAGS.data_dir), task, tokenizer, MAX_LENGTH).lengths
+    for name, passes in (("train", 3 * epochs()), ("dev", 1)):  # backward counts twice forward
+        examples = [InputExample("", *texts) for texts in zip(*read_columns(name)[0], strict=True)]
+        lengths = encode_examples(examples, Task("", (), None), tokenizer, MAX_LENGTH).lengths
         flops += passes * encoder_flops(config, lengths, read=1)
     return Limit(config, flops, rows=BATCH_SIZE * round(float(lengths.mean())), dtype=FLAGS.dtype)
 
 
 def cut_data(folder: str) -> str:
-    """A folder with the first rows of the training set and all of the dev set."""
+    """A folder with the first rows of the training set and all of the dev set; of KLUE-NLI both are in one file."""
+    if FLAGS.task == "KLUE-NLI":
+        with open(os.path.join(FLAGS.data_dir, "klue-nli-v1.1_dev.json"), encoding="utf-8") as source:
+            rows = json.load(source)
+        for name, part in (("train", rows[: FLAGS.rows]), ("dev", rows[FLAGS.rows :][:1000])):
+            with open(os.path.join(folder, f"{name}.json"), "w", encoding="utf-8") as target:
+                json.dump(part, target, ensure_ascii=False)
+        return folder
     for name, rows in (("train.tsv", FLAGS.rows + 1), ("dev.tsv", None)):
         with (
             open(os.path.join(FLAGS.data_dir, name), encoding="utf-8") as source,
@@ -173,8 +195,13 @@ def main(_):
         fine_tune_with_transformers()
         return
     with tempfile.TemporaryDirectory() as folder:
+        if FLAGS.task == "KLUE-NLI":
+            FLAGS.rows = FLAGS.rows or 2000
         if FLAGS.rows:
             FLAGS.data_dir = cut_data(folder)
+        if FLAGS.random:
+            texts = [text for column in read_columns("train")[0] for text in column]
+            FLAGS.model = random_xlm_roberta.write_model(f"{folder}/model", texts, "BertModel")
         compare()
 
 
@@ -199,10 +226,11 @@ def compare():
         ratios.append(seconds["transformers"] / seconds["bert_tf"])
     figures = {name: statistics.median(values) for name, values in sides.items()}
     title = f"{FLAGS.task}, {epochs():g} epoch{'s' * (epochs() != 1)}"
+    title += f", random XLM-RoBERTa, {FLAGS.random}" if FLAGS.random else ""
     peers = ["transformers", "torch"]
     add("fine-tuning", title, {**figures, "matrix products alone, s": limit.seconds()}, peers, ratios)
 
 
 if __name__ == "__main__":
-    flags.mark_flags_as_required(["data_dir", "model"])
+    flags.mark_flags_as_required(["data_dir"])
     app.run(main)
