@@ -8,8 +8,10 @@ import random
 import numpy as np
 import pytest
 from helpers.slow import slow
+from helpers.texts import write_xlm_roberta_pieces
 
 from bert_tf.data.token_rows import document_spans
+from bert_tf.families.xlm_roberta import FairseqSentencePiece
 from bert_tf.tasks.squad import windows as squad_windows
 from bert_tf.tasks.squad.answers import AnswerTexts
 from bert_tf.tasks.squad.data import Paragraph, SquadExample, read_articles, read_squad_examples
@@ -181,33 +183,44 @@ def test_whatever_the_windows_depend_on_makes_another_file(small, tmp_path):
     assert number_of_files([example()], FullTokenizer(str(vocab), do_lower_case=False)) == 13
 
 
+def sentence_pieces(folder, contexts):
+    return FairseqSentencePiece(write_xlm_roberta_pieces(folder, contexts, 6000, character_coverage=1.0))
+
+
 def share_that_comes_back(examples, tokenizer, settings):
-    """(answers complete in a window, how many of them their labels give back)"""
+    """(answers complete in a window, how many of them their labels give back, and how many within other letters)"""
     windows = build_windows(examples, tokenizer, settings, True, num_processes=1)
     texts = AnswerTexts(examples, windows, tokenizer, settings.answer_from)
     found = {}
     for row, (first, last) in enumerate(labels_of(windows)):
         if first:
             found.setdefault(int(windows.example_index[row]), texts.of(row, first, last)[0])
-    right = sum(text.split() == examples[number].orig_answer_text.split() for number, text in found.items())
-    return len(found), right
+    pairs = [(text, examples[number].orig_answer_text) for number, text in found.items()]
+    right = sum(text.split() == answer.split() for text, answer in pairs)
+    return len(found), right, sum(answer.strip() in text for text, answer in pairs)
 
 
+@pytest.mark.parametrize("kind", ["word pieces", "SentencePiece"])
 @pytest.mark.parametrize(("context", "answers"), [
     ("세종대왕은 1443년에 한글을 만들었다.", ["세종대왕", "1443년", "한글", "만들었다"]),
     ("富士山は日本一高い山で、標高は3776メートルです。", ["富士山", "日本一高い山", "3776メートル", "標高"]),
     ("《战国无双3》是由光荣和ω-force开发的战国无双系列的正统第三续作。", ["光荣和ω-force", "战国无双3", "第三"]),
     ("กรุงเทพมหานครเป็นเมืองหลวงของไทย", ["ไทย", "เมืองหลวง"]),
     ("Die Straße in Köln\u00a0(NRW) heißt „Hohe Straße“.", ["Köln", "NRW", "Hohe Straße", "Straße in"]),
+    ("高さ３７７６ｍ、ｶﾞｲﾄﾞは㍿山岳社。①番に着いた。", ["３７７６ｍ", "ｶﾞｲﾄﾞ", "㍿山岳社", "①番"]),
+    ("القاهرة عاصمة مصر، وعدد سكّانها ١٠ ملايين.", ["مصر", "١٠ ملايين"]),
 ])  # fmt: skip
-def test_answers_in_scripts_without_spaces_come_back(english, context, answers):
+def test_answers_in_scripts_without_spaces_come_back(english, tmp_path, kind, context, answers):
     settings = WindowSettings(64, 32, 16, "offsets")
     examples = [example(context, answer, question="?", number=number) for number, answer in enumerate(answers)]
-    assert share_that_comes_back(examples, english, settings) == (len(answers), len(answers))
+    tokenizer = english if kind == "word pieces" else sentence_pieces(tmp_path, context)
+    assert share_that_comes_back(examples, tokenizer, settings) == (len(answers),) * 3
 
 
+@pytest.mark.parametrize("kind", ["word pieces", *slow("SentencePiece")])
 @pytest.mark.parametrize("name", ["jsquad_valid", *slow("korquad_dev", "cmrc2018_dev")])
-def test_at_least_995_of_1000_answers_come_back(shared, english, name, tmp_path):
+def test_at_least_995_of_1000_answers_come_back(shared, english, name, kind, tmp_path):
+    """Of SentencePiece, whose pieces go beyond answers, all within their pieces."""
     articles = read_articles(str(shared / "data" / "squad_multilingual" / f"{name}.json"))
     paragraphs = [paragraph for article in articles for paragraph in article["paragraphs"]][::4]
     for paragraph in paragraphs:
@@ -216,8 +229,11 @@ def test_at_least_995_of_1000_answers_come_back(shared, english, name, tmp_path)
     path.write_text(json.dumps({"data": [{"paragraphs": paragraphs}]}))
     data = read_squad_examples([str(path)], True, answer_from="offsets")
     assert len(data.examples) > 700 and len(data.skipped) < 0.01 * len(data.examples)
-    survived, right = share_that_comes_back(data.examples, english, WindowSettings(answer_from="offsets"))
-    assert survived >= 0.95 * len(data.examples) and right >= 0.995 * survived
+    settings, contexts = WindowSettings(answer_from="offsets"), (paragraph["context"] for paragraph in paragraphs)
+    tokenizer = english if kind == "word pieces" else sentence_pieces(tmp_path, contexts)
+    survived, right, within = share_that_comes_back(data.examples, tokenizer, settings)
+    assert survived >= 0.95 * len(data.examples)
+    assert right >= 0.995 * survived if tokenizer is english else within == survived
 
 
 def test_long_questions_are_cut_and_counted_and_need_room(small, caplog):
