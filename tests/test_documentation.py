@@ -121,6 +121,7 @@ def save_models(folder):
     kinds = {"mrpc_output": "BertForSequenceClassification", "squad_v2": "BertForQuestionAnswering"}
     for name, kind in kinds.items():
         save_model(folder / name / "best_model", "bert", getattr(bert_tf, kind), max_length=128)
+    save_model(folder / "xlmr", "xlm-roberta", bert_tf.BertModel, format="huggingface")
 
 
 SMALL_RECIPE = {
@@ -156,7 +157,8 @@ RUNS = {
     "fit": ("fit.keras fit_model/head_config.json", {}),
     "lora": ("mrpc_lora/eval_results.txt mrpc_merged/bert_model.safetensors", {}),
     "models": ("electra_mrpc/eval_results.txt albert_squad/predictions.json roberta_ner/eval_results.txt "
-               "distilbert_swag/eval_results.txt", {}),
+               "distilbert_swag/eval_results.txt",
+               {'"FacebookAI/xlm-roberta-base"': '"runs/xlmr"', "corpus.txt": "sample_text.txt"}, save_models),
     "onnx": ("onnx/mrpc/1/model.onnx onnx/mrpc/1/vocab.txt", {}, save_models),
     "paper-recipe": ("base/model.ckpt-4.index", SMALL_RECIPE, write_samples),
     "pretraining": ("pretraining_output/eval_results.txt ablations/ablations.md model.keras", SMALL_ABLATIONS,
@@ -178,6 +180,12 @@ import json
 lines = open("runs/reviews/predictions/predictions.jsonl").read().splitlines()
 assert [set(json.loads(line)["probabilities"]) for line in lines] == [{"positive", "negative"}] * 4
 assert 0 < probability < 1 and len(bert_tf.fill_mask(model, tokenizer, ["A [MASK]."])[0][0]) == 5
+""",
+    "models": """
+import numpy as np
+from bert_tf import Embedder
+whole, small = (Embedder(path).encode(["A house"]) for path in ("runs/xlmr", folder))
+assert len(kept) < len(pieces) and np.abs(small - whole).max() < 1e-6
 """,
     "sentences": "assert vectors.shape == (3, 32)",
     "serving": """
