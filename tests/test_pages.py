@@ -190,7 +190,7 @@ def test_commands_of_measurements_name_scripts_and_flags(page):
     for command in {record["command"] for record in measured.read_records(page) if "command" in record}:
         words = [word for word in shlex.split(command) if "=" not in word or word.startswith("--")]
         program = words[1].replace(".", "/") + ".py" if words[0] == "-m" else words[0]
-        shared = [ROOT / "benchmarks" / name for name in ("measured.py", "serving.py")]
+        shared = [ROOT / "benchmarks" / name for name in ("measured.py", "serving.py", "random_xlm_roberta.py")]
         sources = [ROOT / program, *shared, *(ROOT / "experiments").glob("*.py")]
         defined = {name for path in sources for name in re.findall(r'DEFINE_\w+\(\s*"(\w+)"', path.read_text())}
         defined |= {f"no{name}" for name in defined} | {*golden.get((ROOT / program).stem, ())}
