@@ -17,11 +17,8 @@ flags.DEFINE_string(
 )
 
 
-def write_model(folder: str, texts: Iterable[str], model_class: str, **arguments) -> str:
-    """Writes the model that --random describes in Hugging Face's format; returns the folder.
-
-    model_class: a name in bert_tf. arguments: of the class.
-    """
+def write_model(folder: str, texts: Iterable[str], model_class: str) -> str:
+    """Writes the model that --random describes, of a class of bert_tf, in Hugging Face's format; returns the folder."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
     import bert_tf
@@ -31,7 +28,7 @@ def write_model(folder: str, texts: Iterable[str], model_class: str, **arguments
     sizes = {"hidden_size": width, "num_attention_heads": width // min(width, 64), "intermediate_size": 4 * width}
     positions = {"max_position_embeddings": 514}
     config = family_named("xlm-roberta").config_class(VOCAB_SIZE, num_hidden_layers=layers, **sizes, **positions)
-    model = getattr(bert_tf, model_class)(config, **arguments)
+    model = getattr(bert_tf, model_class)(config)
     model.save_pretrained(folder, vocab_file=_write_tokenizer(pathlib.Path(folder), texts), format="huggingface")
     return folder
 

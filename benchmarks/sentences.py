@@ -4,8 +4,8 @@
     python benchmarks/sentences.py --random=12x768 --texts=STS-B/dev.tsv,klue-sts-v1.1_dev.json \
       --columns=sentence1,sentence2
 
---model is a directory of sentence-transformers, or one of Hugging Face: then the mean is taken; --random makes one of
-multilingual E5's shape. --texts has a sentence on each line, or in some columns of a TSV file or JSON array; of several
+--model is a directory of sentence-transformers, or one of Hugging Face: then the mean is taken; --random makes one
+of multilingual E5's shape. --texts has a sentence on each line, or in some columns of a TSV file or JSON array; of several
 files sentences take turns. All sides take turns, in batches of 32 or, with ONNX Runtime, 8, with texts of similar
 length in a batch, as both libraries do it themselves. The last lines also have the least time of the matrix products,
 without any padding, at this machine's rate. Before all this, the seconds of a process that imports, opens the model and
@@ -101,8 +101,7 @@ def main(_):
     with tempfile.TemporaryDirectory() as folder:
         model, name = FLAGS.model, os.path.basename(os.path.normpath(FLAGS.model or ""))
         if FLAGS.random:
-            settings = {"pooling": "mean", "normalize": True}
-            model = random_xlm_roberta.write_model(f"{folder}/model", texts, "BertForSimilarity", **settings)
+            model = random_xlm_roberta.write_model(f"{folder}/model", texts, "BertForSimilarity")
             name = f"random XLM-RoBERTa, {FLAGS.random}"
         compare_first_vectors(model, name, texts[0])
         compare(model, name, texts)
