@@ -1,15 +1,15 @@
 """Vectors of sentences: how far they are from those of sentence-transformers, and sentences per second beside it.
 
     python benchmarks/sentences.py --model=all-MiniLM-L6-v2 --texts=sts_dev.tsv --columns=7,8
-    python benchmarks/sentences.py --random=12x768 --texts=STS-B/dev.tsv,klue-sts-v1.1_dev.json \
+    python benchmarks/sentences.py --random=12x768 --texts=glue/STS-B/dev.tsv,klue/klue-sts-v1.1_dev.json \
       --columns=sentence1,sentence2
 
---model is a directory of sentence-transformers, or one of Hugging Face: then the mean is taken; --random makes one
-of multilingual E5's shape. --texts has a sentence on each line, or in some columns of a TSV file or JSON array; of several
-files sentences take turns. All sides take turns, in batches of 32 or, with ONNX Runtime, 8, with texts of similar
-length in a batch, as both libraries do it themselves. The last lines also have the least time of the matrix products,
-without any padding, at this machine's rate. Before all this, the seconds of a process that imports, opens the model and
-makes one vector, with the peak of its memory. Run nothing else at the same time.
+--model is a directory of sentence-transformers, or one of Hugging Face: then the mean is taken; --random makes one of
+multilingual E5's shape. --texts has a sentence on each line, or in some columns of a TSV file or JSON array; those of
+several files take turns. All sides take turns, in batches of 32 with texts of similar length in a batch, as both
+libraries do it themselves. The last lines also have the least time of the matrix products, without any padding, at
+this machine's rate. Before all this, the seconds of a process that imports, opens the model and makes one vector, with
+the peak of its memory. Run nothing else at the same time.
 """
 
 import os
@@ -35,6 +35,7 @@ FLAGS = flags.FLAGS
 flags.DEFINE_string("model", None, "Directory of the model.")
 flags.DEFINE_list("texts", None, "Files of sentences, one a line; or TSV with a header, or a JSON array of rows.")
 flags.DEFINE_list("columns", [], "Columns of a TSV file, from 0 or by name, or of JSON.")
+flags.DEFINE_list("dtypes", ["float32", "bfloat16"], "Both sides' models.")
 flags.DEFINE_integer("count", 1000, "Sentences.", lower_bound=1)
 flags.DEFINE_integer("rounds", 5, "Rounds, after a first one.", lower_bound=1)
 
@@ -117,23 +118,20 @@ def compare(model: str, name: str, texts: list[str]) -> None:
     from bert_tf.data.token_rows import rows_of_texts
     from bert_tf.store.open import open_model
 
-    theirs = SentenceTransformer(model, device="cpu")
-    half = SentenceTransformer(model, device="cpu", model_kwargs={"dtype": torch.bfloat16})
-    ours, ours_half = (Embedder(model, dtype=dtype) for dtype in ("float32", "bfloat16"))
-    sides = {
-        "sentence-transformers, float32": lambda: theirs.encode(texts, batch_size=BATCH_SIZE),
-        "bert_tf, float32": lambda: ours.encode(texts),
-        "sentence-transformers, bfloat16": lambda: (
-            half.encode(texts, batch_size=BATCH_SIZE, convert_to_tensor=True).float().numpy()
-        ),
-        "bert_tf, bfloat16": lambda: ours_half.encode(texts),
-    }
+    sides = {}
+    for dtype in FLAGS.dtypes:
+        theirs = SentenceTransformer(model, device="cpu", model_kwargs={"dtype": getattr(torch, dtype)})
+        ours = Embedder(model, dtype=dtype)
+        sides[f"sentence-transformers, {dtype}"] = lambda theirs=theirs: (
+            theirs.encode(texts, batch_size=BATCH_SIZE, convert_to_tensor=True).float().numpy()
+        )
+        sides[f"bert_tf, {dtype}"] = lambda ours=ours: ours.encode(texts)
     lengths = rows_of_texts(texts, ours.tokenizer, ours.max_seq_length)[0].lengths
     config = open_model(model, with_weights=False).config
     work = (config, encoder_flops(config, lengths), BATCH_SIZE * round(float(lengths.mean())))
-    limits = {dtype: Limit(*work, dtype) for dtype in ("float32", "bfloat16")}
+    limits = {dtype: Limit(*work, dtype) for dtype in FLAGS.dtypes}
     vectors = {name: side() for name, side in sides.items()}
-    expected = vectors["sentence-transformers, float32"]
+    expected = vectors[f"sentence-transformers, {FLAGS.dtypes[0]}"]
     seconds = {name: [] for name in sides}
     for _ in range(FLAGS.rounds):
         for limit in limits.values():
