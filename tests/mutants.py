@@ -86,7 +86,7 @@ MUTANTS = {
     ("models/electra.py", "models/test_dropout.py"): [('seed, "generator", embed', "seed, embed")],
     ("models/encoder.py", "models/test_dropout.py"): [
         ("not (return_all_layers or return_attention)", "not return_all_layers")],
-    ("models/encoder.py", "training/test_recipes.py::test_layers_that_are_all_frozen_have_no_gradient"): [
+    ("models/encoder.py", "training/test_recipes.py::test_frozen_layers_stay"): [
         ("if self.frozen_layers == len(order):", "if False:")],
     ("models/encoder.py", "models/test_descendants.py models/bert/test_huggingface.py"): [
         ("ops.not_equal(input_ids, config.pad_token_id)", "ops.not_equal(input_ids, -1)"),

@@ -9,6 +9,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from helpers.descendants import NAMES, tiny_config
 from helpers.every_model import ALBERT, CONFIG, ELECTRA
 from helpers.outputs import in_training
 from helpers.slow import slow
@@ -18,7 +19,7 @@ from helpers.tiny import ONE_LAYER, TINY_CONFIG
 import bert_tf
 from bert_tf import BertConfig, BertForSequenceClassification, BertForTokenClassification, PartialLoadWarning
 from bert_tf.conversion.convert import convert
-from bert_tf.families import family_named, is_encoder_variable
+from bert_tf.families import is_encoder_variable
 from bert_tf.models import initialize, kernels, lora_file, task_models
 from bert_tf.serving.export import create_served_model
 from bert_tf.store import bundle, variable_names
@@ -204,7 +205,7 @@ def test_what_other_optimizers_keep_is_left_out(tmp_path, config):
     convert(str(folder), str(tmp_path / "there"), "huggingface")  # checks names and shapes, too
 
 
-FAMILIES = ["bert", *slow("distilbert", "electra", "roberta", "albert", "xlm-roberta")]
+FAMILIES = [NAMES[0], *slow(*NAMES[1:])]
 RANK, ALPHA, HIDDEN, INNER = 3, 4.5, 32, 64
 INPUTS = {"input_ids": np.random.default_rng(0).integers(5, 50, (4, 10)).astype("int32")}
 SEED = np.array([5, 7], "int32")
@@ -213,11 +214,7 @@ ADAPTED = ("query/kernel", "key/kernel", "value/kernel", "dense/kernel")
 
 def make(family="bert", rank=None, *, dropout=0.0, dtype=None, kind=BertForSequenceClassification, classes=2):
     """A model of two layers whose variables are large enough to matter; its adapters are as at the start."""
-    sizes = {"hidden_size": HIDDEN, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": INNER}
-    rates = {"hidden_dropout_prob": dropout, "attention_probs_dropout_prob": dropout}
-    width = {"embedding_size": 24} if family in ("electra", "albert") else {}
-    config = family_named(family).config_class(vocab_size=50, max_position_embeddings=20, **sizes, **width, **rates)
-    model = kind(config, classes, dropout_rate=dropout, dtype=dtype)
+    model = kind(tiny_config(family, 50, dropout=dropout), classes, dropout_rate=dropout, dtype=dtype)
     if rank:
         model.bert.add_lora(rank, ALPHA, model.reads_pooler)
     model.build()

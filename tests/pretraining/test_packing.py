@@ -3,15 +3,13 @@
 import dataclasses
 import json
 
-import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 from helpers.masking import CLS, SEP, VOCAB, mask, masking, rows_of
-from helpers.outputs import in_training
+from helpers.outputs import enlarge, loss_and_gradients
 from helpers.tiny import TINY_CONFIG
-from helpers.training_steps import build as build_for_training
-from helpers.training_steps import mirrored, one_device
+from helpers.training_steps import build, mirrored, one_device
 
 from bert_tf import BertConfig, BertForPreTraining, BertModel, PretrainingObjective
 from bert_tf.models import kernels
@@ -60,28 +58,6 @@ def unpacked(batch) -> dict[str, np.ndarray]:
     return {name: np.stack([row[name] for row in found]) for name in found[0]}
 
 
-def enlarge(model):
-    for variable in model.trainable_variables:
-        if "gamma" not in variable.path:
-            variable.assign(variable + np.random.default_rng(len(variable.path)).normal(0, 0.2, variable.shape))
-    return model
-
-
-def build(config=CONFIG, model_class=BertForPreTraining):
-    keras.utils.set_random_seed(3)
-    model = model_class(config)
-    model.build()
-    return enlarge(model)
-
-
-def loss_and_gradients(model, inputs):
-    with tf.GradientTape() as tape:
-        sums = PretrainingObjective.sums(in_training(model, inputs), inputs)
-        loss = PretrainingObjective.loss(sums, PretrainingObjective.totals(inputs))
-    gradients = tape.gradient(loss, [variable.value for variable in model.trainable_variables])
-    return loss, sums, [tf.convert_to_tensor(gradient).numpy() for gradient in gradients]
-
-
 @pytest.fixture(params=[True, False], ids=["fused", "plain"])
 def training(request):
     """Whether the model trains; plain kernels where it does not."""
@@ -93,20 +69,22 @@ def training(request):
 
 @pytest.mark.usefixtures("training")
 def test_loss_and_gradients_are_those_of_the_unpacked_pairs():
-    model, batch = build(), packed_batch()
-    loss, sums, gradients = loss_and_gradients(model, batch)
-    alone = loss_and_gradients(model, unpacked(batch))
+    model, batch = enlarge(BertForPreTraining(CONFIG)), packed_batch()
+    alone = unpacked(batch)
+    loss, gradients = loss_and_gradients(model, batch)
+    expected, others = loss_and_gradients(model, alone)
+    np.testing.assert_allclose(loss, expected, rtol=1e-6)
+    sums, of_alone = (PretrainingObjective.sums(model(rows), rows) for rows in (batch, alone))
     assert float(sums["examples"]) == 10
-    np.testing.assert_allclose(loss, alone[0], rtol=1e-6)
     for name in PretrainingObjective.sum_names:
-        np.testing.assert_allclose(sums[name], alone[1][name], rtol=1e-5, err_msg=name)
-    for variable, one, other in zip(model.trainable_variables, gradients, alone[2], strict=True):
+        np.testing.assert_allclose(sums[name], of_alone[name], rtol=1e-5, err_msg=name)
+    for variable, one, other in zip(model.trainable_variables, gradients, others, strict=True):
         scale = max(1e-2, np.abs(other).max())
         np.testing.assert_allclose(one, other, rtol=0, atol=1e-5 * scale, err_msg=variable.path)
 
 
 def test_absent_pairs_count_nothing():
-    model, batch = build(), packed_batch()
+    model, batch = enlarge(BertForPreTraining(CONFIG)), packed_batch()
     sums = PretrainingObjective.sums(model(batch), batch)
     labels = np.where(batch["next_sentence_weights"] > 0, batch["next_sentence_labels"], 1)
     changed = {**batch, "next_sentence_labels": labels}
@@ -119,7 +97,7 @@ def test_evaluation_leaves_filling_rows_out():
     batch = packed_batch()
     results = []
     for strategy, rows in ((one_device(), 3), (mirrored(2), 4)):
-        model = enlarge(build_for_training(strategy)[0])
+        model = enlarge(build(strategy)[0])
         part = {name: value[:rows].copy() for name, value in batch.items()}
         # The weights of pairs are kept, to check that those of rows are enough.
         part["example_weights"] = (np.arange(rows) < 3).astype("float32")
@@ -137,7 +115,7 @@ CAUSAL_CONFIG = {**TINY_CONFIG, **NO_DROPOUT, "attention": "causal"}
 
 
 def causal_model(model_class=BertModel):
-    return build(BertConfig.from_dict(CAUSAL_CONFIG), model_class)
+    return enlarge(model_class(BertConfig.from_dict(CAUSAL_CONFIG)))
 
 
 def random_ids(rows) -> np.ndarray:

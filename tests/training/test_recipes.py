@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from helpers.slow import slow
-from helpers.training_steps import assert_variables, feed, mirrored, one_device, trainer_of
+from helpers.training_steps import assert_variables, feed, follow, mirrored, one_device, trainer_of
 
 from bert_tf import (
     BertConfig,
@@ -18,7 +18,6 @@ from bert_tf import (
     BertForQuestionAnswering,
     BertForSequenceClassification,
     BertForTokenClassification,
-    BertModel,
     PretrainingObjective,
 )
 from bert_tf.families.distilbert import DistilBertConfig
@@ -105,17 +104,6 @@ def test_warmups_as_runs_make_them(tmp_path):
     assert {kind: kind(30).pretraining_recipe.warmup for kind in kinds} == kinds
 
 
-def test_layers_that_are_all_frozen_have_no_gradient():
-    model = BertModel(BertConfig.from_dict({**TINY, "num_hidden_layers": 1}))
-    model.build()
-    model.freeze_layers(1)
-    with tf.GradientTape() as tape:
-        output = tf.reduce_sum(model(np.array([[1, 2, 3]]))["pooled_output"])
-    gradients = tape.gradient(output, [variable.value for variable in model.trainable_variables])
-    learned = {v.path for v, g in zip(model.trainable_variables, gradients, strict=True) if g is not None}
-    assert learned and all("/pooler/" in path for path in learned)
-
-
 @pytest.mark.parametrize("fused", [True, False])
 def test_robertas_adam(golden, fused, request):
     values = np.load(golden / "recipes" / "fairseq_adam.npz")
@@ -155,7 +143,7 @@ def test_layers_have_their_rates():
     assert again.layerwise_lr_decay == 0.5
 
 
-@pytest.mark.parametrize("count", [2, *slow(0, 3)])
+@pytest.mark.parametrize("count", [2, 3, *slow(0)])
 def test_frozen_layers_stay(count, request):
     keras.utils.set_random_seed(3)
     rates = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
@@ -239,15 +227,12 @@ def test_pretraining_steps_equal_the_original(golden, request, start, fused, acc
     variables = initialize.training_variables(model, optimizer)
     initialize.initialize(variables, open_weights(str(folder / f"pretraining.ckpt-{start}")), must_have_all=True)
     options = {"batch_size": 4, "gradient_accumulation_steps": accumulation}
-    run = trainer_of(model, optimizer, PretrainingObjective, **options).steps
+    trainer = trainer_of(model, optimizer, PretrainingObjective, **options)
     iterator = iter(tf.data.Dataset.from_tensors(batch_for(model, folder)).repeat())
     steps = json.loads((folder / "pretraining_steps.json").read_text())["steps"]
-    for number, expected in enumerate(steps[start:], start + 1):
-        assert int(optimizer.iterations.numpy()) == expected["global_step_before"]
-        np.testing.assert_allclose(float(optimizer.learning_rate), expected["learning_rate"], rtol=1e-6)
-        result = run(iterator, tf.constant(1))
-        np.testing.assert_allclose(float(result["loss"]), expected["loss"], atol=2e-4)
-        np.testing.assert_allclose(float(result["gradient_norm"]), expected["global_norm"], rtol=2e-4)
+    taken = follow(trainer, iterator, steps[start:], atol=2e-4, rtol=2e-4)
+    for number, (expected, _) in enumerate(taken, start + 1):
+        assert trainer.step == number == expected["global_step_before"] + 1
         if number in (6, 12):
             assert_variables(variables, folder / f"pretraining.ckpt-{number}", 5e-5, MOMENTS)
     assert number == 12
@@ -270,13 +255,10 @@ def test_eight_squad_steps_equal_the_original(golden, replicas, parts, use_xla):
     initialize.initialize(variables, open_weights(str(start)), must_have_all=True)
     inputs = batch_for(model, folder)
     options = {"batch_size": 4, "gradient_accumulation_steps": parts, "use_xla": use_xla}
-    run = trainer_of(model, optimizer, strategy=strategy, **options).steps
+    trainer = trainer_of(model, optimizer, strategy=strategy, **options)
     iterator = feed(strategy, tf.data.Dataset.from_tensors(inputs).repeat())
     steps = json.loads((folder / "squad_steps.json").read_text())["steps"]
-    for expected in steps:
-        result = run(iterator, tf.constant(1))
-        np.testing.assert_allclose(float(result["loss"]), expected["loss"], atol=2e-4)
-        np.testing.assert_allclose(float(result["gradient_norm"]), expected["global_norm"], rtol=2e-4)
+    for expected, _ in follow(trainer, iterator, steps, atol=2e-4, rtol=2e-4):
         assert expected["global_norm"] > 1
     assert len(steps) == 8
     saved = initialize.training_variables(model, optimizer)
