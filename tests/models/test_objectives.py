@@ -76,9 +76,12 @@ def objective_cases():
     weights = generator.choice([0.0, 0.5, 1.0], (6, 5)) * counted
     accuracy = ((logits.argmax(-1) == labels) * weights).sum() / weights.sum()
     mean = (losses * weights).sum() / weights.sum()
-    features = {"masked_lm_ids": labels, "masked_lm_weights": weights}
     metrics = {"masked_lm_accuracy": accuracy, "masked_lm_loss": mean}
-    yield objectives.MaskedLanguageModelObjective, logits, features, mean, metrics
+    for size in (1.0, 1e-3):  # of few predictions BERT's epsilon shows
+        features, total = {"masked_lm_ids": labels, "masked_lm_weights": size * weights}, size * weights.sum()
+        of_bert = mean * total / (total + 1e-5)
+        yield objectives.MaskedLanguageModelObjective, logits, features, of_bert, metrics
+        yield objectives.MeanMaskedLanguageModelObjective, logits, features, mean, metrics
 
     vectors, scores = generator.normal(size=(6, 3, 5)).astype("float32"), generator.uniform(-1, 1, 6)
     normal = vectors / np.linalg.norm(vectors, axis=-1, keepdims=True)

@@ -33,7 +33,6 @@ from bert_tf.families.electra import ElectraConfig
 from bert_tf.families.roberta import RobertaConfig
 from bert_tf.models import encoder, initialize, kernels
 from bert_tf.models.electra import ElectraPretrainer, ReplacedTokenEvaluation, replace_tokens
-from bert_tf.models.objectives import MaskedLanguageModelObjective, MeanMaskedLanguageModelObjective
 from bert_tf.store import bundle, variable_names
 from bert_tf.store.open import open_weights
 from bert_tf.training.optimization import create_optimizer
@@ -316,26 +315,6 @@ def test_weights_are_drawn_from_a_normal(config, pads):
     other.build()
     initialize.draw_normal_weights(other)
     np.testing.assert_array_equal(other.bert.embeddings.word_embeddings.numpy(), again)
-
-
-def test_loss_is_the_plain_mean():
-    """Also of one prediction, where BERT's epsilon would show; without any it is 0. Negative ids do not count."""
-    logits = np.random.default_rng(1).normal(size=(3, 2, 7)).astype("float32") * 3
-    ids = np.array([[1, 2], [3, 0], [5, 6]])
-    weights = np.array([[0, 1], [0, 0], [0, 0]], "float32")
-    for kept in (weights, np.ones((3, 2), "float32"), np.zeros((3, 2), "float32")):
-        features = {"masked_lm_ids": ids, "masked_lm_weights": kept}
-        totals = MeanMaskedLanguageModelObjective.totals(features)
-        sums = MeanMaskedLanguageModelObjective.sums(logits, features)
-        nll = np.log(np.exp(logits).sum(-1)) - np.take_along_axis(logits, ids[..., None], -1)[..., 0]
-        wanted = (nll * kept).sum() / max(kept.sum(), 1e-9)
-        found = float(MeanMaskedLanguageModelObjective.loss(sums, totals))
-        np.testing.assert_allclose(found, wanted, rtol=1e-6)
-        assert (found > float(MaskedLanguageModelObjective.loss(sums, totals))) == (kept.sum() > 0)
-        marked = {"masked_lm_ids": np.where(kept > 0, ids, -1)}
-        sums, totals = (getattr(MeanMaskedLanguageModelObjective, name) for name in ("sums", "totals"))
-        loss = MeanMaskedLanguageModelObjective.loss(sums(logits, marked), totals(marked))
-        np.testing.assert_allclose(float(loss), wanted, rtol=1e-6)
 
 
 @pytest.mark.parametrize(
