@@ -75,10 +75,9 @@ def save(output_dir: str, step: int, tensors: Mapping, keep_max: int = 5) -> str
     """
     prefix = posixpath.join(output_dir, f"model.ckpt-{step}")
     temporary = prefix + ".writing"
-    names = sorted(tensors)
     try:
         with temporary_folder(temporary):
-            write_bundle(posixpath.join(temporary, "model"), {name: tensors[name] for name in names})
+            write_bundle(posixpath.join(temporary, "model"), dict(sorted(tensors.items())))
             for suffix in (bundle.DATA_SUFFIX, bundle.INDEX_SUFFIX):
                 sync(posixpath.join(temporary, "model" + suffix))
             # A prefix counts as a checkpoint only while it has an index: the old index goes first, the new comes last.
@@ -89,12 +88,10 @@ def save(output_dir: str, step: int, tensors: Mapping, keep_max: int = 5) -> str
             sync(output_dir)
     except tf.errors.OpError as error:
         raise OSError(f"{prefix} could not be written; those before it are untouched. {error.message}") from error
-    _, listed = bundle.checkpoint_state(output_dir)
-    older = [*map(posixpath.basename, listed)]
+    (_, listed), new = bundle.checkpoint_state(output_dir), posixpath.basename(prefix)
     # Only those that a run saves: the state file may name others, such as the released weights beside them.
-    existing = {*bundle.steps_among(names_in(output_dir)).values()} - {posixpath.basename(prefix)}
-    names = [name for name in older if name in existing]
-    names.append(posixpath.basename(prefix))
+    existing = {*bundle.steps_among(names_in(output_dir)).values()} - {new}
+    names = [*(name for name in map(posixpath.basename, listed) if name in existing), new]
     dropped, kept = (names[:-keep_max], names[-keep_max:]) if keep_max else ([], names)
     write_text_file(posixpath.join(output_dir, _STATE_FILE), bundle.state_text(kept))
     for name in dropped:
