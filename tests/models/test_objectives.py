@@ -82,6 +82,7 @@ def objective_cases():
         of_bert = mean * total / (total + 1e-5)
         yield objectives.MaskedLanguageModelObjective, logits, features, of_bert, metrics
         yield objectives.MeanMaskedLanguageModelObjective, logits, features, mean, metrics
+        yield objectives.LanguageModelObjective, {"masked_lm_logits": logits}, features, of_bert, metrics
 
     vectors, scores = generator.normal(size=(6, 3, 5)).astype("float32"), generator.uniform(-1, 1, 6)
     normal = vectors / np.linalg.norm(vectors, axis=-1, keepdims=True)
