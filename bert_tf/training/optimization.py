@@ -302,11 +302,8 @@ class Lamb(_DecayingOptimizer):
 
     @staticmethod
     def _direction(variable, m, v, step, decay_rate, constants):
-        beta_1, beta_2, epsilon, bias_correction, _ = constants
-        if bias_correction:
-            m = m / (1.0 - ops.power(ops.cast(beta_1, "float32"), step))
-            v = v / (1.0 - ops.power(ops.cast(beta_2, "float32"), step))
-        change = m / (ops.sqrt(v) + epsilon)
+        scale, epsilon = AdamWeightDecay.correction(step, (*constants[:-1], True))  # of the moments, before epsilon
+        change = m / (ops.sqrt(v) + epsilon) * scale
         if decay_rate is None:
             return change
         change = change + decay_rate * variable
