@@ -185,7 +185,7 @@ def restore(
     model,
     optimizer,
     output_dir: str,
-    init_checkpoint: str | Weights | None,
+    start: Weights | str | None,
     with_optimizer: bool = False,
     *,
     adjust: Callable[[Weights], Weights] = lambda weights: weights,
@@ -193,9 +193,9 @@ def restore(
 ) -> int:
     """Restores what a run starts from, logs it in one line, and returns the step.
 
-    A checkpoint in output_dir wins over init_checkpoint, a path or open weights: the same command resumes.
+    A checkpoint in output_dir wins: the same command resumes. start: else its weights; or, if there is one, their name.
 
-    optimizer: None: the model is not trained. with_optimizer: moments and global_step are init_checkpoint's, too.
+    optimizer: None: the model is not trained. with_optimizer: moments and global_step are those of the start, too.
     adjust: makes of the weights those that the model takes. unread: see `initialize.check_complete`.
     """
     model_only = initialize.model_variables(model)
@@ -211,12 +211,11 @@ def restore(
     resumed = use_newest(prefixes, resume, may_be_older=optimizer is not None)
     if resumed:
         newest, step = resumed
-        ignored = f" (so --init_checkpoint={init_checkpoint} is not used)" if isinstance(init_checkpoint, str) else ""
+        ignored = f" (so --init_checkpoint={start} is not used)" if isinstance(start, str) else ""
         logging.info("Resuming at step %d from %s%s.", step, newest, ignored)
         return step
-    if init_checkpoint:
-        is_open = isinstance(init_checkpoint, Weights)
-        weights = adjust(init_checkpoint if is_open else initialize.weights_for(model, init_checkpoint))
+    if start:
+        weights = adjust(start)
         result = _restore_all(everything, weights) if with_optimizer else initialize.initialize(model_only, weights)
         if optimizer is None:
             initialize.check_complete(result, model, unread)

@@ -175,15 +175,15 @@ def test_a_run_that_only_evaluates_needs_trained_weights(tmp_path, encoder, capl
     model = task_models.BertForPreTraining(BertConfig.from_dict(ONE_LAYER))
     model.build()
     with pytest.raises(ValueError, match=r"lacks 7 of the model's variables.*cls/predictions"):
-        checkpoints.restore(model, None, str(tmp_path / "out"), encoder)
-    masked = save(tmp_path / "masked", task_models.BertForMaskedLM)
+        checkpoints.restore(model, None, str(tmp_path / "out"), open_weights(encoder))
+    masked = open_weights(save(tmp_path / "masked", task_models.BertForMaskedLM))
     with pytest.raises(ValueError, match=r"lacks 2 of the model's variables.*cls/seq_relationship"):
         checkpoints.restore(model, None, str(tmp_path / "out"), masked)
     assert checkpoints.restore(model, None, str(tmp_path / "out"), masked, unread=("cls/seq_relationship/",)) == 0
     optimizer = bert_tf.AdamWeightDecay(1e-3)
     optimizer.build(model.trainable_variables)
     caplog.clear()
-    assert not said(lambda: checkpoints.restore(model, optimizer, str(tmp_path / "out"), encoder))
+    assert not said(lambda: checkpoints.restore(model, optimizer, str(tmp_path / "out"), open_weights(encoder)))
     [line] = [one for one in caplog.records if "keep their random initial values" in one.getMessage()]
     assert line.levelno == logging.INFO
 

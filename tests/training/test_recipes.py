@@ -282,12 +282,10 @@ def test_a_run_resumes_from_the_originals_squad_checkpoint(golden, tmp_path, cap
     new = str(tmp_path / "new")
     for variable in variables.values():
         variable.assign(np.zeros(variable.shape))
-    assert checkpoints.restore(model, optimizer, new, str(folder / "squad.ckpt-8"), with_optimizer=True) == 8
+    assert checkpoints.restore(model, optimizer, new, open_weights(str(folder / "squad.ckpt-8")), True) == 8
     assert_variables(saved, folder / "squad.ckpt-8", 5e-5, MOMENTS)  # its moments and step, too
     with pytest.raises(ValueError, match="squad.ckpt lacks"):
-        checkpoints.restore(
-            model, optimizer, new, str(golden / "model" / "config1" / "squad.ckpt"), with_optimizer=True
-        )
+        checkpoints.restore(model, optimizer, new, open_weights(str(golden / "model" / "config1" / "squad.ckpt")), True)
     lost = "bert/pooler/dense/kernel/adam_v"  # with its adam_m still there, the checkpoint is damaged
     half = {name: variable.numpy() for name, variable in variables.items() if name != lost}
     checkpoints.save(str(tmp_path / "half"), 8, half)
