@@ -304,6 +304,6 @@ def test_an_encoder_alone(tmp_path):
     """With a narrower word table it is an ELECTRA's, as TensorFlow Hub's small one; otherwise a BERT's."""
     config, _ = configs(6)
     encoder = garden.make_encoder(networks.BertEncoderV2, config, embedding_width=6)
-    assert open_model(garden.write(tmp_path, "x", encoder=encoder)).config == config
+    assert "electra/embeddings_project/kernel" in open_weights(garden.write(tmp_path, "x", encoder=encoder))
     alone = garden.write(tmp_path, "wide", encoder=garden.make_encoder(networks.BertEncoder, config))
     assert "bert/pooler/dense/kernel" in open_weights(alone)

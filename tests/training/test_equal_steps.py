@@ -113,7 +113,8 @@ def test_each_layer_is_computed_once_more(kind):
     config = kind(**{**TINY_CONFIG, "num_hidden_layers": 2})
     (count, expected), (more, found) = (step_of(config, **options) for options in ({}, AGAIN))
     assert more == count + 2 * PRODUCTS_PER_LAYER
-    np.testing.assert_equal(found, expected)
+    for one, other in zip(expected, found, strict=True):
+        np.testing.assert_allclose(other, one, rtol=0, atol=1e-5)  # a step is 3e-3
     assert not kernels.recomputes()
 
 
