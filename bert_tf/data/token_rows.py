@@ -14,8 +14,6 @@ import google_crc32c
 import numpy as np
 from absl import logging
 
-from bert_tf.system.example_bytes import example, float_feature, int64_feature, pack
-from bert_tf.system.storage import written
 from bert_tf.text import watch_unknown
 from bert_tf.text.tokenizer import Tokenizer
 
@@ -295,31 +293,6 @@ def _dataset(batches: Callable[[], Iterator], rows: TokenRows, batch_size: int, 
     # With autotuning, a dataset's end waits for the tuner's next wake-up, which may take as long as the dataset did.
     options.autotune.enabled = False
     return tf.data.Dataset.from_generator(batches, output_signature=specs).with_options(options)
-
-
-def write_records(path: str, rows: TokenRows, max_seq_length: int, columns: Mapping[str, np.ndarray]) -> None:
-    """Writes a TFRecord file as the original's scripts do, complete or not at all.
-
-    columns: further feature name -> values [n] or [n, C]: non-negative integers, or floats.
-    """
-    import tensorflow as tf
-
-    flat, offsets, starts = rows.ids.tolist(), rows.offsets.tolist(), rows.second_starts.tolist()
-    further = [(name.encode(), values.dtype.kind == "f", values.reshape(len(rows), -1).tolist())
-               for name, values in columns.items()]  # fmt: skip
-    with written(path) as temporary, tf.io.TFRecordWriter(temporary) as writer:
-        for row in range(len(rows)):
-            ids = flat[offsets[row] : offsets[row + 1]]
-            length, zeros = len(ids), bytes(max_seq_length - len(ids))
-            features = [
-                int64_feature(b"input_ids", pack(ids + [rows.pad_id] * len(zeros))),
-                int64_feature(b"input_mask", b"\x01" * length + zeros),
-                int64_feature(b"segment_ids", bytes(starts[row]) + b"\x01" * (length - starts[row]) + zeros),
-            ]
-            for name, floats, values in further:
-                value = values[row]
-                features.append(float_feature(name, value) if floats else int64_feature(name, pack(value)))
-            writer.write(example(features))
 
 
 # Of doc_stride, max_seq_length and the tokens that are left for a text.

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import numpy as np
 from absl import logging
 
-from bert_tf.data import token_rows
+from bert_tf.data import record_files, token_rows
 from bert_tf.data.token_rows import TokenRows, document_spans, flatten
 from bert_tf.system.messages import warn_once
 from bert_tf.tasks.ner.data import Sentence
@@ -197,12 +197,12 @@ def training_batches(rows: WordRows, **arguments):
 
 
 def write_records(path: str, rows: WordRows, max_seq_length: int) -> None:
-    """`token_rows.write_records` with label_ids and label_mask int64 [S], zeros where a token has no label."""
+    """`record_files.write_records` with label_ids and label_mask int64 [S], zeros where a token has no label."""
     columns = {}
     if "label_ids" in rows.labels:
         table = rows.labels["label_ids"]
         columns = {"label_ids": np.maximum(table, 0), "label_mask": (table >= 0).astype(np.int16)}
-    token_rows.write_records(path, rows, max_seq_length, columns)
+    record_files.write_records(path, rows, max_seq_length, columns)
 
 
 def predict_logits(predict: Callable, rows: WordRows, *, batch_size: int, **padding) -> np.ndarray:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 from absl import logging
 
-from bert_tf.data import token_rows
+from bert_tf.data import record_files, token_rows
 from bert_tf.data.token_rows import TokenRows, document_spans
 from bert_tf.system.checks import check_integer
 from bert_tf.system.messages import progress_bar, warn_once
@@ -327,12 +327,12 @@ def _content_hash(examples, tokenizer: Tokenizer, settings: WindowSettings, is_t
 def write_records(path: str, windows: Windows, max_seq_length: int) -> None:
     """Writes train.tf_record or eval.tf_record as the original does.
 
-    Features: those of `token_rows.write_records`, unique_ids; to train start_positions, end_positions, is_impossible.
+    Features: those of `record_files.write_records`, unique_ids; to train start_positions, end_positions, is_impossible.
     """
     columns = {"unique_ids": windows.unique_ids, **windows.labels}
     if windows.labels:
         columns["is_impossible"] = windows.is_impossible.astype(np.int32)
-    token_rows.write_records(path, windows, max_seq_length, columns)
+    record_files.write_records(path, windows, max_seq_length, columns)
 
 
 def describe_windows(windows: Windows, tokenizer: Tokenizer, rows: Sequence[int]) -> Iterator[dict]:
