@@ -197,31 +197,17 @@ def all_examples(path: str, examples: Iterator[Example]) -> list[Example]:
     return listed
 
 
-def position_of(column, header: Sequence[str] | None, path: str):
-    """Where a column is, or several are, that the header names; numbers, and names without a header, are as given."""
-    if isinstance(column, tuple):
-        return tuple(position_of(part, header, path) for part in column)
-    if header is None or not isinstance(column, str):
-        return column
-    if column not in header:
-        raise ValueError(f"{path}, line 1: no column {column!r}; the header has {quoted(header)}")
-    return header.index(column)
-
-
-def field_of(row: list | dict, column: Column | None, path: str, line: int, flag: str = ""):
+def field_of(row: dict, column: Column | None, path: str, line: int, flag: str = ""):
+    """The value of a column in a row `by_name`."""
     if column is None:
         return None
-    if isinstance(row, dict):
-        if column not in row:
-            has = [name for name in row if not name.startswith("-")]  # column numbers can also count from the end
-            advice = did_you_mean(str(column), has)
-            if of_objects := [name for name in has if str(row[name])[:2] == "[{"]:
-                advice = f"; if {of_objects[0]!r} has the rows, the file must be that list alone"
-            raise ValueError(f"{path}, line {line}: no {column!r}{flag}; found {quoted(has)}{advice}")
-        return row[column]
-    if isinstance(column, str) or not -len(row) <= column < len(row):
-        raise ValueError(f"{path}, line {line}: {len(row)} columns, but column {column} (from 0) is needed")
-    return row[column]
+    if (name := str(column)) not in row:
+        has = [name for name in row if not name.startswith("-")]  # column numbers can also count from the end
+        advice = did_you_mean(name, has)
+        if of_objects := [name for name in has if str(row[name])[:2] == "[{"]:
+            advice = f"; if {of_objects[0]!r} has the rows, the file must be that list alone"
+        raise ValueError(f"{path}, line {line}: no {name!r}{flag}; found {quoted(has)}{advice}")
+    return row[name]
 
 
 def text_of(value, path: str, line: int, column: Column) -> str:

@@ -309,6 +309,21 @@ def document_spans(length: int, room: int, stride: int) -> list[tuple[int, int]]
     return [(start, min(length - start, room)) for start in starts]
 
 
+def best_spans(spans: Sequence[tuple[int, int]], pieces: np.ndarray, weight: float = 0.0) -> np.ndarray:
+    """Of each of some pieces the span whose nearer edge is farthest, the earliest on a tie [len(pieces)].
+
+    pieces: numbers that rise. weight: what a token of a span's length is worth, in tokens from its edge.
+    """
+    best, score = np.zeros(len(pieces), np.int32), np.full(len(pieces), -np.inf)
+    for number, (start, size) in enumerate(spans):
+        here = slice(*np.searchsorted(pieces, [start, start + size]))
+        distance = np.minimum(pieces[here] - start, start + size - 1 - pieces[here]) + weight * size
+        better = distance > score[here]
+        best[here] = np.where(better, number, best[here])
+        score[here] = np.where(better, distance, score[here])
+    return best
+
+
 @dataclasses.dataclass(frozen=True)
 class GroupedRows(TokenRows):
     """Examples of N token rows each; length, `lengths`, `labels` and `batch` are of examples, the rest is of all rows.

@@ -14,7 +14,7 @@ import numpy as np
 from absl import logging
 
 from bert_tf.data import record_files, token_rows
-from bert_tf.data.token_rows import TokenRows, document_spans, flatten
+from bert_tf.data.token_rows import TokenRows, best_spans, document_spans, flatten
 from bert_tf.system.messages import warn_once
 from bert_tf.tasks.ner.data import Sentence
 from bert_tf.tasks.ner.metrics import OUTSIDE
@@ -79,7 +79,7 @@ def encode_sentences(
         spans = document_spans(len(pieces), room, stride)
         if stride > room and len(spans) > 1:
             warn_once("doc_stride", token_rows.GAPS, stride, max_seq_length, room)
-        best = _best_spans(spans, np.array(firsts))
+        best = best_spans(spans, np.array(firsts))
         for number, (start, size) in enumerate(spans):
             words = np.flatnonzero(best == number)
             if not len(words):
@@ -160,18 +160,6 @@ def character_logits(rows: WordRows, logits: np.ndarray, labels: Sequence[str]) 
             logits[word, [best[word], outside]] = logits[word, [outside, best[word]]]
             best[word] = outside
     return logits
-
-
-def _best_spans(spans: Sequence[tuple[int, int]], firsts: np.ndarray) -> np.ndarray:
-    """The window whose nearer edge is farthest from the first piece of each word; the earliest on a tie [W]."""
-    best, score = np.zeros(len(firsts), np.int32), np.full(len(firsts), -1)
-    for number, (start, size) in enumerate(spans):
-        here = slice(*np.searchsorted(firsts, [start, start + size]))
-        distance = np.minimum(firsts[here] - start, start + size - 1 - firsts[here])
-        better = distance > score[here]
-        best[here] = np.where(better, number, best[here])
-        score[here] = np.where(better, distance, score[here])
-    return best
 
 
 def log_rows(rows: WordRows, labels: Sequence[str], tokenizer: Tokenizer, count: int = 3) -> None:

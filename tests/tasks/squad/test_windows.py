@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from helpers.slow import slow
 
-from bert_tf.data.token_rows import document_spans
+from bert_tf.data.token_rows import best_spans, document_spans
 from bert_tf.tasks.squad import windows as squad_windows
 from bert_tf.tasks.squad.answers import AnswerTexts
 from bert_tf.tasks.squad.data import Paragraph, SquadExample, read_articles, read_squad_examples
@@ -74,7 +74,7 @@ def test_best_windows_against_the_definition():
         length, room, stride = generator.randint(1, 60), generator.randint(1, 30), generator.randint(1, 30)
         spans = document_spans(length, room, stride)
         assert {piece for start, size in spans for piece in range(start, start + size)} == {*range(length)}
-        best = squad_windows._best_spans(spans, length).tolist()
+        best = best_spans(spans, np.arange(length), 0.01).tolist()
         for piece in range(length):
             scores = [
                 min(piece - start, start + size - 1 - piece) + 0.01 * size if start <= piece < start + size else -1
@@ -82,7 +82,7 @@ def test_best_windows_against_the_definition():
             ]
             assert best[piece] == scores.index(max(scores))
     # A long window wins over a little more text around a token, by 0.01 for each token of it: here 2.0 and 0.6.
-    best = squad_windows._best_spans([(0, 200), (150, 60)], 210).tolist()
+    best = best_spans([(0, 200), (150, 60)], np.arange(210), 0.01).tolist()
     assert best[170:180] == [0] * 6 + [1] * 4  # at 175 24 + 2.0 beats 25 + 0.6, at 176 26 + 0.6 beats 23 + 2.0
 
 
