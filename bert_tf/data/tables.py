@@ -44,8 +44,18 @@ def parse_csv_delimiter(value: str | None, flag: str = "--csv_delimiter") -> str
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TableSettings:
-    """How files of rows are read."""
+    """A user's files of rows, and how they are read."""
 
+    train_file: str | None = setting(
+        None,
+        "Examples to train on: .csv, .tsv, .jsonl, .json or .parquet, or an address on the hub: "
+        "hf://datasets/OWNER/NAME/FILE.",
+        heading="Your files",
+    )
+    dev_file: str | None = setting(None, "Examples to evaluate on.")
+    test_file: str | None = changeable_setting(
+        None, "Examples to predict. They need no label or score; if they have some, the predictions are scored."
+    )
     csv_delimiter: str | None = setting(
         None,
         "The field separator of .csv files: a character such as ';' or '|', or the word tab. If unset, by the header.",
@@ -71,22 +81,6 @@ class TableSettings:
     def check_predictions(self, do_predict: bool) -> None:
         if self.copy_columns and not do_predict:
             raise ValueError("--copy_columns is for predictions: give --do_predict.")
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class FileSettings:
-    """A user's files of rows."""
-
-    train_file: str | None = setting(
-        None,
-        "Examples to train on: .csv, .tsv, .jsonl, .json or .parquet, or an address on the hub: "
-        "hf://datasets/OWNER/NAME/FILE.",
-        heading="Your files",
-    )
-    dev_file: str | None = setting(None, "Examples to evaluate on.")
-    test_file: str | None = changeable_setting(
-        None, "Examples to predict. They need no label or score; if they have some, the predictions are scored."
-    )
 
 
 USUAL_TABLE = TableSettings()

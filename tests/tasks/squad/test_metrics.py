@@ -11,13 +11,13 @@ from helpers.paths import lines_of
 from helpers.slow import slow
 from helpers.small_data import SQUAD_SIZES
 
+from bert_tf.run_squad import get_final_text
 from bert_tf.tasks.squad import answers
 from bert_tf.tasks.squad import metrics as squad_outputs
 from bert_tf.tasks.squad.answers import Answer, Prediction, PredictionSettings, SpanScores, predict_answers
 from bert_tf.tasks.squad.data import Paragraph, SquadExample, read_articles, read_squad_examples
 from bert_tf.tasks.squad.metrics import best_threshold, evaluate, klue_scores, korquad_scores
 from bert_tf.tasks.squad.windows import WindowSettings, build_windows
-from bert_tf.text.wordpiece import BasicTokenizer
 
 # From the README of the data: exact match, F1 and, for 2.0, each with HasAns and NoAns (F1 and exact match of
 # unanswerable questions are the same).
@@ -261,10 +261,9 @@ def test_where_the_original_crashed(shared, golden, english):
 
 @pytest.mark.parametrize("version", ["v1.1", "v2.0"])
 def test_final_texts_equal_the_original(golden, version):
-    basics = {case: BasicTokenizer(case) for case in (True, False)}
     records = lines_of(golden / "squad" / f"final_text-{version}.jsonl.gz")
     for record in records:
-        found = answers.get_final_text(record["pred_text"], record["orig_text"], basics[record["do_lower_case"]])
+        found = get_final_text(*(record[name] for name in ("pred_text", "orig_text", "do_lower_case")))
         assert found == record["result"], record
     assert len(records) == {"v1.1": 573, "v2.0": 453}[version]
 
