@@ -13,7 +13,6 @@ from helpers.script_cases import results_of, run_and_refuse
 from helpers.tiny import ONE_LAYER, write_encoder
 
 from bert_tf import FullTokenizer, QuestionAnswerer
-from bert_tf.tasks.squad import metrics as squad_outputs
 from bert_tf.tasks.squad.data import read_squad_examples
 from bert_tf.tasks.squad.windows import WindowSettings, build_windows
 
@@ -237,27 +236,3 @@ def test_two_files_of_version_1_and_steps_by_windows(out, logs, folder):
 def test_windows_are_cached_where_they_should_be(out, logs):
     assert len(list((out / "trained" / "windows").iterdir())) == 2
     assert logs["again"].count("windows from ") == 2 and "windows from " not in logs["trained"]
-
-
-@pytest.mark.parametrize(("batch_size", "static_padding"), [(4, True), (100, False)])
-def test_every_window_gets_its_own_logits(folder, batch_size, static_padding):
-    examples = read_squad_examples([str(folder / "dev.json")], False, True).examples
-    windows = build_windows(examples, FullTokenizer(str(folder / "vocab.txt")), WINDOWS, False)
-    widths = set()
-
-    def predict(batches):
-        for batch in batches:
-            ids = batch["input_ids"].numpy().astype(np.float32)
-            widths.add(ids.shape)
-            yield {"start_logits": ids, "end_logits": -ids}
-
-    scores = squad_outputs.predict_scores(
-        predict, windows, batch_size=batch_size, max_seq_length=32, static_padding=static_padding
-    )
-    starts, ends = scores.starts, scores.ends
-    assert len(starts) == len(ends) == len(windows) and {shape[0] for shape in widths} == {batch_size}
-    for row in range(len(windows)):
-        ids = windows.ids[windows.offsets[row] : windows.offsets[row + 1]]
-        assert len(starts[row]) == len(ends[row]) == (32 if static_padding else len(ids))
-        np.testing.assert_array_equal(starts[row][: len(ids)], ids)
-        np.testing.assert_array_equal(ends[row], -starts[row])

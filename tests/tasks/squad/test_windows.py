@@ -143,30 +143,17 @@ def test_two_processes_make_the_same_windows(small, monkeypatch):
     assert used == [2] and one.example_index[-1] == 24 and len(one) > 40
 
 
-@pytest.mark.parametrize("is_training", [True, False])
-@pytest.mark.parametrize("answer_from", ["words", "offsets"])
-def test_windows_are_kept(small, tmp_path, monkeypatch, is_training, answer_from):
-    examples = [example(number=number) for number in range(3)]
-    settings = WindowSettings(12, 3, 4, answer_from)
+def test_whatever_the_windows_depend_on_makes_another_file(small, tmp_path, monkeypatch):
     folder = tmp_path / "cache"
-    built = build_windows(examples, small, settings, is_training, cache_dir=str(folder))
-    (file,) = folder.iterdir()
-    assert file.name.startswith("windows-") and file.suffix == ".npz"
-    with monkeypatch.context() as patched:
-        patched.setattr(squad_windows, "_arrays_of", None)  # not called
-        kept = build_windows(examples, small, settings, is_training, cache_dir=str(folder))
-    assert_windows_equal(kept, built)
-    assert_windows_equal(build_windows(examples, small, settings, is_training), built)
 
-
-def test_whatever_the_windows_depend_on_makes_another_file(small, tmp_path):
     def number_of_files(examples, tokenizer=small, is_training=True, **changes):
-        settings = dataclasses.replace(WindowSettings(12, 3, 4), **changes)
-        assert_windows_equal(
-            build_windows(examples, tokenizer, settings, is_training, cache_dir=str(tmp_path / "cache")),
-            build_windows(examples, tokenizer, settings, is_training),
-        )
-        return len(list((tmp_path / "cache").iterdir()))
+        given = examples, tokenizer, dataclasses.replace(WindowSettings(12, 3, 4), **changes), is_training
+        built = build_windows(*given)
+        assert_windows_equal(build_windows(*given, cache_dir=str(folder)), built)
+        with monkeypatch.context() as patched:
+            patched.setattr(squad_windows, "_arrays_of", None)  # now they are read
+            assert_windows_equal(build_windows(*given, cache_dir=str(folder)), built)
+        return len([*folder.glob("windows-*.npz")])
 
     assert number_of_files([example()]) == number_of_files([example(number="another id")]) == 1
     assert number_of_files([example()], is_training=False) == 2
