@@ -90,8 +90,6 @@ def ran(folder):
         "weighted": {**rte, "num_train_epochs": 1, "class_weights": "entailment=9"},
     }  # fmt: skip
     refused = {
-        "no text": ({**encoder, **short, "task_name": "custom", "do_train": True}, "--text_a"),
-        "classes of numbers": ({**train, "regression": True, "labels": "a,b"}, "--regression*--labels"),
         "no dev": ({**rte, "do_eval": True}, "rte/dev.tsv"),
         "no dev for patience": ({**rte, "early_stopping_patience": 1}, "--early_stopping_patience*dev set"),
         "no training set": ({**rte, "task_name": "ax", "data_dir": folder}, "--do_train*ax has no train set"),
