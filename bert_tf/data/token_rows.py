@@ -241,7 +241,8 @@ def training_batches(
                 yield rows.batch(chosen[part], length)
 
     width = allowed[-1] if len(allowed) == 1 else None
-    return _dataset(batches, rows, share.part_size(batch_size), width).prefetch(_PREFETCHED * share.count)
+    dataset = _dataset(batches, rows, share.part_size(batch_size), width)
+    return finished(dataset, None, _PREFETCHED * share.count)
 
 
 def evaluation_rows(lengths: np.ndarray, batch_size: int) -> list[np.ndarray]:
@@ -252,8 +253,6 @@ def evaluation_rows(lengths: np.ndarray, batch_size: int) -> list[np.ndarray]:
 
 def evaluation_batches(rows: TokenRows, *, batch_size: int, max_seq_length: int, static_padding: bool = False):
     """A tf.data.Dataset of all rows in the order of `evaluation_rows`; copies of a row pad the last batch."""
-    import tensorflow as tf
-
     allowed = rows.padded_lengths(max_seq_length, static_padding)
     lengths = rows.lengths
 
@@ -263,8 +262,7 @@ def evaluation_batches(rows: TokenRows, *, batch_size: int, max_seq_length: int,
             yield rows.batch(full, padded_length(int(lengths[full].max()), allowed))
 
     dataset = _dataset(batches, rows, batch_size, allowed[-1] if static_padding else None)
-    count = -(-len(rows) // batch_size)
-    return dataset.apply(tf.data.experimental.assert_cardinality(count)).prefetch(_PREFETCHED)
+    return finished(dataset, -(-len(rows) // batch_size), _PREFETCHED)
 
 
 def rows_and_outputs(rows: TokenRows, batch_size: int, outputs: Iterable) -> Iterator[tuple[np.ndarray, Any]]:
@@ -289,10 +287,20 @@ def _dataset(batches: Callable[[], Iterator], rows: TokenRows, batch_size: int, 
     specs = {name: tf.TensorSpec(shape, tf.int32) for name in ("input_ids", "input_mask", "segment_ids")}
     for name, values in rows.labels.items():
         specs[name] = tf.TensorSpec([batch_size, *values.shape[1:]], tf.as_dtype(values.dtype))
+    return tf.data.Dataset.from_generator(batches, output_signature=specs)
+
+
+def finished(dataset, count: int | None, prefetched: int):
+    """A tf.data.Dataset of `count` batches in their order; None: it is endless."""
+    import tensorflow as tf
+
     options = tf.data.Options()
+    options.deterministic = True
     # With autotuning, a dataset's end waits for the tuner's next wake-up, which may take as long as the dataset did.
     options.autotune.enabled = False
-    return tf.data.Dataset.from_generator(batches, output_signature=specs).with_options(options)
+    count = tf.data.INFINITE_CARDINALITY if count is None else count
+    dataset = dataset.apply(tf.data.experimental.assert_cardinality(count))
+    return dataset.with_options(options).prefetch(prefetched)
 
 
 # Of doc_stride, max_seq_length and the tokens that are left for a text.

@@ -262,8 +262,7 @@ def _dataset(encoded: TokenRows, y, batch_size: int, widths, seed: int | None) -
     if y is not None:
         specs = (specs, tf.TensorSpec([None, *y.shape[1:]], tf.as_dtype(y.dtype)))
     dataset = tf.data.Dataset.from_generator(batches, output_signature=specs)
-    count = -(-len(encoded) // batch_size)
-    return dataset.apply(tf.data.experimental.assert_cardinality(count)).prefetch(4)
+    return token_rows.finished(dataset, -(-len(encoded) // batch_size), 4)
 
 
 def _order(encoded: TokenRows, batch_size: int, widths, seed: int | None, epoch: int) -> list[np.ndarray]:
