@@ -44,6 +44,9 @@ class Notation:
         fits = separator and type_ and len(letter) == 1 and letter.upper() in LETTERS
         return (letter, type_) if fits else None
 
+    def has(self, tag: str) -> bool:
+        return tag in _OUTSIDE or self.parse(tag) is not None
+
     def read(self, tag: str) -> str:
         """A tag of the file as CoNLL-2003 has it; a tag of another form unchanged."""
         if tag in _OUTSIDE:
@@ -80,8 +83,7 @@ def notation_of(tags: Iterable[str]) -> Notation:
 def standard_tags(tags: Sequence[str]) -> list[str]:
     """A model's tags as CoNLL-2003 has them; tags of another form, such as parts of speech, unchanged."""
     notation = notation_of(tags)
-    fits = [tag in _OUTSIDE or notation.parse(tag) is not None for tag in tags]
-    return [notation.read(tag) for tag in tags] if all(fits) else list(tags)
+    return list(map(notation.read, tags)) if all(map(notation.has, tags)) else list(tags)
 
 
 # --- schemes -------------------------------------------------------------------------------------------------------
@@ -153,15 +155,7 @@ def lenient_entities(tags: Sequence[str]) -> list[Entity]:
 
 def strict_entities(tags: Sequence[str]) -> list[Entity]:
     """The entities in tags of IOB2, each begun by B-; what else breaks the scheme is none."""
-    entities = []
-    for index, tag in enumerate(tags):
-        letter, _, type_ = tag.partition("-")
-        last = entities[-1] if entities else None
-        if letter == "B":
-            entities.append(Entity(type_, index, index + 1))
-        elif letter == "I" and last and (last.type, last.end) == (type_, index):
-            entities[-1] = dataclasses.replace(last, end=index + 1)
-    return entities
+    return [entity for entity in lenient_entities(tags) if tags[entity.start].startswith("B-")]
 
 
 def tags_of(entities: Iterable[Entity], length: int, scheme: str) -> list[str]:
