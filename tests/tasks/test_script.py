@@ -33,7 +33,6 @@ from bert_tf.tasks.classification.settings import ClassificationSettings, declar
 from bert_tf.tasks.classification.task import ClassificationTask
 from bert_tf.tasks.ner.data import NerSettings
 from bert_tf.tasks.ner.task import NerTask
-from bert_tf.tasks.outcome import Trial
 from bert_tf.tasks.similarity import data as similarity_data
 from bert_tf.tasks.similarity.data import SimilaritySettings
 from bert_tf.tasks.similarity.task import SimilarityTask
@@ -299,14 +298,9 @@ def test_what_is_said(tmp_path, caplog, results, best, settings, said):
     assert lines == said
 
 
-def test_the_loss_over_batches_is_not_shown_beside_that_over_examples(tmp_path):
-    """eval_results.txt and seeds.json keep it."""
+def test_the_loss_over_batches_is_not_shown_beside_that_over_examples():
     assert card.shown_results(LAST) == {"eval_f1": 0.0, "eval_loss": 3.0}
     assert card.shown_results({"loss": 1.0, "masked_lm_loss": 2.0, "step": 3}) == {"loss": 1.0, "masked_lm_loss": 2.0}
-    (tmp_path / "seed-1").mkdir()
-    table = outcome.write_seeds(str(tmp_path), Trial({}, {1: LAST, 2: LAST}), "eval_f1")
-    assert [line.split()[0] for line in table.splitlines()] == ["metric", "eval_f1", "eval_loss", "2"]
-    assert "loss" in json.loads((tmp_path / "seeds.json").read_text())["summary"]
 
 
 @pytest.mark.parametrize(("texts", "labels", "name", "expected"), [

@@ -252,7 +252,6 @@ def test_a_column_of_0_and_1_for_each_label(tmp_path):
 # What all formats of tables have in common is in tests/data/.
 @pytest.mark.parametrize(("name", "content", "changes", "message"), [
     ("a.csv", "text,label\nx,1\n", {"text_a": "words"}, r"a\.csv, line 1: no 'words'; found 'text', 'label'"),
-    ("a.jsonl", '{"text": "x"}\n', {}, r"a\.jsonl, line 1: no 'label'"),
     ("a.jsonl", '{"text": null, "label": "x"}\n', {}, "found None in 'text'$"),
     ("a.tsv", "text\tlabel\nx\t1\ny\t1\n", {}, "1 classes in the column 'label': there is nothing to learn"),
     ("a.tsv", "text\tlabel\nx\t1\n", {"label": "1"}, "all columns by name, or all by number"),

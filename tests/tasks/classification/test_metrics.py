@@ -154,9 +154,9 @@ def test_report_and_confusion_matrix(tmp_path, caplog):
 
 def test_seeds_are_summed_up_and_the_best_model_is_copied(tmp_path):
     results = {
-        1: {"eval_f1": 0.5, "eval_loss": 1.0, "global_step": 9},
-        2: {"eval_f1": 0.9, "eval_loss": 3.0, "global_step": 9},
-        3: {"eval_f1": 0.7, "eval_loss": 2.0, "global_step": 9},
+        1: {"eval_f1": 0.5, "eval_loss": 1.0, "loss": 1.5, "global_step": 9},
+        2: {"eval_f1": 0.9, "eval_loss": 3.0, "loss": 3.5, "global_step": 9},
+        3: {"eval_f1": 0.7, "eval_loss": 2.0, "loss": 2.5, "global_step": 9},
     }
     for seed in results:
         (tmp_path / f"seed-{seed}" / "best_model").mkdir(parents=True)
@@ -168,10 +168,12 @@ def test_seeds_are_summed_up_and_the_best_model_is_copied(tmp_path):
     assert content["best_seed"] == 2 and set(content["seeds"]) == {"1", "2", "3"}
     summary = {"mean": 0.7, "min": 0.5, "max": 0.9, "standard_deviation": 0.2}
     assert content["summary"]["eval_f1"] == pytest.approx(summary)
-    assert set(content["summary"]) == {"eval_f1", "eval_loss"}
+    assert set(content["summary"]) == {"eval_f1", "eval_loss", "loss"}
     assert [path.name for path in (tmp_path / "best_model").iterdir()] == ["name"]
     assert (tmp_path / "best_model" / "name").read_text() == "2"
-    assert text.splitlines()[1].split() == ["eval_f1", "0.7000", "0.5000", "0.9000", "0.2000"]
+    lines = [line.split() for line in text.splitlines()]
+    assert lines[1] == ["eval_f1", "0.7000", "0.5000", "0.9000", "0.2000"]
+    assert [line[0] for line in lines] == ["metric", "eval_f1", "eval_loss", "3"]  # not the loss over batches
 
 
 @pytest.mark.parametrize("length", [32, 128])
