@@ -144,11 +144,8 @@ class Conversion:
             facts = CardFacts(card.beginning_of(files.path, files.weights))  # which reads all weights
             text = card.card_of(weights, dataclasses.replace(files, card=facts), format)
         text = card.converted(text, format, self.changes)
-
-        def check(path: str) -> None:
-            compared.append(_compare_tensors(weights, path, settings.with_optimizer))
-
-        made = {"vocabulary": self.vocabulary, "card_text": text, "check": check}
+        made: dict = {"vocabulary": self.vocabulary, "card_text": text}
+        made["check"] = lambda path: compared.append(_compare_tensors(weights, path, settings.with_optimizer))
         written = save.write_model(settings.to, weights, files, **settings.writing, **made)
         notes = [*self.notes, *compared]
         knows = format != "tf1" or type(files.config).hidden_act == "gelu_erf"  # which the family's original has
@@ -278,7 +275,7 @@ def add_words(
     first, size = len(vocabulary), max(weights.shapes[table][0], len(vocabulary) + len(pieces))
 
     def read(name: str) -> np.ndarray:
-        value, of = weights.read(name), base_name(name)
+        value, of = weights[name], base_name(name)
         if of not in (table, OUTPUT_BIAS):
             return value
         grown = np.zeros((size, *value.shape[1:]), value.dtype)

@@ -22,6 +22,7 @@ from bert_tf.store.tensor_files import Weights
 from bert_tf.system.checks import check_integer
 from bert_tf.system.hub import name_of
 from bert_tf.system.messages import is_first, naming_flag, warn_once
+from bert_tf.system.released_models import hint
 from bert_tf.system.storage import is_remote, names_in
 from bert_tf.system.text_files import (
     Folder,
@@ -219,12 +220,10 @@ def read_head(path: str, config_file: str | None = None) -> HeadConfig:
 
 
 def head_in(folder: Folder, config_file: str | None = None) -> HeadConfig:
-    has_head = HEAD_CONFIG in folder.names
-    path = posixpath.join(folder.path, HEAD_CONFIG) if has_head else config_file or find_config(folder)
-    if not path:
+    if HEAD_CONFIG in folder.names:
+        return HeadConfig.read(posixpath.join(folder.path, HEAD_CONFIG))
+    if not (path := config_file or find_config(folder)):
         return NO_HEAD
-    if has_head:
-        return HeadConfig.read(path)
     values = read_json(path)
     if _is_huggingface(path, values):
         # As in sentence-transformers, which writes the activation of a cross-encoder there, the file comes first.
@@ -293,8 +292,6 @@ def check_weights(path: str | None, flag: str) -> None:
     """Raises if nothing exists at a local path of weights; without TensorFlow."""
     if not path or is_remote(path) or anything_at(path):
         return
-    from bert_tf.system.released_models import hint
-
     raise FileNotFoundError(f"{flag}={path}: there is no such directory, weight file or checkpoint.{hint(path)}")
 
 

@@ -44,7 +44,6 @@ def encoding_setting(files: str):
 
 
 def check_encoding(encoding: str, flag: str = "--encoding") -> None:
-    """Raises if it is not a text encoding of Python."""
     try:
         "a".encode(encoding)
     except (LookupError, ValueError) as error:

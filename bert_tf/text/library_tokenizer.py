@@ -57,6 +57,11 @@ class LibraryTokenizer(Tokenizer):
         self.set_added_tokens(added)
         self.pad_id = self.special_id(self.pad_token)
 
+    @classmethod
+    def from_file(cls, vocab_file: str, casing: Casing) -> "LibraryTokenizer":
+        with naming_file(vocab_file):
+            return cls(vocab_file)  # pyrefly: ignore[bad-argument-type, missing-argument]  # of subclasses
+
     def _prepare(self) -> None:
         self._library.encode_special_tokens = True  # in a text they are text; the library's JSON has no place for it
 
@@ -256,12 +261,6 @@ class ByteBpeTokenizer(LibraryTokenizer):
         )
         self.mask_takes_spaces = next((token.lstrip for token in added if token.id == self.mask_id), True)
         self._never_continue = [*self.added_tokens.ids, *self.special_ids]
-
-    @classmethod
-    def from_file(cls, vocab_file: str, casing: Casing) -> "ByteBpeTokenizer":
-        """The tokenizer of a tokenizer.json, or of a vocab.json with merges.txt next to it; it keeps case anyway."""
-        with naming_file(vocab_file):
-            return cls(vocab_file)
 
     def encode_with_offsets(self, text: str, split_unknown: bool = False, dropped_marks: bool = True) -> WithOffsets:
         ids, offsets = super().encode_with_offsets(text)

@@ -326,11 +326,6 @@ class HuggingFaceSentencePiece(_AlbertRows, LibraryTokenizer):
     def settings(self) -> dict:
         return {**super().settings(), **INPUTS, "do_lower_case": not self.cased}
 
-    @classmethod
-    def from_file(cls, vocab_file: str, casing: Casing) -> "HuggingFaceSentencePiece":
-        with naming_file(vocab_file):
-            return cls(vocab_file)
-
 
 SentencePieceTokenizer.in_json = HuggingFaceSentencePiece
 KoBertTokenizer.in_json = None
