@@ -290,9 +290,8 @@ def check_other_vocabulary(vocab_file: str | None, files: ModelFiles) -> None:
 
 def check_weights(path: str | None, flag: str) -> None:
     """Raises if nothing exists at a local path of weights; without TensorFlow."""
-    if not path or is_remote(path) or anything_at(path):
-        return
-    raise FileNotFoundError(f"{flag}={path}: there is no such directory, weight file or checkpoint.{hint(path)}")
+    if path and not is_remote(path) and not anything_at(path):
+        raise FileNotFoundError(f"{flag}={path}: there is no such directory, weight file or checkpoint.{hint(path)}")
 
 
 # --- sentence settings ----------------------------------------------------------------------------------------------

