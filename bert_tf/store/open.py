@@ -18,7 +18,6 @@ from bert_tf.store import bundle, huggingface, variable_names
 from bert_tf.store.description import (
     CONFIG_FILES,
     ModelFiles,
-    check_other_vocabulary,
     files_in,
     find_config,
     read_config,
@@ -31,7 +30,6 @@ from bert_tf.system.released_models import check_there, hint
 from bert_tf.system.storage import is_remote, names_in
 from bert_tf.system.text_files import Folder, directory_of, list_folder, read_json
 from bert_tf.text.tokenizer import Tokenizer
-from bert_tf.text.tokenizer_files import read_casing, resolve_casing
 
 # How the names of files other than TensorFlow's checkpoints end.
 _ENDINGS = (".safetensors", ".index.json", ".bin", ".pt", ".pth", ".h5")
@@ -282,13 +280,10 @@ def open_for_script(
         if opened.family.parts.get("generator") in weights and "discriminator" not in weights.parts:
             text = f"{weights.path} is the generator of an {config.title}: the authors fine-tune the discriminator."
             warn_once("weights", text)
-    check_other_vocabulary(vocab_file, opened)
-    opened.vocab_file = vocab_file or opened.vocab_file
+    opened.take_vocabulary(vocab_file, do_lower_case, strip_accents)
     if not opened.vocab_file:
         name = opened.family.tokenizer_class.vocab_name
         raise ValueError(f"{opened.directory or 'The model'} has no {name} or tokenizer.json: give --vocab_file.")
-    beside_vocabulary = read_casing(opened.vocab_file)
-    opened.casing = resolve_casing(do_lower_case, strip_accents, opened.casing, beside_vocabulary)
     return opened
 
 
