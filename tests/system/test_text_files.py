@@ -8,13 +8,11 @@ from collections import Counter
 
 import pytest
 
-from bert_tf.data.tables import TableSettings, read_rows
 from bert_tf.pretraining.corpus import Corpus, TextSettings
 from bert_tf.pretraining.documents import all_documents
 from bert_tf.system import text_files
 from bert_tf.system.text_files import read_json, read_text_lines
 from bert_tf.tasks.features.extract import read_lines
-from bert_tf.tasks.ner.data import Layout, read_conll
 from bert_tf.tasks.squad.data import read_squad_examples
 from bert_tf.text.learn_vocabulary import count_words
 
@@ -205,23 +203,14 @@ def test_names_of_encodings():
 
 
 def test_every_reader_takes_an_encoding(tmp_path):
-    """The same content in CP949 and UTF-8 is read alike, and without the encoding each reader names it."""
+    """CP949 and UTF-8 are read alike; without the encoding each reader names it. Tables and tags: in scripts/."""
     question = {"id": "1", "question": "수도는 어디인가?", "answers": [{"text": "서울", "answer_start": 10}]}
     paragraph = {"context": "대한민국의 수도는 서울이다.", "qas": [question]}
     files = {
-        "a.csv": "문장,감정\n정말 재미있어요,긍정\n너무 느려요,부정\n",
-        "a.conll": "서울에서 B-지역\n만났다 O\n\n",
         "a.json": json.dumps({"data": [{"paragraphs": [paragraph]}]}, ensure_ascii=False),
         "a.txt": KOREAN,
     }
-
-    def conll(path, encoding):
-        sentences = read_conll(path, Layout(encoding=encoding)).sentences
-        return [(sentence.words, sentence.tags, sentence.lines) for sentence in sentences]
-
     readers = {
-        "a.csv": [lambda path, encoding: list(read_rows(path, TableSettings(encoding=encoding), ("문장",)))],
-        "a.conll": [conll],
         "a.json": [
             lambda path, encoding: read_json(path, encoding=encoding),
             lambda path, encoding: read_squad_examples([path], True, encoding=encoding).examples,
