@@ -48,7 +48,7 @@ class Weights(Mapping[str, np.ndarray]):
     hints: dict = dataclasses.field(default_factory=dict)
     parts: dict[str, "Weights"] = dataclasses.field(default_factory=dict)
 
-    def read(self, name: str) -> np.ndarray:
+    def __getitem__(self, name: str) -> np.ndarray:
         return self.reader(name)
 
     def read_finite(self, name: str) -> np.ndarray:
@@ -63,11 +63,9 @@ class Weights(Mapping[str, np.ndarray]):
         checksum = google_crc32c.Checksum()
         for name in sorted(filter(is_model_variable, self.shapes)):
             checksum.update(name.encode())
-            for block in blocks(self.read(name)):
+            for block in blocks(self[name]):
                 checksum.update(block.tobytes())
         return checksum.hexdigest().decode()
-
-    __getitem__ = read
 
     def __contains__(self, name) -> bool:
         return name in self.shapes  # without reading the tensor
@@ -127,7 +125,7 @@ def renamed(
         return shape[::-1] if new in transposed else shape
 
     def read(new: str) -> np.ndarray:
-        value = weights.read(names[new])
+        value = weights[names[new]]
         return value.T if new in transposed else value
 
     return dataclasses.replace(
@@ -145,7 +143,7 @@ def with_tensors(weights: Weights, tensors: Mapping[str, np.ndarray]) -> Weights
         weights,
         shapes={**weights.shapes, **{name: value.shape for name, value in tensors.items()}},
         origins={**dict.fromkeys(tensors, ""), **weights.origins},
-        reader=lambda name: tensors[name] if name in tensors else weights.read(name),
+        reader=lambda name: tensors[name] if name in tensors else weights[name],
     )
 
 
