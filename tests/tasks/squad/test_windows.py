@@ -10,7 +10,7 @@ import pytest
 from helpers.slow import slow
 from helpers.texts import write_xlm_roberta_pieces
 
-from bert_tf.data.token_rows import document_spans
+from bert_tf.data.token_rows import best_spans, document_spans
 from bert_tf.families.xlm_roberta import FairseqSentencePiece
 from bert_tf.tasks.squad import windows as squad_windows
 from bert_tf.tasks.squad.answers import AnswerTexts
@@ -76,7 +76,7 @@ def test_best_windows_against_the_definition():
         length, room, stride = generator.randint(1, 60), generator.randint(1, 30), generator.randint(1, 30)
         spans = document_spans(length, room, stride)
         assert {piece for start, size in spans for piece in range(start, start + size)} == {*range(length)}
-        best = squad_windows._best_spans(spans, length).tolist()
+        best = best_spans(spans, np.arange(length), 0.01).tolist()
         for piece in range(length):
             scores = [
                 min(piece - start, start + size - 1 - piece) + 0.01 * size if start <= piece < start + size else -1
@@ -84,7 +84,7 @@ def test_best_windows_against_the_definition():
             ]
             assert best[piece] == scores.index(max(scores))
     # A long window wins over a little more text around a token, by 0.01 for each token of it: here 2.0 and 0.6.
-    best = squad_windows._best_spans([(0, 200), (150, 60)], 210).tolist()
+    best = best_spans([(0, 200), (150, 60)], np.arange(210), 0.01).tolist()
     assert best[170:180] == [0] * 6 + [1] * 4  # at 175 24 + 2.0 beats 25 + 0.6, at 176 26 + 0.6 beats 23 + 2.0
 
 
@@ -145,19 +145,17 @@ def test_two_processes_make_the_same_windows(small, monkeypatch):
     assert used == [2] and one.example_index[-1] == 24 and len(one) > 40
 
 
-def test_windows_are_kept_and_whatever_they_depend_on_makes_another_file(small, tmp_path, monkeypatch):
+def test_whatever_the_windows_depend_on_makes_another_file(small, tmp_path, monkeypatch):
     folder = tmp_path / "cache"
 
     def number_of_files(examples, tokenizer=small, is_training=True, **changes):
-        arguments = examples, tokenizer, dataclasses.replace(WindowSettings(12, 3, 4), **changes), is_training
-        built = build_windows(*arguments)
-        assert_windows_equal(build_windows(*arguments, cache_dir=str(folder)), built)
+        given = examples, tokenizer, dataclasses.replace(WindowSettings(12, 3, 4), **changes), is_training
+        built = build_windows(*given)
+        assert_windows_equal(build_windows(*given, cache_dir=str(folder)), built)
         with monkeypatch.context() as patched:
-            patched.setattr(squad_windows, "_arrays_of", None)  # not called
-            assert_windows_equal(build_windows(*arguments, cache_dir=str(folder)), built)
-        files = [file.name for file in folder.iterdir()]
-        assert all(name.startswith("windows-") and name.endswith(".npz") for name in files)
-        return len(files)
+            patched.setattr(squad_windows, "_arrays_of", None)  # now they are read
+            assert_windows_equal(build_windows(*given, cache_dir=str(folder)), built)
+        return len([*folder.glob("windows-*.npz")])
 
     assert number_of_files([example()]) == number_of_files([example(number="another id")]) == 1
     assert number_of_files([example()], is_training=False) == 2
