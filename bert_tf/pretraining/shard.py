@@ -144,7 +144,7 @@ def make_shard(
 
 def read_summary(path: str) -> dict | None:
     """A summary that an earlier run wrote, if it can be read."""
-    with contextlib.suppress(ValueError, tf.errors.OpError):
+    with contextlib.suppress(ValueError, OSError, tf.errors.OpError):
         return read_json(path)
 
 
