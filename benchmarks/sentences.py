@@ -108,7 +108,7 @@ def main(_):
         compare(model, name, texts)
 
 
-def compare(model: str, name: str, texts: list[str]) -> None:
+def compare(model: str, shown_name: str, texts: list[str]) -> None:
     import torch
     from machine import Limit, encoder_flops
     from measured import add
@@ -123,7 +123,7 @@ def compare(model: str, name: str, texts: list[str]) -> None:
         theirs = SentenceTransformer(model, device="cpu", model_kwargs={"dtype": getattr(torch, dtype)})
         ours = Embedder(model, dtype=dtype)
         sides[f"sentence-transformers, {dtype}"] = lambda theirs=theirs: (
-            theirs.encode(texts, batch_size=BATCH_SIZE, convert_to_tensor=True).float().numpy()
+            theirs.encode(texts, batch_size=BATCH_SIZE, show_progress_bar=False, convert_to_tensor=True).float().numpy()
         )
         sides[f"bert_tf, {dtype}"] = lambda ours=ours: ours.encode(texts)
     lengths = rows_of_texts(texts, ours.tokenizer, ours.max_seq_length)[0].lengths
@@ -141,7 +141,7 @@ def compare(model: str, name: str, texts: list[str]) -> None:
             side()
             seconds[name].append(time.perf_counter() - begin)
     title = f"{len(texts):,} sentences, {np.mean([len(text.split()) for text in texts]):.1f} words each"
-    title = f"{name}, {title}" if FLAGS.random else title
+    title = f"{shown_name}, {title}" if FLAGS.random else title
     print(title)
     print(f"{'':34} {'sentences/s':>12} {'largest difference':>19}")
     speeds = {name: len(texts) / statistics.median(taken) for name, taken in seconds.items()}
