@@ -194,7 +194,7 @@ def test_what_other_optimizers_keep_is_left_out(tmp_path, config):
     folder, slots = tmp_path / "model", ("Adam", "Adam_1", "Momentum", "lamb_m", "ExponentialMovingAverage")
     task_models.BertModel(config).save_pretrained(str(folder), format="tf1")
     prefix, before = str(folder / "bert_model.ckpt"), open_weights(str(folder))
-    values = {name: before.read(name) for name in before}
+    values = dict(before)
     stored = {before.origins[name]: values[name] for name in values}
     others = {f"{name}/{slot}": 0 * value for name, value in stored.items() for slot in slots}
     bundle.write_bundle(prefix, {**stored, **others, "beta1_power": np.float32(0.9)})
