@@ -15,8 +15,8 @@ from absl import logging
 
 from bert_tf.families import BERT, FAMILIES, family_of, family_of_variables, is_encoder_variable
 from bert_tf.families.config import BertConfig, check_vocab_size
-from bert_tf.families.family import Family, config_of_shapes
-from bert_tf.store import huggingface, variable_names
+from bert_tf.families.family import Family, check_shapes, config_of_shapes
+from bert_tf.store import huggingface
 from bert_tf.store.head_config import HEAD_CONFIG, HUGGINGFACE_CONFIG, NO_HEAD, SENTENCES_CONFIG, HeadConfig
 from bert_tf.store.tensor_files import Weights
 from bert_tf.system.checks import check_integer
@@ -182,7 +182,7 @@ def _fit(files: ModelFiles, weights: Weights, is_given: bool, is_checked: bool) 
     if is_checked or beside is None:
         if family is not files.family and any(map(is_encoder_variable, weights)):
             raise ValueError(f"{name} is of a {title}, but {weights.path} of a {family.config_class.title}.")
-        variable_names.check_shapes(weights, config, name)
+        check_shapes(weights.path, weights.shapes, config, name)
     # Versions have the same variables, the second no dropout: names of directories tell which they are.
     if released := files.family.released:
         paths = files.config_file or "", weights.path

@@ -11,11 +11,10 @@ import tensorflow as tf
 from absl import logging
 
 from bert_tf.data import records
-from bert_tf.families import config_of_size
-from bert_tf.families.config import BertConfig
+from bert_tf.families import config_of_size, tokenizer_of_model
+from bert_tf.families.config import BertConfig, shallower
 from bert_tf.families.distilbert import DistilBertConfig
 from bert_tf.families.recipe import with_recipe
-from bert_tf.models import distillation
 from bert_tf.pretraining import model_vocabulary
 from bert_tf.store.description import read_config
 from bert_tf.store.open import OpenedModel, open_local
@@ -106,7 +105,7 @@ def _resolve(
     if settings.bert_size:
         config, name = config_of_size(settings.bert_size), f"--bert_size={settings.bert_size}"
         if settings.vocab_file:
-            config.vocab_size = model_vocabulary.tokenizer_of_model(settings.vocab_file, config).vocab_size
+            config.vocab_size = tokenizer_of_model(settings.vocab_file, config).vocab_size
     elif settings.bert_config_file:
         config, name = read_config(settings.bert_config_file), settings.bert_config_file
     elif settings.init_checkpoint:
@@ -115,7 +114,7 @@ def _resolve(
     else:
         raise ValueError("Give --bert_config_file, or --init_checkpoint with a configuration next to it.")
     if settings.student_layers:
-        family, config = student_family(settings, config), distillation.shallower(config, settings.layers)
+        family, config = student_family(settings, config), shallower(config, settings.layers)
         if family == DistilBertConfig.model_type != config.model_type:
             config = DistilBertConfig.of_teacher(config)
     kind = _kind_of_task(settings)
