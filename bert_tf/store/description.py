@@ -132,35 +132,34 @@ def files_in(
     weights: Weights | None = None,
     config_file: str | None = None,
     is_checked: bool = True,
-    family: Family = BERT,
+    family: Family | None = None,
 ) -> ModelFiles:
     """What the files in a model's folder say, checked against the weights, if any.
 
     config_file: a configuration to read instead. The head is read from there, or else from next to the weights.
     family: of a model without weights and configuration.
     """
-    hints: Mapping = {}
+    hints = {} if weights is None else weights.hints
     if weights is not None:
-        hints, family = weights.hints, family_of_variables(weights)
         directory = posixpath.dirname(weights.path) or "."
         if folder.path not in (directory, directory.removesuffix("/variables")):  # by a run's file `checkpoint`
             folder = list_folder(weights.path)
-        of_generator = f"generator/{family.config_class.file_name}"
-        if hints.get("sizes_from_weights") and not config_file and of_generator in folder.names:
-            # Runs of run_pretraining.py keep the configuration of a generator in a separate folder.
-            config_file = posixpath.join(folder.path, of_generator)
+    if hints.get("sizes_from_weights") and not config_file:
+        # Runs of run_pretraining.py keep the configuration of a generator in a separate folder.
+        there = (name for name in map("generator/{}".format, _CONFIG_CLASSES) if name in folder.names)
+        config_file = next((posixpath.join(folder.path, name) for name in there), None)
     path = config_file or find_config(folder)
     head = read_head(config_file, config_file) if config_file else NO_HEAD
     head = head_in(folder) if head == NO_HEAD else head
-    config = read_config(path) if path else None
-    facts = read_facts(folder)
-    vocab_file = vocabulary_of(facts, (family_of(config) if config else family).tokenizer_class)
-    length, casing = max_length_of(facts), casing_of(facts)
-    if casing.do_lower_case is None and "do_lower_case" in hints:
-        casing = Casing(bool(hints["do_lower_case"]), None, f"{folder.path} (its variable do_lower_case)")
-    files = ModelFiles(folder.path, config, path, vocab_file, casing, length, head)
+    files = ModelFiles(folder.path, read_config(path) if path else None, path, head=head)
     if weights is not None:
         _fit(files, weights, bool(config_file), is_checked)
+    family = files.family if files.config else family or family_of_variables(weights or ())
+    facts = read_facts(folder)
+    files.vocab_file = vocabulary_of(facts, family.tokenizer_class)
+    files.max_seq_length, files.casing = max_length_of(facts), casing_of(facts)
+    if files.casing.do_lower_case is None and "do_lower_case" in hints:
+        files.casing = Casing(bool(hints["do_lower_case"]), None, f"{folder.path} (its variable do_lower_case)")
     return files
 
 
@@ -237,7 +236,10 @@ def head_in(folder: Folder, config_file: str | None = None) -> HeadConfig:
 
 def read_config(path: str) -> BertConfig:
     """Reads a bert_config.json, or a config.json of Hugging Face."""
-    values = read_json(path)
+    return _config_of(read_json(path), path)
+
+
+def _config_of(values: dict, path: str) -> BertConfig:
     if _is_huggingface(path, values):
         return huggingface.read_config(values, path)
     return _CONFIG_CLASSES.get(posixpath.basename(path), BertConfig).from_json_file(path)

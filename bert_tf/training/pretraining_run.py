@@ -102,12 +102,10 @@ def _resolve(
         if not (earlier.newest and has_config):
             raise
         opened = None  # the run goes on without the model that it began with
-    if settings.bert_size:
-        config, name = config_of_size(settings.bert_size), f"--bert_size={settings.bert_size}"
-        if settings.vocab_file:
-            config.vocab_size = tokenizer_of_model(settings.vocab_file, config).vocab_size
-    elif settings.bert_config_file:
+    if settings.bert_config_file:
         config, name = read_config(settings.bert_config_file), settings.bert_config_file
+    elif settings.bert_size:
+        config, name = config_of_size(settings.bert_size), f"--bert_size={settings.bert_size}"
     elif settings.init_checkpoint:
         config, name = opened.needed_config(), f"the configuration next to {path}"
         logging.info("Configuration from %s.", opened.config_file or path)
@@ -130,6 +128,8 @@ def _resolve(
     whose = f"As {DistilBertConfig.title if settings.teacher else config.title} was pre-trained"
     settings = dataclasses.replace(settings, **usual)
     settings = with_recipe(settings, recipe, whose if settings.do_train else None, num_warmup_steps=warmup)
+    if settings.bert_size and settings.vocab_file:
+        config.vocab_size = tokenizer_of_model(settings.vocab_file, config).vocab_size
     earlier.check_model(config)
     return settings, earlier, opened, config, name
 
