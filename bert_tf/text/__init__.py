@@ -8,7 +8,7 @@ import numpy as np
 from absl import logging
 
 from bert_tf.system.hub import name_of
-from bert_tf.system.text_files import Folder, list_folder, read_json, read_text_lines
+from bert_tf.system.text_files import Folder, list_folder, naming_file, read_json, read_text_lines
 from bert_tf.text import tokenizer_files as files
 from bert_tf.text.characters import TOKENIZER
 from bert_tf.text.japanese import JapaneseTokenizer
@@ -83,7 +83,8 @@ def _class_of(facts: files.TokenizerFacts, content, vocab_file: str, default: ty
 def tokenizer_of_file(vocab_file: str, casing: files.Casing, default: type[Tokenizer] = FullTokenizer) -> Tokenizer:
     tokenizer = tokenizer_class_of(vocab_file, default).from_file(vocab_file, casing)
     if isinstance(tokenizer, LibraryTokenizer) and issubclass(default, FullTokenizer):
-        tokenizer.take_rows(read_json(vocab_file).get("post_processor"), vocab_file)
+        with naming_file(vocab_file):
+            tokenizer.take_rows()
     if isinstance(tokenizer, JapaneseTokenizer) and default is ByteBpeTokenizer:
         # A RoBERTa has one segment, and its positions leave out the padding token.
         tokenizer.second_segment, tokenizer.pad_id = 0, tokenizer.special_id(tokenizer.pad_token)

@@ -51,6 +51,7 @@ class LibraryTokenizer(Tokenizer):
         with _naming(vocab_file):
             library = tokenizers.Tokenizer.from_str(json.dumps({**values, **unused, "added_tokens": tokens}))
         self._library, self._files, self.vocab_file = library, dict(files), vocab_file
+        self._post_processor = values.get("post_processor")
         self._prepare()
         self.vocab = dict(sorted(library.get_vocab(with_added_tokens=True).items(), key=lambda item: item[1]))
         self.inv_vocab = {index: token for token, index in self.vocab.items()}
@@ -68,16 +69,15 @@ class LibraryTokenizer(Tokenizer):
     def cased(self) -> bool:
         return self.normalize("A") != self.normalize("a")
 
-    def take_rows(self, post_processor: Mapping | None, path: str) -> None:
-        """Makes rows as a tokenizer.json does, for a model whose family has rows of another kind of tokenizer."""
-        parts = tokenizer_files.components_of(post_processor, "processors")
+    def take_rows(self) -> None:
+        """Makes rows as its tokenizer.json does, for a model whose family has rows of another kind of tokenizer."""
+        parts = tokenizer_files.components_of(self._post_processor, "processors")
         part = next((part for part in parts if part.get("type") in _POST_PROCESSORS), None)
         if part is None:
             return
-        with naming_file(path):
-            rows = _rows_of(part)
-        if rows is None:
-            raise ValueError(f"{path}: its post_processor makes other rows than [begin] A [between] B [end].")
+        if (rows := _rows_of(part)) is None:
+            made = "its post_processor makes other rows than [begin] A [between] B [end]"
+            raise ValueError(f"{self.vocab_file}: {made}.")
         self.begin_tokens, self.between_tokens, self.end_tokens, self.second_segment = rows
         self.huggingface_class = "PreTrainedTokenizerFast"
 
