@@ -139,10 +139,9 @@ def create_served_model(
     """
     labels = standard_tags(opened.head.labels) if task == "ner" else ()
     tagging = TaggingSettings.of_model(opened.directory, labels) if task == "ner" else None
-    length = None if task == "squad" else table.choose_max_seq_length(opened, max_seq_length)
     tokenizer = opened.make_tokenizer()
     settings = answer_settings(opened, tokenizer, max_seq_length=max_seq_length) if task == "squad" else None
-    length = settings.windows.max_seq_length if settings else length
+    length = settings.windows.max_seq_length if settings else table.choose_max_seq_length(opened, max_seq_length)
     try:
         graph = None if ids_only else graph_of(tokenizer, split_unknown=task == "squad")
     except NoGraphError as error:

@@ -27,8 +27,6 @@ from bert_tf.training.pretraining_two_models import DistillationTask, ElectraTas
 
 TASKS: dict[str, type[PretrainingTask]] = {"mlm": PretrainingTask, "ltr": LeftToRightTask, "electra": ElectraTask}
 
-_BATCHES_WITHOUT_VOCABULARY = 64  # in which an id beyond the model's is looked for
-
 
 def pretrain(settings: PretrainingSettings) -> dict[str, float]:
     """Trains and evaluates as the settings say; resumes the run in output_dir, if any.
@@ -57,7 +55,7 @@ def run(settings: PretrainingSettings) -> dict[str, float]:
         knows_size = model_vocabulary.check_size(settings.vocab_file, task.summaries, config, name, is_new)
         if masking and masking.all_ids.max() >= config.vocab_size:  # records name another file; a GPU notices nothing
             raise ValueError(f"--vocab_file={settings.vocab_file} has more tokens than {name}.")
-        count = 1 if knows_size else _BATCHES_WITHOUT_VOCABULARY
+        count = 1 if knows_size else 64  # batches in which an id beyond the model's is looked for
         for flag, data in task.data.items():
             index = data.index
             batches = records.evaluation_batches(index, data.features, batch_size=64, repeat=False, max_steps=count)
@@ -122,12 +120,10 @@ def _resolve(
     recipe, warmup = kind.recipe or config.pretraining_recipe, WARMUP_STEPS
     if recipe != BertConfig.pretraining_recipe:
         warmup = math.ceil(recipe.warmup_proportion * settings.num_train_steps)
-    usual = {"nsp": config.has_pooler and not settings.teacher}
-    usual |= {"max_predictions_per_seq": kind.default_predictions(settings, config)}
-    usual = {name: value for name, value in usual.items() if getattr(settings, name) is None}
     whose = f"As {DistilBertConfig.title if settings.teacher else config.title} was pre-trained"
-    settings = dataclasses.replace(settings, **usual)
     settings = with_recipe(settings, recipe, whose if settings.do_train else None, num_warmup_steps=warmup)
+    nsp, predictions = config.has_pooler and not settings.teacher, kind.default_predictions(settings, config)
+    settings = with_recipe(settings, recipe, None, nsp=nsp, max_predictions_per_seq=predictions)
     if settings.bert_size and settings.vocab_file:
         config.vocab_size = tokenizer_of_model(settings.vocab_file, config).vocab_size
     earlier.check_model(config)

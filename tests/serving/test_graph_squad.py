@@ -105,8 +105,7 @@ SIZES = {"max_seq_length": 24, "doc_stride": 5, "max_query_length": 6, "max_answ
 def test_equal_to_the_last_tie(small, null, values):
     settings = QuestionAnsweringSettings.of(SIZES | values | {"answer_from": "offsets"})
     model = Numbers(24, null)
-    pairs = random_pairs(15, seed=null)
-    pairs += [("which?", "ab " * 60), ("", "(((" * 30), ("which?", "a" + " " * 30 + "b")]
+    pairs = [("which?", "ab " * 60), ("", "(((" * 30), ("which?", "a" + " " * 30 + "b"), *random_pairs(15, seed=null)]
     with op_by_op():  # traced below
         encoder = TextEncoder(small, 24, graph_of(small, split_unknown=True))
         served = ServedQuestionAnswering(model, encoder, settings, window_batch=16)
@@ -161,9 +160,8 @@ def answerer(small, tmp_path_factory):
 def answer(answerer):
     settings = QuestionAnsweringSettings(answerer.windows, answerer.predictions)
     encoder = TextEncoder(answerer.tokenizer, 48, graph_of(answerer.tokenizer, split_unknown=True))
-    served = ServedQuestionAnswering(
-        QuestionAnswerer(answerer.path, runtime="tensorflow").model, encoder, settings, window_batch=8
-    )
+    model = QuestionAnswerer(answerer.path, runtime="tensorflow").model
+    served = ServedQuestionAnswering(model, encoder, settings, window_batch=8)
     return tf.function(served.answer, input_signature=[TEXTS, TEXTS])
 
 
