@@ -67,8 +67,7 @@ def run(settings: PretrainingSettings) -> dict[str, float]:
             if masking and data.pairs and (problem := masking.problem(batch)):
                 raise ValueError(f"--{flag} {problem}: the records were made with another vocabulary (--vocab_file).")
             for path, summary in data.summaries.items() if settings.nsp else ():
-                made = summary.get("flags", {}).get("next_sentence", "random")
-                if made != config.pairs:
+                if (made := summary.get("flags", {}).get("next_sentence", "random")) != config.pairs:
                     logging.warning(
                         "%s learns from pairs of --next_sentence=%s, those of --%s are of --next_sentence=%s (%s).",
                         *(config.title, config.pairs, flag, made, path),

@@ -103,8 +103,7 @@ SIZES = {"max_seq_length": 24, "doc_stride": 5, "max_query_length": 6, "max_answ
     (9, {"version_2_with_negative": True, "n_best_size": 2, "null_score_diff_threshold": 17.0}),
 ])  # fmt: skip
 def test_equal_to_the_last_tie(small, null, values):
-    settings = QuestionAnsweringSettings.of(SIZES | values | {"answer_from": "offsets"})
-    model = Numbers(24, null)
+    settings, model = QuestionAnsweringSettings.of(SIZES | values | {"answer_from": "offsets"}), Numbers(24, null)
     pairs = [("which?", "ab " * 60), ("", "(((" * 30), ("which?", "a" + " " * 30 + "b"), *random_pairs(15, seed=null)]
     with op_by_op():  # traced below
         encoder = TextEncoder(small, 24, graph_of(small, split_unknown=True))
