@@ -40,6 +40,7 @@ _CACHED = re.compile(rf"(?:^|/)models--([\w.-]+?)--([\w.-]+)/snapshots/({COMMIT.
 _CONFIGURATION = re.compile(r"([^/]+/)?[\w.-]*config\.json")
 _DESCRIPTION = re.compile(
     r"([^/]+/)?[\w.-]*config\.json|vocab\.(txt|json)|merges\.txt|[^/]+\.model|(README|LICENSE)(\.\w+)?|"
+    r"lora\.safetensors|texts\.jsonl|vectors(_2)?\.npy|"
     r"(tokenizer|added_tokens|special_tokens_map|modules|config_sentence_transformers|token_classification|"
     r"question_answering)\.json"
 )
@@ -94,11 +95,7 @@ def check_model_type(model_type: str, source: str = "config") -> None:
 
 
 def local(
-    path,
-    flag: str = "",
-    output_dir: str | None = None,
-    cache_dir: str | None = None,
-    with_weights: bool = True,
+    path, flag: str = "", output_dir: str | None = None, cache_dir: str | None = None, with_weights: bool = True
 ) -> str:
     """A path as a string, or for the name of a model the local folder with its files, fetched unless the cache has
     them: first the configuration, which says the family.
