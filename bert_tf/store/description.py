@@ -229,10 +229,10 @@ def read_head(path: str, config_file: str | None = None) -> HeadConfig:
 
 
 def head_in(folder: Folder, config_file: str | None = None) -> HeadConfig:
-    if HEAD_CONFIG in folder.names:
-        return HeadConfig.read(posixpath.join(folder.path, HEAD_CONFIG))
-    if not (path := config_file or find_config(folder)):
-        return NO_HEAD
+    has_head = HEAD_CONFIG in folder.names
+    path = posixpath.join(folder.path, HEAD_CONFIG) if has_head else config_file or find_config(folder)
+    if not path or has_head:
+        return HeadConfig.read(path) if path else NO_HEAD
     values = read_json(path)
     if _is_huggingface(path, values):
         # As in sentence-transformers, which writes the activation of a cross-encoder there, the file comes first.
