@@ -21,8 +21,8 @@ import re
 import numpy as np
 from tensorflow.core.protobuf.trackable_object_graph_pb2 import TrackableObjectGraph
 
-from bert_tf.families.family import config_of_shapes, expected_shapes, pooler, word_table
-from bert_tf.store import bundle, variable_names
+from bert_tf.families.family import check_shapes, config_of_shapes, expected_shapes, pooler, word_table
+from bert_tf.store import bundle
 from bert_tf.store.tensor_files import Weights
 from bert_tf.system.messages import abbreviated_list
 from bert_tf.system.text_files import exists, read_bytes
@@ -192,7 +192,7 @@ def _open(reader, path: str, variables: list[_Variable], is_part: bool = False) 
     unused = {key: reasons.get(key, others) for key in sorted({*stored} - {*keys.values()} - {bundle.OBJECT_GRAPH})}
     origins = dict(sorted(keys.items()))
     weights = Weights(path, "model_garden", {name: shapes[name] for name in origins}, origins, read, unused, hints)
-    variable_names.check_shapes(weights, config, "The configuration that some of the variables show")
+    check_shapes(path, weights.shapes, config, "The configuration that some of the variables show")
     return weights
 
 

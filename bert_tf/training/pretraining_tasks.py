@@ -20,7 +20,7 @@ from absl import logging
 from bert_tf.data import records
 from bert_tf.data.record_files import features_of
 from bert_tf.data.token_rows import Share
-from bert_tf.families import family_of
+from bert_tf.families import family_of, tokenizer_of_model
 from bert_tf.families.config import BertConfig
 from bert_tf.families.family import pooler
 from bert_tf.families.recipe import Recipe
@@ -314,7 +314,7 @@ class PretrainingTask(Run):
             raise ValueError("The records are unmasked, to be masked during training: give --vocab_file.")
         values = {name: getattr(settings, name) for name in ("max_predictions_per_seq", *MASK_FLAGS)}
         values |= {"mask_rule": mask_rule_of(settings, self.config), **self.own_masks}
-        masking = Masking(model_vocabulary.tokenizer_of_model(vocab_file, self.config), **values)
+        masking = Masking(tokenizer_of_model(vocab_file, self.config), **values)
         has_words = any("word_continuations" in opened.features for opened in self.data.values())
         say_words = " and say what a word is" if has_words else ""
         rule = "DistilBERT" if masking.mask_smoothing else masking.mask_rule

@@ -13,7 +13,7 @@ from helpers.texts import odd_texts
 from helpers.tiny import TINY_CONFIG
 
 from bert_tf import BertConfig, BertForPreTraining
-from bert_tf.families import family_named
+from bert_tf.families import family_named, tokenizer_of_model
 from bert_tf.pretraining import model_vocabulary
 from bert_tf.pretraining.record_settings import settings_of_records
 from bert_tf.store import save
@@ -133,7 +133,7 @@ def test_every_reader_takes_the_casing_of_the_pieces_where_no_file_says_it(
         FullTokenizer.from_pretrained(directory),
         read_model_files(directory).make_tokenizer(is_checked=True),
         model_vocabulary.tokenizer_of(*settings_of_records(**flags)),
-        model_vocabulary.tokenizer_of_model(vocab_file, config),
+        tokenizer_of_model(vocab_file, config),
     ]
     (tmp_path / "written").mkdir()
     save.write_beside(str(tmp_path / "written"), save.description_of(files))

@@ -45,8 +45,7 @@ def test_another_vocab_size_stops_at_the_start(records, tmp_path):
     """From the vocabulary, the summary beside the records, or the largest id; the advice works."""
     folder = pathlib.Path(records).parent
     config = json.loads((folder / "bert_config.json").read_text())
-    alone = tmp_path / "alone.tfrecord"
-    alone.write_bytes(pathlib.Path(records).read_bytes())
+    alone = shutil.copy(records, tmp_path / "alone.tfrecord")
 
     def message_of(vocab_size: int, records: str = records, **settings) -> str:
         path = tmp_path / "config.json"
