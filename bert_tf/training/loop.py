@@ -73,7 +73,7 @@ def set_seed(seed: int, deterministic: bool) -> None:
     keras.utils.set_random_seed(seed % 2**32)
     if deterministic:
         tf.config.experimental.enable_op_determinism()
-        # It makes one sum of nested ones, which adds in the order in which the parts come; see `kernels.shared`.
+        # It merges nested sums into one, whose parts are added as they come; see `kernels.ordered_fan_out`.
         tf.config.optimizer.set_experimental_options({"arithmetic_optimization": False})
     logging.info("Seed %d for weights, data order and dropout; deterministic kernels: %s.", seed, deterministic)
 
