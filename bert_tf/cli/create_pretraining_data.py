@@ -17,7 +17,7 @@ gzip (.gz) are read as well.
 
 The text may be larger than memory. All of it is one shard, as in the original, unless --num_shards divides it into
 several, which are made on all cores (--num_workers) or on a cluster (--beam_runner); a killed run resumes with the
-shards that are not finished. Beside the records, pretraining_data.<name of the first file>.json records their content
+shards that are not finished. Next to the records, pretraining_data.<name of the first file>.json records their content
 and how they were made.
 """
 

@@ -183,11 +183,7 @@ class OpenedModel(ModelFiles):
 
 
 def open_model(
-    path,
-    *,
-    part: str | None = None,
-    config_file: str | None = None,
-    with_weights: bool = True,
+    path, *, part: str | None = None, config_file: str | None = None, with_weights: bool = True
 ) -> OpenedModel:
     """Opens a model, whose configuration is checked against the names and shapes of its weights.
 

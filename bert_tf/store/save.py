@@ -206,7 +206,7 @@ def _check_format(format: str, files: ModelFiles) -> None:
         logging.warning("%s: %s", files.vocab_file, differs)
 
 
-# Weights, configuration, head, vocabulary and casing of a model; left beside another model's they would be mixed up.
+# Weights, configuration, head, vocabulary and casing of a model; left next to another model's they would be mixed up.
 _MODEL_FILE = re.compile(
     r"(\w+_)?config\.json|vocab\.(txt|json)|merges\.txt|spiece\.model|tokenizer(_config)?\.json|"
     r"special_tokens_map\.json|added_tokens\.json|checkpoint|"

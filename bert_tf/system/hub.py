@@ -94,11 +94,7 @@ def check_model_type(model_type: str, source: str = "config") -> None:
 
 
 def local(
-    path,
-    flag: str = "",
-    output_dir: str | None = None,
-    cache_dir: str | None = None,
-    with_weights: bool = True,
+    path, flag: str = "", output_dir: str | None = None, cache_dir: str | None = None, with_weights: bool = True
 ) -> str:
     """A path as a string, or for the name of a model the local folder with its files, fetched unless the cache has
     them: first the configuration, which says the family.

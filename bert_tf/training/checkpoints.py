@@ -91,7 +91,7 @@ def save(output_dir: str, step: int, tensors: Mapping, keep_max: int = 5) -> str
         raise OSError(f"{prefix} could not be written; those before it are untouched. {error.message}") from error
     _, listed = bundle.checkpoint_state(output_dir)
     older = [*map(posixpath.basename, listed)]
-    # Only those that a run saves: the state file may name others, such as the released weights beside them.
+    # Only those that a run saves: the state file may name others, such as the released weights next to them.
     existing = {*bundle.steps_among(names_in(output_dir)).values()} - {posixpath.basename(prefix)}
     names = [name for name in older if name in existing]
     names.append(posixpath.basename(prefix))

@@ -46,7 +46,7 @@ class PretrainingSettings(LanguageTeacherSettings, TrainingSettings):
         ModelSettings,
         "bert_config_file",
         help="The model's configuration, whose name says the family: bert_config.json, albert_config.json and so on. "
-        "If unset, the one beside --init_checkpoint.",
+        "If unset, the one next to --init_checkpoint.",
     )
     init_checkpoint: str | None = inherited_setting(
         ModelSettings,
@@ -96,7 +96,7 @@ class PretrainingSettings(LanguageTeacherSettings, TrainingSettings):
         ModelSettings,
         "vocab_file",
         help="The vocabulary that the records were made with; it is copied to output_dir. Unmasked records and "
-        "--bert_size need it. If unset, the one beside --init_checkpoint, else the one named in the summary beside the "
+        "--bert_size need it. If unset, the one next to --init_checkpoint, else the one named in the summary of the "
         "records.",
     )
     lr_decay_power: float = setting(
