@@ -172,7 +172,7 @@ BertClassifier = BertForSequenceClassification
 class BertForTokenClassification(heads.ClassifierModel):
     """Encoder and token classifier, e.g. for named entities.
 
-    num_labels: C. labels: the names of the classes in the order of their ids. Others: see `BertForMultipleChoice`.
+    num_labels: C. labels: their names in the order of their ids. Others: see `BertForSequenceClassification`.
     """
 
     usual_dropout = "token_dropout"
