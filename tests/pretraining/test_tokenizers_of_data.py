@@ -22,6 +22,7 @@ TEXT = "The house of the rising sun.\nIt's  Café 2019, they said.\n\u0301\n \nA
 # family -> its vocabulary, and whether the combining accent alone on its line ends a document
 VOCABULARIES = {"bert": (GOLDEN / "vocab.txt", False), "electra": (GOLDEN / "vocab.txt", False)}
 VOCABULARIES |= {"roberta": (TOKENIZERS / "roberta" / "vocab.json", False)}
+VOCABULARIES |= {"xlm-roberta": (TOKENIZERS / "xlm-roberta" / "sentencepiece.bpe.model", False)}
 VOCABULARIES |= {"albert": (TOKENIZERS / "albert" / "tiny.model", True)}
 
 
@@ -72,7 +73,6 @@ def test_a_run_finds_the_vocabulary_with_all_its_files(family, folder):
     records = {"--input_file": model_vocabulary.summaries_of([str(folder / "out")])}
     found = model_vocabulary.choose_vocabulary(None, None, records, config)
     assert found.vocab_file == str(vocab_file)
-    (folder / "model").mkdir()
     save.write_beside(str(folder / "model"), save.description_files(found))
     tokenizer = family_named(family).tokenizer_class.from_pretrained(str(folder / "model"))
     assert tokenizer.encode("It's  Café 2019,") == read_tokenizer(str(vocab_file), None).encode("It's  Café 2019,")
