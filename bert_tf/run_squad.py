@@ -196,4 +196,5 @@ def write_predictions(
 
 def get_final_text(pred_text: str, orig_text: str, do_lower_case: bool) -> str:
     """The part of orig_text that pred_text, made of tokens, covers; all of orig_text if that can't be determined."""
-    return answers.get_final_text(pred_text, orig_text, BasicTokenizer(do_lower_case))
+    token_text = " ".join(BasicTokenizer(do_lower_case).tokenize(orig_text))
+    return orig_text[answers.align(pred_text, orig_text, token_text)[0]]

@@ -11,7 +11,7 @@ import numpy as np
 from bert_tf.families import as_config, family_of_variables, is_encoder_variable
 from bert_tf.families.family import base_name, expected_shapes, is_model_variable, word_table
 from bert_tf.store import card, huggingface, save
-from bert_tf.store.description import CardFacts, check_other_vocabulary, read_settings, vocabulary_in
+from bert_tf.store.description import CardFacts, read_settings, vocabulary_in
 from bert_tf.store.head_config import NO_HEAD
 from bert_tf.store.open import FORMATS, OpenedModel, open_model, open_weights
 from bert_tf.store.tensor_files import Weights, blocks
@@ -144,11 +144,8 @@ class Conversion:
             facts = CardFacts(card.beginning_of(files.path, files.weights))  # which reads all weights
             text = card.card_of(weights, dataclasses.replace(files, card=facts), format)
         text = card.converted(text, format, self.changes)
-
-        def check(path: str) -> None:
-            compared.append(_compare_tensors(weights, path, settings.with_optimizer))
-
-        made = {"vocabulary": self.vocabulary, "card_text": text, "check": check}
+        made: dict = {"vocabulary": self.vocabulary, "card_text": text}
+        made["check"] = lambda path: compared.append(_compare_tensors(weights, path, settings.with_optimizer))
         written = save.write_model(settings.to, weights, files, **settings.writing, **made)
         notes = [*self.notes, *compared]
         knows = format != "tf1" or type(files.config).hidden_act == "gelu_erf"  # which the family's original has
@@ -179,7 +176,7 @@ def prepare(settings: ConversionSettings) -> Conversion:
         check_output_files([settings.report_file], read, "--report_file")
     with naming_flag("--vocab_file" if vocab_file else "--from"):
         save.check_vocabulary(dataclasses.replace(files, vocab_file=vocab_file or files.vocab_file))
-    files, notes = _describe(files, vocab_file, settings.do_lower_case, settings.strip_accents)
+    notes = _take_vocabulary(files, vocab_file, settings.do_lower_case, settings.strip_accents)
     notes += _notes_on_source(files, settings.with_optimizer)
     changes, vocabulary, sentences = {"hidden_act": settings.hidden_act} if settings.hidden_act else {}, None, []
     if settings.add_tokens:
@@ -198,13 +195,12 @@ def prepare(settings: ConversionSettings) -> Conversion:
     return Conversion(settings, weights, files, vocabulary, sentences, notes)
 
 
-def _describe(files: OpenedModel, vocab_file: str | None, do_lower_case: bool | None, strip_accents: bool | None):
-    """The files next to the weights, with vocabulary and casing; and notes."""
-    check_other_vocabulary(vocab_file, files)
-    beside = tokenizer_files.read_casing(vocab_file) if vocab_file else Casing()
-    casing = tokenizer_files.resolve_casing(do_lower_case, strip_accents, files.casing, beside)
-    vocab_file, notes = vocab_file or files.vocab_file, []
-    files = dataclasses.replace(files, vocab_file=vocab_file, casing=casing)
+def _take_vocabulary(
+    files: OpenedModel, vocab_file: str | None, do_lower_case: bool | None, strip_accents: bool | None
+) -> list[str]:
+    """Returns notes on what the files next to the weights are then."""
+    files.take_vocabulary(vocab_file, do_lower_case, strip_accents)
+    vocab_file, casing, notes = files.vocab_file, files.casing, []
     if not vocab_file:
         name = files.family.tokenizer_class.vocab_name
         notes = [f"No {name} next to the source: put it next to the target, or give --vocab_file."]
@@ -212,7 +208,7 @@ def _describe(files: OpenedModel, vocab_file: str | None, do_lower_case: bool | 
         if vocab_file:
             files.make_tokenizer(is_checked=True).check_casing(vocab_file, do_lower_case, strip_accents)
             notes = [f"Tokenizer: {vocab_file}."]
-        return files, notes
+        return notes
     if vocab_file:
         tokenizer = kind.from_file(vocab_file, casing)
         if casing.do_lower_case is None:
@@ -222,7 +218,7 @@ def _describe(files: OpenedModel, vocab_file: str | None, do_lower_case: bool | 
             notes.append(f"{vocab_file} has {count} tokens for vocab_size {files.config.vocab_size}: {reason}.")
     casing_note = f"Casing: do_lower_case={casing.do_lower_case}, from {casing.source}."
     unknown = "Nothing says whether the model is cased: no tokenizer_config.json is written."
-    return files, [*notes, unknown if casing.do_lower_case is None else casing_note]
+    return [*notes, unknown if casing.do_lower_case is None else casing_note]
 
 
 def _notes_on_source(files: OpenedModel, with_optimizer: bool) -> list[str]:
@@ -278,7 +274,7 @@ def add_words(
     first, size = len(vocabulary), max(weights.shapes[table][0], len(vocabulary) + len(pieces))
 
     def read(name: str) -> np.ndarray:
-        value, of = weights.read(name), base_name(name)
+        value, of = weights[name], base_name(name)
         if of not in (table, OUTPUT_BIAS):
             return value
         grown = np.zeros((size, *value.shape[1:]), value.dtype)

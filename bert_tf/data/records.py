@@ -22,7 +22,7 @@ from absl import logging
 
 from bert_tf.data import record_files
 from bert_tf.data.record_files import Features, RecordIndex
-from bert_tf.data.token_rows import WHOLE, Share, permutation
+from bert_tf.data.token_rows import WHOLE, Share, finished, permutation
 from bert_tf.system.messages import progress_bar
 
 # For users, to whom this module is `bert_tf.records`.
@@ -173,7 +173,7 @@ def training_batches(
     dataset = dataset.enumerate(start_step * parts).map(_plain(parse), num_parallel_calls=_PARSERS, deterministic=True)
     if read_share != share:
         dataset = parts_of_batches(dataset, share)
-    return _finished(dataset, tf.data.INFINITE_CARDINALITY, _PREFETCHED * share.count)
+    return finished(dataset, None, _PREFETCHED * share.count)
 
 
 def parts_of_batches(dataset: tf.data.Dataset, share: Share) -> tf.data.Dataset:
@@ -237,16 +237,7 @@ def evaluation_batches(
         return {**batch, "example_weights": tf.cast(real, tf.float32)}
 
     dataset = dataset.enumerate().map(_plain(parse), num_parallel_calls=_PARSERS, deterministic=True)
-    return _finished(dataset, steps, _PREFETCHED)
-
-
-def _finished(dataset: tf.data.Dataset, steps: int, prefetched: int) -> tf.data.Dataset:
-    options = tf.data.Options()
-    options.deterministic = True
-    # With autotuning, a dataset's end waits for the tuner's next wake-up, which may take as long as the dataset did.
-    options.autotune.enabled = False
-    dataset = dataset.apply(tf.data.experimental.assert_cardinality(steps))
-    return dataset.with_options(options).prefetch(prefetched)
+    return finished(dataset, steps, _PREFETCHED)
 
 
 def _parse(serialized: tf.Tensor, features: Features) -> dict[str, tf.Tensor]:

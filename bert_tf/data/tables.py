@@ -44,8 +44,18 @@ def parse_csv_delimiter(value: str | None, flag: str = "--csv_delimiter") -> str
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TableSettings:
-    """How files of rows are read."""
+    """A user's files of rows, and how they are read."""
 
+    train_file: str | None = setting(
+        None,
+        "Examples to train on: .csv, .tsv, .jsonl, .json or .parquet, or an address on the hub: "
+        "hf://datasets/OWNER/NAME/FILE.",
+        heading="Your files",
+    )
+    dev_file: str | None = setting(None, "Examples to evaluate on.")
+    test_file: str | None = changeable_setting(
+        None, "Examples to predict. They need no label or score; if they have some, the predictions are scored."
+    )
     csv_delimiter: str | None = setting(
         None,
         "The field separator of .csv files: a character such as ';' or '|', or the word tab. If unset, by the header.",
@@ -71,22 +81,6 @@ class TableSettings:
     def check_predictions(self, do_predict: bool) -> None:
         if self.copy_columns and not do_predict:
             raise ValueError("--copy_columns is for predictions: give --do_predict.")
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class FileSettings:
-    """A user's files of rows."""
-
-    train_file: str | None = setting(
-        None,
-        "Examples to train on: .csv, .tsv, .jsonl, .json or .parquet, or an address on the hub: "
-        "hf://datasets/OWNER/NAME/FILE.",
-        heading="Your files",
-    )
-    dev_file: str | None = setting(None, "Examples to evaluate on.")
-    test_file: str | None = changeable_setting(
-        None, "Examples to predict. They need no label or score; if they have some, the predictions are scored."
-    )
 
 
 USUAL_TABLE = TableSettings()
@@ -197,31 +191,17 @@ def all_examples(path: str, examples: Iterator[Example]) -> list[Example]:
     return listed
 
 
-def position_of(column, header: Sequence[str] | None, path: str):
-    """Where a column is, or several are, that the header names; numbers, and names without a header, are as given."""
-    if isinstance(column, tuple):
-        return tuple(position_of(part, header, path) for part in column)
-    if header is None or not isinstance(column, str):
-        return column
-    if column not in header:
-        raise ValueError(f"{path}, line 1: no column {column!r}; the header has {quoted(header)}")
-    return header.index(column)
-
-
-def field_of(row: list | dict, column: Column | None, path: str, line: int, flag: str = ""):
+def field_of(row: dict, column: Column | None, path: str, line: int, flag: str = ""):
+    """The value of a column in a row `by_name`."""
     if column is None:
         return None
-    if isinstance(row, dict):
-        if column not in row:
-            has = [name for name in row if not name.startswith("-")]  # column numbers can also count from the end
-            advice = did_you_mean(str(column), has)
-            if of_objects := [name for name in has if str(row[name])[:2] == "[{"]:
-                advice = f"; if {of_objects[0]!r} has the rows, the file must be that list alone"
-            raise ValueError(f"{path}, line {line}: no {column!r}{flag}; found {quoted(has)}{advice}")
-        return row[column]
-    if isinstance(column, str) or not -len(row) <= column < len(row):
-        raise ValueError(f"{path}, line {line}: {len(row)} columns, but column {column} (from 0) is needed")
-    return row[column]
+    if (name := str(column)) not in row:
+        has = [name for name in row if not name.startswith("-")]  # column numbers can also count from the end
+        advice = did_you_mean(name, has)
+        if of_objects := [name for name in has if str(row[name])[:2] == "[{"]:
+            advice = f"; if {of_objects[0]!r} has the rows, the file must be that list alone"
+        raise ValueError(f"{path}, line {line}: no {name!r}{flag}; found {quoted(has)}{advice}")
+    return row[name]
 
 
 def text_of(value, path: str, line: int, column: Column) -> str:

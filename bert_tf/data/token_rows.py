@@ -14,8 +14,6 @@ import google_crc32c
 import numpy as np
 from absl import logging
 
-from bert_tf.system.example_bytes import example, float_feature, int64_feature, pack
-from bert_tf.system.storage import written
 from bert_tf.text import watch_unknown
 from bert_tf.text.tokenizer import Tokenizer
 
@@ -243,7 +241,8 @@ def training_batches(
                 yield rows.batch(chosen[part], length)
 
     width = allowed[-1] if len(allowed) == 1 else None
-    return _dataset(batches, rows, share.part_size(batch_size), width).prefetch(_PREFETCHED * share.count)
+    dataset = _dataset(batches, rows, share.part_size(batch_size), width)
+    return finished(dataset, None, _PREFETCHED * share.count)
 
 
 def evaluation_rows(lengths: np.ndarray, batch_size: int) -> list[np.ndarray]:
@@ -254,8 +253,6 @@ def evaluation_rows(lengths: np.ndarray, batch_size: int) -> list[np.ndarray]:
 
 def evaluation_batches(rows: TokenRows, *, batch_size: int, max_seq_length: int, static_padding: bool = False):
     """A tf.data.Dataset of all rows in the order of `evaluation_rows`; copies of a row pad the last batch."""
-    import tensorflow as tf
-
     allowed = rows.padded_lengths(max_seq_length, static_padding)
     lengths = rows.lengths
 
@@ -265,8 +262,7 @@ def evaluation_batches(rows: TokenRows, *, batch_size: int, max_seq_length: int,
             yield rows.batch(full, padded_length(int(lengths[full].max()), allowed))
 
     dataset = _dataset(batches, rows, batch_size, allowed[-1] if static_padding else None)
-    count = -(-len(rows) // batch_size)
-    return dataset.apply(tf.data.experimental.assert_cardinality(count)).prefetch(_PREFETCHED)
+    return finished(dataset, -(-len(rows) // batch_size), _PREFETCHED)
 
 
 def rows_and_outputs(rows: TokenRows, batch_size: int, outputs: Iterable) -> Iterator[tuple[np.ndarray, Any]]:
@@ -291,35 +287,20 @@ def _dataset(batches: Callable[[], Iterator], rows: TokenRows, batch_size: int, 
     specs = {name: tf.TensorSpec(shape, tf.int32) for name in ("input_ids", "input_mask", "segment_ids")}
     for name, values in rows.labels.items():
         specs[name] = tf.TensorSpec([batch_size, *values.shape[1:]], tf.as_dtype(values.dtype))
-    options = tf.data.Options()
-    # With autotuning, a dataset's end waits for the tuner's next wake-up, which may take as long as the dataset did.
-    options.autotune.enabled = False
-    return tf.data.Dataset.from_generator(batches, output_signature=specs).with_options(options)
+    return tf.data.Dataset.from_generator(batches, output_signature=specs)
 
 
-def write_records(path: str, rows: TokenRows, max_seq_length: int, columns: Mapping[str, np.ndarray]) -> None:
-    """Writes a TFRecord file as the original's scripts do, complete or not at all.
-
-    columns: further feature name -> values [n] or [n, C]: non-negative integers, or floats.
-    """
+def finished(dataset, count: int | None, prefetched: int):
+    """A tf.data.Dataset of `count` batches in their order; None: it is endless."""
     import tensorflow as tf
 
-    flat, offsets, starts = rows.ids.tolist(), rows.offsets.tolist(), rows.second_starts.tolist()
-    further = [(name.encode(), values.dtype.kind == "f", values.reshape(len(rows), -1).tolist())
-               for name, values in columns.items()]  # fmt: skip
-    with written(path) as temporary, tf.io.TFRecordWriter(temporary) as writer:
-        for row in range(len(rows)):
-            ids = flat[offsets[row] : offsets[row + 1]]
-            length, zeros = len(ids), bytes(max_seq_length - len(ids))
-            features = [
-                int64_feature(b"input_ids", pack(ids + [rows.pad_id] * len(zeros))),
-                int64_feature(b"input_mask", b"\x01" * length + zeros),
-                int64_feature(b"segment_ids", bytes(starts[row]) + b"\x01" * (length - starts[row]) + zeros),
-            ]
-            for name, floats, values in further:
-                value = values[row]
-                features.append(float_feature(name, value) if floats else int64_feature(name, pack(value)))
-            writer.write(example(features))
+    options = tf.data.Options()
+    options.deterministic = True
+    # With autotuning, a dataset's end waits for the tuner's next wake-up, which may take as long as the dataset did.
+    options.autotune.enabled = False
+    count = tf.data.INFINITE_CARDINALITY if count is None else count
+    dataset = dataset.apply(tf.data.experimental.assert_cardinality(count))
+    return dataset.with_options(options).prefetch(prefetched)
 
 
 # Of doc_stride, max_seq_length and the tokens that are left for a text.
@@ -334,6 +315,21 @@ def document_spans(length: int, room: int, stride: int) -> list[tuple[int, int]]
     step = min(room, stride)
     starts = range(0, max(length - room, 0) + step, step) if length else ()
     return [(start, min(length - start, room)) for start in starts]
+
+
+def best_spans(spans: Sequence[tuple[int, int]], pieces: np.ndarray, weight: float = 0.0) -> np.ndarray:
+    """Of each of some pieces the span whose nearer edge is farthest, the earliest on a tie [len(pieces)].
+
+    pieces: numbers that rise. weight: what a token of a span's length is worth, in tokens from its edge.
+    """
+    best, score = np.zeros(len(pieces), np.int32), np.full(len(pieces), -np.inf)
+    for number, (start, size) in enumerate(spans):
+        here = slice(*np.searchsorted(pieces, [start, start + size]))
+        distance = np.minimum(pieces[here] - start, start + size - 1 - pieces[here]) + weight * size
+        better = distance > score[here]
+        best[here] = np.where(better, number, best[here])
+        score[here] = np.where(better, distance, score[here])
+    return best
 
 
 @dataclasses.dataclass(frozen=True)

@@ -79,7 +79,7 @@ class Family:
 
     Attributes:
       config_class: class of its configurations.
-      tokenizer_class: class of its tokenizers. tokenizer_name: the class's name in tokenizer_config.json.
+      tokenizer_class: class of its tokenizers.
       other_tokenizers: further kinds of vocabularies that its models may have.
       has_tf1: whether the original wrote checkpoints of TensorFlow 1.
       parts: models that are trained together -> a variable that only this one has.
@@ -103,7 +103,6 @@ class Family:
 
     config_class: type[BertConfig]
     tokenizer_class: type[Tokenizer]
-    tokenizer_name: str
     other_tokenizers: tuple[type[Tokenizer], ...] = (FullTokenizer, JapaneseTokenizer, KoBertTokenizer)
     has_tf1: bool = False
     parts: Mapping[str, str] = dataclasses.field(default_factory=dict)
@@ -167,6 +166,11 @@ class Family:
     def class_prefix(self) -> str:
         """The beginning of its classes' names, here and there, as in BertForMaskedLM."""
         return self.config_class.__name__.removesuffix("Config")
+
+    @property
+    def tokenizer_name(self) -> str:
+        """In tokenizer_config.json."""
+        return f"{self.class_prefix}Tokenizer"
 
     def renamed(self, name: str) -> str:
         """The family's name for a name of Hugging Face's BERT."""

@@ -145,8 +145,7 @@ def grid_points(text: str | None) -> list[dict[str, float | int]]:
 
 def value_text(value: float | int) -> str:
     """The shortest text that reads back as the same value."""
-    short = f"{value:g}"
-    return short if float(short) == value else repr(value)
+    return repr(value).removesuffix(".0")
 
 
 def combination_text(values: Values, separator: str = ", ") -> str:

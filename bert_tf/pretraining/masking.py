@@ -175,11 +175,9 @@ def at_most(counts: tf.Tensor, limit: int) -> tf.Tensor:
 def choose(continues, candidate, pair, starts, counts, order_bits, masking: Masking, take_words: Callable) -> tf.Tensor:
     """Increasing positions of the tokens to predict, [B, P]; S where there are fewer.
 
-    Args:
-      continues, candidate, pair: [B, S]. starts: [B, M + 1]. counts: [B, M].
-      order_bits: [B, S] int32, uniform.
-      take_words: chooses whole words: a function of (candidate, the tokens of each token's word, those of it that
-        follow, pair), all [B, S] in the random order of words, starts, counts -> bool [B, S], the tokens taken.
+    continues, candidate, pair: [B, S]. starts: [B, M + 1]. counts: [B, M]. order_bits: [B, S] int32, uniform.
+    take_words: chooses whole words: a function of (candidate, the tokens of each token's word, those of it that follow,
+      pair), all [B, S] in the random order of words, starts, counts -> bool [B, S], the tokens taken.
     """
     length = pair.shape[1]
     limit = masking.max_predictions_per_seq

@@ -5,7 +5,6 @@ Shape legend: B batch, S sequence length, N choices.
 """
 
 import importlib.metadata
-import os
 from collections.abc import Iterator, Mapping
 
 import numpy as np
@@ -16,18 +15,18 @@ from google.protobuf.message import Message
 
 from bert_tf.serving.onnx_graph import LOWEST, EncoderGraph
 from bert_tf.store.open import OpenedModel
-from bert_tf.system import storage
+from bert_tf.store.tensor_files import place_in_file
 from bert_tf.system.messages import escape_control_characters
 from bert_tf.system.text_files import naming_damaged, read_bytes
 from bert_tf.system.workers import available_cores
 
-_WEIGHTS_FILE, _PROVIDER = "weights", "CPUExecutionProvider"
+_PROVIDER = "CPUExecutionProvider"
 
 
 class OnnxModel:
     """A graph that ONNX Runtime computes. Threads may share it.
 
-    model: its content, or the path of one whose weights are `tensors`.
+    tensors: weights of which the model says that they lie outside of it, see `EncoderGraph.model`.
     threads: that compute a batch; None: one for each core.
     pooling: how vectors are made of `sequence_output`, if that is the model's, see `SentenceSettings`.
     """
@@ -36,7 +35,7 @@ class OnnxModel:
 
     def __init__(
         self,
-        model: bytes | str,
+        model: bytes,
         threads: int | None = None,
         pooling: str | None = None,
         tensors: Mapping[str, np.ndarray] | None = None,
@@ -46,11 +45,13 @@ class OnnxModel:
         options.add_session_config_entry("session.load_model_format", "ONNX")
         options.intra_op_num_threads = threads = threads or available_cores()
         self.batches_at_once = max(1, available_cores() // threads)
-        # They must live as long as the session, which does not copy them.
-        self._tensors = {}
-        for name, value in (tensors or {}).items():  # of those in the model, too
-            self._tensors[name] = onnxruntime.OrtValue.ortvalue_from_numpy(value)
-            options.add_initializer(name, self._tensors[name])
+        if tensors:
+            options.add_session_config_entry("session.model_external_initializers_file_folder_path", "/")
+        # It maps those in files itself, and unmaps what it has packed. Others it doesn't copy: they live as long as it.
+        held = {name: value for name, value in (tensors or {}).items() if not place_in_file(value)}
+        self._tensors = {name: onnxruntime.OrtValue.ortvalue_from_numpy(value) for name, value in held.items()}
+        for name, value in self._tensors.items():
+            options.add_initializer(name, value)
         self._session, self._pooling = onnxruntime.InferenceSession(model, options, providers=[_PROVIDER]), pooling
         self._inputs, self._outputs = (
             [entry.name for entry in entries] for entries in (self._session.get_inputs(), self._session.get_outputs())
@@ -96,13 +97,7 @@ def model_of(
         outputs = {"logits": graph.logits()}
     for name, tensor in outputs.items():
         graph.output(name, tensor, "float32", None)
-    model = graph.model(task, weights_file=_WEIGHTS_FILE)
-    # ONNX Runtime takes weights from memory without a copy, if the model is a file that names another one for them.
-    with storage.private_folder() as folder:
-        for name, content in (("model.onnx", model.SerializeToString()), (_WEIGHTS_FILE, b"")):
-            with open(os.path.join(folder, name), "wb") as file:
-                file.write(content)
-        session = OnnxModel(os.path.join(folder, "model.onnx"), threads, tensors=graph.weights)
+    session = OnnxModel(graph.model(task, inline=False).SerializeToString(), threads, tensors=graph.weights)
     logging.info("%s is computed by ONNX Runtime %s.", opened.path, importlib.metadata.version("onnxruntime"))
     return session
 

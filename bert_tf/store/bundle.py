@@ -285,7 +285,6 @@ def steps_among(names: Sequence[str]) -> dict[int, str]:
 
 
 def data_files(prefix: str) -> list[str]:
-    """The paths of a checkpoint's files of values, if there are any."""
     return paths_beginning_with(prefix + DATA_SUFFIX[:6])
 
 

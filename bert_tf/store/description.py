@@ -22,6 +22,7 @@ from bert_tf.store.tensor_files import Weights
 from bert_tf.system.checks import check_integer
 from bert_tf.system.hub import name_of
 from bert_tf.system.messages import is_first, naming_flag, warn_once
+from bert_tf.system.released_models import hint
 from bert_tf.system.storage import is_remote, names_in
 from bert_tf.system.text_files import (
     Folder,
@@ -36,7 +37,7 @@ from bert_tf.system.text_files import (
 from bert_tf.text import tokenizer_class_of, tokenizer_of_file, vocabulary_of
 from bert_tf.text.characters import TOKENIZER
 from bert_tf.text.tokenizer import Tokenizer
-from bert_tf.text.tokenizer_files import Casing, casing_of, max_length_of, read_facts
+from bert_tf.text.tokenizer_files import Casing, casing_of, max_length_of, read_casing, read_facts, resolve_casing
 
 # The names of configuration files in this project's form -> the families' classes.
 _CONFIG_CLASSES = {family.config_class.file_name: family.config_class for family in FAMILIES}
@@ -120,6 +121,16 @@ class ModelFiles:
             check_vocab_size(config, tokenizer.vocab_size, self.vocab_file, name, is_new=not self.directory)
             tokenizer.max_length = min(self.max_seq_length or config.max_length, config.max_length)
         return tokenizer
+
+    def take_vocabulary(self, vocab_file: str | None, do_lower_case: bool | None, strip_accents: bool | None) -> None:
+        """Puts what flags say, if anything, in the place of the folder's vocabulary; they may not contradict it."""
+        with naming_flag("--vocab_file"):
+            if problem := vocabulary_mismatch(vocab_file, self):
+                advice = "Leave --vocab_file out, or remove the other file if that is the wrong one."
+                raise ValueError(f"{problem}. {advice}")
+        beside = read_casing(vocab_file) if vocab_file else Casing()
+        self.casing = resolve_casing(do_lower_case, strip_accents, self.casing, beside)
+        self.vocab_file = vocab_file or self.vocab_file
 
 
 def read_model_files(path: str) -> ModelFiles:
@@ -219,12 +230,10 @@ def read_head(path: str, config_file: str | None = None) -> HeadConfig:
 
 
 def head_in(folder: Folder, config_file: str | None = None) -> HeadConfig:
-    has_head = HEAD_CONFIG in folder.names
-    path = posixpath.join(folder.path, HEAD_CONFIG) if has_head else config_file or find_config(folder)
-    if not path:
+    if HEAD_CONFIG in folder.names:
+        return HeadConfig.read(posixpath.join(folder.path, HEAD_CONFIG))
+    if not (path := config_file or find_config(folder)):
         return NO_HEAD
-    if has_head:
-        return HeadConfig.read(path)
     values = read_json(path)
     if _is_huggingface(path, values):
         # As in sentence-transformers, which writes the activation of a cross-encoder there, the file comes first.
@@ -282,20 +291,10 @@ def vocabulary_mismatch(vocab_file: str | None, files: ModelFiles) -> str:
     return ""
 
 
-def check_other_vocabulary(vocab_file: str | None, files: ModelFiles) -> None:
-    """Raises if a vocabulary has other ids than the one next to the weights; see `vocabulary_mismatch`."""
-    with naming_flag("--vocab_file"):
-        if problem := vocabulary_mismatch(vocab_file, files):
-            raise ValueError(f"{problem}. Leave --vocab_file out, or remove the other file if that is the wrong one.")
-
-
 def check_weights(path: str | None, flag: str) -> None:
     """Raises if nothing exists at a local path of weights; without TensorFlow."""
-    if not path or is_remote(path) or anything_at(path):
-        return
-    from bert_tf.system.released_models import hint
-
-    raise FileNotFoundError(f"{flag}={path}: there is no such directory, weight file or checkpoint.{hint(path)}")
+    if path and not is_remote(path) and not anything_at(path):
+        raise FileNotFoundError(f"{flag}={path}: there is no such directory, weight file or checkpoint.{hint(path)}")
 
 
 # --- sentence settings ----------------------------------------------------------------------------------------------

@@ -18,7 +18,6 @@ from bert_tf.store import bundle, huggingface, variable_names
 from bert_tf.store.description import (
     CONFIG_FILES,
     ModelFiles,
-    check_other_vocabulary,
     files_in,
     find_config,
     read_config,
@@ -27,10 +26,10 @@ from bert_tf.store.description import (
 from bert_tf.store.tensor_files import Weights, open_safetensors
 from bert_tf.system import hub
 from bert_tf.system.messages import abbreviated_list, naming_flag, warn_once
+from bert_tf.system.released_models import check_there, hint
 from bert_tf.system.storage import is_remote, names_in
-from bert_tf.system.text_files import Folder, anything_at, directory_of, list_folder, read_json
+from bert_tf.system.text_files import Folder, directory_of, list_folder, read_json
 from bert_tf.text.tokenizer import Tokenizer
-from bert_tf.text.tokenizer_files import read_casing, resolve_casing
 
 # How the names of files other than TensorFlow's checkpoints end.
 _ENDINGS = (".safetensors", ".index.json", ".bin", ".pt", ".pth", ".h5")
@@ -53,29 +52,12 @@ class Format:
     file_name: str | None = None
 
 
-BERT_TF = Format(
-    name="bert_tf",
-    help="safetensors under the original's names.",
-    looked_for=("bert_model.safetensors",),
-    file_name="bert_model.safetensors",
-)
-HUGGINGFACE = Format(
-    name="huggingface",
-    help="config.json and model.safetensors.",
-    looked_for=(
-        "model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json",
-    ),
-    file_name="model.safetensors",
-)  # fmt: skip
-MODEL_GARDEN = Format(
-    name="model_garden", help="the format of tf-models-official, only read.", looked_for=("variables/variables.index",)
-)
-TF1 = Format(
-    name="tf1",
-    help="the format of the original's scripts.",
-    looked_for=("bert_model.ckpt.index",),
-    file_name="bert_model.ckpt",
-)
+_OURS, _THEIRS, _TF1 = "bert_model.safetensors", "model.safetensors", "bert_model.ckpt"
+_THEIR_FILES = (_THEIRS, f"{_THEIRS}.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
+BERT_TF = Format("bert_tf", "safetensors under the original's names.", (_OURS,), _OURS)
+HUGGINGFACE = Format("huggingface", f"config.json and {_THEIRS}.", _THEIR_FILES, _THEIRS)
+MODEL_GARDEN = Format("model_garden", "the format of tf-models-official, only read.", ("variables/variables.index",))
+TF1 = Format("tf1", "the format of the original's scripts.", (f"{_TF1}.index",), _TF1)
 # By name, in the order in which a directory is searched.
 FORMATS = {format.name: format for format in (BERT_TF, HUGGINGFACE, MODEL_GARDEN, TF1)}
 
@@ -102,8 +84,6 @@ def find_weights(folder: Folder, path: str) -> tuple[Format, str]:
         looked_for = ", ".join(name for kind in FORMATS.values() for name in kind.looked_for)
         there = abbreviated_list([name for name in folder.names if "/" not in name]) or "nothing"
         raise FileNotFoundError(f"{path} has no weights: none of {looked_for}. It contains {there}.")
-    from bert_tf.system.released_models import hint
-
     formats = "no directory, .safetensors, .bin or .h5 file, and no prefix of a checkpoint (PREFIX.index)"
     raise FileNotFoundError(f"{path}: no weights found: it is {formats}.{hint(path)}")
 
@@ -204,10 +184,8 @@ def open_model(
     folder = list_folder(path)
     opened = OpenedModel(folder.path, path=path)
     if with_weights or (not config_file and CONFIG_FILES.isdisjoint(folder.names)):  # their names say the family
-        if not (with_weights or anything_at(path)):
-            from bert_tf.system.released_models import hint
-
-            raise FileNotFoundError(f"{path} does not exist.{hint(path)}")
+        if not with_weights:
+            check_there(path)
         with contextlib.nullcontext() if with_weights else contextlib.suppress(FileNotFoundError):
             opened.weights = _open_in(folder, path)
         if with_weights and part in family_of_variables(opened.weights).parts:
@@ -302,13 +280,10 @@ def open_for_script(
         if opened.family.parts.get("generator") in weights and "discriminator" not in weights.parts:
             text = f"{weights.path} is the generator of an {config.title}: the authors fine-tune the discriminator."
             warn_once("weights", text)
-    check_other_vocabulary(vocab_file, opened)
-    opened.vocab_file = vocab_file or opened.vocab_file
+    opened.take_vocabulary(vocab_file, do_lower_case, strip_accents)
     if not opened.vocab_file:
         name = opened.family.tokenizer_class.vocab_name
         raise ValueError(f"{opened.directory or 'The model'} has no {name} or tokenizer.json: give --vocab_file.")
-    beside_vocabulary = read_casing(opened.vocab_file)
-    opened.casing = resolve_casing(do_lower_case, strip_accents, opened.casing, beside_vocabulary)
     return opened
 
 

@@ -48,17 +48,13 @@ class Weights(Mapping[str, np.ndarray]):
     hints: dict = dataclasses.field(default_factory=dict)
     parts: dict[str, "Weights"] = dataclasses.field(default_factory=dict)
 
-    def read(self, name: str) -> np.ndarray:
+    def __getitem__(self, name: str) -> np.ndarray:
         return self.reader(name)
 
     def read_finite(self, name: str) -> np.ndarray:
         value = self.reader(name)
-        mapped = _mapped_file(value)
-        for block in blocks(value if value.flags.c_contiguous else value.T):
-            if not np.isfinite(block).all():
-                raise ValueError(f"{self.path}: {name} has NaN or infinite values.")
-            if mapped:
-                mapped.madvise(mmap.MADV_DONTNEED)  # what was only looked at doesn't count as memory of this process
+        if not all(np.isfinite(block).all() for block in blocks(value if value.flags.c_contiguous else value.T)):
+            raise ValueError(f"{self.path}: {name} has NaN or infinite values.")
         return value
 
     @property
@@ -67,11 +63,9 @@ class Weights(Mapping[str, np.ndarray]):
         checksum = google_crc32c.Checksum()
         for name in sorted(filter(is_model_variable, self.shapes)):
             checksum.update(name.encode())
-            for block in blocks(self.read(name)):
+            for block in blocks(self[name]):
                 checksum.update(block.tobytes())
         return checksum.hexdigest().decode()
-
-    __getitem__ = read
 
     def __contains__(self, name) -> bool:
         return name in self.shapes  # without reading the tensor
@@ -94,19 +88,31 @@ def incomplete(path: str, missing: Sequence[str], untrained: bool) -> ValueError
 
 def blocks(tensor: np.ndarray) -> Iterator[np.ndarray]:
     """The rows of a tensor in blocks of some megabytes, to copy or compare it without a second one in memory."""
-    rows = tensor if tensor.ndim else tensor.reshape(1)
+    rows, mapped = (tensor if tensor.ndim else tensor.reshape(1)), _mapped(tensor)
     count = max(1, _BLOCK_BYTES // max(1, rows[:1].nbytes))
     for start in range(0, len(rows), count):
         yield rows[start : start + count]
+        if mapped:
+            mapped[1].madvise(mmap.MADV_DONTNEED)  # what was read of it doesn't count as memory of this process
 
 
-def _mapped_file(tensor: np.ndarray) -> mmap.mmap | None:
-    """The file that an array lies in."""
-    base = tensor
+def _mapped(tensor: np.ndarray) -> tuple[np.memmap, mmap.mmap] | None:
+    """The array, a whole tensor of a file, of whose memory this one is, and that memory."""
+    base: object = tensor
     while isinstance(base, np.ndarray):
-        base = base.base
-    base = base.obj if isinstance(base, memoryview) else base
-    return base if isinstance(base, mmap.mmap) else None
+        array, base = base, base.base
+        if isinstance(array, np.memmap) and isinstance(base, mmap.mmap):
+            return array, base
+    return None
+
+
+def place_in_file(tensor: np.ndarray) -> tuple[str, int] | None:
+    """Path and first byte, if these bytes in this order lie in a file on this machine."""
+    array, _ = _mapped(tensor) or (None, None)
+    if array is None or not tensor.flags.c_contiguous or not tensor.flags.aligned:
+        return None
+    whole = array.nbytes == tensor.nbytes and array.ctypes.data == tensor.ctypes.data
+    return (os.path.realpath(str(array.filename)), array.offset) if whole else None
 
 
 def renamed(
@@ -119,7 +125,7 @@ def renamed(
         return shape[::-1] if new in transposed else shape
 
     def read(new: str) -> np.ndarray:
-        value = weights.read(names[new])
+        value = weights[names[new]]
         return value.T if new in transposed else value
 
     return dataclasses.replace(
@@ -137,7 +143,7 @@ def with_tensors(weights: Weights, tensors: Mapping[str, np.ndarray]) -> Weights
         weights,
         shapes={**weights.shapes, **{name: value.shape for name, value in tensors.items()}},
         origins={**dict.fromkeys(tensors, ""), **weights.origins},
-        reader=lambda name: tensors[name] if name in tensors else weights.read(name),
+        reader=lambda name: tensors[name] if name in tensors else weights[name],
     )
 
 
@@ -198,7 +204,7 @@ def _open_hdf5(local: str, path: str) -> tuple[Shapes, Reader, bool]:
 
 def open_safetensors(path: str) -> tuple[Shapes, dict[str, str], Reader]:
     """Shapes by name, the header's metadata (and `half_precision`), and a reader, of half precision as float32, which
-    compares the checksums that `write_safetensors` gives a file. Other tensors lie in the file, which is mapped."""
+    compares the checksums that `write_safetensors` gives a file. Other tensors are `np.memmap`."""
     local, folder = _local(path)
     try:
         with safe_open(local, framework="np") as file:
@@ -212,8 +218,8 @@ def open_safetensors(path: str) -> tuple[Shapes, dict[str, str], Reader]:
     noted = re.findall("." * 8, metadata.pop(_CHECKSUMS, ""))
     noted = dict(zip(["", *sorted(shapes)], noted, strict=False))
 
-    def check(name: str, content) -> None:
-        if name in noted and noted[name] != _crc32c(content):
+    def check(name: str, tensor: np.ndarray) -> None:
+        if name in noted and noted[name] != _crc32c(tensor):
             advice = f"or, if a program has changed it, write it without the metadata {_CHECKSUMS!r}"
             problem = f"{name or 'its header'} does not match its checksum"
             raise ValueError(f"{path} is damaged: {problem}. Copy it again; {advice}.")
@@ -226,24 +232,24 @@ def open_safetensors(path: str) -> tuple[Shapes, dict[str, str], Reader]:
         with open(local, "rb") as file:
             start = 8 + int.from_bytes(file.read(8), "little")
             begin, _ = json.loads(file.read(start - 8))[name]["data_offsets"]
-            content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)  # closed with the last array in it
-        values = np.frombuffer(content, _TYPES[types[name]], math.prod(shapes[name]), start + begin)
+        values = np.memmap(local, _TYPES[types[name]], "r", start + begin, shapes[name])
         check(name, values)
         if types[name] == "BF16":
-            values = (values.astype(np.uint32) << 16).view(np.float32)
-        return (values.astype(np.float32) if types[name] == "F16" else values).reshape(shapes[name])
+            return (np.asarray(values, np.uint32) << 16).view(np.float32)
+        return np.asarray(values, np.float32) if types[name] == "F16" else values
 
     return shapes, metadata, read
 
 
-def _described(shapes: Shapes, metadata: Mapping[str, str]) -> bytes:
-    return json.dumps([shapes, dict(metadata)], sort_keys=True).encode()
+def _described(shapes: Shapes, metadata: Mapping[str, str]) -> np.ndarray:
+    return np.frombuffer(json.dumps([shapes, dict(metadata)], sort_keys=True).encode(), np.uint8)
 
 
-def _crc32c(content: bytes | np.ndarray) -> str:
-    # The library takes such arrays without a copy. NumPy's arrays are buffers in Python 3.11, too.
-    content = np.frombuffer(memoryview(content).toreadonly(), np.uint8)  # pyrefly: ignore[bad-argument-type]
-    return f"{google_crc32c.value(content):08x}"
+def _crc32c(tensor: np.ndarray) -> str:
+    checksum = google_crc32c.Checksum()
+    for block in blocks(tensor):
+        checksum.update(block.tobytes())
+    return checksum.hexdigest().decode()
 
 
 def _local(path: str) -> tuple[str, tempfile.TemporaryDirectory | None]:

@@ -181,11 +181,11 @@ def merged(weights: Weights) -> Weights:
         raise ValueError(f"{weights.path} has adapters of LoRA without their encoder: {advice}.")
 
     def read(name: str) -> np.ndarray:
-        value = weights.read(name)
+        value = weights[name]
         if name not in adapted:
             return value
-        a, b = (weights.read(name.removesuffix("kernel") + factor) for factor in (ADAPTER_A, ADAPTER_B))
-        scale = float(weights.read(alpha)) / a.shape[1]
+        a, b = (weights[name.removesuffix("kernel") + factor] for factor in (ADAPTER_A, ADAPTER_B))
+        scale = float(weights[alpha]) / a.shape[1]
         from keras import ops
 
         return ops.convert_to_numpy(merged_kernel(value, a, b, scale))

@@ -56,7 +56,6 @@ EXTRAS = {
 
 
 def missing_packages(extra: str) -> list[str]:
-    """The packages of an extra that are not installed, as they are imported."""
     return [name for name in EXTRAS[extra] if importlib.util.find_spec(name) is None]
 
 
@@ -93,7 +92,6 @@ def check_output_dir(path: str, flag: str) -> None:
 
 
 def check_output_file(path: str, flag: str) -> None:
-    """Checks that a file can be written, or replaced."""
     if is_remote(path):
         return
     if os.path.isdir(path):
@@ -140,16 +138,13 @@ def check_tf_config(strategy: str, trains: bool = False) -> None:
         count = sum(len(cluster.get(kind, ())) for kind in ("chief", "worker"))
     except (AttributeError, KeyError, TypeError, ValueError):
         is_known, count = False, 0
+    flag = f"--distribution_strategy={strategy}"
     if strategy == "multi_worker_mirrored" and not is_known:
-        raise ValueError(
-            f"--distribution_strategy={strategy} needs the environment variable TF_CONFIG, on the first of two "
-            f"machines {_TF_CONFIG}"
-        )
+        needs = "needs the environment variable TF_CONFIG, on the first of two machines"
+        raise ValueError(f"{flag} {needs} {_TF_CONFIG}")
     if strategy in ("one_device", "mirrored") and trains and is_known and count > 1:
-        raise ValueError(
-            f"TF_CONFIG names {count} machines, but --distribution_strategy={strategy} trains on this one alone: give "
-            "multi_worker_mirrored, or unset TF_CONFIG."
-        )
+        advice = "give multi_worker_mirrored, or unset TF_CONFIG."
+        raise ValueError(f"TF_CONFIG names {count} machines, but {flag} trains on this one alone: {advice}")
 
 
 # --- arguments of the Python API --------------------------------------------------------------------------------------

@@ -130,7 +130,6 @@ def declared_in(kind: type) -> dict[str, Declared]:
 
 
 def setting_group(kind: type, heading: str) -> tuple[str, ...]:
-    """The names of the settings of a dataclass under a heading."""
     return tuple(name for name, declared in declared_in(kind).items() if declared.heading == heading)
 
 
@@ -141,7 +140,6 @@ def value_of(settings, name: str):
 
 
 def non_default_settings(settings, names: Collection[str]) -> list[str]:
-    """The settings that are not at their defaults."""
     defaults = {field.name: field.default for field in dataclasses.fields(settings)}
     return [name for name in names if getattr(settings, name) != defaults[name]]
 

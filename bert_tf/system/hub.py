@@ -40,6 +40,7 @@ _CACHED = re.compile(rf"(?:^|/)models--([\w.-]+?)--([\w.-]+)/snapshots/({COMMIT.
 _CONFIGURATION = re.compile(r"([^/]+/)?[\w.-]*config\.json")
 _DESCRIPTION = re.compile(
     r"([^/]+/)?[\w.-]*config\.json|vocab\.(txt|json)|merges\.txt|[^/]+\.model|(README|LICENSE)(\.\w+)?|"
+    r"lora\.safetensors|texts\.jsonl|vectors(_2)?\.npy|"
     r"(tokenizer|added_tokens|special_tokens_map|modules|config_sentence_transformers|token_classification|"
     r"question_answering)\.json"
 )

@@ -17,6 +17,7 @@ import zlib
 from bert_tf.system import hub
 from bert_tf.system.messages import without_logging
 from bert_tf.system.storage import batch_fsync, names_in, private_folder, remove_left_behind
+from bert_tf.system.text_files import anything_at
 
 _READ_BYTES = 1 << 20
 _TIMEOUT = 30.0  # seconds without a byte
@@ -67,6 +68,11 @@ def hint(path: str) -> str:
         return ""
     command = f"""python -c "import bert_tf; print(bert_tf.download('{name}'))\""""
     return f" Google released a model of this name; {command} downloads it and prints its folder: use that."
+
+
+def check_there(path: str) -> None:
+    if not anything_at(path):
+        raise FileNotFoundError(f"{path} does not exist.{hint(path)}")
 
 
 def download(name: str, cache_dir: str | None = None) -> str:

@@ -123,7 +123,6 @@ _puts_off = contextvars.ContextVar("whether `sync` leaves it to `batch_fsync`", 
 
 
 def is_temporary_name(name: str) -> bool:
-    """Whether a file has a temporary name of `atomic_files`."""
     return re.fullmatch(r"\..+\.[0-9a-f]{12}\.tmp", name, re.DOTALL) is not None
 
 

@@ -13,7 +13,6 @@ import json
 import os
 import posixpath
 import re
-import sys
 import zlib
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 
@@ -44,7 +43,6 @@ def encoding_setting(files: str):
 
 
 def check_encoding(encoding: str, flag: str = "--encoding") -> None:
-    """Raises if it is not a text encoding of Python."""
     try:
         "a".encode(encoding)
     except (LookupError, ValueError) as error:
@@ -125,8 +123,7 @@ def list_files(patterns: str | None, flag: str = "--input_file") -> list[str]:
 def _matches(pattern: str) -> list[str]:
     if is_on_hub(pattern):
         return list(matching_files(pattern))
-    files = _gfile(pattern)
-    return files.glob(pattern) if files else glob.glob(pattern, include_hidden=True)
+    return gfile().glob(pattern) if is_remote(pattern) else glob.glob(pattern, include_hidden=True)
 
 
 def warn_of_missing_shards(files: Iterable[str], flag: str = "--input_file") -> None:
@@ -304,11 +301,6 @@ def gzip_of(path: str) -> tuple[bool, str]:
     return is_gzip, path[:-3] if is_gzip else path
 
 
-def _gfile(path: str):
-    """TensorFlow's file functions; None for a local path before TensorFlow, whose import takes seconds, is imported."""
-    return gfile() if sys.modules.get("tensorflow") or "://" in path else None
-
-
 def matching_files(path: str) -> dict[str, str]:
     """The address and the local path of each file at a path: several if it is a glob on the hub."""
     return hub.matching(path) if is_on_hub(path) else {path: path}
@@ -324,27 +316,25 @@ def local_file(path: str) -> str:
 
 def open_binary(path: str):
     path = local_file(path)
-    files = _gfile(path)
-    return files.GFile(path, "rb") if files else open(path, "rb")
+    return gfile().GFile(path, "rb") if is_remote(path) else open(path, "rb")
 
 
 def size_of(path: str) -> int:
     path = local_file(path)
-    files = _gfile(path)
-    return files.stat(path).length if files else os.path.getsize(path)
+    return gfile().stat(path).length if is_remote(path) else os.path.getsize(path)
 
 
 def exists(path: str) -> bool:
-    return bool(matching_files(path)) if is_on_hub(path) else (_gfile(path) or os.path).exists(path)
+    return bool(matching_files(path)) if is_on_hub(path) else (gfile() if is_remote(path) else os.path).exists(path)
 
 
 def anything_at(path: str) -> bool:
     """Whether there is a folder, a file, or a checkpoint with this prefix."""
-    return (_gfile(path) or os.path).exists(path) or bool(paths_beginning_with(f"{path}."))
+    return (gfile() if is_remote(path) else os.path).exists(path) or bool(paths_beginning_with(f"{path}."))
 
 
 def is_folder(path: str) -> bool:
-    return not is_on_hub(path) and (_gfile(path) or os.path).isdir(path)
+    return not is_on_hub(path) and (gfile() if is_remote(path) else os.path).isdir(path)
 
 
 def directory_of(path: str) -> str:

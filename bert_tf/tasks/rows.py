@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import numpy as np
 from absl import logging
 
-from bert_tf.data import token_rows
+from bert_tf.data import record_files, token_rows
 from bert_tf.data.tables import Column, TableSettings, quoted
 from bert_tf.data.token_rows import GroupedRows, TokenRows, WindowRows
 from bert_tf.store.head_config import MAX_WINDOWS, HeadConfig
@@ -232,7 +232,7 @@ def encode_texts(texts: list[str], tokenizer: Tokenizer, num_processes: int | No
 def write_records(path: str, rows: TokenRows, max_seq_length: int) -> None:
     """Writes the TFRecord file that the original's script writes (train.tf_record and the like).
 
-    Features: those of `token_rows.write_records`, and label_ids, is_real_example, int64 scalars; the label of a
+    Features: those of `record_files.write_records`, and label_ids, is_real_example, int64 scalars; the label of a
     regression is a float, that of examples without label 0. Of windows, each is a record, an example's one after the
     other, with the int64 scalars example and window.
     """
@@ -242,21 +242,21 @@ def write_records(path: str, rows: TokenRows, max_seq_length: int) -> None:
         numbers = np.repeat(np.arange(len(rows)), rows.windows)
         columns = {name: values[numbers] for name, values in columns.items()}
         columns |= {"example": numbers, "window": np.arange(len(numbers)) - rows.first_rows[numbers]}
-    token_rows.write_records(path, rows.rows, max_seq_length, columns)
+    record_files.write_records(path, rows.rows, max_seq_length, columns)
 
 
 def write_group_records(path: str, rows: GroupedRows, max_seq_length: int, row: str = "choice") -> None:
     """Writes a TFRecord file, a record for each row, the N of an example one after the other.
 
-    Features: those of `token_rows.write_records`; int64 scalars example and, named by `row`, the position in it; where
-    there are labels, int64 label_ids, the number of the right choice, or float score.
+    Features: those of `record_files.write_records`; int64 scalars example and, named by `row`, the position in it;
+    where there are labels, int64 label_ids, the number of the right choice, or float score.
     """
     numbers = np.arange(len(rows.second_starts))
     columns = {"example": numbers // rows.rows_per_example, row: numbers % rows.rows_per_example}
     for label, values in rows.labels.items():
         if label != "text_ids":
             columns["score" if label == "scores" else label] = np.repeat(values, rows.rows_per_example)
-    token_rows.write_records(path, rows.rows, max_seq_length, columns)
+    record_files.write_records(path, rows.rows, max_seq_length, columns)
 
 
 def log_examples(examples: Sequence[InputExample], rows: TokenRows, tokenizer: Tokenizer) -> None:

@@ -299,25 +299,21 @@ class _Run(loop.Run):
             logging.info("Step %d was saved, but the earlier run ended before its evaluation.", step)
             self.evaluate(step)
         if trainer:
-            self.claim(step)
+            if step >= self.num_train_steps:
+                self.manifest.warn_of_changes()
+            elif self.chief:
+                task, files = self.task, self.task.files
+                # First, since it marks the directory as that of a run; see `run_directory.find_earlier_run`.
+                notes = {run_directory.BEGINNING: self.files.card.beginning, run_directory.FINISHED: None}
+                self.manifest.record(resumed=step > 0, **notes)
+                run_directory.write_model_description(self.output_dir, files.config, files.head, files.description)
+                task.write_beside_training(self.output_dir)
             if run.use_best_model:  # which will be read from there
                 distribution.await_written(self.strategy, [posixpath.join(self.output_dir, run_directory.SETTINGS)])
         if self.chief and run.write_tf_records:
             self.write_records(self.trains and step < self.num_train_steps)
         if run.do_train and not self.trains:
             logging.info("Nothing to train: the run in %s finished at step %d.", self.output_dir, step)
-
-    def claim(self, step: int) -> None:
-        """Writes what goes with the training into output_dir, before the first step from `step` on."""
-        if step >= self.num_train_steps:
-            self.manifest.warn_of_changes()
-        elif self.chief:
-            task, files = self.task, self.task.files
-            # First, since it marks the directory as that of a run; see `run_directory.find_earlier_run`.
-            notes = {run_directory.BEGINNING: self.files.card.beginning, run_directory.FINISHED: None}
-            self.manifest.record(resumed=step > 0, **notes)
-            run_directory.write_model_description(self.output_dir, files.config, files.head, files.description)
-            task.write_beside_training(self.output_dir)
 
     def write_records(self, trains: bool) -> None:
         task, run = self.task, self.settings

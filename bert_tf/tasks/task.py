@@ -187,11 +187,8 @@ class FineTuningTask(abc.ABC):
     def write_predictions(self, output_dir: str, examples: ExampleSet, outputs) -> None:
         """Writes what is predicted for a test set."""
 
-    def is_labelled(self, examples: ExampleSet) -> bool:
-        return "label_ids" in examples.rows.labels
-
     def score_predictions(self, output_dir: str, examples: ExampleSet, outputs, step: int, batch_size: int) -> None:
-        if self.is_labelled(examples):
+        if examples.rows.labels.keys() & {"label_ids", "scores"}:
             logging.info("Step %d, %s:", step, examples.name)
             path = posixpath.join(output_dir, f"test_results{examples.suffix}.txt")
             scores = self.score(examples, outputs, batch_size)

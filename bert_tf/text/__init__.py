@@ -75,7 +75,7 @@ def tokenizer_class_of(vocab_file: str, default: type[Tokenizer] = FullTokenizer
 def tokenizer_of_file(vocab_file: str, casing: files.Casing, default: type[Tokenizer] = FullTokenizer) -> Tokenizer:
     tokenizer = tokenizer_class_of(vocab_file, default).from_file(vocab_file, casing)
     if isinstance(tokenizer, LibraryTokenizer) and issubclass(default, FullTokenizer):
-        tokenizer.take_rows(read_json(vocab_file).get("post_processor"), vocab_file)
+        tokenizer.take_rows()
     if isinstance(tokenizer, JapaneseTokenizer) and default is ByteBpeTokenizer:
         # A RoBERTa has one segment, and its positions leave out the padding token.
         tokenizer.second_segment, tokenizer.pad_id = 0, tokenizer.special_id(tokenizer.pad_token)

@@ -51,11 +51,17 @@ class LibraryTokenizer(Tokenizer):
         with _naming(vocab_file):
             library = tokenizers.Tokenizer.from_str(json.dumps({**values, **unused, "added_tokens": tokens}))
         self._library, self._files, self.vocab_file = library, dict(files), vocab_file
+        self._post_processor = values.get("post_processor")
         self._prepare()
         self.vocab = dict(sorted(library.get_vocab(with_added_tokens=True).items(), key=lambda item: item[1]))
         self.inv_vocab = {index: token for token, index in self.vocab.items()}
         self.set_added_tokens(added)
         self.pad_id = self.special_id(self.pad_token)
+
+    @classmethod
+    def from_file(cls, vocab_file: str, casing: Casing) -> "LibraryTokenizer":
+        with naming_file(vocab_file):
+            return cls(vocab_file)  # pyrefly: ignore[bad-argument-type, missing-argument]  # of subclasses
 
     def _prepare(self) -> None:
         self._library.encode_special_tokens = True  # in a text they are text; the library's JSON has no place for it
@@ -68,9 +74,9 @@ class LibraryTokenizer(Tokenizer):
     def cased(self) -> bool:
         return self.normalize("A") != self.normalize("a")
 
-    def take_rows(self, post_processor: Mapping | None, path: str) -> None:
+    def take_rows(self) -> None:
         """Makes rows as a tokenizer.json does, for a model whose family has rows of another kind of tokenizer."""
-        parts = tokenizer_files.components_of(post_processor, "processors")
+        path, parts = self.vocab_file, tokenizer_files.components_of(self._post_processor, "processors")
         part = next((part for part in parts if part.get("type") in _POST_PROCESSORS), None)
         if part is None:
             return
@@ -147,16 +153,14 @@ def _rows_of(part: Mapping) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str
 # --- files -----------------------------------------------------------------------------------------------------------
 
 
-def read_tokenizer_json(path: str, kind: str) -> dict:
-    """The values of a tokenizer.json whose model is of a kind."""
-    values = read_json(path)
+def check_kind(values: Mapping, path: str, kind: str) -> None:
+    """Raises if the model of a tokenizer.json is not of a kind, which old files don't name: these do afterwards."""
     model = values.get("model")
     if not isinstance(model, dict) or "vocab" not in model:
         raise ValueError(f"{path} is not a tokenizer.json: it has no model with a vocabulary.")
     model["type"] = tokenizer_files.kind_of_model(model)
     if model["type"] != kind:
         raise ValueError(f"{path}: its model is {model['type']}, here {kind} is needed.")
-    return values
 
 
 @contextlib.contextmanager
@@ -225,7 +229,7 @@ class ByteBpeTokenizer(LibraryTokenizer):
         self.add_prefix_space = config.get("add_prefix_space")
         values = vocab = read_json(vocab_file)
         if vocab_file.endswith(TOKENIZER) or isinstance(values.get("model"), dict):
-            values = read_tokenizer_json(vocab_file, "BPE")
+            check_kind(values, vocab_file, "BPE")
             added = read_added_tokens(vocab_file, vocab := values["model"]["vocab"])
             parts = tokenizer_files.components_of(values.get("pre_tokenizer"), "pretokenizers")
             if [part.get("type") for part in parts] != ["ByteLevel"] or parts[0].get("use_regex") is False:
@@ -256,12 +260,6 @@ class ByteBpeTokenizer(LibraryTokenizer):
         )
         self.mask_takes_spaces = next((token.lstrip for token in added if token.id == self.mask_id), True)
         self._never_continue = [*self.added_tokens.ids, *self.special_ids]
-
-    @classmethod
-    def from_file(cls, vocab_file: str, casing: Casing) -> "ByteBpeTokenizer":
-        """The tokenizer of a tokenizer.json, or of a vocab.json with merges.txt next to it; it keeps case anyway."""
-        with naming_file(vocab_file):
-            return cls(vocab_file)
 
     def encode_with_offsets(self, text: str, split_unknown: bool = False, dropped_marks: bool = True) -> WithOffsets:
         ids, offsets = super().encode_with_offsets(text)

@@ -21,10 +21,10 @@ from collections.abc import Iterable, Mapping
 import sentencepiece
 
 from bert_tf.system.example_bytes import field, pack
-from bert_tf.system.text_files import exists, list_folder, naming_file, read_bytes
+from bert_tf.system.text_files import exists, list_folder, naming_file, read_bytes, read_json
 from bert_tf.text import tokenizer_files
 from bert_tf.text.characters import TOKENIZER, TOKENIZER_CONFIG, as_text, is_mark, read_added_tokens
-from bert_tf.text.library_tokenizer import LibraryTokenizer, read_tokenizer_json
+from bert_tf.text.library_tokenizer import LibraryTokenizer, check_kind
 from bert_tf.text.tokenizer import PieceTokenizer, Tokenizer, special_tokens_of
 from bert_tf.text.tokenizer_files import MODEL, RELEASED_MODEL, VOCAB, WORD_START, Casing, components_of, read_tokens
 
@@ -314,7 +314,7 @@ class HuggingFaceSentencePiece(_AlbertRows, LibraryTokenizer):
     def __init__(self, vocab_file: str):
         directory = posixpath.dirname(vocab_file)
         self.read_names_and_side(directory)
-        values = read_tokenizer_json(vocab_file, "Unigram")
+        check_kind(values := read_json(vocab_file), vocab_file, "Unigram")
         with naming_file(vocab_file):
             pieces = {piece: index for index, (piece, _) in enumerate(values["model"]["vocab"])}
         added = read_added_tokens(vocab_file, pieces)
@@ -325,11 +325,6 @@ class HuggingFaceSentencePiece(_AlbertRows, LibraryTokenizer):
 
     def settings(self) -> dict:
         return {**super().settings(), **INPUTS, "do_lower_case": not self.cased}
-
-    @classmethod
-    def from_file(cls, vocab_file: str, casing: Casing) -> "HuggingFaceSentencePiece":
-        with naming_file(vocab_file):
-            return cls(vocab_file)
 
 
 SentencePieceTokenizer.in_json = HuggingFaceSentencePiece

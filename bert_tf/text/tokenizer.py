@@ -20,8 +20,9 @@ from absl import logging
 
 from bert_tf.system import hub
 from bert_tf.system.checks import check_list, target_directory, true_or_false
-from bert_tf.system.storage import gfile, paths_beginning_with, write_files
-from bert_tf.system.text_files import exists, read_json_if_there
+from bert_tf.system.released_models import check_there
+from bert_tf.system.storage import gfile, write_files
+from bert_tf.system.text_files import read_json_if_there
 from bert_tf.text import characters, transformers_call
 from bert_tf.text.characters import ADDED_TOKENS, SPECIAL_TOKENS_MAP, TOKENIZER, TOKENIZER_CONFIG, AddedTokens
 from bert_tf.text.tokenizer_files import Casing, convert_by_vocab
@@ -205,10 +206,7 @@ class Tokenizer(abc.ABC):
         """
         path = hub.local(path, with_weights=False)
         true_or_false(do_lower_case=do_lower_case, strip_accents=strip_accents)
-        if not (exists(path) or paths_beginning_with(f"{path}.")):  # the prefix of a checkpoint
-            from bert_tf.system.released_models import hint
-
-            raise FileNotFoundError(f"{path} does not exist.{hint(path)}")
+        check_there(path)
         return cls.of_directory(path, cls, do_lower_case, strip_accents)
 
     def save_pretrained(self, directory: str) -> None:

@@ -222,11 +222,8 @@ def check_vocab(vocab: Mapping[str, int], vocab_file: str, required: Sequence[st
     """Raises if `vocab`, read from `vocab_file`, lacks required tokens or has empty lines; warns of repeated tokens."""
     if missing := [token for token in required if token not in vocab]:
         raise ValueError(f"{vocab_file} lacks {', '.join(missing)}, which a vocabulary of word pieces must have")
-    if len(vocab) != max(vocab.values()) + 1 or "" in vocab:
-        _check_lines(vocab_file)
-
-
-def _check_lines(vocab_file: str) -> None:
+    if len(vocab) == max(vocab.values()) + 1 and "" not in vocab:
+        return
     empty, repeated, first_lines = [], [], {}
     for number, line in enumerate(vocabulary_lines(vocab_file), start=1):
         token = line.strip()

@@ -87,7 +87,6 @@ class BasicTokenizer:
         self._cleaning, self._splitting = _CharacterTable(rule), _CharacterTable(split)
 
     def tokenize(self, text: str | bytes) -> list[str]:
-        """Basic tokens of `text`."""
         return self.split_cleaned(characters.convert_to_unicode(text).translate(self._cleaning))
 
     def words(self, text: str | bytes) -> list[str]:

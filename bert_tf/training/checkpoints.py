@@ -75,10 +75,9 @@ def save(output_dir: str, step: int, tensors: Mapping, keep_max: int = 5) -> str
     """
     prefix = posixpath.join(output_dir, f"model.ckpt-{step}")
     temporary = prefix + ".writing"
-    names = sorted(tensors)
     try:
         with temporary_folder(temporary):
-            write_bundle(posixpath.join(temporary, "model"), {name: tensors[name] for name in names})
+            write_bundle(posixpath.join(temporary, "model"), dict(sorted(tensors.items())))
             for suffix in (bundle.DATA_SUFFIX, bundle.INDEX_SUFFIX):
                 sync(posixpath.join(temporary, "model" + suffix))
             # A prefix counts as a checkpoint only while it has an index: the old index goes first, the new comes last.
@@ -89,12 +88,10 @@ def save(output_dir: str, step: int, tensors: Mapping, keep_max: int = 5) -> str
             sync(output_dir)
     except tf.errors.OpError as error:
         raise OSError(f"{prefix} could not be written; those before it are untouched. {error.message}") from error
-    _, listed = bundle.checkpoint_state(output_dir)
-    older = [*map(posixpath.basename, listed)]
+    (_, listed), new = bundle.checkpoint_state(output_dir), posixpath.basename(prefix)
     # Only those that a run saves: the state file may name others, such as the released weights next to them.
-    existing = {*bundle.steps_among(names_in(output_dir)).values()} - {posixpath.basename(prefix)}
-    names = [name for name in older if name in existing]
-    names.append(posixpath.basename(prefix))
+    existing = {*bundle.steps_among(names_in(output_dir)).values()} - {new}
+    names = [*(name for name in map(posixpath.basename, listed) if name in existing), new]
     dropped, kept = (names[:-keep_max], names[-keep_max:]) if keep_max else ([], names)
     write_text_file(posixpath.join(output_dir, _STATE_FILE), bundle.state_text(kept))
     for name in dropped:
@@ -188,7 +185,7 @@ def restore(
     model,
     optimizer,
     output_dir: str,
-    init_checkpoint: str | Weights | None,
+    start: Weights | str | None,
     with_optimizer: bool = False,
     *,
     adjust: Callable[[Weights], Weights] = lambda weights: weights,
@@ -196,9 +193,9 @@ def restore(
 ) -> int:
     """Restores what a run starts from, logs it in one line, and returns the step.
 
-    A checkpoint in output_dir wins over init_checkpoint, a path or open weights: the same command resumes.
+    A checkpoint in output_dir wins: the same command resumes. start: else its weights; or, if there is one, their name.
 
-    optimizer: None: the model is not trained. with_optimizer: moments and global_step are init_checkpoint's, too.
+    optimizer: None: the model is not trained. with_optimizer: moments and global_step are those of the start, too.
     adjust: makes of the weights those that the model takes. unread: see `initialize.check_complete`.
     """
     model_only = initialize.model_variables(model)
@@ -214,12 +211,11 @@ def restore(
     resumed = use_newest(prefixes, resume, may_be_older=optimizer is not None)
     if resumed:
         newest, step = resumed
-        ignored = f" (so --init_checkpoint={init_checkpoint} is not used)" if isinstance(init_checkpoint, str) else ""
+        ignored = f" (so --init_checkpoint={start} is not used)" if isinstance(start, str) else ""
         logging.info("Resuming at step %d from %s%s.", step, newest, ignored)
         return step
-    if init_checkpoint:
-        is_open = isinstance(init_checkpoint, Weights)
-        weights = adjust(init_checkpoint if is_open else initialize.weights_for(model, init_checkpoint))
+    if start:
+        weights = adjust(start)
         result = _restore_all(everything, weights) if with_optimizer else initialize.initialize(model_only, weights)
         if optimizer is None:
             initialize.check_complete(result, model, unread)

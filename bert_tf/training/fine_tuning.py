@@ -110,11 +110,10 @@ class BestModel:
 # --- adapters ---------------------------------------------------------------------------------------------------------
 
 
-def check_base(model: keras.Model, start: str | Weights | None) -> None:
+def check_base(model: keras.Model, weights: Weights | None) -> None:
     """Raises if weights lack a part of the encoder, which would stay random where only adapters are trained."""
-    if not start:
+    if not weights:
         raise ValueError("--lora_rank adapts a trained encoder: give --init_checkpoint.")
-    weights = start if isinstance(start, Weights) else initialize.weights_for(model, start)
     missing = [name for name in lora_file.base_variables(model) if name not in weights]
     if missing:
         raise ValueError(f"--lora_rank: {weights.path} lacks variables of the encoder: {abbreviated_list(missing)}.")

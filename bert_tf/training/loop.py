@@ -18,7 +18,6 @@ import signal
 import sys
 import threading
 import time
-import zlib
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 import keras
@@ -73,7 +72,7 @@ def set_seed(seed: int, deterministic: bool) -> None:
     keras.utils.set_random_seed(seed % 2**32)
     if deterministic:
         tf.config.experimental.enable_op_determinism()
-        # It merges nested sums into one, whose parts are added as they come; see `kernels.ordered_fan_out`.
+        # It makes one sum of nested ones, in the order in which the parts come: see `kernels.ordered_fan_out`.
         tf.config.optimizer.set_experimental_options({"arithmetic_optimization": False})
     logging.info("Seed %d for weights, data order and dropout; deterministic kernels: %s.", seed, deterministic)
 
@@ -102,7 +101,7 @@ class Run:
         self.settings = distribution.with_pace_of_first(self.strategy, self.settings)
         self.model, optimizer, step = self.build_and_restore()
         trainer, options = self.create_trainer(optimizer) if self.trains else (None, {})
-        distribution.compare(self.strategy, lambda: self.restored_facts(optimizer, step))
+        distribution.compare(self.strategy, lambda: self.restored_facts(step))
         self.begin(step, trainer)
         if trainer:
             with self.reading:
@@ -122,13 +121,9 @@ class Run:
         runs = {"run that is finished": not self.trains, "last step": self.num_train_steps, "use of XLA": self.compiles}
         return distribution.facts_of(self.settings) | runs
 
-    def restored_facts(self, optimizer: keras.optimizers.Optimizer | None, step: int) -> dict[str, object]:
-        model = self.model
-        variables = initialize.training_variables(model, optimizer) if optimizer else initialize.all_variables(model)
-        values, checksum = initialize.variables_as_weights("", variables), 0
-        for name in sorted(values):
-            checksum = zlib.crc32(values[name].tobytes(), checksum)
-        return {"step in --output_dir": step, "checksum of the weights to begin with": f"{checksum:08x}"}
+    def restored_facts(self, step: int) -> dict[str, object]:
+        weights = initialize.variables_as_weights("", initialize.all_variables(self.model))
+        return {"step in --output_dir": step, "checksum of the weights to begin with": weights.checksum}
 
     @layers.deferred_initialization()
     def build_and_restore(self) -> tuple[keras.Model, keras.optimizers.Optimizer | None, int]:

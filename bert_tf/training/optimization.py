@@ -1,6 +1,6 @@
 """Optimizers and learning-rate schedule of BERT (original: optimization.py; LAMB: You et al. 2019, algorithm 2).
 
-They are ordinary Keras optimizers, but `update_step` also takes scalars that the training step needs: a factor for
+They are ordinary Keras optimizers, but `update_steps` also takes scalars that the training step needs: a factor for
 the gradient (clipping, loss scale), whether to apply the update at all, and the number of the step.
 """
 
@@ -196,26 +196,18 @@ class _DecayingOptimizer(keras.optimizers.Optimizer):
         schedule = isinstance(self._learning_rate, keras.optimizers.schedules.LearningRateSchedule)
         return ops.convert_to_tensor(self._learning_rate(step) if schedule else self._learning_rate)
 
-    def update_step(self, gradient, variable, learning_rate, gradient_factor=1.0, apply_update=True, step_number=None):
-        self.update_steps([gradient], [variable], learning_rate, gradient_factor, apply_update, step_number)
+    def update_step(self, gradient, variable, learning_rate):
+        number = ops.cast(self.iterations, "float32") + 1.0
+        self.update_steps([gradient], [variable], learning_rate, 1.0, True, number)
 
-    def update_steps(
-        self,
-        gradients: Sequence,
-        variables: Sequence,
-        learning_rate,
-        gradient_factor=1.0,
-        apply_update=True,
-        step_number=None,
-    ) -> None:
+    def update_steps(self, gradients: Sequence, variables: Sequence, learning_rate, factor, counts, step) -> None:
         """Updates variables and their moments: all vectors that are updated alike are one tensor.
 
         In one program so are those of one shape, which makes it a sixth shorter; a GPU writes and reads what is updated
         once more. What that costs was not measured.
 
-        gradients: of the variables' shapes, dense or IndexedSlices; gradient_factor multiplies them.
-        apply_update: boolean scalar; where False, variables and moments keep their values, even if a gradient is NaN.
-        step_number: from 1, where it is read already.
+        gradients: of the variables' shapes, dense or IndexedSlices; factor multiplies them. step: its number, from 1.
+        counts: boolean scalar; where False, variables and moments keep their values, even if a gradient is NaN.
         """
         groups: dict[object, list] = {}
         for gradient, variable in zip(gradients, variables, strict=True):
@@ -226,16 +218,15 @@ class _DecayingOptimizer(keras.optimizers.Optimizer):
             gradient = ops.cast(ops.convert_to_tensor(gradient), variable.dtype)
             moments = self.first_moments[index], self.second_moments[index]
             groups.setdefault(key, []).append((index, variable, *moments, gradient))
-        step_number = ops.cast(self.iterations, "float32") + 1.0 if step_number is None else step_number
         # A step that doesn't count multiplies a moment by 1 and adds 0 to it.
         decays = [pair for beta in (self.beta_1, self.beta_2) for pair in ((beta, 1.0), (1.0 - beta, 0.0))]
-        decays = [ops.where(apply_update, np.float32(value), np.float32(without)) for value, without in decays]
-        rate = ops.where(apply_update, ops.cast(learning_rate, "float32"), 0.0)
+        decays = [ops.where(counts, np.float32(value), np.float32(without)) for value, without in decays]
+        rate = ops.where(counts, ops.cast(learning_rate, "float32"), 0.0)
         for group in groups.values():
             indices, *kinds, gradients = zip(*group, strict=True)
             tensors = [each[0] if len(each) == 1 else ops.concatenate(each) for each in (*kinds, gradients)]
             of_layer = self.layer_rates[indices[0]]
-            scalars = rate if of_layer == 1 else rate * of_layer, gradient_factor, apply_update, *decays, step_number
+            scalars = rate if of_layer == 1 else rate * of_layer, factor, counts, *decays, step
             fixed = type(self)._direction, self.decay_rate(indices[0]), self.constants
             update = _compiled(*fixed) if kernels.fused_enabled() else functools.partial(_update, *fixed)
             new = update(tensors, scalars)
@@ -311,11 +302,8 @@ class Lamb(_DecayingOptimizer):
 
     @staticmethod
     def _direction(variable, m, v, step, decay_rate, constants):
-        beta_1, beta_2, epsilon, bias_correction, _ = constants
-        if bias_correction:
-            m = m / (1.0 - ops.power(ops.cast(beta_1, "float32"), step))
-            v = v / (1.0 - ops.power(ops.cast(beta_2, "float32"), step))
-        change = m / (ops.sqrt(v) + epsilon)
+        scale, epsilon = AdamWeightDecay.correction(step, (*constants[:-1], True))  # of the moments, before epsilon
+        change = m / (ops.sqrt(v) + epsilon) * scale
         if decay_rate is None:
             return change
         change = change + decay_rate * variable

@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable
 from typing import TypeVar
 
-from bert_tf.data.tables import FileSettings
+from bert_tf.data.tables import TableSettings
 from bert_tf.families.recipe import OPTIMIZER, SEARCHED, OptimizerSettings, Values, grid_points
 from bert_tf.store.description import check_weights, vocabulary_in
 from bert_tf.system.checks import check_file, check_output_dir, check_tf_config
@@ -359,7 +359,7 @@ class FineTuningSettings(OptimizerSettings, TeacherSettings, TrainingSettings, M
             if getattr(self, action) and check:
                 check(file, f"--{name}")
 
-    def check_tables(self, files: FileSettings) -> None:
+    def check_tables(self, files: TableSettings) -> None:
         self.check_files(check_file, **{name: getattr(files, name) for name in ("train_file", "dev_file", "test_file")})
 
 

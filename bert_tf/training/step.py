@@ -139,12 +139,10 @@ class Trainer:
 
         After a step that is not finite nothing changes any more, unless such steps are to be skipped.
 
-        Args:
-          iterator: of `distribution.distribute`, or on one device of a plain dataset. count: of steps, scalar.
+        iterator: of `distribution.distribute`, or on one device of a plain dataset. count: of steps, scalar.
 
-        Returns:
-          dict of scalars, summed over the steps: the objective's `sums`; `loss`, `steps`, `skipped`; and the last
-          `gradient_norm`; `failed`, whether a step was not finite, which is the last that is counted.
+        Returns a dict of scalars, summed over the steps: the objective's `sums`; `loss`, `steps`, `skipped`; and the
+        last `gradient_norm`; `failed`, whether a step was not finite, which is the last that is counted.
         """
         state = self.first_state()
 
@@ -230,13 +228,11 @@ class Trainer:
     def _gradients(self, share: dict, totals: dict, replica, state: State, part=0) -> tuple:
         """Forward and backward of one micro-batch; the losses of all parts of a batch add up to its loss.
 
-        Args:
-          share: the replica's rows. totals: those of the whole batch. replica, part: their numbers.
+        share: the replica's rows. totals: those of the whole batch. replica, part: their numbers.
 
-        Returns:
-          (sums, gradients, squares). The gradient of a variable that the loss does not depend on is None. squares: for
-          each gradient None, or, if it comes as slices of a table (a row for each token), half the sum of their
-          squares, a scalar.
+        Returns (sums, gradients, squares). The gradient of a variable that the loss does not depend on is None.
+        squares: for each gradient None, or, if it comes as slices of a table (a row for each token), half the sum of
+        their squares, a scalar.
         """
         size = self._part_size
         features = {name: _rows(tensor, part * size, size) for name, tensor in share.items()}

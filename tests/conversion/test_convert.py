@@ -11,7 +11,7 @@ import pytest
 import safetensors.numpy
 import tensorflow as tf
 from helpers import warm
-from helpers.converted import assert_same_bits, equal_to_transformers
+from helpers.converted import assert_same_bits
 from helpers.paths import blocks, directory_of
 from helpers.script_cases import command_of, weights_of
 from helpers.tiny import TINY_CONFIG
@@ -51,7 +51,7 @@ def source(tmp_path_factory):
 
 @pytest.mark.parametrize("format", FORMATS)
 def test_every_format_and_back(source, tmp_path, format):
-    """tf1 -> format -> tf1: the same bytes; on the way the same outputs by transformers."""
+    """tf1 -> format -> tf1: the same bytes. What transformers computes from such a folder: test_descendants.py."""
     there = convert.convert(str(source), str(tmp_path / "there"), format)
     assert there.weights.format == "tf1" and there.format == format and not there.missing
     assert "Adam moments and global_step of the source are left out; --with_optimizer carries them." in there.notes
@@ -70,8 +70,6 @@ def test_every_format_and_back(source, tmp_path, format):
     assert rows["bert/pooler/dense/kernel"][0] == (32, 32)
     assert {name: goal for name, (_, _, goal) in rows.items()}.items() >= {row[0]: row[2] for row in back.rows}.items()
     assert rows["bert/pooler/dense/kernel/adam_m"][2] == "- (optimizer state)"
-    if format == "huggingface":
-        assert len(equal_to_transformers(tmp_path / "there")) == 4
     text = there.text()
     assert "Read back: 46 tensors, each with the same bits" in text
     assert "bert/encoder/layer_1/output/LayerNorm/gamma" in text

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from helpers.record_files import example_of, write_records
-from helpers.slow import exhaustive
 from helpers.tiny import TINY_CONFIG, write_pretraining_records
 
 from bert_tf.data import record_files, records, token_rows
@@ -167,43 +166,18 @@ def test_damage_is_named(tmp_path, small_blocks):
     write_records(good, [example(number) for number in range(5)])
     offsets = write_records(path, [example(100 + number) for number in range(30)])
     whole = path.read_bytes()
-    flips = {number: bytearray(whole) for number in (0, 15, 29, 20)}
-    for number, content in flips.items():
-        content[offsets[number] + (2 if number == 20 else 14)] ^= 0x01  # in its length, or in its payload
-    cases = [*flips.items(), (22, whole[: offsets[22] + 11]), (22, whole[: offsets[22] + 30])]
+    # In the length of a record, its checksum, the payload, the payload's checksum.
+    flips = {20: offsets[20] + 2, 21: offsets[21] + 9, **{k: offsets[k] + 14 for k in (0, 15, 29)}, 3: offsets[4] - 2}
+    cases = [(number, whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :]) for number, at in flips.items()]
+    cases += [(22, whole[: offsets[22] + 11]), (22, whole[: offsets[22] + 30])]
     cases += [(0, b"[CLS] the cat sat on the mat [SEP]\n" * 40), (0, b"\x1f\x8b\x08" + bytes(60)), (0, b"x")]
     for number, content in cases:
         path.write_bytes(content)
         with pytest.raises(record_files.RecordError, match=f"bad: record {number} at byte {offsets[number]} is"):
             records.index_records([str(good), str(path)], FEATURES)
-
-
-@pytest.mark.parametrize(("seed", "count"), [(3, 2), *exhaustive((2, 55))])
-def test_a_flipped_bit_is_noticed_or_changes_nothing(tmp_path, small_blocks, seed, count):
-    path, features = tmp_path / "records", record_files.pretraining_features(16, 3)
-    write_pretraining_records(path, 12)
-    content, time, noticed = path.read_bytes(), os.stat(path).st_mtime_ns, 0
-
-    def read() -> list[dict]:
-        index = records.index_records([str(path)], features)
-        with records.explained_errors(index, features):
-            batches = [*records.evaluation_batches(index, features, batch_size=4, repeat=False, max_steps=None)]
-            trained = records.training_batches(index, features, batch_size=4, seed=0, shuffle_window=8)
-            batches += trained.take(index.total_records // 4)
-        return [{name: value.numpy() for name, value in batch.items()} for batch in batches]
-
-    expected = read()
-    for bit in np.random.default_rng(seed).integers(8 * len(content), size=count).tolist():
-        changed = bytearray(content)
-        changed[bit // 8] ^= 1 << bit % 8
-        path.write_bytes(changed)
-        os.utime(path, ns=(time, time))  # as a failing disk does
-        try:
-            np.testing.assert_equal(read(), expected)
-        except record_files.RecordError as error:
-            assert str(path) in str(error) and "\n" not in str(error)
-            noticed += 1
-    assert noticed
+    write_records(path, [b"\xff\xff not an example"])
+    with pytest.raises(record_files.RecordError, match="is not a tf.train.Example"):
+        records.index_records([str(path)], FEATURES)
 
 
 def test_damage_after_indexing_is_named(tmp_path, small_blocks):
@@ -290,9 +264,6 @@ def test_rows_of_electra_are_unmasked_rows(tmp_path):
 
 def test_features_are_read(tmp_path):
     features = record_files.pretraining_features(8, 2)
-    write_records(tmp_path / "a", [b"\xff\xff not an example"])
-    with pytest.raises(record_files.RecordError, match="is not a tf.train.Example"):
-        records.index_records([str(tmp_path / "a")], features)
     write_records(tmp_path / "a", [masked_example()])
     batch = next(iter(records.training_batches(
         records.index_records(str(tmp_path / "a"), features), features, batch_size=2, seed=0)))  # fmt: skip

@@ -1,17 +1,11 @@
-"""Conversions there and back, and outputs of transformers' own models on the files that this project writes."""
+"""Conversions there and back, and inputs to compare outputs for."""
 
 import pathlib
 
 import numpy as np
-import pytest
 
-import bert_tf
 from bert_tf.conversion import convert
 from bert_tf.store.bundle import CheckpointReader
-from bert_tf.system.text_files import read_json
-
-# Float32 rounding stays below this share of the largest output; another activation gives a hundred times more.
-TOLERANCE = 1e-4
 
 
 def example_inputs(config, seed=0):
@@ -33,32 +27,8 @@ def assert_same_bits(arrays, expected):
         assert arrays[name].tobytes() == value.tobytes(), name
 
 
-def equal_to_transformers(folder) -> set[str]:
-    """The names of the outputs that are the same in transformers' model of a directory and in ours."""
-    torch = pytest.importorskip("torch", reason="torch is not installed (requirements-dev.txt)")
-    transformers = pytest.importorskip("transformers", reason="transformers is not installed (requirements-dev.txt)")
-    (architecture,) = read_json(str(pathlib.Path(folder) / "config.json"))["architectures"]
-    task = architecture.partition("For")[2]
-    ours = "ElectraDiscriminator" if architecture == "ElectraForPreTraining" else f"BertFor{task}"
-    ours = getattr(bert_tf, ours).from_pretrained(str(folder))
-    theirs = getattr(transformers, architecture).from_pretrained(folder, dtype=torch.float32).eval()
-    inputs = example_inputs(ours.config)
-    names = {"input_ids": "input_ids", "attention_mask": "input_mask"}
-    names |= {"token_type_ids": "segment_ids"} if ours.config.type_vocab_size else {}
-    with torch.no_grad():
-        arguments = {name: torch.from_numpy(inputs[own].astype(np.int64)) for name, own in names.items()}
-        expected = {**theirs.base_model(**arguments), **theirs(**arguments)}
-    read = {name: inputs[name] for name in ours.known_inputs if name in inputs}
-    encoded, outputs = ours.encode(inputs), ours(read)
-    for name, value in expected.items():
-        found = getattr(encoded if name in ("last_hidden_state", "pooler_output") else outputs, name)
-        limit = TOLERANCE * max(1.0, np.abs(value.numpy()).max())
-        np.testing.assert_allclose(found, value.numpy(), atol=limit, rtol=0, err_msg=name)
-    return set(expected)
-
-
-def there_and_back(prefix: pathlib.Path, folder: pathlib.Path, outputs: int, files: tuple, part=None, own="") -> None:
-    """tf1 -> huggingface -> tf1 -> bert_tf -> huggingface: the same bytes, and outputs of transformers on the way.
+def there_and_back(prefix: pathlib.Path, folder: pathlib.Path, files: tuple, part=None, own="") -> None:
+    """tf1 -> huggingface -> tf1 -> bert_tf -> huggingface: the same bytes.
 
     Of the original's checkpoint the variables that begin with `own` go with the part.
     """
@@ -68,8 +38,6 @@ def there_and_back(prefix: pathlib.Path, folder: pathlib.Path, outputs: int, fil
         report = convert.convert(str(source), str(folder / f"{number}"), format, part=asked, do_lower_case=True)
         source = folder / f"{number}"
         assert not report.missing and (not part or "bert/" not in report.text())
-        if format == "huggingface":
-            assert len(equal_to_transformers(source)) == outputs
     for file in ("model.safetensors", "config.json", *files):
         assert (folder / "0" / file).read_bytes() == (source / file).read_bytes(), file
     old, new = (CheckpointReader(str(path)) for path in (prefix, folder / "1" / "bert_model.ckpt"))

@@ -30,7 +30,8 @@ def zeros(*shape, dtype="int32"):
     return np.zeros((ROWS, *shape), dtype)
 
 
-PREDICTED = {"masked_lm_positions": zeros(2), "masked_lm_ids": zeros(2), "masked_lm_weights": zeros(2) + 1.0}
+POSITIONS = zeros(2) + np.array([1, 4], "int32")
+PREDICTED = {"masked_lm_positions": POSITIONS, "masked_lm_ids": zeros(2), "masked_lm_weights": zeros(2) + 1.0}
 GENERATED = {**PREDICTED, "original_ids": inputs()["input_ids"], "sampling_seeds": zeros(2)}
 SPANS = {"start_positions": zeros(), "end_positions": zeros()}
 REAL = zeros(dtype="float32")
@@ -56,6 +57,16 @@ MODELS = {
     "similarity": (lambda: BertForSimilarity(CONFIG, "cosine"), inputs(2, scores=zeros(dtype="float32"))),
     "discriminator": (lambda: ElectraDiscriminator(ELECTRA), inputs(is_replaced=zeros(LENGTH))),
     "electra": (lambda: ElectraPretrainer(ELECTRA, ELECTRA), inputs(**GENERATED)),
+}
+
+
+# The inputs of "pretraining" in packed rows: two pairs in each, but for the last.
+PACKED = {name: value for name, value in MODELS["pretraining"][1].items() if name != "input_mask"} | {
+    "sequence_ids": np.array([[1, 1, 1, 2, 2, 0]] * 3 + [[1, 1, 1, 1, 1, 0]], "int32"),
+    "position_ids": np.array([[0, 1, 2, 0, 1, 0]] * 3 + [[0, 1, 2, 3, 4, 0]], "int32"),
+    "pooled_positions": np.array([[0, 3]] * 3 + [[0, 0]], "int32"),
+    "next_sentence_labels": np.array([[0, 1]] * 4, "int32"),
+    "next_sentence_weights": np.array([[1, 1]] * 3 + [[1, 0]], "float32"),
 }
 
 
@@ -85,6 +96,14 @@ CASES = {
     "taught": (taught, MODELS["masked"][1]),
     "taught classes": (taught_classes, MODELS["classifier"][1]),
 }
+
+
+def without_dropout(monkeypatch) -> None:
+    for config in (ALBERT, CAUSAL, CONFIG, ELECTRA):
+        for name in ("hidden_dropout_prob", "attention_probs_dropout_prob"):
+            monkeypatch.setattr(config, name, 0.0)
+    for name in ("classifier_dropout", "token_dropout"):  # of all
+        monkeypatch.setattr(BertConfig, name, 0.0)
 
 
 def trained(strategy, case: str) -> tuple:

@@ -32,11 +32,15 @@ def write_classification(path, texts):
     path.write_text("text,verdict\n" + "".join(f"{' '.join(words)},{('down', 'up')[up]}\n" for words, up, _ in texts))
 
 
-def write_questions(path, texts):
+def write_questions(path, texts, version_2=True, broken=()):
+    """Which word is good or bad? One in three contexts has none (version 2); `broken` ones have a wrong place."""
     paragraphs = []
     for number, (words, _, position) in enumerate(texts):
-        answer = {"text": words[position], "answer_start": len(" ".join([*words[:position], ""]))}
-        question = {"id": f"q{number}", "question": "w1 w2", "answers": [answer], "is_impossible": False}
+        is_impossible = version_2 and number % 3 == 0
+        start = len(" ".join([*words[:position], ""])) + 300 * (number in broken)
+        answers = [] if is_impossible else [{"text": words[position], "answer_start": start}]
+        words = words[:position] + words[position + is_impossible :]
+        question = {"id": f"q{number}", "question": "w1 w2", "answers": answers, "is_impossible": is_impossible}
         paragraphs.append({"context": " ".join(words), "qas": [question]})
     path.write_text(json.dumps({"version": "x", "data": [{"title": "t", "paragraphs": paragraphs}]}))
 

@@ -129,6 +129,17 @@ def train_loop(folder, batches, evaluate=lambda step: None, should_stop=lambda: 
         trainer.settings = usual
 
 
+def follow(trainer, data, steps, *, atol, rtol=1e-5, factor=1.0):
+    """Takes the original's steps, with its rates, losses and norms; yields what it noted of each, and our results."""
+    for step in steps:
+        if "learning_rate" in step:
+            np.testing.assert_allclose(float(trainer.optimizer.learning_rate), step["learning_rate"], rtol=1e-6)
+        result = trainer.steps(data, tf.constant(1))
+        np.testing.assert_allclose(factor * float(result["loss"]), step["loss"], atol=atol)
+        np.testing.assert_allclose(result["gradient_norm"], step["global_norm"], rtol=rtol)
+        yield step, result
+
+
 def same(name: str, value) -> tuple:
     return name, value
 

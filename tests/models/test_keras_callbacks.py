@@ -9,7 +9,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from helpers.every_model import ALBERT, CASES, CONFIG, ELECTRA, LENGTH, MODELS, inputs
+from helpers.every_model import CASES, CONFIG, LENGTH, MODELS, PACKED, inputs, without_dropout
 from helpers.outputs import enlarge
 from helpers.slow import slow
 from helpers.training_steps import mirrored
@@ -96,17 +96,6 @@ def test_weights_of_two_labels_are_those_of_the_rows():
     assert metrics == model.evaluate({**named, "example_weights": np.sign(weights)}, verbose=0)[1:]
 
 
-def test_class_weights_are_for_the_loss():
-    model = enlarge(MODELS["classifier"][0]())
-    model.dropout_rate = 0.0
-    model.compile(keras.optimizers.SGD(0.0), metrics=[keras.metrics.SparseCategoricalAccuracy("of_keras")])
-    model.run_eagerly = True
-    labels = np.argmax(model.predict(inputs(), verbose=0), -1) * [1, 1, 0, 0] + [0, 0, 3, 3]
-    history = model.fit(inputs(), labels, class_weight={3: 9.0}, verbose=0).history
-    assert history["accuracy"] == history["of_keras"] and 0 < history["accuracy"][0] < 1
-    assert history["loss"][0] != pytest.approx(history["example_loss"][0], rel=1e-3)
-
-
 def test_lists_of_numbers_are_arrays():
     weights = [1.0, 0.0, 2.0, 1.0]
     for name, labels in (("labels", [[0, 1, 1]] * 4), ("questions", [[0, 1, 2, 0]] * 2)):
@@ -181,14 +170,7 @@ def test_pretraining_models_take_whole_records(name):
     model.compile(optimizer="sgd", run_eagerly=True)
     model(record)
     assert np.isfinite(model.fit(renamed(record), epochs=1, verbose=0).history["loss"][0])
-    packed = record | {
-        "sequence_ids": np.array([[1, 1, 1, 2, 2, 0]] * 4, "int32"),
-        "position_ids": np.array([[0, 1, 2, 0, 1, 0]] * 4, "int32"),
-        "pooled_positions": np.array([[0, 3]] * 4, "int32"),
-        "next_sentence_labels": np.array([[0, 1]] * 4, "int32"),
-        "next_sentence_weights": np.ones((4, 2), "float32"),
-    }
-    model(packed)
+    model(record | PACKED)
     with pytest.raises(ValueError, match="does not know the input unique_ids"):
         model({**record, "unique_ids": np.zeros(4)})
 
@@ -207,12 +189,10 @@ def test_arrays_that_are_no_rows(name, given):
 
 
 def test_outputs_answer_to_the_names_of_transformers():
-    ids = inputs()["input_ids"]
-    outputs = BertModel(CONFIG)(ids, return_all_layers=True, return_attention=True)
+    """The one output of a model, too; of several: test_descendants.py."""
+    ids, model = inputs()["input_ids"], BertForSequenceClassification(CONFIG, num_labels=3)
+    outputs = BertModel(CONFIG)(ids)
     assert outputs.last_hidden_state is outputs["sequence_output"] and outputs["pooler_output"] is outputs.pooled_output
-    assert len(outputs.hidden_states) == len(outputs.encoder_layers) + 1
-    assert outputs.attentions is outputs.attention_probabilities
-    model = BertForSequenceClassification(CONFIG, num_labels=3)
     with tf.GradientTape() as tape:
         logits = model(ids)
         loss = tf.reduce_sum(logits.logits**2)
@@ -267,23 +247,14 @@ LABELS = {"tagger": {"label_ids": TOKENS}, "discriminator": {"is_replaced": (TOK
 
 
 @pytest.fixture(autouse=True)
-def without_dropout(monkeypatch):
-    for config in (ALBERT, CONFIG, ELECTRA):
-        for name in vars(config):
-            if "dropout" in name:
-                monkeypatch.setattr(config, name, 0.0)
-
-
-def with_equal_weights(model):
-    if hasattr(model, "dropout_rate"):
-        model.dropout_rate = 0.0
-    return enlarge(model)
+def nothing_is_dropped(monkeypatch):
+    without_dropout(monkeypatch)
 
 
 def trained(count: int, make, data: dict, *, regularizer=None, **settings) -> tuple:
     """The change of each variable, what `fit` gives, and what `evaluate` does, on so many devices."""
     with mirrored(count).scope() if count > 1 else contextlib.nullcontext():
-        model = with_equal_weights(make())
+        model = enlarge(make())
         if regularizer:
             model.trainable_variables[-1].regularizer = regularizer
         model.compile(**{"optimizer": keras.optimizers.SGD(0.1), "run_eagerly": True, **settings})
@@ -325,9 +296,9 @@ def test_what_compile_and_fit_are_given(data, settings):
     assert_equal(trained(2, make, data, **settings)[:told], trained(1, make, data, **settings)[:told])
 
 
-def test_the_loss_of_tokens_is_their_mean_in_uneven_batches():
-    model = with_equal_weights(MODELS["tagger"][0]())
+def test_loss_and_metrics_of_tokens_are_their_means_in_uneven_batches():
+    model = enlarge(MODELS["tagger"][0]())
     model.compile("sgd", run_eagerly=True)
     found = [model.evaluate(inputs(label_ids=TOKENS), batch_size=size, verbose=0, return_dict=True) for size in (4, 1)]
-    assert found[0]["loss"] == pytest.approx(found[1]["loss"], rel=1e-5)
+    assert found[0] == pytest.approx(found[1], rel=1e-5)
     assert found[0]["loss"] == pytest.approx(found[0]["token_loss"], rel=1e-5)

@@ -6,12 +6,13 @@ distiller.py and extract_distilbert.py of DistilBERT.
 
 import json
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 from helpers.every_model import CASES as TRAINED
 from helpers.every_model import CONFIG, MODELS, PREDICTED, inputs
-from helpers.outputs import as_floats, loss_and_gradients, softmax_losses
+from helpers.outputs import as_floats, enlarge, loss_and_gradients, softmax_losses
 from scipy.special import log_softmax
 
 from bert_tf import BertConfig, BertForMaskedLM, BertForSequenceClassification
@@ -75,9 +76,13 @@ def objective_cases():
     weights = generator.choice([0.0, 0.5, 1.0], (6, 5)) * counted
     accuracy = ((logits.argmax(-1) == labels) * weights).sum() / weights.sum()
     mean = (losses * weights).sum() / weights.sum()
-    features = {"masked_lm_ids": labels, "masked_lm_weights": weights}
     metrics = {"masked_lm_accuracy": accuracy, "masked_lm_loss": mean}
-    yield objectives.MaskedLanguageModelObjective, logits, features, mean, metrics
+    for size in (1.0, 1e-3):  # of few predictions BERT's epsilon shows
+        features, total = {"masked_lm_ids": labels, "masked_lm_weights": size * weights}, size * weights.sum()
+        of_bert = mean * total / (total + 1e-5)
+        yield objectives.MaskedLanguageModelObjective, logits, features, of_bert, metrics
+        yield objectives.MeanMaskedLanguageModelObjective, logits, features, mean, metrics
+        yield objectives.LanguageModelObjective, {"masked_lm_logits": logits}, features, of_bert, metrics
 
     vectors, scores = generator.normal(size=(6, 3, 5)).astype("float32"), generator.uniform(-1, 1, 6)
     normal = vectors / np.linalg.norm(vectors, axis=-1, keepdims=True)
@@ -126,7 +131,7 @@ CASE_NAMES = [getattr(case[0], "objective", case[0]).__name__ for case in CASES]
 
 
 @pytest.mark.parametrize(("objective", "outputs", "features", "loss", "metrics"), CASES, ids=CASE_NAMES)
-def test_loss_and_metrics_of_an_objective(objective, outputs, features, loss, metrics):
+def test_loss_and_metrics_of_a_batch_and_of_its_parts(objective, outputs, features, loss, metrics):
     sums = objective.sums(outputs, features)
     assert set(sums) == set(objective.sum_names)
     assert not set(sums) & {"loss", "steps", "skipped", "gradient_norm"}  # the names of the training loop's own
@@ -134,19 +139,9 @@ def test_loss_and_metrics_of_an_objective(objective, outputs, features, loss, me
     actual = as_floats(objective.metrics(sums))
     assert set(actual) == set(metrics)
     np.testing.assert_allclose([actual[name] for name in metrics], list(metrics.values()), rtol=2e-5)
-
-
-@pytest.mark.parametrize(("objective", "outputs", "features", "loss", "metrics"), CASES, ids=CASE_NAMES)
-def test_parts_of_a_batch_add_up(objective, outputs, features, loss, metrics):
-    """However a batch is split (micro-batches, replicas), and with padding rows."""
-    count = 6
-    filler = np.zeros(2, int)  # two more copies of row 0, which must not count
-
-    def padded(value):
-        return rows_of(value, np.concatenate([np.arange(count), filler]))
-
-    weights = np.array([1.0] * count + [0.0, 0.0])
-    outputs, features = padded(outputs), {**padded(features), "example_weights": weights}
+    # However a batch is split (micro-batches, replicas), and with two more copies of row 0, which must not count.
+    outputs, features = (rows_of(value, [*range(6), 0, 0]) for value in (outputs, features))
+    features["example_weights"] = np.array([1.0] * 6 + [0.0, 0.0])
     totals = objective.totals(features)
     parts = [slice(0, 1), slice(1, 5), slice(5, 8)]
     sums = [objective.sums(rows_of(outputs, part), rows_of(features, part)) for part in parts]
@@ -205,8 +200,9 @@ def test_the_loss_is_that_of_pytorch(objective, logits, labels):
 def test_weights_in_fit():
     """Keras's class_weight, and sample_weight, for examples and for tokens."""
     model, features = MODELS["classifier"][0](), inputs()
-    labels = np.array([0, 1, 3, 1])
-    model.compile(optimizer="sgd", run_eagerly=True)
+    labels = np.argmax(enlarge(model).predict(features, verbose=0), -1) * [1, 1, 0, 0] + [0, 0, 3, 3]
+    metric = keras.metrics.SparseCategoricalAccuracy("of_keras")
+    model.compile(optimizer="sgd", metrics=[metric], run_eagerly=True)
     losses = np.asarray(model.objective.values(model(features), {"label_ids": labels})[0])
     given = np.array(WEIGHTS)[labels]
     expected = (losses * given).sum() / given.sum()
@@ -219,8 +215,10 @@ def test_weights_in_fit():
         {"x": {**features, "labels": labels}, "class_weight": by_class},
         {"x": features, "y": labels, "sample_weight": given},
     ):
-        loss = model.fit(**arguments, verbose=0, shuffle=False).history["loss"][0]
-        assert loss == pytest.approx(expected, rel=1e-4), arguments.keys()
+        history = model.fit(**arguments, verbose=0, shuffle=False).history
+        assert history["loss"][0] == pytest.approx(expected, rel=1e-4), arguments.keys()
+        assert history["accuracy"] == history["of_keras"] and 0 < history["accuracy"][0] < 1
+        assert history["example_loss"][0] == pytest.approx(losses.mean(), rel=1e-4) != expected
     # Keras has no weight for a class above those that are named.
     named, all_of_them = ({0: 9.0}, dict.fromkeys(range(5), 1.0) | {0: 9.0})
     losses = [model.fit(data, class_weight=weights, verbose=0).history["loss"] for weights in (named, all_of_them)]

@@ -84,7 +84,7 @@ def released(golden, tmp_path, request):
 
 
 def test_tf1_and_hugging_face_both_ways(released, tmp_path):
-    there_and_back(released / "model.ckpt-best", tmp_path, 4, ())
+    there_and_back(released / "model.ckpt-best", tmp_path, ())
     configs = [AlbertConfig.from_json_file(f"{folder}/albert_config.json") for folder in (released, tmp_path / "1")]
     assert configs[0] == configs[1]
 
@@ -242,7 +242,7 @@ def test_sizes_without_a_configuration(released_electra, caplog):
 @pytest.mark.parametrize("part", PARTS)
 def test_parts_of_an_electra_both_ways(released_electra, tmp_path, caplog, part):
     own = {"discriminator": ("electra/", "discriminator_"), "generator": ("electra/embeddings/", "generator")}[part]
-    there_and_back(released_electra / "model.ckpt", tmp_path, 2, ("vocab.txt",), part, own)
+    there_and_back(released_electra / "model.ckpt", tmp_path, ("vocab.txt",), part, own)
     open_for_script(str(tmp_path / "0"), **NO_FLAGS)
     assert ("0/model.safetensors is the generator of an ELECTRA" in caplog.text) == (part == "generator")
     weights = open_model(str(released_electra), part=part).weights

@@ -1,12 +1,11 @@
-"""Masks drawn in tf.data: the exact rules of the static masks, of ELECTRA and of DistilBERT, which prefers rare tokens,
-draw by draw; a function of (seed, step, row).
+"""Masks drawn in tf.data: the exact rules of the static masks, of ELECTRA, RoBERTa (fairseq) and DistilBERT, which
+prefers rare tokens, draw by draw; a function of (seed, step, row).
 
 Oracles: tests/golden/electra/masking.npz and distilbert/masking.json, by the originals from given draws. Of the
 first, rows 1, 2 and 6 draw positions more than once, rows 0 and 1 have 1.5 and 4.5 predictions to round, row 4 has
 [MASK] in its text, row 5 the id of padding.
 """
 
-import collections
 import json
 import math
 
@@ -14,12 +13,14 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from helpers.masking import CLS, MASK, SEP, VOCAB, mask, masking, packed_rows, random_pairs, rows_of, tokenizer_of
+from helpers.paths import GOLDEN, lines_of
 from helpers.plain_pretraining import word_sets
 
 from bert_tf.families.electra import ElectraConfig
 from bert_tf.models.electra import replace_tokens
 from bert_tf.pretraining import mask_rules
 from bert_tf.pretraining.masking import Masking, random_bits
+from bert_tf.text.library_tokenizer import ByteBpeTokenizer
 from bert_tf.training.pretraining_settings import PretrainingSettings
 from bert_tf.training.pretraining_two_models import ElectraTask
 
@@ -32,9 +33,7 @@ def count_of(length, prob=0.15, limit=20):
 
 @pytest.mark.parametrize("most", [1, 4])
 def test_features_of_a_row(most):
-    packed = packed_rows(30, most)
-    rows = rows_of(packed, 64, most)
-    features = mask(rows)
+    """What they mean: test_packing.py."""
     shapes = {
         **dict.fromkeys(("input_ids", "input_mask", "segment_ids"), (30, 64)),
         **dict.fromkeys(("masked_lm_positions", "masked_lm_ids", "masked_lm_weights"), (30, 20)),
@@ -43,24 +42,10 @@ def test_features_of_a_row(most):
     if most > 1:
         shapes |= {"sequence_ids": (30, 64), "position_ids": (30, 64)}
         shapes |= {"pooled_positions": (30, most), "next_sentence_weights": (30, most)}
+    features = mask(rows_of(packed_rows(30, most), 64, most))
     assert {name: value.shape for name, value in features.items()} == shapes
     kinds = {name for name, value in features.items() if value.dtype == np.float32}
     assert kinds == {"masked_lm_weights", "next_sentence_weights"} & set(features)
-    for number, pairs in enumerate(packed):
-        expected = collections.defaultdict(list)
-        for place, (first, second) in enumerate(pairs):
-            size = len(first) + len(second)
-            expected["pooled_positions"].append(len(expected["segment_ids"]))
-            expected["segment_ids"] += [0] * len(first) + [1] * len(second)
-            expected["sequence_ids"] += [place + 1] * size
-            expected["position_ids"] += range(size)
-            expected["input_mask"] += [1] * size
-            expected["next_sentence_weights"].append(1.0)
-            expected["next_sentence_labels"].append(place % 2)
-        for name, value in expected.items():
-            if name in features:
-                padded = value + [0] * (shapes[name][1] - len(value))
-                assert features[name][number].tolist() == padded, name
 
 
 def plain_choice(pairs, bits, limit, prob, whole_words) -> list[int]:
@@ -310,3 +295,123 @@ def test_rare_tokens_are_chosen_more_often(weights):
         new, old = np.take_along_axis(ids, places, 1)[real > 0], old[real > 0]
         kinds.append([(new == 4).mean(), ((new == old) & (new != 4)).mean()])
     np.testing.assert_allclose(np.mean(kinds, axis=0), [0.6, 0.1], atol=0.015)
+
+
+VOCABULARY = {"<s>": 0, "<pad>": 1, "</s>": 2, "<unk>": 3}
+# Every third piece begins a word.
+VOCABULARY |= {f"\u0120w{number}" if number % 3 == 0 else f"w{number}": number for number in range(4, 600)}
+VOCABULARY |= {"<mask>": 600}
+BOS, PAD, EOS, ROBERTAS_MASK = 0, 1, 2, 600
+
+
+def roberta_masking(**settings) -> Masking:
+    values = {"max_predictions_per_seq": 128, "mask_rule": "roberta", **settings}
+    return Masking(tokenizer_of(VOCABULARY, ByteBpeTokenizer), **values)
+
+
+def roberta_rows(packed, length=128, most=1) -> dict[str, tf.Tensor]:
+    return rows_of([[(sequence, []) for sequence in sequences] for sequences in packed], length, most)
+
+
+def random_sequences(count, lengths, seed=0) -> list[list[int]]:
+    generator = np.random.default_rng(seed)
+    return [[BOS, *generator.integers(4, 600, size - 2).tolist(), EOS] for size in generator.integers(*lengths, count)]
+
+
+def roberta_mask(rows, seed=1, step=0, draws=None, **settings) -> dict[str, np.ndarray]:
+    features = mask_rules.roberta(rows, seed, step, roberta_masking(**settings), draws=draws)
+    return {name: value.numpy() for name, value in features.items()}
+
+
+RATES = {"random_token_prob": "random_rate", "leave_unmasked_prob": "keep_rate", "mask_prob": "masked_lm_prob"}
+
+
+def fairseq_draws(case, rates, length=128) -> tuple[tf.Tensor, ...]:
+    """The numbers that fairseq draws for a row, in its order."""
+    generator, size = np.random.default_rng(case["derived_seed"]), len(case["item"])
+    place = {name: np.zeros((1, length)) for name in ("change", "keep")}
+    order, tokens = np.full((1, length), 1, "int32"), np.zeros((1, length), "int32")
+    rounding = generator.random()
+    chosen = generator.choice(size, int(rates["masked_lm_prob"] * size + rounding), replace=False)
+    order[0, chosen] = 0
+    is_chosen, others = order[0, :size] == 0, rates["random_rate"] + rates["keep_rate"]
+    place["change"][0, :size] = generator.random(size)
+    if rates["random_rate"] and rates["keep_rate"]:
+        place["keep"][0, :size] = generator.random(size)
+    kept = place["keep"][0, :size] < rates["keep_rate"] / others
+    replaced = np.nonzero(is_chosen & (place["change"][0, :size] < others) & ~kept)[0]
+    if len(replaced):
+        counts = np.array([1] * 4 + [int(1000 / (index + 1)) + 1 for index in range(597)], float)
+        weights = np.where(np.arange(601) < 4, 0, counts if case.get("freq_weighted_replacement") else 1.0)
+        tokens[0, replaced] = generator.choice(601, len(replaced), p=weights / weights.sum())
+    return tuple(map(tf.constant, (np.array([[rounding]]), order, place["change"], place["keep"], tokens)))
+
+
+def test_masks_are_fairseqs():
+    cases = lines_of(GOLDEN / "recipes" / "fairseq_masking.jsonl.gz")
+    seen = {"replaced": 0, "special": 0, "none": 0}
+    for case in cases:
+        item, size = case["item"], len(case["item"])
+        rates = {"random_rate": 0.1, "keep_rate": 0.1, "masked_lm_prob": 0.15}
+        rates |= {name: case[option] for option, name in RATES.items() if option in case}
+        rates["mask_rate"] = 1 - rates["random_rate"] - rates["keep_rate"]
+        features = roberta_mask(roberta_rows([[item]]), draws=fairseq_draws(case, rates), **rates)
+        assert features["input_ids"][0].tolist() == case["source"] + [PAD] * (128 - size)
+        target = np.full(size, PAD)
+        count = int(features["masked_lm_weights"].sum())
+        positions = features["masked_lm_positions"][0, :count]
+        target[positions] = features["masked_lm_ids"][0, :count]
+        assert target.tolist() == case["target"]
+        assert not features["masked_lm_weights"][0, count:].any() and (np.diff(positions) > 0).all()
+        changed = [new for old, new in zip(item, case["source"], strict=True) if new != old]
+        seen["replaced"] += sum(new != ROBERTAS_MASK for new in changed)
+        seen["special"] += bool({0, size - 1} & set(positions.tolist()))
+        seen["none"] += not count
+    assert len(cases) == 128 and min(seen.values()) >= 3
+
+
+def words_of(sequence) -> list[list[int]]:
+    words = []
+    for place, token in enumerate(sequence):
+        special = {token, sequence[place - 1]} & {BOS, EOS}
+        if place == 0 or special or token % 3 == 0 or token == ROBERTAS_MASK:
+            words.append([])
+        words[-1].append(place)
+    return words
+
+
+@pytest.mark.parametrize(("most", "limit"), [(1, 128), (3, 128), (3, 9)])
+def test_whole_words_of_roberta(most, limit):
+    flat = random_sequences(90, (10, 30))
+    packed = [flat[number : number + most] for number in range(0, 90, most)]
+    rows = roberta_rows(packed, 96, most)
+    rounding, orders, changes, keeps, tokens = mask_rules.roberta_draws(rows, 3, 5, roberta_masking())
+    features = roberta_mask(rows, 3, 5, do_whole_word_mask=True, masked_lm_prob=0.3, max_predictions_per_seq=limit)
+    actions = set()
+    for row, sequences in enumerate(packed):
+        begin = number = used = 0
+        expected = []
+        for index, sequence in enumerate(sequences):
+            words = words_of(sequence)
+            count = int(0.3 * len(words) + float(rounding[row, index]))
+            order = orders[row].numpy()[number : number + len(words)]
+            for word in np.argsort(order, kind="stable")[:count]:
+                change, keep = float(changes[row, number + word]), float(keeps[row, number + word])
+                used += len(words[word])
+                for place in words[word] if used <= limit else ():
+                    action = ROBERTAS_MASK if change >= 0.2 else sequence[place] if keep < 0.5 else -1
+                    action = int(tokens[row, begin + place]) if action == -1 else action
+                    expected.append([begin + place, sequence[place], action])
+                    actions.add((change >= 0.2, keep < 0.5))
+            begin, number = begin + len(sequence), number + len(words)
+        count = int(features["masked_lm_weights"][row].sum())
+        positions = features["masked_lm_positions"][row, :count]
+        found = [positions, features["masked_lm_ids"][row, :count], features["input_ids"][row, positions]]
+        assert np.transpose(found).tolist() == sorted(expected)
+    assert len(actions) == 4
+    assert {*roberta_masking().all_ids} == {*VOCABULARY.values()} - {0, 1, 2, 3}  # what replaces a token, or the mask
+
+
+def test_at_most_so_many_predictions_of_roberta():
+    rows = roberta_rows([random_sequences(2, (20, 30), seed) for seed in range(30)], 64, 2)
+    assert (roberta_mask(rows, masked_lm_prob=0.5, max_predictions_per_seq=9)["masked_lm_weights"].sum(1) == 9).all()

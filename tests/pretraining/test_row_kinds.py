@@ -5,22 +5,19 @@ import itertools
 import json
 import random
 
-import numba
 import numpy as np
 import pytest
 import tensorflow as tf
 from helpers import plain_pretraining as plain
 from helpers.paths import GOLDEN, lines_of
 from helpers.record_files import UNMASKED_FEATURES, create, read_records
-from helpers.slow import slow
 
-from bert_tf.pretraining import instance_kernels, instances, row_kinds, shard
+from bert_tf.pretraining import instances, row_kinds, shard
 from bert_tf.pretraining.corpus import Corpus, TextSettings
 from bert_tf.pretraining.instance_kernels import A_BEGIN, A_LENGTH
 from bert_tf.pretraining.instances import InstanceSettings, TrainingInstance, create_instances, ngram_shares
 from bert_tf.pretraining.model_vocabulary import read_tokenizer
 from bert_tf.pretraining.token_store import tokenize
-from bert_tf.system.numba_compile import interpreted
 from bert_tf.text import word_boundaries
 from bert_tf.text.library_tokenizer import ByteBpeTokenizer
 from bert_tf.text.word_boundaries import WordBoundaries
@@ -323,31 +320,3 @@ def test_records(seed, tmp_path, monkeypatch):
             for row, record in zip(read, records, strict=True)
         )
         assert len(records) < len(expected) or settings.max_seq_length < 64
-
-
-@numba.njit
-def _draw(counts):
-    floats, numbers, of_numpy = np.empty(len(counts)), np.empty(len(counts), np.int64), np.empty(len(counts))
-    for k in range(len(counts)):
-        floats[k], numbers[k] = instance_kernels.uniform(), instance_kernels.below(counts[k])
-        of_numpy[k] = instance_kernels.uniform_of_numpy()
-    return floats, numbers, of_numpy
-
-
-@pytest.mark.parametrize("compiled", [*slow(True), False])
-def test_draws_are_those_of_the_generators(compiled):
-    rng, plain = random.Random(3), random.Random(3)
-    numpy_rng, plain_numpy = np.random.RandomState(7), np.random.RandomState(7)
-    rng.random()  # in the middle of a block
-    plain.random()
-    counts = np.array([1 + turn * turn % 70_001 for turn in range(1500)] + [(1 << 32) - 1])
-    with interpreted(not compiled), instance_kernels.drawing_from(rng, numpy_rng):
-        drawn = (_draw if compiled else _draw.py_func)(counts)
-        for one in zip(counts.tolist(), *(values.tolist() for values in drawn), strict=True):
-            assert one[1:] == (plain.random(), plain.randrange(one[0]), plain_numpy.random_sample())
-        for length in (0, 1, 2, 3, 4, 7, 8, 9, 125, 128, 1000):
-            items, reference = np.arange(length), list(range(length))
-            instance_kernels.shuffle(items, length)
-            plain.shuffle(reference)
-            assert items.tolist() == reference
-    assert rng.getstate() == plain.getstate() and numpy_rng.random_sample() == plain_numpy.random_sample()

@@ -9,8 +9,6 @@ import subprocess
 import numpy as np
 import pytest
 from helpers.paths import GOLDEN
-from helpers.pretraining_runs import run
-from helpers.record_files import digest_records, read_records
 from helpers.script_cases import command_of, run_and_refuse
 
 from bert_tf.models.task_models import BertModel
@@ -104,17 +102,6 @@ def test_bad_input_names_what_is_wrong_and_writes_nothing(tmp_path):
     assert (tmp_path / "vocab.txt").read_text().split("\n")[104:] == [".", "a", "b", "##a", "##b", ""]
 
 
-def test_command_line(golden, tmp_path):
-    expected = json.loads((golden / "pretraining" / "setting_4.json").read_text())
-    outputs = [tmp_path / f"{k}.tfrecord" for k in range(3)]
-    flags = {"input_file": f"{golden}/pretraining/corpus_*.txt", "vocab_file": golden / "vocab.txt"}
-    flags |= {"output_file": ",".join(map(str, outputs)), **expected["flags"]}
-    said = run(command_of("create_pretraining_data", flags))
-    assert [digest_records(read_records(path)) for path in outputs] == expected["records_sha256_per_file"]
-    assert " ".join(expected["first_instances"][2]["_tokens"]) in said and said.count(" tokens: ") == 3
-    assert all(f"{step}: 100%" in said for step in ("tokenizing", "building instances", "writing"))
-
-
 TOKENIZERS, WORDS = GOLDEN / "tokenization", GOLDEN / "electra" / "vocab.txt"
 # name -> flags, and those that the script proposes for training
 FAMILIES = {
@@ -144,19 +131,16 @@ FAMILIES = {
 def test_every_family(golden, tmp_path):
     usual = {"input_file": golden / "pretraining" / "electra" / "corpus_0.txt", "max_seq_length": 32, "num_workers": 1}
     done = {name: usual | flags | {"output_file": tmp_path / name} for name, (flags, _) in FAMILIES.items()}
-    pairs = {**done["roberta"], "rows": "pairs", "output_file": tmp_path / "refused"}
     static = {**done["electra"], "masking": "static", "output_file": tmp_path / "refused"}
-    refused = {
-        "pairs": (pairs, "--nsp: models of byte-level BPE have one segment"),
-        "static": (static, "--masking=static: the records of --rows=electra are unmasked"),
-    }
+    refused = {"static": (static, "--masking=static: the records of --rows=electra are unmasked")}
     logs = run_and_refuse("create_pretraining_data", tmp_path / "out", done, refused)
     for name, (_, flags) in FAMILIES.items():
         command = next(line for line in logs[name].splitlines() if "python run_pretraining.py" in line)
         assert command.endswith(f"--max_seq_length=32 {flags} --output_dir=...")
         assert f"--input_file={tmp_path / name}" in command
     assert "% not in order" in logs["albert"] and "full sentences" in logs["roberta"]
-    assert not (tmp_path / "refused").exists()
+    assert re.findall(r" tokens: (\S+) .* (\S+)\n", logs["albert"]) == [("[CLS]", "[SEP]")] * 3
+    assert all(f"{step}: 100%" in logs["albert"] for step in ("tokenizing", "building instances", "writing"))
 
 
 EXTRACTED = GOLDEN / "extract_features"

@@ -72,7 +72,6 @@ def ran(request, tmp_path_factory):
     said = "finished run*--learning_rate: 0.003 there, 0.001 now*--train_batch_size: 8 there, 4 now*begin anew: rm -r "
     refused = {
         "other flags": ({**whole, "learning_rate": 1e-3, "train_batch_size": 4}, said),
-        "no optimizer state": ({**whole, "num_train_epochs": 4}, "finished run*--num_train_epochs: 3.0 there, 4.0 now"),
         "random": ({**lora, **new}, "--lora_rank adapts a trained encoder: give --init_checkpoint"),
         "adapters alone": ({**evaluate, "init_checkpoint": out / "adapters" / "lora.safetensors"}, "lora.safetensors"),
     }

@@ -3,7 +3,6 @@
 import functools
 import http.server
 import json
-import re
 import tarfile
 
 import numpy as np
@@ -90,8 +89,6 @@ def ran(folder):
         "weighted": {**rte, "num_train_epochs": 1, "class_weights": "entailment=9"},
     }  # fmt: skip
     refused = {
-        "no text": ({**encoder, **short, "task_name": "custom", "do_train": True}, "--text_a"),
-        "classes of numbers": ({**train, "regression": True, "labels": "a,b"}, "--regression*--labels"),
         "no dev": ({**rte, "do_eval": True}, "rte/dev.tsv"),
         "no dev for patience": ({**rte, "early_stopping_patience": 1}, "--early_stopping_patience*dev set"),
         "no training set": ({**rte, "task_name": "ax", "data_dir": folder}, "--do_train*ax has no train set"),
@@ -351,18 +348,14 @@ def of_module(tmp_path_factory):
     }  # fmt: skip
     with serving(handler) as server, pytest.MonkeyPatch.context() as environment:
         environment.setenv("BERT_TF_CACHE", str(folder / "cache"))
-        name, address = "bert_hub_module_handle", f"http://127.0.0.1:{server.server_port}"
-        done = {"address": {**flags, name: f"{address}/bert.tar.gz"}}
+        name, address = "bert_hub_module_handle", f"http://127.0.0.1:{server.server_port}/bert.tar.gz"
+        done = {"address": {**flags, name: address}}
         both = {**flags, name: module, "init_checkpoint": module}
         refused = {
             "weights, too": (both, "--init_checkpoint: here the weights are those of --bert"),
             "no such directory": ({**flags, name: folder / "none"}, "--bert_hub_module_handle="),
         }
-        logs = run_and_refuse("run_classifier_with_tfhub", folder / "out", done, refused)
-        none = {**flags, name: f"{address}/train.tsv", "output_dir": folder / "none"}
-        outcomes, _ = run_cases("run_classifier_with_tfhub", {"no module": none})
-    assert re.match("OSError: .*not a complete zip or tar file", outcomes["no module"]), outcomes
-    return folder, logs
+        return folder, run_and_refuse("run_classifier_with_tfhub", folder / "out", done, refused)
 
 
 def test_a_module_is_fine_tuned_from_its_address(of_module):

@@ -9,10 +9,8 @@ import re
 import numpy as np
 import pytest
 from helpers.descendants import save_model, tiny_config
-from helpers.masking import CLS, SEP
 from helpers.paths import GOLDEN, directory_of
 from helpers.pretraining_runs import STEPS, assert_bit_identical, command, flags_of, run, values
-from helpers.record_files import example_of, write_records
 from helpers.script_cases import pattern_of, run_and_refuse, run_cases, weights_of
 from helpers.tiny import ONE_LAYER, write_pretraining_records
 from helpers.warm import kill_after_rename
@@ -218,21 +216,13 @@ def electra(tmp_path_factory):
         (folder / name).mkdir()
         config.save(str(folder / name / "electra_config.json"))
     BertConfig(260, 32, 1, 2, 64).save(str(folder / "bert_config.json"))
-    create_pretraining_data(
-        str(GOLDEN / "pretraining" / "corpus_*.txt"), str(folder / "packed.tfrecord"), str(ELECTRA / "vocab.txt"),
-        max_seq_length=32, max_predictions_per_seq=4, dupe_factor=1, show_progress=False, num_workers=1,
-        masking="dynamic", short_seq_prob=1.0, pack_sequences=True,
-    )  # fmt: skip
+    made = {"max_seq_length": 32, "show_progress": False, "num_workers": 1}
+    packed = {"masking": "dynamic", "short_seq_prob": 1.0, "pack_sequences": True, "dupe_factor": 1}
+    for name, rows in {"packed": packed, "electra": {"rows": "electra"}}.items():
+        files = str(GOLDEN / "pretraining" / "corpus_*.txt"), f"{folder}/{name}.tfrecord", str(ELECTRA / "vocab.txt")
+        create_pretraining_data(*files, **made, **rows)
     left = (ELECTRA / "training").glob("model.ckpt-8.*")
     directory_of(folder / "place", *left, checkpoint='model_checkpoint_path: "model.ckpt-8"\n')
-    generator, payloads = np.random.default_rng(0), []
-    for _ in range(24):
-        first, second = (generator.integers(5, 260, size).tolist() for size in generator.integers(3, 14, 2))
-        first, second = [CLS, *first, SEP], [*second, SEP] if len(second) % 2 else []
-        ids, padding = first + second, [0] * (32 - len(first + second))
-        lists = {"input_ids": ids, "input_mask": [1] * len(ids), "segment_ids": [0] * len(first) + [1] * len(second)}
-        payloads.append(example_of({name: values + padding for name, values in lists.items()}))
-    write_records(folder / "electra.tfrecord", payloads)  # as ELECTRA's build_pretraining_dataset.py does
     usual = {
         "objective": "electra", "input_file": folder / "packed.tfrecord", "vocab_file": ELECTRA / "vocab.txt",
         "bert_config_file": folder / "model" / "electra_config.json", "do_train": True, "train_batch_size": 8,

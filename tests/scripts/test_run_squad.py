@@ -10,35 +10,14 @@ import pytest
 import tensorflow as tf
 from helpers.paths import GOLDEN, directory_of
 from helpers.script_cases import results_of, run_and_refuse
+from helpers.small_data import PIECES, texts_of, write_questions
 from helpers.tiny import ONE_LAYER, write_encoder
 
 from bert_tf import FullTokenizer, QuestionAnswerer
-from bert_tf.tasks.squad import metrics as squad_outputs
 from bert_tf.tasks.squad.data import read_squad_examples
 from bert_tf.tasks.squad.windows import WindowSettings, build_windows
 
-MARKS = [f"mark{number}" for number in range(5)]
-PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "which", "?", *MARKS]
-PIECES += [f"w{number}" for number in range(100 - len(PIECES))]
 WINDOWS = WindowSettings(32, 12, 4)
-
-
-def write_questions(path, count, seed, version_2=True, broken=()):
-    """Questions: which word is marked? One in three contexts has none (version 2); `broken` ones have a wrong place."""
-    generator = np.random.default_rng(seed)
-    paragraphs = []
-    for number in range(count):
-        words = [f"w{word}" for word in generator.integers(0, 80, generator.integers(2, 45))]
-        impossible = version_2 and number % 3 == 0
-        question = {"id": f"q{number}", "question": "Which ?", "answers": []}
-        if version_2:
-            question["is_impossible"] = impossible
-        if not impossible:
-            words.insert(int(generator.integers(0, len(words))), MARKS[number % 5])
-            start = " ".join(words).index("mark") + 300 * (number in broken)
-            question["answers"] = [{"text": MARKS[number % 5], "answer_start": start}]
-        paragraphs.append({"context": " ".join(words), "qas": [question]})
-    path.write_text(json.dumps({"version": "x", "data": [{"title": "t", "paragraphs": paragraphs}]}))
 
 
 @pytest.fixture(scope="module")
@@ -47,11 +26,9 @@ def folder(tmp_path_factory):
     write_encoder(folder, PIECES)
     directory_of(folder / "spaced", added_tokens__json={"New York": len(PIECES)})
     write_encoder(folder / "spaced", PIECES, {**ONE_LAYER, "vocab_size": len(PIECES) + 1})
-    write_questions(folder / "train.json", 64, 0)
-    write_questions(folder / "dev.json", 23, 1)
-    write_questions(folder / "train1.json", 24, 2, version_2=False, broken=(3, 4))
-    write_questions(folder / "further1.json", 8, 3, version_2=False)
-    write_questions(folder / "dev1.json", 11, 4, version_2=False)
+    for seed, (name, count) in enumerate({"train": 64, "dev": 23, "train1": 24, "further1": 8, "dev1": 11}.items()):
+        texts, broken = texts_of(count, seed, longest=45), (3, 4) if name == "train1" else ()
+        write_questions(folder / f"{name}.json", texts, version_2=not name.endswith("1"), broken=broken)
     return folder
 
 
@@ -237,27 +214,3 @@ def test_two_files_of_version_1_and_steps_by_windows(out, logs, folder):
 def test_windows_are_cached_where_they_should_be(out, logs):
     assert len(list((out / "trained" / "windows").iterdir())) == 2
     assert logs["again"].count("windows from ") == 2 and "windows from " not in logs["trained"]
-
-
-@pytest.mark.parametrize(("batch_size", "static_padding"), [(4, True), (100, False)])
-def test_every_window_gets_its_own_logits(folder, batch_size, static_padding):
-    examples = read_squad_examples([str(folder / "dev.json")], False, True).examples
-    windows = build_windows(examples, FullTokenizer(str(folder / "vocab.txt")), WINDOWS, False)
-    widths = set()
-
-    def predict(batches):
-        for batch in batches:
-            ids = batch["input_ids"].numpy().astype(np.float32)
-            widths.add(ids.shape)
-            yield {"start_logits": ids, "end_logits": -ids}
-
-    scores = squad_outputs.predict_scores(
-        predict, windows, batch_size=batch_size, max_seq_length=32, static_padding=static_padding
-    )
-    starts, ends = scores.starts, scores.ends
-    assert len(starts) == len(ends) == len(windows) and {shape[0] for shape in widths} == {batch_size}
-    for row in range(len(windows)):
-        ids = windows.ids[windows.offsets[row] : windows.offsets[row + 1]]
-        assert len(starts[row]) == len(ends[row]) == (32 if static_padding else len(ids))
-        np.testing.assert_array_equal(starts[row][: len(ids)], ids)
-        np.testing.assert_array_equal(ends[row], -starts[row])

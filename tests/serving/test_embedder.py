@@ -245,19 +245,6 @@ def test_an_index_grows(embedder):
             wrong.add(texts, embedder)
 
 
-@pytest.mark.slow  # in small: the other tests, by NumPy
-def test_results_are_those_of_sentence_transformers(shared):
-    util = pytest.importorskip("sentence_transformers.util")
-    queries, texts = zip(*columns_of_sts(shared, 100), strict=True)
-    embedder = Embedder(str(shared / "weights" / "minilm-l6-h384"))
-    found = embedder.search(list(queries), list(texts), k=5)
-    expected = util.semantic_search(embedder.encode(list(queries)), embedder.encode(list(texts)), top_k=5)
-    for ours, theirs in zip(found, expected, strict=True):
-        near([hit["score"] for hit in ours], [hit["score"] for hit in theirs])
-        assert [hit["text"] for hit in ours][:1] == [texts[hit["corpus_id"]] for hit in theirs][:1]
-        assert {hit["index"] for hit in ours[:4]} <= {hit["corpus_id"] for hit in theirs}
-
-
 @pytest.mark.parametrize(("prompts", "default", "of_query", "of_text"), [
     ({"query": "query: ", "document": "A passage: "}, "query", "query: ", "A passage: "),
     ({"query": "query: ", "passage": "A passage: "}, None, "query: ", ""),

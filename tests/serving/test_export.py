@@ -158,14 +158,6 @@ def test_predictor_takes_an_export(predictor, loaded, exported, monkeypatch):
         QuestionAnswerer(exported)
 
 
-@pytest.mark.slow  # in small: test_predictor.py
-def test_an_export_of_ids_alone_loads_without_tensorflow_text(classifier, signatures, tmp_path):
-    path = export.export_saved_model(classifier, str(tmp_path), ids_only=True)
-    ids = dict.fromkeys(graph_models.IDS, tf.ones([2, 3], tf.int32))
-    found = tf.saved_model.load(path).signatures["serving_default"](**ids)["probabilities"]
-    np.testing.assert_allclose(found, signatures["serve_ids"](**ids)["probabilities"], atol=1e-5)
-
-
 # ---- files -----------------------------------------------------------------------------------------------------------
 
 

@@ -14,6 +14,7 @@ import tensorflow as tf
 from helpers import exports
 from helpers.exports import show_progress_at_once
 from helpers.op_by_op import op_by_op
+from helpers.outputs import enlarge
 from helpers.tiny import TINY_CONFIG
 
 from bert_tf import BertConfig, BertForMultipleChoice, BertForQuestionAnswering, ChoicePredictor, QuestionAnswerer
@@ -139,20 +140,13 @@ def test_spans_without_characters():
 
 @pytest.fixture(scope="module")
 def answerer(small, tmp_path_factory):
-    """Of a model with weights large enough for its scores to differ."""
     folder = tmp_path_factory.mktemp("model")
-    keras.utils.set_random_seed(0)
-    config = {**TINY_CONFIG, "vocab_size": len(PIECES), "max_position_embeddings": 64, "initializer_range": 0.3}
-    model = BertForQuestionAnswering(BertConfig.from_dict(config))
-    model.build()
-    head = next(variable for variable in model.trainable_variables if variable.path.endswith("output_weights"))
-    head.assign(np.random.default_rng(0).normal(size=head.shape))
-    small.save_pretrained(str(folder))
-    model.save_pretrained(str(folder / "model"), vocab_file=str(folder / "vocab.txt"), do_lower_case=True)
+    config = BertConfig.from_dict({**TINY_CONFIG, "vocab_size": len(PIECES), "max_position_embeddings": 64})
+    enlarge(BertForQuestionAnswering(config)).save_pretrained(folder, vocab_file=small.vocab_file, do_lower_case=True)
     settings = {"max_seq_length": 48, "max_query_length": 12, "doc_stride": 13, "n_best_size": 10}
     settings |= {"max_answer_length": 12, "version_2_with_negative": True, "null_score_diff_threshold": 0.5}
-    (folder / "model" / "question_answering.json").write_text(json.dumps(settings))
-    return QuestionAnswerer(str(folder / "model"), batch_size=7)
+    (folder / "question_answering.json").write_text(json.dumps(settings))
+    return QuestionAnswerer(str(folder), batch_size=7)
 
 
 @pytest.fixture(scope="module")

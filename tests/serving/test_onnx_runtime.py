@@ -16,9 +16,12 @@ from helpers.slow import exhaustive
 import bert_tf
 from bert_tf import BertConfig, ChoicePredictor, Embedder, Predictor, QuestionAnswerer, Tagger
 from bert_tf.models import task_models
+from bert_tf.serving import onnx_graph
 from bert_tf.serving import predictor as predictor_module
 from bert_tf.serving.onnx_export import export_onnx
 from bert_tf.store.head_config import WINDOW_POOLINGS
+from bert_tf.store.open import open_model
+from bert_tf.store.tensor_files import open_safetensors, place_in_file, write_safetensors
 
 TEXTS = ["A short text.", "", "naïve café 日本 김철수 (2019, it's 9,000)…", "many words " * 40, "one"] * 3
 LABELS = ["bad", "fair", "좋다"]
@@ -186,3 +189,22 @@ def test_weights_that_are_not_there_are_an_error(tmp_path):
     (tmp_path / "model" / "head_config.json").write_text(json.dumps({**head, "untrained": ["output_bias"]}))
     with pytest.raises(ValueError, match="holds, but untrained, 1 of the model's variables.*: output_bias. Train it"):
         Predictor(path)
+
+
+def test_weights_stay_in_their_file(tmp_path, monkeypatch):
+    """Matrices of a Hugging Face folder, which lie there transposed, are named by file and offset, not copied."""
+    file = tmp_path / "a b.safetensors"
+    write_safetensors(str(file), {"x": np.arange(4.0), "matrix": np.arange(6.0, dtype=np.float32).reshape(2, 3)}, {})
+    matrix = open_safetensors(str(file))[2]("matrix")
+    path, first = place_in_file(matrix.T.T)
+    assert path == str(file) and np.frombuffer(file.read_bytes()[first : first + 24], np.float32).tolist() == [
+        *range(6)
+    ]
+    assert [place_in_file(value) for value in (matrix.T, matrix[1:], matrix + 1, matrix.copy())] == [None] * 4
+    folder = save_model(tmp_path / "model", "bert", CLASSIFIER, labels=LABELS, format="huggingface")
+    monkeypatch.setattr(onnx_graph, "_MOST_INLINE_BYTES", 0)
+    graph = onnx_graph.EncoderGraph(open_model(folder), "classification")
+    graph.logits()
+    stored = graph.model("", inline=False).graph.initializer
+    kernels = [tensor for tensor in stored if tensor.name.endswith("/kernel")]
+    assert kernels and all(tensor.external_data[0].value.endswith("model/model.safetensors") for tensor in kernels)

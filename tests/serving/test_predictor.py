@@ -6,7 +6,6 @@ import pathlib
 import shutil
 import tarfile
 
-import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -15,7 +14,7 @@ from helpers.outputs import enlarge
 from helpers.paths import GOLDEN
 from helpers.slow import slow
 from helpers.small_data import PIECES
-from helpers.tiny import ONE_LAYER, write_encoder
+from helpers.tiny import ONE_LAYER
 from scipy.special import softmax
 
 from bert_tf import BertConfig, ChoicePredictor, Predictor, QuestionAnswerer, Tagger
@@ -30,13 +29,10 @@ from bert_tf.serving import export
 
 @pytest.fixture(scope="module")
 def predictor(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("predictor")
-    write_encoder(folder, PIECES)
-    keras.utils.set_random_seed(1)
-    model = BertForSequenceClassification.from_pretrained(str(folder / "encoder"), labels=["down", "up"])
-    for variable in model.head.weights:  # as if it were trained
-        variable.assign(variable + 1)
-    model.save_pretrained(str(folder / "model"))
+    folder, config = tmp_path_factory.mktemp("predictor"), BertConfig.from_dict(ONE_LAYER)
+    (folder / "vocab.txt").write_text("".join(piece + "\n" for piece in PIECES))
+    model, vocabulary = BertForSequenceClassification(config, labels=["down", "up"]), str(folder / "vocab.txt")
+    enlarge(model).save_pretrained(str(folder / "model"), vocab_file=vocabulary, do_lower_case=True)
     return Predictor(str(folder / "model"), batch_size=4)
 
 

@@ -247,7 +247,6 @@ def test_the_names():
     name = "uncased_L-12_H-768_A-12"
     assert released_models.MODELS[name] == f"bert_models/2018_10_18/{name}.zip"
     assert released_models.MODELS[f"2020_02_20/{name}"] == f"bert_models/2020_02_20/{name}.zip"
-    assert released_models.MODELS["electra_small"] == "electra-data/electra_small.zip"
     assert released_models.MODELS["albert_xxlarge_v1"] == "albert_models/albert_xxlarge_v1.tar.gz"
     # The folder's name implies the casing; ALBERT has no word pieces.
     for name in released_models.MODELS:

@@ -8,28 +8,20 @@ from collections import Counter
 
 import pytest
 
-from bert_tf.data.tables import TableSettings, read_rows
 from bert_tf.pretraining.corpus import Corpus, TextSettings
 from bert_tf.pretraining.documents import all_documents
 from bert_tf.system import text_files
 from bert_tf.system.text_files import read_json, read_text_lines
 from bert_tf.tasks.features.extract import read_lines
-from bert_tf.tasks.ner.data import Layout, read_conll
 from bert_tf.tasks.squad.data import read_squad_examples
 from bert_tf.text.learn_vocabulary import count_words
 
 
-def test_list_files(tmp_path):
-    for name in ("b.tfrecord", "a.tfrecord", "c.other", "d[1].x"):
+def test_files_of_a_glob_are_sorted(tmp_path):
+    for name in ("b.tfrecord", "a.tfrecord", "c.other"):
         (tmp_path / name).touch()
     found = text_files.list_files(f"{tmp_path}/c.*,{tmp_path}/*.tfrecord,")
     assert [os.path.basename(name) for name in found] == ["c.other", "a.tfrecord", "b.tfrecord"]
-    assert text_files.list_files(f"{tmp_path}/d[1].x") == [f"{tmp_path}/d[1].x"]
-    with pytest.raises(ValueError, match=r"--eval_input_file.*nothing\.\*"):
-        text_files.list_files(f"{tmp_path}/*.tfrecord,{tmp_path}/nothing.*", "--eval_input_file")
-    for empty in ("", " , ", None):
-        with pytest.raises(ValueError, match="--input_file"):
-            text_files.list_files(empty)
 
 
 def test_missing_shards_are_warned_of(caplog):
@@ -116,7 +108,6 @@ ENGLISH = "text,label\ngood film,positive\n"
     ("text", "written", "named"),
     [
         (KOREAN, "cp949", "CP949 (EUC-KR): --encoding=cp949"),
-        (KOREAN, "euc-kr", "CP949 (EUC-KR): --encoding=cp949"),
         ("좋아요\n", "cp949", "--encoding=cp949"),
         (JAPANESE, "shift_jis", "CP932 (Shift-JIS): --encoding=cp932"),
         ("カメラ,良い\n", "cp932", "--encoding=cp932"),
@@ -124,7 +115,6 @@ ENGLISH = "text,label\ngood film,positive\n"
         ("テキスト,label\ngood,1\n", "cp932", "--encoding=cp932"),
         (JAPANESE, "euc_jp", "--encoding=euc_jp"),
         (CHINESE, "gb18030", "GB18030 (GBK): --encoding=gb18030"),
-        (CHINESE, "gbk", "--encoding=gb18030"),
         (TAIWANESE, "big5", "--encoding=cp950"),
         (FRENCH, "latin-1", "--encoding=cp1252"),
         (CHINESE, "utf-16", "UTF-16: --encoding=utf-16 reads"),
@@ -213,23 +203,14 @@ def test_names_of_encodings():
 
 
 def test_every_reader_takes_an_encoding(tmp_path):
-    """The same content in CP949 and UTF-8 is read alike, and without the encoding each reader names it."""
+    """CP949 and UTF-8 are read alike; without the encoding each reader names it. Tables and tags: in scripts/."""
     question = {"id": "1", "question": "수도는 어디인가?", "answers": [{"text": "서울", "answer_start": 10}]}
     paragraph = {"context": "대한민국의 수도는 서울이다.", "qas": [question]}
     files = {
-        "a.csv": "문장,감정\n정말 재미있어요,긍정\n너무 느려요,부정\n",
-        "a.conll": "서울에서 B-지역\n만났다 O\n\n",
         "a.json": json.dumps({"data": [{"paragraphs": [paragraph]}]}, ensure_ascii=False),
         "a.txt": KOREAN,
     }
-
-    def conll(path, encoding):
-        sentences = read_conll(path, Layout(encoding=encoding)).sentences
-        return [(sentence.words, sentence.tags, sentence.lines) for sentence in sentences]
-
     readers = {
-        "a.csv": [lambda path, encoding: list(read_rows(path, TableSettings(encoding=encoding), ("문장",)))],
-        "a.conll": [conll],
         "a.json": [
             lambda path, encoding: read_json(path, encoding=encoding),
             lambda path, encoding: read_squad_examples([path], True, encoding=encoding).examples,

@@ -171,21 +171,6 @@ def test_tagged_words(tokenizer, reference):
         assert rows.word_positions[rows.word_rows == row].tolist() == firsts.tolist()
 
 
-def test_tagged_words_that_all_have_a_space(reference, tmp_path):
-    """transformers takes words only with a space before the first one, too."""
-    prefix = {"add_prefix_space": True}
-    directory_of(tmp_path, ORACLE / "vocab.json", ORACLE / "merges.txt", tokenizer_config__json=prefix)
-    tokenizer = ByteBpeTokenizer.from_pretrained(str(tmp_path))
-    rows = tagged_rows(SENTENCES, tokenizer)
-    expected = reference(**prefix)(SENTENCES, is_split_into_words=True)
-    assert ids_of(rows) == expected["input_ids"]
-    firsts = [expected.word_ids(row).index(word) for row, words in enumerate(SENTENCES) for word in range(len(words))]
-    assert rows.word_positions.tolist() == firsts
-    for words in (["w", "", " w", "  w", "\tw", " "], ["", "w"]):  # no second space, and none for no word
-        expected = reference(**prefix)(words, is_split_into_words=True)["input_ids"]
-        assert tokenizer([words], is_split_into_words=True, padding=True)["input_ids"].tolist() == [expected]
-
-
 def test_pairs_and_choices(tokenizer, reference):
     pairs = [("A text.", "Its pair, too."), ("Alone", None), (" one ", " two  ")]
     examples = [InputExample(str(number), *pair) for number, pair in enumerate(pairs)]
@@ -208,13 +193,19 @@ def test_lines_of_words(tokenizer, reference):
     assert encode_line("Ada met  the dog", tokenizer, 64).ids == reference()("Ada met  the dog")["input_ids"]
 
 
-def test_tagged_words_with_added_tokens(reference, tmp_path):
-    """Nothing stands for the space before an added token: the token is the word's first piece, which is tagged."""
+def test_tagged_words_that_all_have_a_space(reference, tmp_path):
+    """transformers takes words only with a space before the first one, too. Nothing stands for that before an added
+    token: the token is the word's first piece, which is tagged."""
     library = reference(add_prefix_space=True)
     library.add_tokens(["[E1]", "[/E1]"])
     library.save_pretrained(tmp_path)
-    words = [["[E1]", "Ada", "[/E1]", "met"], ["a", "[E1]", "dog"]]
+    sentences = [*SENTENCES, ["[E1]", "Ada", "[/E1]", "met"], ["a", "[E1]", "dog"]]
     tokenizer = ByteBpeTokenizer.from_pretrained(str(tmp_path))
-    rows = tagged_rows(words, tokenizer)
-    assert ids_of(rows) == library(words, is_split_into_words=True)["input_ids"]
-    assert rows.ids[rows.offsets[1] + rows.word_positions[5]] == tokenizer.vocab["[E1]"]
+    rows = tagged_rows(sentences, tokenizer)
+    expected = library(sentences, is_split_into_words=True)
+    assert ids_of(rows) == expected["input_ids"]
+    firsts = [expected.word_ids(row).index(word) for row, words in enumerate(sentences) for word in range(len(words))]
+    assert rows.word_positions.tolist() == firsts
+    for words in (["w", "", " w", "  w", "\tw", " "], ["", "w"]):  # no second space, and none for no word
+        expected = library(words, is_split_into_words=True)["input_ids"]
+        assert tokenizer([words], is_split_into_words=True, padding=True)["input_ids"].tolist() == [expected]

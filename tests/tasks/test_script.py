@@ -13,9 +13,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from helpers.paths import ROOT, lines_of
+from helpers.pretraining_runs import flags_of, write_inputs
 from helpers.slow import slow
 from helpers.small_data import WORLDS, custom_task, texts_of
-from helpers.tiny import ONE_LAYER, write_encoder, write_pretraining_records
+from helpers.tiny import write_encoder
 
 import bert_tf
 from bert_tf.data.tables import TableSettings
@@ -32,7 +33,6 @@ from bert_tf.tasks.classification.settings import ClassificationSettings, declar
 from bert_tf.tasks.classification.task import ClassificationTask
 from bert_tf.tasks.ner.data import NerSettings
 from bert_tf.tasks.ner.task import NerTask
-from bert_tf.tasks.outcome import Trial
 from bert_tf.tasks.similarity import data as similarity_data
 from bert_tf.tasks.similarity.data import SimilaritySettings
 from bert_tf.tasks.similarity.task import SimilarityTask
@@ -220,41 +220,28 @@ def test_a_dev_set_that_is_the_training_set_is_reported(name, folder, tmp_path, 
     assert "is the training set: results on it say nothing about other texts" in caplog.text
 
 
-@pytest.fixture
-def calls(monkeypatch):
-    """The functions of ours between the start and the first call of a model in training, once that has happened."""
-    found = []
+def test_few_functions_are_between_main_and_the_model(folder, tmp_path, monkeypatch):
+    """Those of ours between the start and the first call of a model in training."""
+    calls, call = [], keras.layers.Layer.__call__
 
     def called(model, *inputs, training=False, **arguments):
         if training:
             names = [(frame.filename, frame.name) for frame in traceback.extract_stack()]
             last = max(number for number, (path, _) in enumerate(names) if "/bert_tf/training/" in path)
-            found.extend(name for path, name in names[: last + 1] if "/bert_tf/" in path)
+            calls.extend(name for path, name in names[: last + 1] if "/bert_tf/" in path)
             raise InterruptedError
         return call(model, *inputs, training=training, **arguments)
 
-    call = keras.layers.Layer.__call__
     monkeypatch.setattr(keras.layers.Layer, "__call__", called)
-    return found
-
-
-def test_few_functions_are_between_main_and_the_model(calls, folder, tmp_path):
-    with pytest.raises(InterruptedError):
-        script.run_task(*counting_run(folder, tmp_path / "run", 1))
-    assert calls == ["run_task", "execute", "train", "_steps", "body", "replica_step", "_gradients"]
-
-
-def test_few_functions_are_between_main_and_the_model_in_pretraining(calls, tmp_path):
-    write_pretraining_records(tmp_path / "a.tfrecord", 8)
-    config = tmp_path / "bert_config.json"
-    config.write_text(json.dumps(ONE_LAYER))
-    settings = PretrainingSettings(
-        str(tmp_path / "a.tfrecord"), str(tmp_path / "run"), bert_config_file=str(config), do_train=True,
-        max_seq_length=16, max_predictions_per_seq=3, train_batch_size=4, num_train_steps=1, num_warmup_steps=0,
-    )  # fmt: skip
-    with pytest.raises(InterruptedError):
-        pretraining_run.run(settings)
-    assert calls == ["run", "execute", "train", "_steps", "body", "replica_step", "_gradients"]
+    settings = PretrainingSettings(**flags_of(write_inputs(tmp_path), str(tmp_path / "run")))
+    for start, run in (
+        ("run_task", lambda: script.run_task(*counting_run(folder, tmp_path / "tuned", 1))),
+        ("run", lambda: pretraining_run.run(settings)),
+    ):
+        calls.clear()
+        with pytest.raises(InterruptedError):
+            run()
+        assert calls == [start, "execute", "train", "_steps", "body", "replica_step", "_gradients"]
 
 
 def test_the_table_of_tasks_names_what_there_is():
@@ -311,14 +298,9 @@ def test_what_is_said(tmp_path, caplog, results, best, settings, said):
     assert lines == said
 
 
-def test_the_loss_over_batches_is_not_shown_beside_that_over_examples(tmp_path):
-    """eval_results.txt and seeds.json keep it."""
+def test_the_loss_over_batches_is_not_shown_beside_that_over_examples():
     assert card.shown_results(LAST) == {"eval_f1": 0.0, "eval_loss": 3.0}
     assert card.shown_results({"loss": 1.0, "masked_lm_loss": 2.0, "step": 3}) == {"loss": 1.0, "masked_lm_loss": 2.0}
-    (tmp_path / "seed-1").mkdir()
-    table = outcome.write_seeds(str(tmp_path), Trial({}, {1: LAST, 2: LAST}), "eval_f1")
-    assert [line.split()[0] for line in table.splitlines()] == ["metric", "eval_f1", "eval_loss", "2"]
-    assert "loss" in json.loads((tmp_path / "seeds.json").read_text())["summary"]
 
 
 @pytest.mark.parametrize(("texts", "labels", "name", "expected"), [

@@ -7,7 +7,7 @@ import unicodedata
 import pytest
 import tokenizers
 from helpers.descendants import save_albert_tokenizer
-from helpers.paths import GOLDEN, directory_of
+from helpers.paths import directory_of
 from helpers.texts import learned_pieces
 from tokenizers import AddedToken as LibraryToken
 
@@ -191,6 +191,14 @@ def test_sentence_piece(tmp_path):
     assert tokenizer.tokenize("[E1]Fox[/E1] a [ENT]") == wanted
     assert not tokenizer.continuations[tokenizer.vocab["[E1]"]]
     assert tokenizer.decode(tokenizer.encode("[E1]fox[/E1]")) == "[E1] fox [/E1]"
+    texts = ["[E1]the dog[/E1] met a [Ent] [ent]. 2019, don't", "[E1]", ""]
+    for one in (ours, tokenizer):
+        one.save_pretrained(str(saved := tmp_path / type(one).__name__))
+        again, wanted = SentencePieceTokenizer.from_pretrained(str(saved)), one.encode_batch(texts)
+        assert type(again) is type(one) and again.settings() == one.settings()
+        assert again.encode_batch(texts) == wanted and wanted[1] == [one.vocab["[E1]"]]
+    library = transformers.AutoTokenizer.from_pretrained(tmp_path / "HuggingFaceSentencePiece")
+    assert library(texts, add_special_tokens=False)["input_ids"] == ours.encode_batch(texts)
 
 
 def test_word_characters_and_whitespace_are_the_librarys():
@@ -206,28 +214,6 @@ def test_word_characters_and_whitespace_are_the_librarys():
     assert [c for c in spaces if library.encode(f"a{c}\ue001").offsets[-1] == (1, 3)] == sorted(WHITESPACE)
 
 
-def test_save_pretrained_of_sentence_piece(tmp_path):
-    """By the original's rules and by Hugging Face's, with added tokens."""
-    folder, model = tmp_path / "json", GOLDEN / "tokenization" / "albert" / "tiny.model"
-    theirs = save_albert_tokenizer(model, folder)
-    theirs.add_tokens(TOKENS[:4])
-    theirs.save_pretrained(folder)
-    config = {"added_tokens_decoder": decoder_of(theirs)}
-    original = directory_of(tmp_path / "original", model, tokenizer_config__json=config)
-    texts = ["[E1]the dog[/E1] met a [Ent] [ent]. 2019, don't", "[E1]", ""]
-    for source, kind in ((folder, HuggingFaceSentencePiece), (original, SentencePieceTokenizer)):
-        tokenizer, saved = SentencePieceTokenizer.from_pretrained(str(source)), tmp_path / kind.__name__
-        assert type(tokenizer) is kind
-        tokenizer.save_pretrained(str(saved))
-        again = SentencePieceTokenizer.from_pretrained(str(saved))
-        assert type(again) is kind and again.settings() == tokenizer.settings()
-        wanted = tokenizer.encode_batch(texts)
-        assert again.encode_batch(texts) == wanted and wanted[1] == [theirs.convert_tokens_to_ids("[E1]")]
-        if kind is HuggingFaceSentencePiece:
-            library = transformers.AutoTokenizer.from_pretrained(saved)
-            assert [library(text, add_special_tokens=False)["input_ids"] for text in texts] == wanted
-
-
 def test_save_pretrained_of_byte_level_bpe(tmp_path, byte_bpe_files):
     """Of word pieces: test_tokenizer_choice.py."""
     folder, tokenizer = tmp_path / "bpe", ByteBpeTokenizer(str(byte_bpe_files / "vocab.json"))
@@ -236,7 +222,7 @@ def test_save_pretrained_of_byte_level_bpe(tmp_path, byte_bpe_files):
     wanted = tokenizer.encode_batch(SENTENCES)
     assert ByteBpeTokenizer.from_pretrained(str(folder)).encode_batch(SENTENCES) == wanted
     theirs = transformers.AutoTokenizer.from_pretrained(folder)
-    assert [theirs(text, add_special_tokens=False)["input_ids"] for text in SENTENCES] == wanted
+    assert theirs(SENTENCES, add_special_tokens=False)["input_ids"] == wanted
     ours = FullTokenizer(save(tmp_path / "bert", bert(), VOCABULARY) + "/vocab.txt")
     with pytest.raises(FileExistsError, match=r"has merges\.txt, tokenizer\.json, vocab\.json of another tokenizer"):
         ours.save_pretrained(str(folder))

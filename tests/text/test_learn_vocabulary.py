@@ -8,7 +8,7 @@ import unicodedata
 import pytest
 import sentencepiece
 from helpers.descendants import save_albert_tokenizer
-from helpers.paths import GOLDEN, ROOT
+from helpers.paths import GOLDEN
 
 from bert_tf.system import storage
 from bert_tf.text.learn_vocabulary import WordCounts, learn_byte_bpe, learn_sentence_piece, learn_vocabulary
@@ -143,16 +143,6 @@ def test_max_characters_keeps_the_frequent_ones(tmp_path):
 
 LANGUAGES = ("english", "korean", "chinese", "japanese")
 TEXT = "".join(TEXTS[language] for language in LANGUAGES)
-UDHR = {"korean": "kor", "chinese": "cmn_hans", "japanese": "jpn"}
-
-
-def text_files(folder) -> dict[str, str]:
-    """Language -> a file: the Universal Declaration of Human Rights where it is there."""
-    files = {}
-    for language in LANGUAGES:
-        path = ROOT.parent / "shared" / "data" / "multilingual_text" / "udhr2" / f"{UDHR.get(language)}.txt"
-        files[language] = str(path) if path.exists() else write_text(folder, 20 * TEXTS[language], f"{language}.txt")
-    return files
 
 
 def test_layout_is_robertas(tmp_path):
@@ -169,7 +159,7 @@ def test_layout_is_robertas(tmp_path):
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_byte_bpe_gives_the_ids_of_transformers(tmp_path, language):
     transformers = pytest.importorskip("transformers")
-    path = text_files(tmp_path)[language]
+    path = write_text(tmp_path, 20 * TEXTS[language])
     (tmp_path / "bpe").mkdir()
     contents = learn_byte_bpe([path], show_progress=False, vocab_size=1500)
     storage.write_files({str(tmp_path / "bpe" / name): content for name, content in contents.items()})
@@ -204,7 +194,7 @@ def test_settings_are_alberts(tmp_path):
 
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_sentence_piece_gives_the_ids_of_transformers(tmp_path, language, caplog):
-    path = text_files(tmp_path)[language]
+    path = write_text(tmp_path, 20 * TEXTS[language])
     tokenizer = learn_model(tmp_path, path, vocab_size=1500, character_coverage=1.0)
     with open(path, encoding="utf-8") as file:
         lines = [line.strip() for line in file]

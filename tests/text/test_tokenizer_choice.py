@@ -167,14 +167,11 @@ def test_mecab(tmp_path):
 
 
 def test_a_vocabulary_named_without_its_folder(tmp_path, monkeypatch):
-    """Also one of word pieces beside models that have nothing to do with it, and one of a KoBERT without its model."""
+    """Also one of word pieces next to models that have nothing to do with it."""
     monkeypatch.chdir(tmp_path)
     special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
     (tmp_path / "vocab.txt").write_text("\n".join([*special, "▁a", "a", "##a", ""]))
-    (tmp_path / "pieces.txt").write_text("\n".join([*special, "▁a", "▁b", "b", ""]))
     assert tokenizer_of_file("vocab.txt", Casing(True)).tokenize("aa") == ["a", "##a"]
-    with pytest.raises(ValueError, match=r"pieces\.txt has pieces of SentencePiece \(▁\), but no \.model"):
-        tokenizer_of_file("pieces.txt", Casing())
     for name in ("one.model", "another.model"):
         (tmp_path / name).write_bytes(b"")
     assert tokenizer_of_file("vocab.txt", Casing(True)).tokenize("aa") == ["a", "##a"]

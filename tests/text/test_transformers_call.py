@@ -145,9 +145,7 @@ def test_names_and_kinds_of_arrays(english):
     ({"return_word_ids": True}, "^return_word_ids=True needs texts that are lists of words"),
     ({"pairs": ["a", "b"], "text_pair": ["a", "b"]}, "^pairs and text_pair are two names of one argument"),
     ({"return_offsets_mapping": True}, r"^\[MASK\] in a text can't be told with offsets or words: 'a \[MASK\]'"),
-    ({"labels": 1}, "^a tokenizer's call has no labels: .*, labels go into a model's call; docs/"),
-    ({"stride": 3, "return_overflowing_tokens": True},
-     "^a tokenizer's call has no stride, return_overflowing_tokens: scripts and predictors cut long texts, "),
+    ({"stride": 3, "labels": 1}, "^a tokenizer's call has no stride, labels: .*, labels go into a model's call; docs/"),
 ])  # fmt: skip
 def test_tokenizers_reject_other_arguments(english, arguments, message):
     with pytest.raises(TypeError if "call has no" in message else ValueError, match=message):
@@ -245,20 +243,6 @@ def test_golden_strings(tmp_path, form, add_prefix_space):
     assert compared == 277
     texts = [record["text"] for record in golden_texts]
     assert tokenizer.encode_batch(texts) == [tokenizer.encode(text) for text in texts]
-
-
-def test_rows_of_pairs(tokenizer):
-    for record in lines_of(ORACLE / "pairs.jsonl.gz"):
-        if any(token in record[key] for key in "ab" for token in (*SPECIAL, "<mask>")):
-            continue
-        first, second = tokenizer.encode_batch([record["a"], record["b"]])
-        if record["max_length"] is None and second:
-            ids, segments = tokenizer.build_inputs(first, second)
-            assert ids == record["ids"] and not any(segments)
-    assert tokenizer.pad_id == 1 and tokenizer.num_special_tokens(pair=True) == 4
-    features = tokenizer(["a b", "c"], ["d", "e f"])
-    ids, mask = features["input_ids"], features["input_mask"]
-    assert ids[0, 0] == 0 and (ids == 1).sum() == (mask == 0).sum()
 
 
 @pytest.mark.parametrize("count", [1500, *slow(100_000)])

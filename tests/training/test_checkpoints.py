@@ -11,7 +11,6 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from helpers.pretraining_runs import assert_bit_identical, command, run, values, write_inputs
 from helpers.slow import slow
 from helpers.tiny import TINY_CONFIG
 from helpers.training_steps import make_batches, train_loop
@@ -363,14 +362,3 @@ def test_a_run_begins_among_no_files_that_it_would_replace(tmp_path):
         run_directory.find_earlier_run(str(tmp_path), **options)
     (tmp_path / "run.json").write_text("{}")
     run_directory.find_earlier_run(str(tmp_path), **options)
-
-
-@pytest.mark.slow  # in small: above
-def test_the_same_command_ends_with_the_same_bits(tmp_path):
-    data, folder = write_inputs(tmp_path), tmp_path / "stopped"
-    flags = {"num_train_steps": 4, "save_checkpoints_steps": 1, "log_every_steps": 1}
-    for given in ({"output_dir": tmp_path / "whole"}, {"output_dir": folder, "stop_at_step": 3}):
-        run(command(data, **flags, **given))
-    DAMAGE["flipped"](folder / "model.ckpt-3.data-00000-of-00001")
-    assert "/model.ckpt-3 is damaged; going on from " in run(command(data, folder, **flags))
-    assert_bit_identical(values(tmp_path / "whole", 4), values(folder, 4))

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from helpers.slow import slow
-from helpers.training_steps import assert_variables, feed, mirrored, one_device, trainer_of
+from helpers.training_steps import assert_variables, feed, follow, mirrored, one_device, trainer_of
 
 from bert_tf import (
     BertConfig,
@@ -18,7 +18,6 @@ from bert_tf import (
     BertForQuestionAnswering,
     BertForSequenceClassification,
     BertForTokenClassification,
-    BertModel,
     PretrainingObjective,
 )
 from bert_tf.families.distilbert import DistilBertConfig
@@ -101,19 +100,9 @@ def test_warmups_as_runs_make_them(tmp_path):
         settings = PretrainingSettings("records", str(tmp_path), do_train=True, num_train_steps=101, **given)
         settings, *_ = pretraining_run._resolve(settings)
         assert (settings.num_warmup_steps, settings.nsp) == (warmup, nsp)
+    assert BertConfig.recipe == BertConfig.pretraining_recipe == Recipe()
     kinds = {ElectraConfig: "multiplies", RobertaConfig: "precedes", DistilBertConfig: "precedes_from_zero"}
     assert {kind: kind(30).pretraining_recipe.warmup for kind in kinds} == kinds
-
-
-def test_layers_that_are_all_frozen_have_no_gradient():
-    model = BertModel(BertConfig.from_dict({**TINY, "num_hidden_layers": 1}))
-    model.build()
-    model.freeze_layers(1)
-    with tf.GradientTape() as tape:
-        output = tf.reduce_sum(model(np.array([[1, 2, 3]]))["pooled_output"])
-    gradients = tape.gradient(output, [variable.value for variable in model.trainable_variables])
-    learned = {v.path for v, g in zip(model.trainable_variables, gradients, strict=True) if g is not None}
-    assert learned and all("/pooler/" in path for path in learned)
 
 
 @pytest.mark.parametrize("fused", [True, False])
@@ -155,7 +144,7 @@ def test_layers_have_their_rates():
     assert again.layerwise_lr_decay == 0.5
 
 
-@pytest.mark.parametrize("count", [2, *slow(0, 3)])
+@pytest.mark.parametrize("count", [2, 3, *slow(0)])
 def test_frozen_layers_stay(count, request):
     keras.utils.set_random_seed(3)
     rates = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
@@ -204,13 +193,6 @@ def test_sum_of_losses_of_words():
             np.testing.assert_allclose(moment, 0.1 * tf.convert_to_tensor(gradient), rtol=1e-4, atol=1e-7)
 
 
-def test_berts_recipe_is_the_originals():
-    assert BertConfig.recipe == BertConfig.pretraining_recipe == Recipe()
-    optimizer = create_optimizer("adamw", 1e-4, 10, 1)
-    assert (optimizer.weight_decay_rate, optimizer.beta_2, optimizer.bias_correction) == (0.01, 0.999, False)
-    assert create_optimizer("lamb", 1e-4, 10, 1).bias_correction
-
-
 def made(folder, kind, steps, warmup):
     model = kind(BertConfig.from_json_file(str(folder / "bert_config.json")))
     model.build()
@@ -239,15 +221,12 @@ def test_pretraining_steps_equal_the_original(golden, request, start, fused, acc
     variables = initialize.training_variables(model, optimizer)
     initialize.initialize(variables, open_weights(str(folder / f"pretraining.ckpt-{start}")), must_have_all=True)
     options = {"batch_size": 4, "gradient_accumulation_steps": accumulation}
-    run = trainer_of(model, optimizer, PretrainingObjective, **options).steps
+    trainer = trainer_of(model, optimizer, PretrainingObjective, **options)
     iterator = iter(tf.data.Dataset.from_tensors(batch_for(model, folder)).repeat())
     steps = json.loads((folder / "pretraining_steps.json").read_text())["steps"]
-    for number, expected in enumerate(steps[start:], start + 1):
-        assert int(optimizer.iterations.numpy()) == expected["global_step_before"]
-        np.testing.assert_allclose(float(optimizer.learning_rate), expected["learning_rate"], rtol=1e-6)
-        result = run(iterator, tf.constant(1))
-        np.testing.assert_allclose(float(result["loss"]), expected["loss"], atol=2e-4)
-        np.testing.assert_allclose(float(result["gradient_norm"]), expected["global_norm"], rtol=2e-4)
+    taken = follow(trainer, iterator, steps[start:], atol=2e-4, rtol=2e-4)
+    for number, (expected, _) in enumerate(taken, start + 1):
+        assert trainer.step == number == expected["global_step_before"] + 1
         if number in (6, 12):
             assert_variables(variables, folder / f"pretraining.ckpt-{number}", 5e-5, MOMENTS)
     assert number == 12
@@ -270,13 +249,10 @@ def test_eight_squad_steps_equal_the_original(golden, replicas, parts, use_xla):
     initialize.initialize(variables, open_weights(str(start)), must_have_all=True)
     inputs = batch_for(model, folder)
     options = {"batch_size": 4, "gradient_accumulation_steps": parts, "use_xla": use_xla}
-    run = trainer_of(model, optimizer, strategy=strategy, **options).steps
+    trainer = trainer_of(model, optimizer, strategy=strategy, **options)
     iterator = feed(strategy, tf.data.Dataset.from_tensors(inputs).repeat())
     steps = json.loads((folder / "squad_steps.json").read_text())["steps"]
-    for expected in steps:
-        result = run(iterator, tf.constant(1))
-        np.testing.assert_allclose(float(result["loss"]), expected["loss"], atol=2e-4)
-        np.testing.assert_allclose(float(result["gradient_norm"]), expected["global_norm"], rtol=2e-4)
+    for expected, _ in follow(trainer, iterator, steps, atol=2e-4, rtol=2e-4):
         assert expected["global_norm"] > 1
     assert len(steps) == 8
     saved = initialize.training_variables(model, optimizer)
@@ -306,12 +282,10 @@ def test_a_run_resumes_from_the_originals_squad_checkpoint(golden, tmp_path, cap
     new = str(tmp_path / "new")
     for variable in variables.values():
         variable.assign(np.zeros(variable.shape))
-    assert checkpoints.restore(model, optimizer, new, str(folder / "squad.ckpt-8"), with_optimizer=True) == 8
+    assert checkpoints.restore(model, optimizer, new, open_weights(str(folder / "squad.ckpt-8")), True) == 8
     assert_variables(saved, folder / "squad.ckpt-8", 5e-5, MOMENTS)  # its moments and step, too
     with pytest.raises(ValueError, match="squad.ckpt lacks"):
-        checkpoints.restore(
-            model, optimizer, new, str(golden / "model" / "config1" / "squad.ckpt"), with_optimizer=True
-        )
+        checkpoints.restore(model, optimizer, new, open_weights(str(golden / "model" / "config1" / "squad.ckpt")), True)
     lost = "bert/pooler/dense/kernel/adam_v"  # with its adam_m still there, the checkpoint is damaged
     half = {name: variable.numpy() for name, variable in variables.items() if name != lost}
     checkpoints.save(str(tmp_path / "half"), 8, half)
@@ -356,17 +330,6 @@ def test_lamb(name, decayed):
     np.testing.assert_allclose(variable.numpy(), lamb_reference(start, gradients, 0.01, decayed), rtol=2e-5, atol=1e-6)
 
 
-def test_a_step_that_is_not_applied_changes_nothing():
-    variable = keras.Variable([0.5], name="kernel")
-    optimizer = AdamWeightDecay(learning_rate=0.1)
-    optimizer.build([variable])
-    optimizer.update_step(tf.constant([0.3]), variable, 0.1)
-    watched = variable, optimizer.first_moments[0], optimizer.second_moments[0]
-    before = [value.numpy() for value in watched]
-    optimizer.update_step(tf.constant([float("nan")]), variable, 0.1, gradient_factor=1.0, apply_update=False)
-    np.testing.assert_array_equal(before, [value.numpy() for value in watched])
-
-
 def test_optimizers_serialise():
     for optimizer in (
         create_optimizer("adamw", 1e-4, 100, 10),
@@ -378,8 +341,6 @@ def test_optimizers_serialise():
         variables = [keras.Variable([1.0], name=name) for name in ("kernel", "bias")]
         copy.build(variables)
         assert copy.decayed == [True, False]
-    with pytest.raises(ValueError, match="optimizer=sgd"):
-        create_optimizer("sgd", 1e-4, 100, 10)
 
 
 @pytest.mark.parametrize(("arguments", "message"), [

@@ -106,7 +106,6 @@ class _Albert(Family):
 FAMILY = _Albert(
     config_class=AlbertConfig,
     tokenizer_class=SentencePieceTokenizer,
-    tokenizer_name="AlbertTokenizer",
     other_tokenizers=(HuggingFaceSentencePiece, FullTokenizer),  # word pieces: the Chinese models
     has_tf1=True,
     # As Google and Hugging Face call the folders.

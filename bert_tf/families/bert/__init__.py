@@ -7,7 +7,6 @@ from bert_tf.text.wordpiece import FullTokenizer
 FAMILY = Family(
     config_class=BertConfig,
     tokenizer_class=FullTokenizer,
-    tokenizer_name="BertTokenizer",
     has_tf1=True,
     other_defaults={"type_vocab_size": 2},
     refused={**PLAIN_ENCODER, "is_encoder_decoder": (False, None)},

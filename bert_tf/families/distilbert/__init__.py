@@ -49,7 +49,6 @@ class DistilBertConfig(BertConfig):
 FAMILY = Family(
     config_class=DistilBertConfig,
     tokenizer_class=FullTokenizer,
-    tokenizer_name="DistilBertTokenizer",
     keys={
         "hidden_size": "dim",
         "num_hidden_layers": "n_layers",

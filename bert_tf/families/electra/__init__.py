@@ -160,7 +160,6 @@ _SUMMARY = {"summary_type": "first", "summary_use_proj": True, "summary_activati
 FAMILY = _Electra(
     config_class=ElectraConfig,
     tokenizer_class=ElectraTokenizer,
-    tokenizer_name="ElectraTokenizer",
     has_tf1=True,
     parts={"discriminator": family.REPLACED_TOKEN_HEAD, "generator": "cls/predictions/output_bias"},
     refused={**family.PLAIN_ENCODER, **{key: (value, None) for key, value in _SUMMARY.items()}},

@@ -54,7 +54,6 @@ class RobertaConfig(BertConfig):
 FAMILY = Family(
     config_class=RobertaConfig,
     tokenizer_class=ByteBpeTokenizer,
-    tokenizer_name="RobertaTokenizer",
     # Theirs, not those of the released models.
     other_defaults={"type_vocab_size": 2, "max_position_embeddings": 512, "layer_norm_eps": 1e-12},
     refused=PLAIN_ENCODER,

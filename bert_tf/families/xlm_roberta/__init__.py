@@ -128,7 +128,6 @@ FAMILY = dataclasses.replace(
     roberta.FAMILY,
     config_class=XLMRobertaConfig,
     tokenizer_class=FairseqSentencePiece,
-    tokenizer_name="XLMRobertaTokenizer",
     other_tokenizers=(XLMRobertaTokenizer,),
     own_prefix="roberta",
 )

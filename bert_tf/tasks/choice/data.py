@@ -156,7 +156,7 @@ def _label_of(value, first: str, count: int, path: str, line: int) -> int:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ChoiceSettings(tables.TableSettings, tables.FileSettings):
+class ChoiceSettings(tables.TableSettings):
     context: str | None = setting(
         None,
         "Column of the context, by name, or by number from 0 if the file has no header. If no columns are named: "

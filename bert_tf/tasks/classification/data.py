@@ -45,11 +45,11 @@ def read_split(task: Task, split: Split, directory: str = "") -> tuple[list[Inpu
 
 def _rows(task: Task, split: Split, path: str) -> Iterator[tuple]:
     """The fields of each `InputExample`, with the label as the file has it."""
-    columns, header, left_out = None, None, {}
+    header, left_out = None, {}
     labels = split.label if isinstance(split.label, tuple) else (split.label,)
     names = [name for name in (split.text_a, split.text_b, *labels) if isinstance(name, str)] or None
     for index, (line, row) in enumerate(tables.read_rows(path, split.table, names)):
-        if columns is None:
+        if index == 0:
             header = row if split.has_header and isinstance(row, list) else None
             for column, name in split.header_names.items() if header else ():
                 other = header[column] if column < len(header) else None
@@ -61,34 +61,31 @@ def _rows(task: Task, split: Split, path: str) -> Iterator[tuple]:
             unused = _LABEL_NAMES.intersection(header or ()) - {split.text_a, split.text_b}
             if split.label is None and unused:
                 logging.warning("%s, line 1: a test set has no labels; %s is not used.", path, tables.quoted(unused))
-            wanted = split.text_a, split.text_b, split.label, split.guid
-            columns = [tables.position_of(column, header, path) for column in wanted]
-        cells = tables.by_name(row, header)
+        cells = tables.by_name(row, header if names else None)
         source = tables.copied_columns(cells, split.table, path, line, not split.has_header)
-        if row is header:  # which has all names
-            continue
         if split.keep and isinstance(row, list):
             column, value = split.keep
             if column >= len(row) or row[column] != value.format(language=task.language):
                 continue
         try:
-            text_a, text_b, label, guid = (
-                dict(zip(task.labels, (tables.field_of(row, part, path, line) for part in column), strict=True))
-                if isinstance(column, tuple)
-                else tables.field_of(row, column, path, line)
-                for column in columns
+            text_a, text_b, guid, *values = (
+                tables.field_of(cells, column, path, line)
+                for column in (split.text_a, split.text_b, split.guid, *labels)
             )
         except ValueError:
             if not split.skip_short_rows:
                 raise
             left_out.setdefault("lack a column", []).append(line)
             continue
+        if row is header:  # which has all names
+            continue
+        label = dict(zip(task.labels, values, strict=True)) if labels is split.label else values[0]
         label = plain_label(label, task.multi_label)
-        if columns[2] is not None and task.any_case and label in (None, "-") and "-" not in task.labels:
+        if split.label is not None and task.any_case and label in (None, "-") and "-" not in task.labels:
             left_out.setdefault("have no label ('-' or null)", []).append(line)
             continue
-        text_a = tables.text_of(text_a, path, line, columns[0])
-        text_b = None if text_b is None else tables.text_of(text_b, path, line, columns[1])
+        text_a = tables.text_of(text_a, path, line, split.text_a)
+        text_b = None if text_b is None else tables.text_of(text_b, path, line, split.text_b)
         yield f"{split.set_name}-{index if guid is None else guid}", text_a, text_b, label, source, line
     tables.warn_of_left_out(path, left_out)
 
@@ -265,8 +262,7 @@ def _dataset(encoded: TokenRows, y, batch_size: int, widths, seed: int | None) -
     if y is not None:
         specs = (specs, tf.TensorSpec([None, *y.shape[1:]], tf.as_dtype(y.dtype)))
     dataset = tf.data.Dataset.from_generator(batches, output_signature=specs)
-    count = -(-len(encoded) // batch_size)
-    return dataset.apply(tf.data.experimental.assert_cardinality(count)).prefetch(4)
+    return token_rows.finished(dataset, -(-len(encoded) // batch_size), 4)
 
 
 def _order(encoded: TokenRows, batch_size: int, widths, seed: int | None, epoch: int) -> list[np.ndarray]:

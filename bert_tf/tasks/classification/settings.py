@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 from absl import logging
 
-from bert_tf.data.tables import INTEGER, NAMES_OF_TEXTS, FileSettings, TableSettings
+from bert_tf.data.tables import INTEGER, NAMES_OF_TEXTS, TableSettings
 from bert_tf.store.head_config import MAX_WINDOWS
 from bert_tf.system.checks import check_different, check_file
 from bert_tf.system.declare import ORIGINAL, declared_in, setting, setting_group
@@ -34,7 +34,7 @@ def class_weights_setting(of: str):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ClassificationSettings(TableSettings, FileSettings):
+class ClassificationSettings(TableSettings):
     """A task of classification or regression, and which model learns it. Of the model, None means: as it was trained.
 
     labels: None: those of the training set.
@@ -139,7 +139,6 @@ class ClassificationSettings(TableSettings, FileSettings):
 
 
 _CUSTOM = (
-    *declared_in(FileSettings),
     *setting_group(ClassificationSettings, "Your files, with --task_name=custom"),
     *declared_in(TableSettings),
 )

@@ -233,7 +233,7 @@ class _Reader:
             return
         if self.layout.tag_scheme == "plain":
             tags = {tag for sentence in self.sentences for tag in sentence.tags}
-            if tags > {ner_tags.OUTSIDE} and all(map(_is_tag, tags)) and is_first("plain"):
+            if tags > {ner_tags.OUTSIDE} and all(map(ner_tags.STANDARD.has, tags)) and is_first("plain"):
                 message = "%s: its tags, such as %s, mark entities, which --tag_scheme=plain does not score."
                 logging.warning(message, self.path, min(tags - {ner_tags.OUTSIDE}))
             return
@@ -246,7 +246,7 @@ class _Reader:
         try:
             entities = ner_tags.entities_of(tags, scheme)
         except ner_tags.BrokenTags as error:
-            if not self.layout.repair_tags or not all(_is_tag(tag) for tag in tags):
+            if not self.layout.repair_tags or not all(map(ner_tags.STANDARD.has, tags)):
                 raise ValueError(
                     f"{self.at(sentence.lines[error.index])}: {error}. See --tag_scheme, --repair_tags and "
                     "--comment_prefix."
@@ -255,11 +255,6 @@ class _Reader:
             entities = ner_tags.lenient_entities(tags)
             raw = tags if scheme == self.scheme else None
         return dataclasses.replace(sentence, tags=ner_tags.tags_of(entities, len(tags), self.scheme), raw_tags=raw)
-
-
-def _is_tag(tag: str) -> bool:
-    letter, hyphen, type_ = tag.partition("-")
-    return tag == ner_tags.OUTSIDE or (bool(hyphen and type_) and len(letter) == 1 and letter in ner_tags.LETTERS)
 
 
 # --- writing -------------------------------------------------------------------------------------------------------

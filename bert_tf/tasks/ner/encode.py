@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import numpy as np
 from absl import logging
 
-from bert_tf.data import token_rows
-from bert_tf.data.token_rows import TokenRows, document_spans, flatten
+from bert_tf.data import record_files, token_rows
+from bert_tf.data.token_rows import TokenRows, best_spans, document_spans, flatten
 from bert_tf.system.messages import warn_once
 from bert_tf.tasks.ner.data import Sentence
 from bert_tf.tasks.ner.metrics import OUTSIDE
@@ -79,7 +79,7 @@ def encode_sentences(
         spans = document_spans(len(pieces), room, stride)
         if stride > room and len(spans) > 1:
             warn_once("doc_stride", token_rows.GAPS, stride, max_seq_length, room)
-        best = _best_spans(spans, np.array(firsts))
+        best = best_spans(spans, np.array(firsts))
         for number, (start, size) in enumerate(spans):
             words = np.flatnonzero(best == number)
             if not len(words):
@@ -162,18 +162,6 @@ def character_logits(rows: WordRows, logits: np.ndarray, labels: Sequence[str]) 
     return logits
 
 
-def _best_spans(spans: Sequence[tuple[int, int]], firsts: np.ndarray) -> np.ndarray:
-    """The window whose nearer edge is farthest from the first piece of each word; the earliest on a tie [W]."""
-    best, score = np.zeros(len(firsts), np.int32), np.full(len(firsts), -1)
-    for number, (start, size) in enumerate(spans):
-        here = slice(*np.searchsorted(firsts, [start, start + size]))
-        distance = np.minimum(firsts[here] - start, start + size - 1 - firsts[here])
-        better = distance > score[here]
-        best[here] = np.where(better, number, best[here])
-        score[here] = np.where(better, distance, score[here])
-    return best
-
-
 def log_rows(rows: WordRows, labels: Sequence[str], tokenizer: Tokenizer, count: int = 3) -> None:
     """Logs the first rows as the model will see them, with the tags of the pieces."""
     for row in range(min(count, len(rows))):
@@ -197,12 +185,12 @@ def training_batches(rows: WordRows, **arguments):
 
 
 def write_records(path: str, rows: WordRows, max_seq_length: int) -> None:
-    """`token_rows.write_records` with label_ids and label_mask int64 [S], zeros where a token has no label."""
+    """`record_files.write_records` with label_ids and label_mask int64 [S], zeros where a token has no label."""
     columns = {}
     if "label_ids" in rows.labels:
         table = rows.labels["label_ids"]
         columns = {"label_ids": np.maximum(table, 0), "label_mask": (table >= 0).astype(np.int16)}
-    token_rows.write_records(path, rows, max_seq_length, columns)
+    record_files.write_records(path, rows, max_seq_length, columns)
 
 
 def predict_logits(predict: Callable, rows: WordRows, *, batch_size: int, **padding) -> np.ndarray:

@@ -44,6 +44,9 @@ class Notation:
         fits = separator and type_ and len(letter) == 1 and letter.upper() in LETTERS
         return (letter, type_) if fits else None
 
+    def has(self, tag: str) -> bool:
+        return tag in _OUTSIDE or self.parse(tag) is not None
+
     def read(self, tag: str) -> str:
         """A tag of the file as CoNLL-2003 has it; a tag of another form unchanged."""
         if tag in _OUTSIDE:
@@ -80,8 +83,7 @@ def notation_of(tags: Iterable[str]) -> Notation:
 def standard_tags(tags: Sequence[str]) -> list[str]:
     """A model's tags as CoNLL-2003 has them; tags of another form, such as parts of speech, unchanged."""
     notation = notation_of(tags)
-    fits = [tag in _OUTSIDE or notation.parse(tag) is not None for tag in tags]
-    return [notation.read(tag) for tag in tags] if all(fits) else list(tags)
+    return list(map(notation.read, tags)) if all(map(notation.has, tags)) else list(tags)
 
 
 # --- schemes -------------------------------------------------------------------------------------------------------
@@ -153,15 +155,7 @@ def lenient_entities(tags: Sequence[str]) -> list[Entity]:
 
 def strict_entities(tags: Sequence[str]) -> list[Entity]:
     """The entities in tags of IOB2, each begun by B-; what else breaks the scheme is none."""
-    entities = []
-    for index, tag in enumerate(tags):
-        letter, _, type_ = tag.partition("-")
-        last = entities[-1] if entities else None
-        if letter == "B":
-            entities.append(Entity(type_, index, index + 1))
-        elif letter == "I" and last and (last.type, last.end) == (type_, index):
-            entities[-1] = dataclasses.replace(last, end=index + 1)
-    return entities
+    return [entity for entity in lenient_entities(tags) if tags[entity.start].startswith("B-")]
 
 
 def tags_of(entities: Iterable[Entity], length: int, scheme: str) -> list[str]:
@@ -248,7 +242,6 @@ def scheme_of(labels: Sequence[str]) -> str:
 
 
 Tags = Sequence[Sequence[str]]  # sentences of tags
-_AVERAGES = ("micro avg", "macro avg", "weighted avg")
 
 
 def evaluate(gold: Tags, predicted: Tags, *, plain: bool = False) -> dict[str, float]:
@@ -260,8 +253,11 @@ def evaluate(gold: Tags, predicted: Tags, *, plain: bool = False) -> dict[str, f
     accuracy = {"accuracy": float(np.mean(right)) if right else 0.0}
     if plain:
         return accuracy
-    scores = _scores(np.sum([*_counts(gold, predicted, lenient_entities).values(), (0, 0, 0)], axis=0))
-    return dict(zip(("precision", "recall", "f1"), scores, strict=True)) | accuracy
+    from sklearn.metrics import precision_recall_fscore_support
+
+    types, *entities = _types_of_entities(gold, predicted, lenient_entities)
+    *scores, _ = precision_recall_fscore_support(*entities, labels=types, average="micro", zero_division=0)
+    return dict(zip(("precision", "recall", "f1"), map(float, scores), strict=True)) | accuracy
 
 
 def klue(gold: Tags, predicted: Tags, labels: Sequence[str]) -> dict[str, float]:
@@ -274,49 +270,35 @@ def klue(gold: Tags, predicted: Tags, labels: Sequence[str]) -> dict[str, float]
     """
     from sklearn.metrics import f1_score
 
-    by_entity = [_scores(counts)[2] for counts in _counts(gold, predicted, strict_entities).values()]
-    flat = ([tag for tags in sentences for tag in tags] for sentences in (gold, predicted))
-    by_tag = f1_score(*flat, labels=list(labels), average="macro", zero_division=1)
-    return {"entity_macro_f1": float(np.mean(by_entity)) if by_entity else 0.0, "character_macro_f1": float(by_tag)}
+    types, *entities = _types_of_entities(gold, predicted, strict_entities)
+    by_type = f1_score(*entities, labels=types, average="macro", zero_division=0) if types else 0.0
+    by_tag = f1_score(_flat(gold), _flat(predicted), labels=list(labels), average="macro", zero_division=1)
+    return {"entity_macro_f1": float(by_type), "character_macro_f1": float(by_tag)}
 
 
 def report(gold: Tags, predicted: Tags, *, plain: bool = False) -> str:
     """A table: precision, recall, F1 and number of each type of entities, or of each tag if `plain`."""
+    from sklearn.metrics import classification_report
+
     if plain:
-        from sklearn.metrics import classification_report
-
-        flat = ([tag for tags in sentences for tag in tags] for sentences in (gold, predicted))
-        return classification_report(*flat, digits=4, zero_division=0)
-    counts = _counts(gold, predicted, lenient_entities)
-    if not counts:
+        return classification_report(_flat(gold), _flat(predicted), digits=4, zero_division=0)
+    types, *entities = _types_of_entities(gold, predicted, lenient_entities)
+    if not types:
         return "No entities, neither gold nor predicted.\n"
-    scores, support = np.array([_scores(of) for of in counts.values()]), np.array([of[2] for of in counts.values()])
-    weighted = (scores * support[:, None]).sum(0) / max(support.sum(), 1)
-    means = (_scores(np.sum(list(counts.values()), axis=0)), scores.mean(0), weighted)
-    width = max(map(len, (*counts, *_AVERAGES)))
-
-    def row(name: str, values: Sequence[float], number: int) -> str:
-        return f"{name:>{width}} " + "".join(f" {value:>9.4f}" for value in values) + f" {number:>9}\n"
-
-    header = "".join(f" {name:>9}" for name in ("precision", "recall", "f1-score", "support"))
-    types = "".join(map(row, counts, scores, support.tolist()))
-    averages = "".join(row(name, values, support.sum()) for name, values in zip(_AVERAGES, means, strict=True))
-    return f"{'':>{width}} {header}\n\n{types}\n{averages}"
+    return classification_report(*entities, labels=types, digits=4, zero_division=0)
 
 
-def _counts(gold: Tags, predicted: Tags, entities_of: Callable[[Sequence[str]], list[Entity]]) -> dict:
+def _flat(sentences: Tags) -> list[str]:
+    return [tag for tags in sentences for tag in tags]
+
+
+def _types_of_entities(gold: Tags, predicted: Tags, entities_of: Callable[[Sequence[str]], list[Entity]]) -> tuple:
+    """The types; and the type of each entity as scikit-learn compares it, gold and predicted, "" where it is not."""
     truth, guesses = (
         {(number, entity) for number, tags in enumerate(sentences) for entity in entities_of(tags)}
         for sentences in (gold, predicted)
     )
-    types = sorted({entity.type for _, entity in truth | guesses})
-    return {
-        type_: tuple(sum(entity.type == type_ for _, entity in some) for some in (truth & guesses, guesses, truth))
-        for type_ in types
-    }
-
-
-def _scores(counts: Sequence[int]) -> tuple[float, float, float]:
-    right, predicted, gold = map(int, counts)
-    precision, recall = right / predicted if predicted else 0.0, right / gold if gold else 0.0
-    return precision, recall, 2 * precision * recall / (precision + recall) if right else 0.0
+    every = truth | guesses
+    # The last one is no entity in either: then a report has the micro average even if all are right.
+    kinds = ([*(pair[1].type if pair in some else "" for pair in every), ""] for some in (truth, guesses))
+    return sorted({entity.type for _, entity in every}), *kinds

@@ -154,7 +154,7 @@ def _parse_range(score_range: Sequence[str | float], flag: str = "--score_range"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class SimilaritySettings(tables.TableSettings, tables.FileSettings):
+class SimilaritySettings(tables.TableSettings):
     text_a: str | None = setting(
         None,
         "Column of the first text, by name, or by number from 0 if the file has no header. If no columns are named: "

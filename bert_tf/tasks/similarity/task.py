@@ -166,6 +166,3 @@ class SimilarityTask(FineTuningTask):
         """Vectors whose products are what they are compared by."""
         sentences = self.files.sentences
         return np.asarray(finished(vectors, sentences, None if sentences.similarity == "dot" else True))
-
-    def is_labelled(self, examples):
-        return "scores" in examples.rows.labels

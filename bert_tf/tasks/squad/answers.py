@@ -20,7 +20,6 @@ from bert_tf.system.storage import write_text_file
 from bert_tf.tasks.squad.data import SquadExample
 from bert_tf.tasks.squad.windows import Windows
 from bert_tf.text.tokenizer import Tokenizer
-from bert_tf.text.wordpiece import BasicTokenizer
 
 NO_NULL_SCORE = 1_000_000.0  # the original's; also the odds where nothing could be an answer
 _WINDOWS_AT_ONCE = 2048
@@ -152,17 +151,12 @@ class PredictionSettings:
         true_or_false(version_2_with_negative=self.version_2_with_negative)
 
 
-def get_final_text(pred_text: str, orig_text: str, basic_tokenizer: BasicTokenizer) -> str:
-    """The part of orig_text that pred_text, made of tokens, covers; all of orig_text if that can't be determined.
+def align(pred_text: str, orig_text: str, token_text: str) -> tuple[slice, str | None]:
+    """The part of orig_text, of tokens token_text, that pred_text covers; or all, and why it can't be determined.
 
-    Both texts are compared without their spaces, character by character; if tokenization changed their number, as it
-    does for Korean, the part can't be determined.
+    Texts are compared without their spaces, character by character; tokenization may have changed their number, as it
+    does for Korean.
     """
-    return orig_text[_align(pred_text, orig_text, " ".join(basic_tokenizer.tokenize(orig_text)))[0]]
-
-
-def _align(pred_text: str, orig_text: str, token_text: str) -> tuple[slice, str | None]:
-    """Where the part is, and None; or all of orig_text, and the reason why the part can't be determined."""
     start, whole = token_text.find(pred_text), slice(0, len(orig_text))
     if start < 0 or not pred_text:
         return whole, f"not found in {token_text!r}"
@@ -208,7 +202,7 @@ class AnswerTexts:
         first_word = int(windows.words[base + first])
         words = paragraph.words[first_word : windows.words[base + last] + 1]
         orig_text = " ".join(words)
-        part, problem = _align(pred_text, orig_text, " ".join(filter(None, map(self.normalized, words))))
+        part, problem = align(pred_text, orig_text, " ".join(filter(None, map(self.normalized, words))))
         if problem and self.verbose:
             logging.info("Answer %r is taken as all of %r: %s.", pred_text, orig_text, problem)
 

@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 from absl import logging
 
-from bert_tf.data import token_rows
-from bert_tf.data.token_rows import TokenRows, document_spans
+from bert_tf.data import record_files, token_rows
+from bert_tf.data.token_rows import TokenRows, best_spans, document_spans
 from bert_tf.system.checks import check_integer
 from bert_tf.system.messages import progress_bar, warn_once
 from bert_tf.system.storage import arrays_as_bytes, gfile, load_arrays, write_file
@@ -144,16 +144,6 @@ class _WordPieces(dict):
         return result
 
 
-def _best_spans(spans: Sequence[tuple[int, int]], length: int) -> np.ndarray:
-    """For each piece the window that shows most of its surroundings, the earliest on a tie [length]."""
-    pieces = np.arange(length)
-    scores = np.full((len(spans), length), -np.inf)
-    for number, (start, size) in enumerate(spans):
-        inside = pieces[start : start + size]
-        scores[number, start : start + size] = np.minimum(inside - start, start + size - 1 - inside) + 0.01 * size
-    return scores.argmax(0)
-
-
 def _answer_pieces(example: SquadExample, encoded: _EncodedParagraph, tokenizer: Tokenizer) -> tuple[int, int]:
     """First and last piece of an answer: by its characters where those of pieces are known; else by its words, narrowed
     down to its own pieces where these are found."""
@@ -239,7 +229,7 @@ def _chunk_windows(examples, first_example: int, tokenizer, pieces, settings, is
         query = _query_ids(example.question_text, tokenizer, with_offsets)[: settings.max_query_length]
         count = len(encoded.ids)
         spans = document_spans(count, settings.max_seq_length - len(query) - special, settings.doc_stride)
-        best = _best_spans(spans, count) if len(spans) > 1 else None
+        best = best_spans(spans, np.arange(count), 0.01) if len(spans) > 1 else None
         is_answered = is_training and not example.is_impossible and count
         answer = _answer_pieces(example, encoded, tokenizer) if is_answered else None
         before = len(query) + special - len(after)
@@ -327,12 +317,12 @@ def _content_hash(examples, tokenizer: Tokenizer, settings: WindowSettings, is_t
 def write_records(path: str, windows: Windows, max_seq_length: int) -> None:
     """Writes train.tf_record or eval.tf_record as the original does.
 
-    Features: those of `token_rows.write_records`, unique_ids; to train start_positions, end_positions, is_impossible.
+    Features: those of `record_files.write_records`, unique_ids; to train start_positions, end_positions, is_impossible.
     """
     columns = {"unique_ids": windows.unique_ids, **windows.labels}
     if windows.labels:
         columns["is_impossible"] = windows.is_impossible.astype(np.int32)
-    token_rows.write_records(path, windows, max_seq_length, columns)
+    record_files.write_records(path, windows, max_seq_length, columns)
 
 
 def describe_windows(windows: Windows, tokenizer: Tokenizer, rows: Sequence[int]) -> Iterator[dict]:

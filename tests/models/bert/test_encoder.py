@@ -38,6 +38,13 @@ def assert_close(actual, expected, tolerance=LAYERS, last_rows=1):
     np.testing.assert_allclose(actual[-last_rows:], expected[-last_rows:], rtol=0, atol=ZERO_MASK_ROW)
 
 
+def evaluated(golden, name, head, model, inputs) -> tuple[dict, dict]:
+    """The results of an evaluation: the original's, and ours."""
+    evaluate = make_evaluate_function(model, model.objective, tf.distribute.OneDeviceStrategy("/cpu:0"))
+    results = evaluate([{key: tf.constant(value) for key, value in inputs.items()}])
+    return json.loads((golden / "model" / name / "eval_metrics.json").read_text())[head], results
+
+
 @pytest.mark.parametrize("name", CONFIGS)
 def test_every_layer_and_pretraining_equal_the_original(golden, name):
     model, inputs, outputs = load(golden, name)
@@ -63,6 +70,10 @@ def test_every_layer_and_pretraining_equal_the_original(golden, name):
     mean = sums["next_sentence_loss"] / sums["examples"]
     np.testing.assert_allclose(mean, outputs["next_sentence_loss"], atol=SCALAR)
     np.testing.assert_allclose(PretrainingObjective.loss(sums, sums), outputs["total_loss"], atol=SCALAR)
+    expected, results = evaluated(golden, name, "pretraining", model, inputs)
+    assert set(expected) - {"global_step"} == set(results)
+    for key, value in results.items():
+        np.testing.assert_allclose(value, expected[key], atol=SCALAR, err_msg=key)
 
 
 @pytest.mark.parametrize("name", CONFIGS)
@@ -77,9 +88,7 @@ def test_classifier_equals_the_original(golden, name):
     np.testing.assert_allclose(model.objective.loss(sums, sums), outputs["classifier_loss"], atol=SCALAR)
     # A padding example counts in the original's loss, but in neither of its metrics.
     assert not inputs["is_real_example"].all()
-    expected = json.loads((golden / "model" / name / "eval_metrics.json").read_text())["classifier"]
-    evaluate = make_evaluate_function(model, model.objective, tf.distribute.OneDeviceStrategy("/cpu:0"))
-    actual = evaluate([{key: tf.constant(value) for key, value in inputs.items()}])
+    expected, actual = evaluated(golden, name, "classifier", model, inputs)
     np.testing.assert_allclose(actual["accuracy"], expected["eval_accuracy"], atol=1e-6)
     np.testing.assert_allclose(actual["example_loss"], expected["eval_loss"], atol=2e-5)
     np.testing.assert_allclose(actual["loss"], expected["loss"], atol=SCALAR)
@@ -158,50 +167,11 @@ def test_only_what_is_unknown_is_computed(shape, computed):
     assert kernels.leading_sizes(tf.ones((2, 0, 6)), 2) == (2, 0)
 
 
-LENGTH = 7
-
-
-@pytest.fixture(scope="module")
-def model():
-    keras.utils.set_random_seed(5)
-    model = BertModel(BertConfig.from_dict({**TINY_CONFIG, "initializer_range": 0.5}), seed=1)
-    model.build()
-    return model
-
-
-@pytest.fixture(scope="module")
-def inputs():
-    ids = np.random.default_rng(0).integers(5, 100, (3, LENGTH)).astype("int32")
-    mask = np.ones_like(ids)
-    mask[1, 4:] = 0
-    return {"input_ids": ids, "input_mask": mask, "segment_ids": (np.arange(LENGTH) > 3) * np.ones_like(ids)}
-
-
-def by_hand(model, x, mask, layer):
-    """softmax(q kᵀ / sqrt(D)) of a block's input, in float64."""
-    part, shape = model.blocks[layer].attention, (*x.shape[:2], TINY_CONFIG["num_attention_heads"], -1)
-    q, k = (x @ np.float64(layer.kernel.numpy()) + layer.bias.numpy() for layer in (part.query, part.key))
-    q, k = q.reshape(shape), k.reshape(shape)
-    scores = np.einsum("bqnd,bknd->bnqk", q, k) / np.sqrt(q.shape[-1])
-    powers = np.where(mask[:, None, None] > 0, np.exp(scores - scores.max()), 0.0)
-    return powers / powers.sum(-1, keepdims=True)
-
-
-def test_probabilities_are_those_of_the_paper(model, inputs):
-    outputs = model(inputs, return_all_layers=True, return_attention=True)
-    attention = [np.asarray(layer) for layer in outputs["attention_probabilities"]]
-    assert [layer.shape for layer in attention] == [(3, 2, LENGTH, LENGTH)] * 2
-    layer_inputs = [outputs["embedding_output"], outputs["encoder_layers"][0]]
-    for number, x in enumerate(layer_inputs):
-        expected = by_hand(model, np.float64(np.asarray(x)), inputs["input_mask"], number)
-        np.testing.assert_allclose(attention[number], expected, atol=2e-6)
-        assert expected.max() > 0.8  # far from uniform: a transposed or shuffled result would show
-        np.testing.assert_allclose(attention[number].sum(-1), 1, atol=1e-6)
-        assert not attention[number][1, :, :, 4:].any()
-
-
 @pytest.mark.parametrize("training", [False, True])
-def test_other_outputs_stay_the_same_bits(model, inputs, training):
+def test_other_outputs_stay_the_same_bits(training):
+    """If attention is asked for; what it is: test_descendants.py."""
+    model = BertModel(BertConfig.from_dict({**TINY_CONFIG, "initializer_range": 0.5}), seed=1)
+    inputs = np.random.default_rng(0).integers(5, 100, (3, 7)).astype("int32")
     with dropout_scope([3, 4]):
         plain = model(inputs, training=training)
         asked = model(inputs, training=training, return_attention=True)

@@ -12,7 +12,6 @@ from helpers.outputs import enlarge
 from helpers.tiny import TINY_CONFIG
 
 from bert_tf import BertConfig, BertForMaskedLM, BertForSequenceClassification, BertModel, FullTokenizer
-from bert_tf.families import BERT
 from bert_tf.families.family import expected_shapes
 from bert_tf.families.roberta import RobertaConfig
 from bert_tf.models import initialize, task_models
@@ -27,28 +26,23 @@ HUGGINGFACE_CONFIG |= {"model_type": "bert", "layer_norm_eps": 1e-12, "pad_token
 HUGGINGFACE_CONFIG |= {"position_embedding_type": "absolute"}
 
 
-def write_directory(folder, *, prefix="bert.", heads=True, change=None, config=None):
-    """One of their directories with random weights, which transformers reads: see the last tests."""
-    generator = np.random.default_rng(0)
-    tensors = {}
-    for name, shape in expected_shapes(BertConfig.from_dict(TINY_CONFIG)).items():
-        if not heads and name.startswith("cls/"):
-            continue
-        theirs = BERT.name_of(name)
-        theirs = prefix + theirs[5:] if theirs.startswith("bert.") else theirs
-        shape = shape[::-1] if name.endswith("kernel") else shape
-        tensors[theirs] = generator.normal(0, 0.1, shape).astype(np.float32)
+def write_directory(folder, kind=task_models.BertForPreTraining, change=None) -> dict:
+    """A directory that transformers reads, see test_descendants.py, perhaps changed; returns its tensors."""
+    enlarge(kind(BertConfig.from_dict(TINY_CONFIG))).save_pretrained(str(folder), format="huggingface")
+    tensors = safetensors.numpy.load_file(folder / "model.safetensors")
     if change:
         change(tensors)
-    folder.mkdir(exist_ok=True)
-    safetensors.numpy.save_file(tensors, str(folder / "model.safetensors"), {"format": "pt"})
-    (folder / "config.json").write_text(json.dumps(config or HUGGINGFACE_CONFIG))
+        safetensors.numpy.save_file(tensors, folder / "model.safetensors", {"format": "pt"})
     return tensors
 
 
 @pytest.mark.parametrize("prefix", ["bert.", "", "module.bert."])
 def test_encoder_with_and_without_prefix(tmp_path, prefix):
-    tensors = write_directory(tmp_path / "model", prefix=prefix, heads=False)
+    def rename(tensors):
+        for name in [*tensors]:
+            tensors[prefix + name] = tensors.pop(name)
+
+    tensors = write_directory(tmp_path / "model", BertModel, rename)
     weights = open_weights(str(tmp_path / "model"))
     assert weights.format == "huggingface"
     assert len(weights) == 5 + 16 * 2 + 2 == len(tensors)

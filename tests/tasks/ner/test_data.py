@@ -245,9 +245,9 @@ def test_tags_reader_rejects(write, text, layout, message):
 
 
 def test_lists_of_json_rows_have_names(write):
-    first = '{"tokens": ["a", "b"], "tags": [1.0, true]}\n'
+    first = '{"tokens": ["a\\tb", "b"], "tags": [1.0, true]}\n'
     read = read_conll(write(first + '{"tags": ["c"], "tokens": ["TRUE"]}\n', "a.jsonl"), PLAIN)
-    assert [(one.words, one.tags) for one in read.sentences] == [(["a", "b"], ["1", "true"]), (["TRUE"], ["c"])]
+    assert [(one.words, one.tags) for one in read.sentences] == [(["a b", "b"], ["1", "true"]), (["TRUE"], ["c"])]
     for second, message in (
         ('{"pos": [1], "tokens": ["c"], "tags": ["d"]}', "the lists are 'pos', 'tokens', 'tags', in the first row 't"),
         ('{"words": ["c"], "tags": ["d"]}', "the lists are 'words', 'tags', in the first row 'tokens', 'tags'"),

@@ -105,43 +105,6 @@ def test_a_word_longer_than_a_window(small):
     assert encode_sentences([sentence("a b")], small, 3).word_rows.tolist() == [0, 1]
 
 
-def test_batches_have_labels_as_wide_as_their_ids(small):
-    sentences = [sentence(" ".join(["a"] * n), " ".join(["B-A"] * n)) for n in (3, 40, 90, 4)]
-    rows = encode_sentences(sentences, small, 100, label_ids=LABELS)
-    widths = set()
-    arguments = {"batch_size": 2, "seed": 1, "max_seq_length": 100}
-    for batch in ner_encode.training_batches(rows, start_step=0, **arguments).take(6):
-        assert batch["label_ids"].shape == batch["input_ids"].shape and batch["label_ids"].dtype == tf.int32
-        real = batch["input_mask"].numpy().sum(1) - 2
-        assert ((batch["label_ids"].numpy() >= 0).sum(1) == real).all()
-        widths.add(batch["label_ids"].shape[1])
-    assert len(widths) > 1
-    fixed = ner_encode.training_batches(rows, start_step=0, static_padding=True, **arguments)
-    assert fixed.element_spec["label_ids"].shape == (2, 100)
-
-
-@pytest.mark.parametrize("static_padding", [False, True])
-def test_logits_come_back_word_by_word(small, static_padding):
-    """A model that scores a token by its id and position; rows of all lengths, batches of three."""
-    generator = np.random.default_rng(2)
-    texts = (" ".join("abc"[kind] for kind in generator.integers(0, 3, n)) for n in (1, 30, 4, 70, 9, 9, 12))
-    sentences = list(map(sentence, texts))
-    rows = encode_sentences(sentences, small, 24, doc_stride=7)
-
-    def predict(batches):
-        for batch in batches:
-            ids = batch["input_ids"].numpy()
-            assert "label_ids" not in batch
-            yield np.stack([ids, np.broadcast_to(np.arange(ids.shape[1]), ids.shape)], -1).astype(np.float32)
-
-    logits = ner_encode.predict_logits(predict, rows, batch_size=3, max_seq_length=24, static_padding=static_padding)
-    words = [word for one in sentences for word in one.words]
-    assert logits[:, 0].tolist() == [5 + "abc".index(word) for word in words]
-    assert logits[:, 1].tolist() == rows.word_positions.tolist()
-    cut = ner_data.tags_by_sentence(sentences, words)
-    assert cut == [one.words for one in sentences]
-
-
 def test_records(small, tmp_path):
     rows = encode_sentences([sentence("xyz a", "B-A O")], small, 8, label_ids=LABELS)
     ner_encode.write_records(str(tmp_path / "train.tf_record"), rows, 8)

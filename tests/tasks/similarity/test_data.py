@@ -112,7 +112,6 @@ def test_what_is_odd_is_reported(tmp_path, caplog):
     read(judged, Columns("q", "a"), partners=False)  # a test set
     read("query,positive,label\na,b,1\nc,d,1\n")
     read("anchor,positive,negative,label\na,b,c,1\nd,e,f,0\n")
-    assert [one.texts for one in read("\ufeffquery ,positive\u00a0\n a\u3000,\ufeffb\u00a0\n")] == [("a", "b")]
     scored = "sentence1,sentence2,score\na,b, 0\u00a0\nb,c,1\n"
     assert [one.score for one in read(scored)] == [0.0, 1.0] and not caplog.text
     read(judged, Columns("q", "a"))

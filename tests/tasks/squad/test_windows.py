@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from helpers.slow import slow
 
-from bert_tf.data.token_rows import document_spans
+from bert_tf.data.token_rows import best_spans, document_spans
 from bert_tf.tasks.squad import windows as squad_windows
 from bert_tf.tasks.squad.answers import AnswerTexts
 from bert_tf.tasks.squad.data import Paragraph, SquadExample, read_articles, read_squad_examples
@@ -74,7 +74,7 @@ def test_best_windows_against_the_definition():
         length, room, stride = generator.randint(1, 60), generator.randint(1, 30), generator.randint(1, 30)
         spans = document_spans(length, room, stride)
         assert {piece for start, size in spans for piece in range(start, start + size)} == {*range(length)}
-        best = squad_windows._best_spans(spans, length).tolist()
+        best = best_spans(spans, np.arange(length), 0.01).tolist()
         for piece in range(length):
             scores = [
                 min(piece - start, start + size - 1 - piece) + 0.01 * size if start <= piece < start + size else -1
@@ -82,7 +82,7 @@ def test_best_windows_against_the_definition():
             ]
             assert best[piece] == scores.index(max(scores))
     # A long window wins over a little more text around a token, by 0.01 for each token of it: here 2.0 and 0.6.
-    best = squad_windows._best_spans([(0, 200), (150, 60)], 210).tolist()
+    best = best_spans([(0, 200), (150, 60)], np.arange(210), 0.01).tolist()
     assert best[170:180] == [0] * 6 + [1] * 4  # at 175 24 + 2.0 beats 25 + 0.6, at 176 26 + 0.6 beats 23 + 2.0
 
 
@@ -143,30 +143,17 @@ def test_two_processes_make_the_same_windows(small, monkeypatch):
     assert used == [2] and one.example_index[-1] == 24 and len(one) > 40
 
 
-@pytest.mark.parametrize("is_training", [True, False])
-@pytest.mark.parametrize("answer_from", ["words", "offsets"])
-def test_windows_are_kept(small, tmp_path, monkeypatch, is_training, answer_from):
-    examples = [example(number=number) for number in range(3)]
-    settings = WindowSettings(12, 3, 4, answer_from)
+def test_whatever_the_windows_depend_on_makes_another_file(small, tmp_path, monkeypatch):
     folder = tmp_path / "cache"
-    built = build_windows(examples, small, settings, is_training, cache_dir=str(folder))
-    (file,) = folder.iterdir()
-    assert file.name.startswith("windows-") and file.suffix == ".npz"
-    with monkeypatch.context() as patched:
-        patched.setattr(squad_windows, "_arrays_of", None)  # not called
-        kept = build_windows(examples, small, settings, is_training, cache_dir=str(folder))
-    assert_windows_equal(kept, built)
-    assert_windows_equal(build_windows(examples, small, settings, is_training), built)
 
-
-def test_whatever_the_windows_depend_on_makes_another_file(small, tmp_path):
     def number_of_files(examples, tokenizer=small, is_training=True, **changes):
-        settings = dataclasses.replace(WindowSettings(12, 3, 4), **changes)
-        assert_windows_equal(
-            build_windows(examples, tokenizer, settings, is_training, cache_dir=str(tmp_path / "cache")),
-            build_windows(examples, tokenizer, settings, is_training),
-        )
-        return len(list((tmp_path / "cache").iterdir()))
+        given = examples, tokenizer, dataclasses.replace(WindowSettings(12, 3, 4), **changes), is_training
+        built = build_windows(*given)
+        assert_windows_equal(build_windows(*given, cache_dir=str(folder)), built)
+        with monkeypatch.context() as patched:
+            patched.setattr(squad_windows, "_arrays_of", None)  # now they are read
+            assert_windows_equal(build_windows(*given, cache_dir=str(folder)), built)
+        return len([*folder.glob("windows-*.npz")])
 
     assert number_of_files([example()]) == number_of_files([example(number="another id")]) == 1
     assert number_of_files([example()], is_training=False) == 2
