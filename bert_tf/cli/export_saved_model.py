@@ -33,7 +33,7 @@ class ExportSettings:
     export_dir: str = setting(REQUIRED, "Directory of the versions, as servers get it.", check=checks.check_output_dir)
     format: str = setting(
         "saved_model",
-        "onnx: export_dir/VERSION with a file for ONNX Runtime that takes token ids, and the tokenizer's files beside "
+        "onnx: export_dir/VERSION with a file for ONNX Runtime that takes token ids, and the tokenizer's files next to "
         "it; onnx_int8: with 8-bit weights. Both need pip install 'bert-tf[onnx]'.",
         choices=("saved_model", "onnx", "onnx_int8"),
     )

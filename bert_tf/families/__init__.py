@@ -21,6 +21,7 @@ FAMILIES = (
 )
 BERT = bert.FAMILY  # of models that don't say what they are
 Tokenizer.by_name.update((family.tokenizer_name, family.tokenizer_class) for family in FAMILIES)
+Tokenizer.by_model_type.update((family.model_type, family.tokenizer_class) for family in FAMILIES)
 
 
 def family_named(model_type: str, source: str = "config") -> Family:

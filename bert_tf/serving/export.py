@@ -25,7 +25,7 @@ from bert_tf.serving.graph_squad import ServedQuestionAnswering
 from bert_tf.serving.keras_runtime import MODELS
 from bert_tf.store.description import read_settings
 from bert_tf.store.open import EXPORT_FILE, GRAPH_FILE, ONNX_FILES, OpenedModel, open_encoder, open_model
-from bert_tf.store.save import files_in, write_beside
+from bert_tf.store.save import files_below, write_beside
 from bert_tf.system import storage
 from bert_tf.system.example_bytes import field
 from bert_tf.system.storage import is_remote, names_in, write_text_file
@@ -221,8 +221,8 @@ def publish(folder: str, export_dir: str, version: int | None) -> str:
     while True:
         target = posixpath.join(export_dir, str(new_version(export_dir, version)))
         if is_remote(target):
-            names = sorted(files_in(folder), key=lambda name: (name in _MODELS, name != EXPORT_FILE))
-            if there := files_in(target):
+            names = sorted(files_below(folder), key=lambda name: (name in _MODELS, name != EXPORT_FILE))
+            if there := files_below(target):
                 logging.info("%s is of an export that was interrupted: it is made anew.", target)
             obsolete = [posixpath.join(target, name) for name in there if name not in names]
             moves = {posixpath.join(folder, name): posixpath.join(target, name) for name in names}

@@ -183,4 +183,4 @@ def _files_of_model(opened: OpenedModel, task: str, length: int) -> dict[str, by
     contents = {name: text.encode() for name, text in config_files(files.config, files.head).items()}
     if name and exists(path := posixpath.join(opened.directory, name)):
         contents[name] = read_bytes(path)
-    return contents | save.description_of(files)
+    return contents | save.description_files(files)

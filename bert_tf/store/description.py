@@ -71,7 +71,7 @@ class ModelFiles:
     max_seq_length: of the examples that the model was fine-tuned on, if tokenizer_config.json has it.
     sentences: how the model makes vectors of texts, if it was trained for that; `read_model_files` leaves it out.
     card: facts for the model's card; only the code that trains or loads the model fills them in.
-    description: of `save.description_of`, where the model is written more than once.
+    description: of `save.description_files`, where the model is written more than once.
     """
 
     directory: str

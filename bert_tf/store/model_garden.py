@@ -117,7 +117,7 @@ def open_checkpoint(path: str) -> Weights:
     for part, other in zip(parts, reversed(parts), strict=True):
         others = parts[other].origins.values()
         parts[part].unused |= {key: f"of the {other}" for key in parts[part].unused if key in others}
-    parts["generator"].hints["sizes_from_weights"] = True  # a configuration beside the file is the discriminator's
+    parts["generator"].hints["sizes_from_weights"] = True  # a configuration next to the file is the discriminator's
     return dataclasses.replace(parts["discriminator"], parts=parts)
 
 

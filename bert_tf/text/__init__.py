@@ -115,13 +115,13 @@ def _has_sentence_pieces(lines: Iterable[str], folder: Folder) -> bool:
 
 
 def _named(facts: files.TokenizerFacts, default: type[Tokenizer]) -> type[Tokenizer] | None:
-    """The class that tokenizer_class stands for, if a file names one."""
+    """The class that tokenizer_class stands for, if a file names one; else that of config.json's family, if any."""
     name, path = facts.named, facts.source
     is_xlnet = name == "XLNetTokenizer" and not issubclass(default, FullTokenizer)
     classes = {**_BY_NAME, **Tokenizer.by_name}
     if name and name not in _NAMES_OF_ANY and (name not in classes or is_xlnet):
         raise ValueError(f"{path}: tokenizer_class is {name}, which is not supported: {', '.join(classes)} are.")
-    return classes.get(name)
+    return classes.get(name) if name else Tokenizer.by_model_type.get(str(facts.model.get("model_type")))
 
 
 def _of_word_pieces(kind: type[Tokenizer], facts: files.TokenizerFacts, default: type[Tokenizer]) -> type[Tokenizer]:

@@ -67,6 +67,7 @@ class Tokenizer(abc.ABC):
     vocab_file = ""  # what it was read from, for messages
     in_json: type["Tokenizer"] | None = None  # what reads a tokenizer.json instead, of models with this kind
     by_name: ClassVar[dict[str, type["Tokenizer"]]] = {}  # tokenizer_class -> class, of families with one of their own
+    by_model_type: ClassVar[dict[str, type["Tokenizer"]]] = {}  # model_type of config.json -> class, of all families
     do_lower_case: bool
     takes_strip_accents = False  # whether --strip_accents means anything to it
     answers_by_words = False  # whether the original found answers by words and their pieces (--answer_from)

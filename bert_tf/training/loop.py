@@ -299,7 +299,7 @@ class TrainingLog:
         costs = zip(("examples", "tokens", "model_flops"), (1.0, *cost_of_example), strict=True)
         self._per_step = {f"{unit}_per_second": trainer.settings.train_batch_size * cost for unit, cost in costs}
         self._sums, self._seconds, self._timed_steps, self._skipped = {}, 0.0, 0, 0
-        self._shown = {}  # shown beside the bar; the loss is newer than the rest
+        self._shown = {}  # shown next to the bar; the loss is newer than the rest
         self._last, self._first_call = time.monotonic(), True
 
     def __enter__(self):

@@ -242,10 +242,10 @@ class PretrainingTask(Run):
             newest = self.earlier.newest
             # A run that goes on keeps its vocabulary, which was complete before its first checkpoint.
             is_there = newest and find_vocabulary(folder, self.family.tokenizer_class)
-            description = save.description_of(self.vocabulary) if self.vocabulary and not is_there else {}
-            run_directory.lock_and_record_output_dir(folder, self.config, description=description)
+            description = save.description_files(self.vocabulary) if self.vocabulary and not is_there else {}
+            run_directory.write_model_description(folder, self.config, description=description)
             if generator := self.configs.get("generator"):
-                run_directory.lock_and_record_output_dir(posixpath.join(folder, "generator"), generator)
+                run_directory.write_model_description(posixpath.join(folder, "generator"), generator)
             if newest is None:  # before the first step, as in the original
                 checkpoints.save(folder, step, trainer.tensors, settings.keep_checkpoint_max)
         objective = self.evaluation_objective

@@ -291,10 +291,10 @@ def test_the_script(server, model, tmp_path):
     refused = {
         "--input names an input twice": ["--input=text=a", "--input=text=b"],
         "Give --input (once for each input of the signature) or --input_file": [],
-        "no outputs, but status 404": ["--input=text=a", "--version=2"],
+        "--input=text is not NAME=VALUE": ["--input=text"],
+        "no outputs, but status 404": ["--input=text=a", "--version=0"],
+        "ids of text and text_pair, not of name": [f"--input_file={tmp_path}/names.jsonl", f"--tokenizer={model}"],
     }
-    names = [f"--input_file={tmp_path}/names.jsonl", f"--tokenizer={model}"]
-    refused["--tokenizer makes ids of text and text_pair, not of name"] = names
     commands = [[*usual, *flags] for flags in refused.values()]
     for message, line in zip(refused, refusals("serve_client", commands), strict=True):
         assert message in line

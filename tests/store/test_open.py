@@ -136,7 +136,7 @@ def test_every_reader_takes_the_casing_of_the_pieces_where_no_file_says_it(
         tokenizer_of_model(vocab_file, config),
     ]
     (tmp_path / "written").mkdir()
-    save.write_beside(str(tmp_path / "written"), save.description_of(files))
+    save.write_beside(str(tmp_path / "written"), save.description_files(files))
     readers.append(read_tokenizer(str(tmp_path / "written")))
     for tokenizer in readers:
         assert (tokenizer.cased, tokenizer.tokenize("The")) == (cased, ["The" if cased else "the"])
@@ -238,7 +238,7 @@ def test_every_form_is_read_and_written(tmp_path, form):
         assert files.make_tokenizer(is_checked=True).encode_batch(texts) == expected
         target = tmp_path / str(number)
         target.mkdir()
-        save.write_beside(str(target), save.description_of(files))
+        save.write_beside(str(target), save.description_files(files))
         shutil.copy(config_file, target)
         again = read_tokenizer(str(target))
         assert type(again) is type(tokenizer) and again.encode_batch(texts) == expected
