@@ -59,7 +59,7 @@ MUTANTS = {
     ("training/checkpoints.py", "training/test_checkpoints.py"): [
         ("if 0 < keep_max <= len(listed) else []", "if 0 < keep_max else []"),
         ("if step < oldest]", "if step <= oldest]")],
-    ("training/loop.py", "training/test_distribution.py"): [("weights.checksum}", "0}")],
+    ("training/loop.py", "training/test_distribution.py"): [("zlib.crc32(values[name].tobytes(), checksum)", "0")],
     ("training/pretraining_tasks.py", "training/test_distribution.py"): [("zlib.crc32(payload, checksum)", "checksum")],
     ("tasks/script.py", "training/test_distribution.py"): [
         ("distribution.await_written(self.strategy, self.keeper.paths)", "pass")],
