@@ -31,6 +31,7 @@ $(STAMP): requirements.txt constraints.txt pyproject.toml
 $(DEV_STAMP): $(STAMP) requirements-dev.txt
 	grep -v '^-r' requirements-dev.txt > $(VENV)/requirements-dev.txt
 	$(BIN)/pip install -c $(VENV)/constraints.txt -r $(VENV)/requirements-dev.txt
+	$(if $(TENSORFLOW),$(BIN)/pip install --no-deps -c constraints.txt tf-models-official)  # scores of SQuAD
 	touch $@
 
 test: $(DEV_STAMP)

@@ -1,5 +1,6 @@
 """The names of the original's tokenization.py."""
 
+import bert_tf.families  # noqa: F401  # whose tokenizers `from_pretrained` finds, too
 from bert_tf.text.characters import convert_to_unicode
 from bert_tf.text.characters import is_control as _is_control
 from bert_tf.text.characters import is_punctuation as _is_punctuation

@@ -57,12 +57,13 @@ def fine_tuning_run(values, task: str, name: str, start: dict[str, str], num_see
 
 def write_layers(teacher: str, layers: list[int], output_dir: str) -> None:
     """Writes some layers of a model as one of its own, without its head."""
+    from bert_tf.families.config import shallower
     from bert_tf.models import distillation
     from bert_tf.store.head_config import HeadConfig
     from bert_tf.store.open import open_model
 
     opened = open_model(teacher)
-    opened.config, opened.head = distillation.shallower(opened.config, layers), HeadConfig()
+    opened.config, opened.head = shallower(opened.config, layers), HeadConfig()
     chosen = distillation.chosen_layers(opened.weights, layers)
     save.write_model(output_dir, chosen, opened, format="bert_tf", overwrite=True)
 

@@ -59,7 +59,7 @@ MUTANTS = {
     ("training/checkpoints.py", "training/test_checkpoints.py"): [
         ("if 0 < keep_max <= len(listed) else []", "if 0 < keep_max else []"),
         ("if step < oldest]", "if step <= oldest]")],
-    ("training/loop.py", "training/test_distribution.py"): [("weights.checksum}", "0}")],
+    ("training/loop.py", "training/test_distribution.py"): [("zlib.crc32(values[name].tobytes(), checksum)", "0")],
     ("training/pretraining_tasks.py", "training/test_distribution.py"): [("zlib.crc32(payload, checksum)", "checksum")],
     ("tasks/script.py", "training/test_distribution.py"): [
         ("distribution.await_written(self.strategy, self.keeper.paths)", "pass")],
@@ -247,7 +247,7 @@ MUTANTS = {
         ("epsilon=self.config.layer_norm_eps", "epsilon=1e-5")],
     ("serving/onnx_graph.py", "serving/test_onnx_runtime.py::test_answers_are_those_of_tensorflow"): [
         ("mask), self.constant(_MASK_BIAS))", "mask), self.constant(np.float32(0)))"),
-        ("parts[0] = parts[0] * self._scale", "pass"),
+        ("scale=self._scale)", "scale=1.0)"),
         ("config.choice_act if head.architecture", "None if head.architecture")],
     ("models/layer_loop.py", "training/test_equal_steps.py::test_steps_end_as_those_of_unrolled_layers"): [
         ("x_gradient + tf.gather(inputs_gradient, turn)", "x_gradient"),

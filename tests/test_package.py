@@ -83,6 +83,13 @@ def requirements_in(file: str) -> list[Requirement]:
 REQUIRED = {requirement.name: requirement for requirement in requirements_in("requirements.txt")}
 
 
+of_the_lock = pytest.mark.skipif(
+    f"tensorflow=={importlib.metadata.version('tensorflow')}" not in (ROOT / "constraints.txt").read_text(),
+    reason="another TensorFlow than that of constraints.txt, see the Makefile",
+)
+
+
+@of_the_lock
 def test_installation_for_a_tpu_leaves_out_what_asks_for_tensorflow():
     """docs/tpu.md installs these packages without dependencies, since pip would put tensorflow over tensorflow-tpu."""
     asking = set()
@@ -93,6 +100,7 @@ def test_installation_for_a_tpu_leaves_out_what_asks_for_tensorflow():
     assert set(command[1].split("|")) == asking
 
 
+@of_the_lock
 def test_tests_run_on_the_versions_that_users_get():
     """`make install` and `make test` install by constraints.txt, which `make lock` renews."""
     locked = {
@@ -128,6 +136,7 @@ def required_by(requirements) -> set[str]:
     return {name for name, *_ in found}
 
 
+@of_the_lock
 def test_extras_are_what_the_code_asks_for():
     lines = PROJECT["optional-dependencies"]
     extras = {name: {Requirement(line).name for line in lines[name]} for name in lines}

@@ -8,7 +8,7 @@
   huggingface   a directory or file with model.safetensors or pytorch_model.bin
   model_garden  a TF2 checkpoint of tf-models-official, or the SavedModel of TensorFlow Hub / Kaggle
   bert_tf       a directory of this project
-The files beside the weights are converted, too: configuration, vocabulary, casing. On an error, nothing is written.
+The files next to the weights are converted, too: configuration, vocabulary, casing. On an error, nothing is written.
 """
 
 import os

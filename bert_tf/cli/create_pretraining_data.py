@@ -17,7 +17,7 @@ gzip (.gz) are read as well.
 
 The text may be larger than memory. All of it is one shard, as in the original, unless --num_shards divides it into
 several, which are made on all cores (--num_workers) or on a cluster (--beam_runner); a killed run resumes with the
-shards that are not finished. Beside the records, pretraining_data.<name of the first file>.json records their content
+shards that are not finished. Next to the records, pretraining_data.<name of the first file>.json records their content
 and how they were made.
 """
 
@@ -55,6 +55,7 @@ def next_command(values: dict) -> str:
     files = ",".join(path.strip() + ending for path in values["output_file"].split(","))
     words = (values["do_whole_word_mask"], values["word_boundaries"], values["segmenter"])
     of_tokenizer = {"SentencePieceTokenizer": "albert_base_v2", "ByteBpeTokenizer": "roberta_base"}
+    of_tokenizer |= dict.fromkeys(("FairseqSentencePiece", "XLMRobertaTokenizer"), "xlm_roberta_base")
     of_rows = {"electra": "electra_small", "lines": "distilbert_base"}
     size = of_tokenizer.get(tokenizer_class_of(values["vocab_file"]).__name__) or of_rows.get(values["rows"])
     predictions = {"max_predictions_per_seq": values["max_predictions_per_seq"]}
@@ -64,7 +65,7 @@ def next_command(values: dict) -> str:
         "max_seq_length": values["max_seq_length"],
         **({"objective": "electra"} if values["rows"] == "electra" else predictions),
         # Only BERT and ALBERT expect pairs.
-        **({} if values["nsp"] or size in ("roberta_base", *of_rows.values()) else {"nsp": False}),
+        **({} if values["nsp"] or size in ("roberta_base", "xlm_roberta_base", *of_rows.values()) else {"nsp": False}),
         **({"do_whole_word_mask": True} if values["masking"] == "dynamic" and any(words) else {}),
         "do_train": True,
     }

@@ -118,13 +118,13 @@ def main(_):
         raise ValueError(f"--output_file={output_file} must not end in .json or .model for --kind=wordpiece.")
     if not f"/{output_file}".endswith(kind.ending):  # by which a tokenizer finds it
         raise ValueError(f"--output_file={output_file} must end in {kind.ending} for --kind={settings.kind}.")
-    if not checks.is_remote(output_file) and os.path.exists(output_file):
+    if not storage.is_remote(output_file) and os.path.exists(output_file):
         from bert_tf.store.open import has_weights
 
         if has_weights(directory or "."):
             raise ValueError(f"--output_file={output_file} is a model's vocabulary: its weights are there.")
     checks.check_not_empty(checks.check_input_files(settings.input_file, "--input_file"), "--input_file")
-    if checks.is_remote(settings.input_file) or checks.is_remote(directory):
+    if storage.is_remote(settings.input_file) or storage.is_remote(directory):
         script.start_tensorflow()  # only it opens them
         storage.gfile().makedirs(directory or ".")  # now, rather than fail after the work; local ones are checked above
     files = text_files.list_files(settings.input_file, flag="--input_file")

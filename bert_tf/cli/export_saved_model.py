@@ -16,7 +16,6 @@ from bert_tf.store.description import check_weights
 from bert_tf.system import checks, script
 from bert_tf.system.declare import REQUIRED, define_flags, flags_given, setting, settings_of
 from bert_tf.system.text_files import directory_of
-from bert_tf.tasks import table
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -34,7 +33,7 @@ class ExportSettings:
     export_dir: str = setting(REQUIRED, "Directory of the versions, as servers get it.", check=checks.check_output_dir)
     format: str = setting(
         "saved_model",
-        "onnx: export_dir/VERSION with a file for ONNX Runtime that takes token ids, and the tokenizer's files beside "
+        "onnx: export_dir/VERSION with a file for ONNX Runtime that takes token ids, and the tokenizer's files next to "
         "it; onnx_int8: with 8-bit weights. Both need pip install 'bert-tf[onnx]'.",
         choices=("saved_model", "onnx", "onnx_int8"),
     )
@@ -86,8 +85,7 @@ def main(_):
     script.start_tensorflow()
     from bert_tf.serving import export, onnx_export
 
-    opened = export.open_for(settings.model_dir, settings.task)
-    task = settings.task or table.task_in(opened)
+    opened, task = export.open_for(settings.model_dir, settings.task)
     for name, tasks in (("text_pairs", ("classification", "regression")), ("top_k", ("masked_lm",))):
         if task not in tasks and name in flags_given(FLAGS) and getattr(settings, name):
             raise ValueError(f"--{name} is for {' and '.join(tasks)}; --model_dir={settings.model_dir} is for {task}.")

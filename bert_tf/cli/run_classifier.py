@@ -7,7 +7,7 @@ The original's commands work unchanged:
       --init_checkpoint=$BERT_BASE_DIR/bert_model.ckpt --max_seq_length=128 --train_batch_size=32 \\
       --learning_rate=2e-5 --num_train_epochs=3.0 --output_dir=runs/mrpc_output/
 
---vocab_file and --bert_config_file may be left out if the files are beside --init_checkpoint, which takes weights of
+--vocab_file and --bert_config_file may be left out if the files are next to --init_checkpoint, which takes weights of
 any format. Your own data, without changing code:
 
     python run_classifier.py --task_name=custom --train_file=train.csv --dev_file=dev.csv --text_a=review \\

@@ -7,7 +7,7 @@ The original's commands work unchanged:
       --do_predict=True --predict_file=$SQUAD_DIR/dev-v1.1.json --train_batch_size=12 --learning_rate=3e-5 \\
       --num_train_epochs=2.0 --max_seq_length=384 --doc_stride=128 --output_dir=runs/squad_base/
 
---vocab_file and --bert_config_file may be left out if the files are beside --init_checkpoint, which takes weights of
+--vocab_file and --bert_config_file may be left out if the files are next to --init_checkpoint, which takes weights of
 any format. If --predict_file has answers, exact match and F1 are computed, too. For Chinese, Japanese, Korean and any
 other language than English use --answer_from=offsets.
 

@@ -62,6 +62,8 @@ FLAGS = define_flags(ClientSettings)
 def _read_examples(settings: ClientSettings) -> list[dict]:
     if bool(settings.input) == bool(settings.input_file):
         raise ValueError("Give --input (once for each input of the signature) or --input_file.")
+    if loose := [text for text in settings.input if "=" not in text]:
+        raise ValueError(f"--input={loose[0]} is not NAME=VALUE.")
     if settings.input:
         example = dict(text.split("=", 1) for text in settings.input)
         if len(example) < len(settings.input):

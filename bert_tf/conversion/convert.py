@@ -57,8 +57,8 @@ class ConversionSettings:
     report_file: str | None = setting(None, "Also write the report to this file.", check=check_output_file)
     bert_config_file: str | None = setting(
         None,
-        "Configuration of the model, if there is none beside the weights or it is wrong.",
-        heading="Files beside the weights",
+        "Configuration of the model, if there is none next to the weights or it is wrong.",
+        heading="Files next to the weights",
     )
     hidden_act: str | None = setting(
         None,
@@ -66,7 +66,7 @@ class ConversionSettings:
         choices=("gelu", "gelu_erf", "relu", "tanh", "linear"),
     )
     vocab_file: str | None = setting(
-        None, "Vocabulary to write with the weights, if there is none beside them.", model_file=vocabulary_in
+        None, "Vocabulary to write with the weights, if there is none next to them.", model_file=vocabulary_in
     )
     do_lower_case: bool | None = setting(
         None, "Whether the model is uncased; needed only if the directory does not say. If unset, as that says."

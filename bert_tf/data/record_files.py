@@ -19,11 +19,10 @@ import google_crc32c
 import numpy as np
 from absl import logging
 
-from bert_tf.data.token_rows import TokenRows
 from bert_tf.system import example_bytes
-from bert_tf.system.example_bytes import example, float_feature, int64_feature, is_frame_head, masked_crc32c, pack
+from bert_tf.system.example_bytes import is_frame_head, masked_crc32c
 from bert_tf.system.messages import abbreviated_list, progress_bar
-from bert_tf.system.storage import arrays_as_bytes, gfile, load_arrays, written
+from bert_tf.system.storage import arrays_as_bytes, gfile, load_arrays
 from bert_tf.system.text_files import open_binary, size_of
 from bert_tf.system.workers import in_threads
 
@@ -375,28 +374,3 @@ def write_blocks(path: str, blocks: Iterable[Block], progress: Callable[[int], o
             written.append((len(block), count))
             progress(count)
     return np.array(written, np.int64).reshape(-1, 2)
-
-
-def write_records(path: str, rows: TokenRows, max_seq_length: int, columns: Mapping[str, np.ndarray]) -> None:
-    """Writes a TFRecord file as the original's scripts do, complete or not at all.
-
-    columns: further feature name -> values [n] or [n, C]: non-negative integers, or floats.
-    """
-    import tensorflow as tf
-
-    flat, offsets, starts = rows.ids.tolist(), rows.offsets.tolist(), rows.second_starts.tolist()
-    further = [(name.encode(), values.dtype.kind == "f", values.reshape(len(rows), -1).tolist())
-               for name, values in columns.items()]  # fmt: skip
-    with written(path) as temporary, tf.io.TFRecordWriter(temporary) as writer:
-        for row in range(len(rows)):
-            ids = flat[offsets[row] : offsets[row + 1]]
-            length, zeros = len(ids), bytes(max_seq_length - len(ids))
-            features = [
-                int64_feature(b"input_ids", pack(ids + [rows.pad_id] * len(zeros))),
-                int64_feature(b"input_mask", b"\x01" * length + zeros),
-                int64_feature(b"segment_ids", bytes(starts[row]) + b"\x01" * (length - starts[row]) + zeros),
-            ]
-            for name, floats, values in further:
-                value = values[row]
-                features.append(float_feature(name, value) if floats else int64_feature(name, pack(value)))
-            writer.write(example(features))

@@ -99,10 +99,10 @@ def read_rows(path: str, table: TableSettings | None = None, columns: Collection
     if table is None:
         return raw_rows(path, None, columns, None)
     rows = raw_rows(path, parse_csv_delimiter(table.csv_delimiter), columns, table.encoding)
-    return _guess_format(rows, path, columns is not None, table.skip_short_rows)
+    return _cleaned_rows(rows, path, columns is not None, table.skip_short_rows)
 
 
-def _guess_format(rows: Rows, path: str, has_header: bool, skips: bool) -> Rows:
+def _cleaned_rows(rows: Rows, path: str, has_header: bool, skips: bool) -> Rows:
     header, first, width, left_out = None, 0, 0, {}
     for line, row in rows:
         if isinstance(row, dict):

@@ -7,7 +7,9 @@ from bert_tf.families import albert, bert, distilbert, electra, roberta, xlm_rob
 from bert_tf.families.config import BertConfig
 from bert_tf.families.family import Family
 from bert_tf.system.hub import check_model_type
+from bert_tf.text import tokenizer_class_of
 from bert_tf.text.tokenizer import Tokenizer
+from bert_tf.text.tokenizer_files import Casing
 
 FAMILIES = (
     bert.FAMILY,
@@ -18,7 +20,8 @@ FAMILIES = (
     xlm_roberta.FAMILY,
 )
 BERT = bert.FAMILY  # of models that don't say what they are
-Tokenizer.by_name |= {name: one.tokenizer_class for one in FAMILIES for name in (one.tokenizer_name, one.model_type)}
+Tokenizer.by_name.update((family.tokenizer_name, family.tokenizer_class) for family in FAMILIES)
+Tokenizer.by_model_type.update((family.model_type, family.tokenizer_class) for family in FAMILIES)
 
 
 def family_named(model_type: str, source: str = "config") -> Family:
@@ -66,3 +69,13 @@ def config_of_size(size: str, vocab_size: int | None = None) -> BertConfig:
     files = ", ".join(f"{kind.file_name} ({kind.title})" for kind in kinds)
     advice = f"For any other size, write a --bert_config_file, whose name says the family: {files}."
     raise ValueError(f"--bert_size={size} is not one of {', '.join(n for k in kinds for n in k.sizes)}. {advice}")
+
+
+def tokenizer_of_model(vocab_file: str, config: BertConfig, casing: Casing = Casing()) -> Tokenizer:  # noqa: B008
+    """The tokenizer that a model of this configuration makes of a vocabulary file."""
+    family = family_of(config)
+    kind = tokenizer_class_of(vocab_file, family.tokenizer_class)
+    if not issubclass(kind, (family.tokenizer_class, *family.other_tokenizers)):
+        needed = f"this model is {config.title}, which needs {family.tokenizer_class.vocab_kind}"
+        raise ValueError(f"--vocab_file={vocab_file} is a vocabulary of {kind.vocab_kind}, but {needed}.")
+    return kind.from_file(vocab_file, casing)

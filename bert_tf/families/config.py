@@ -9,7 +9,7 @@ import itertools
 import json
 import math
 import numbers
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import ClassVar, Self
 
 from absl import logging
@@ -279,6 +279,18 @@ class BertConfig:
 
 
 BertConfig.classes[BertConfig.model_type] = BertConfig
+
+
+def shallower(config: BertConfig, layers: Sequence[int]) -> BertConfig:
+    """The teacher's configuration with as many layers as are chosen."""
+    flag, order = f"--student_layers={','.join(map(str, layers))}", config.block_order
+    if len(set(order)) != len(order):
+        raise ValueError(f"{flag}: the layers of this {config.title} share their weights; there are none to choose.")
+    if len(set(layers)) < len(layers) or not set(layers) <= set(range(len(order))):
+        raise ValueError(f"{flag}: the teacher has the layers 0 to {len(order) - 1}; name each once at most.")
+    config = copy.deepcopy(config)
+    config.num_hidden_layers = len(layers)
+    return config
 
 
 def check_vocab_size(config: BertConfig, lines: int, vocab_file: str, config_file: str, is_new: bool = False) -> None:

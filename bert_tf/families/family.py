@@ -10,7 +10,10 @@ import types
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import cast
 
+from absl import logging
+
 from bert_tf.families.config import BertConfig
+from bert_tf.system.messages import abbreviated_list
 from bert_tf.text.japanese import JapaneseTokenizer
 from bert_tf.text.sentence_piece import KoBertTokenizer
 from bert_tf.text.tokenizer import Tokenizer
@@ -282,6 +285,44 @@ def expected_shapes(config: BertConfig) -> dict[str, tuple[int, ...]]:
         dense("discriminator_predictions/dense", hidden, hidden)
         dense("discriminator_predictions/dense_1", hidden, 1)
     return shapes
+
+
+def check_depth(path: str, shapes: Mapping, config: BertConfig, config_name: str, of_weights: bool = False) -> None:
+    """Raises if a configuration has more layers than the weights, which would stay random; warns of one of fewer.
+
+    of_weights: the configuration is that of the weights, so that one of fewer layers is a mistake, too.
+    """
+    blocks, wanted = num_blocks_of(shapes), config.num_hidden_layers
+    if config.block_order != list(range(wanted)):  # layers share blocks, whose number is not that of the layers
+        return
+    if 0 < blocks < wanted or (of_weights and 0 < wanted < blocks):
+        differs = f"num_hidden_layers is {wanted}, but they have {blocks} layers"
+        raise ValueError(f"{config_name} does not fit the weights of {path}: {differs}.")
+    if blocks > wanted:
+        message = "%s: num_hidden_layers is %d, but the weights of %s have %d layers: the last %d are left out."
+        logging.warning(message, config_name, wanted, path, blocks, blocks - wanted)
+
+
+def check_shapes(path: str, shapes: Mapping, config: BertConfig, config_name: str) -> None:
+    check_depth(path, shapes, config, config_name, of_weights=True)
+    expected = expected_shapes(config)
+    encoder, head = f"{config.model_type}/", pooler(config.model_type)  # a model without a pooler can still be used
+    wrong = [
+        f"{name}: expected {list(shape)}, found {list(shapes[name])}"
+        for name, shape in expected.items()
+        if name in shapes and shapes[name] != shape
+    ]
+    for name, shape in shapes.items():
+        if is_model_variable(name) and name.startswith(f"{config.model_type}/") and name not in expected:
+            wrong.append(f"{name}: not expected, found {list(shape)}")
+        elif name in HEAD_NAMES and name.endswith("weights") and shape[-1:] != (config.hidden_size,):
+            wrong.append(f"{name}: expected [classes, {config.hidden_size}], found {list(shape)}")
+    for name, shape in expected.items():
+        if name.startswith(encoder) and not name.startswith(head) and name not in shapes:
+            wrong.append(f"{name}: expected {list(shape)}, not there")
+    if wrong:
+        differ = f"{len(wrong)} variables differ: {abbreviated_list(wrong, '; ')}"
+        raise ValueError(f"{config_name} does not fit the weights of {path}, {differ}.")
 
 
 def all_names(config_class: type[BertConfig], is_there: Callable[[str], bool]) -> list[str]:

@@ -16,7 +16,6 @@ Shape legend: B batch, S sequence length, P predictions per sequence, N tokens, 
 V vocabulary.
 """
 
-import copy
 import dataclasses
 import re
 from collections.abc import Sequence
@@ -315,18 +314,6 @@ def _sums_and_gradients(student, teacher, weights, temperature: float, factors: 
 
 
 # --- what a student takes from its teacher ----------------------------------------------------------------------------
-
-
-def shallower(config: BertConfig, layers: Sequence[int]) -> BertConfig:
-    """The teacher's configuration with as many layers as are chosen."""
-    flag, order = f"--student_layers={','.join(map(str, layers))}", config.block_order
-    if len(set(order)) != len(order):
-        raise ValueError(f"{flag}: the layers of this {config.title} share their weights; there are none to choose.")
-    if len(set(layers)) < len(layers) or not set(layers) <= set(range(len(order))):
-        raise ValueError(f"{flag}: the teacher has the layers 0 to {len(order) - 1}; name each once at most.")
-    config = copy.deepcopy(config)
-    config.num_hidden_layers = len(layers)
-    return config
 
 
 def chosen_layers(

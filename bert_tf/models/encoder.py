@@ -107,7 +107,6 @@ class BertEncoder(layers.NamedInputs, layers.ConfigFromArguments, keras.Model):
         train_pooler: also trains the pooler, for a head that reads it: in many a released model nobody has trained it,
         so that hardly anything would pass through it.
         """
-
         self.lora = Lora(rank, alpha, train_pooler)
         for block in self.blocks:
             first, last = block.attention, block.block_output

@@ -25,7 +25,7 @@ class Pretrained:
 
     Attributes:
       exported_inputs: name -> rank of the int32 arrays that an exported model takes.
-      head_config: the head, which `save_pretrained` writes beside the encoder's configuration.
+      head_config: the head, which `save_pretrained` writes next to the encoder's configuration.
       reads_pooler: whether an output depends on the encoder's pooler.
       part: of models that are trained together, this one's name (see `Family.parts`); None: any of them.
     """

@@ -19,7 +19,7 @@ from bert_tf.models.encoder import BertEncoder
 from bert_tf.models.inputs import ROW_INPUTS, flat_rows, select
 from bert_tf.models.layers import WindowPooling
 from bert_tf.models.objectives import PretrainingObjective
-from bert_tf.store.head_config import HeadConfig, head_in, labels_of
+from bert_tf.store.head_config import HeadConfig, head_in_argument, labels_of
 
 # What pre-training records have besides the encoder's inputs: the models for either half of pre-training accept all.
 PRETRAINING_FEATURES = ("masked_lm_positions", *PretrainingObjective.label_names, *PretrainingObjective.optional_names)
@@ -120,7 +120,7 @@ class BertForSequenceClassification(heads.ClassifierModel):
         max_windows: int | None = None,
         **kwargs,
     ):
-        stored = head_in(config)
+        stored = head_in_argument(config)
         labels = labels_of(labels, config)
         num_labels = num_labels if num_labels is not None else len(labels) if labels else 2
         problem_type = problem_type or stored.problem_type or ("regression" if num_labels == 1 else None)
@@ -172,7 +172,7 @@ BertClassifier = BertForSequenceClassification
 class BertForTokenClassification(heads.ClassifierModel):
     """Encoder and token classifier, e.g. for named entities.
 
-    num_labels: C. labels: the names of the classes in the order of their ids. Others: see `BertForMultipleChoice`.
+    num_labels: C. labels: their names in the order of their ids. Others: see `BertForSequenceClassification`.
     """
 
     usual_dropout = "token_dropout"

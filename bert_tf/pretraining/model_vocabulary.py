@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from absl import logging
 
-from bert_tf.families import family_of
+from bert_tf.families import family_of, tokenizer_of_model
 from bert_tf.families.config import BertConfig, check_vocab_size
 from bert_tf.pretraining.record_settings import InstanceSettings, RecordSettings
 from bert_tf.store.description import ModelFiles, vocabulary_mismatch
@@ -75,16 +75,6 @@ def check_size(vocab_file: str | None, summaries: Summaries, config: BertConfig,
     for file, size in sizes.items():
         check_vocab_size(config, size, file, name, is_new=is_new)
     return bool(sizes)
-
-
-def tokenizer_of_model(vocab_file: str, config: BertConfig, casing: Casing = Casing()) -> Tokenizer:  # noqa: B008
-    """The tokenizer that a model of this configuration makes of a vocabulary file."""
-    family = family_of(config)
-    kind = tokenizer_class_of(vocab_file, family.tokenizer_class)
-    if not issubclass(kind, (family.tokenizer_class, *family.other_tokenizers)):
-        needed = f"this model is {config.title}, which needs {family.tokenizer_class.vocab_kind}"
-        raise ValueError(f"--vocab_file={vocab_file} is a vocabulary of {kind.vocab_kind}, but {needed}.")
-    return kind.from_file(vocab_file, casing)
 
 
 def _find(vocab_file, start, made_with: _Source | None, kind, from_teacher: bool) -> ModelFiles | None:

@@ -40,14 +40,14 @@ class RecordSettings:
     vocab_file: str = setting(
         REQUIRED,
         "The vocabulary the model is, or will be, trained with: a vocab.txt with one word piece per line (BERT, "
-        "DistilBERT, ELECTRA), a SentencePiece .model (ALBERT), a vocab.json with merges.txt beside it (RoBERTa), or "
+        "DistilBERT, ELECTRA), a SentencePiece .model (ALBERT), a vocab.json with merges.txt next to it (RoBERTa), or "
         "the tokenizer.json of any of them; or the name of a model on the hub, klue/bert-base.",
         model_file=vocabulary_in,
     )
     do_lower_case: bool | None = setting(
         True,
         "Lower-case the text and, with word pieces, strip accents. True for uncased vocabularies, false for cased "
-        "ones. Byte-level BPE keeps case anyway. If unset, as tokenizer_config.json beside the vocabulary says, or "
+        "ones. Byte-level BPE keeps case anyway. If unset, as tokenizer_config.json next to the vocabulary says, or "
         "else by the pieces: true unless some have capital letters.",
         unset=True,
     )
@@ -99,8 +99,7 @@ class RecordSettings:
         choices=("static", "dynamic"),
     )
     pack_sequences: bool = setting(
-        False,
-        "With --masking=dynamic: put several short pairs, which don't attend to each other, into one record.",
+        False, "With --masking=dynamic: put several short pairs, which don't attend to each other, into one record."
     )
     beam_runner: str | None = setting(
         None,
@@ -194,8 +193,7 @@ class InstanceSettings:
         most=10,
     )
     favor_shorter_ngram: bool = setting(
-        True,
-        "--ngram: n words are drawn in proportion to 1/n. false: in the reverse proportions.",
+        True, "--ngram: n words are drawn in proportion to 1/n. false: in the reverse proportions."
     )
 
     def __post_init__(self):

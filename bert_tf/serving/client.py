@@ -33,7 +33,7 @@ def ask(
     timeout: float = 60.0,
     max_bytes: int = MAX_BYTES,
 ) -> dict[str, list]:
-    """The outputs of a served model, as lists.
+    """The outputs of a served model, as lists. REST sends a single one without its name: it is called `outputs`.
 
     Args:
       server: host:port of the REST interface (8501 unless configured), or an http(s):// address.
@@ -41,7 +41,7 @@ def ask(
       timeout: seconds for the whole call. max_bytes: of the answer.
     """
     address = server if server.startswith(("http://", "https://")) else f"http://{server}"
-    versions = f"/versions/{version}" if version else ""
+    versions = "" if version is None else f"/versions/{version}"
     url = f"{address.rstrip('/')}/v1/models/{urllib.parse.quote(model, safe='')}{versions}:predict"
     columns = {name: np.asarray(value).tolist() for name, value in inputs.items()}
     counts = {len(column) if isinstance(column, list) else None for column in columns.values()}
@@ -56,7 +56,6 @@ def ask(
     if not isinstance(answer, dict) or answer.get("outputs", {}) == {}:
         raise ServingError(f"{url}: no outputs, but status {status}: {escape_control_characters(str(answer)[:500])}")
     outputs = answer["outputs"]
-    # A signature with a single output returns it without its name.
     outputs = outputs if isinstance(outputs, dict) else {"outputs": outputs}
     if odd := [name for name, value in outputs.items() if not isinstance(value, list) or {len(value)} != counts]:
         raise ServingError(f"{url}: {escape_control_characters(', '.join(odd))}: no list of one entry for each example")

@@ -48,14 +48,7 @@ class Embedder(Answerer):
     action = "embed"
     _skipped = 0  # tokens of the prompt that the pooling leaves out
 
-    def __init__(
-        self,
-        path: str,
-        *,
-        pooling: str | None = None,
-        max_seq_length: int | None = None,
-        **options,
-    ):
+    def __init__(self, path: str, *, pooling: str | None = None, max_seq_length: int | None = None, **options):
         opened = open_encoder(path, or_export=True)
         if pooling and opened.export and not opened.is_onnx:
             raise ValueError(f"pooling={pooling}: what an export computes is decided when it is written")

@@ -25,7 +25,7 @@ from bert_tf.serving.graph_squad import ServedQuestionAnswering
 from bert_tf.serving.keras_runtime import MODELS
 from bert_tf.store.description import read_settings
 from bert_tf.store.open import EXPORT_FILE, GRAPH_FILE, ONNX_FILES, OpenedModel, open_encoder, open_model
-from bert_tf.store.save import files_in, write_beside
+from bert_tf.store.save import files_below, write_beside
 from bert_tf.system import storage
 from bert_tf.system.example_bytes import field
 from bert_tf.system.storage import is_remote, names_in, write_text_file
@@ -33,7 +33,7 @@ from bert_tf.tasks import table
 from bert_tf.tasks.ner.metrics import TaggingSettings, standard_tags
 from bert_tf.tasks.squad.metrics import answer_settings
 from bert_tf.tasks.table import TASKS
-from bert_tf.text.graph_wordpiece import NoGraphError
+from bert_tf.text.graph_wordpiece import NoGraphError, graph_of
 
 _MODELS = frozenset((GRAPH_FILE, *ONNX_FILES))
 
@@ -67,8 +67,7 @@ def export_saved_model(
       ids_only: nothing takes texts, so that it loads without tensorflow_text; so, too, if a tokenizer has no graph.
     """
     new_version(export_dir, version)  # raises before the work
-    opened = open_for(model_dir, task)
-    task = task or table.task_in(opened)
+    opened, task = open_for(model_dir, task)
     arguments = {"dtype": dtype, "max_seq_length": max_seq_length, "text_pairs": text_pairs, "top_k": top_k}
     served = create_served_model(opened, task, **arguments, ids_only=ids_only)
     ids_only = served.encoder.graph is None
@@ -110,8 +109,8 @@ def _log_export(target: str, model_dir: str, description: Mapping) -> None:
     logging.info("On a server: %s%s", command, versions)
 
 
-def open_for(model_dir: str | OpenedModel, task: str | None) -> OpenedModel:
-    """A model that was trained for the task; None: for any."""
+def open_for(model_dir: str | OpenedModel, task: str | None) -> tuple[OpenedModel, str]:
+    """A model, and the task that it was trained for: the one given, or else that of its output layer."""
     if isinstance(model_dir, OpenedModel):
         opened = model_dir
     else:
@@ -121,11 +120,11 @@ def open_for(model_dir: str | OpenedModel, task: str | None) -> OpenedModel:
     table.check_task(opened, task)
     if task == "encoder":
         opened.sentences = opened.sentences or read_settings(opened.directory)
-    return opened
+    return opened, task
 
 
 def create_served_model(
-    model_dir: str | OpenedModel,
+    opened: OpenedModel,
     task: str,
     *,
     dtype: str = "float32",
@@ -134,21 +133,23 @@ def create_served_model(
     top_k: int = 5,
     ids_only: bool = False,
 ) -> graph_models.ServedModel:
-    """The model of a directory with its tokenizer and signatures; see `export_saved_model`.
+    """A model of `open_for` with its tokenizer and signatures; see `export_saved_model`.
 
     ids_only: signatures that take texts can't be traced; so, too, if the tokenizer has no graph, which is logged.
     """
-    opened = open_for(model_dir, task)
+    labels = standard_tags(opened.head.labels) if task == "ner" else ()
+    tagging = TaggingSettings.of_model(opened.directory, labels) if task == "ner" else None
     tokenizer = opened.make_tokenizer()
     settings = answer_settings(opened, tokenizer, max_seq_length=max_seq_length) if task == "squad" else None
     length = settings.windows.max_seq_length if settings else table.choose_max_seq_length(opened, max_seq_length)
     try:
-        encoder = TextEncoder(tokenizer, length, split_unknown=task == "squad", ids_only=ids_only)
+        graph = None if ids_only else graph_of(tokenizer, split_unknown=task == "squad")
     except NoGraphError as error:
         if text_pairs:
             raise ValueError(f"--text_pairs: {error}") from None
         logging.warning("%s serve_client.py --tokenizer=%s makes them of texts.", error, opened.path)
-        encoder = TextEncoder(tokenizer, length, ids_only=True)
+        graph = None
+    encoder = TextEncoder(tokenizer, length, graph)
     if task == "encoder":
         model = task_models.BertModel.from_pretrained(opened, dtype=dtype)
         check_trained(model)  # the pooler may be missing, which is warned of: only `pooled_output` depends on it
@@ -157,9 +158,8 @@ def create_served_model(
     model = MODELS[task].from_pretrained(opened, dtype=dtype, trained=True, **given)
     if settings:
         return ServedQuestionAnswering(model, encoder, settings)
-    if task == "ner":
-        labels = standard_tags(opened.head.labels)
-        return ServedTagger(model, encoder, labels, TaggingSettings.of_model(opened.directory, labels))
+    if tagging:
+        return ServedTagger(model, encoder, labels, tagging)
     if task == "multiple_choice":
         return graph_models.ServedMultipleChoice(model, encoder)
     if task == "masked_lm":
@@ -221,8 +221,8 @@ def publish(folder: str, export_dir: str, version: int | None) -> str:
     while True:
         target = posixpath.join(export_dir, str(new_version(export_dir, version)))
         if is_remote(target):
-            names = sorted(files_in(folder), key=lambda name: (name in _MODELS, name != EXPORT_FILE))
-            if there := files_in(target):
+            names = sorted(files_below(folder), key=lambda name: (name in _MODELS, name != EXPORT_FILE))
+            if there := files_below(target):
                 logging.info("%s is of an export that was interrupted: it is made anew.", target)
             obsolete = [posixpath.join(target, name) for name in there if name not in names]
             moves = {posixpath.join(folder, name): posixpath.join(target, name) for name in names}

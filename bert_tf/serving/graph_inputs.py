@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from bert_tf.text.graph_wordpiece import graph_of
+from bert_tf.text.graph_wordpiece import GraphWordPiece
 from bert_tf.text.tokenizer import Tokenizer
 
 CPU = "CPU:0"  # for strings and the many small ops around them
@@ -23,14 +23,11 @@ class TextEncoder:
 
     max_seq_length: longer rows lose their last tokens (their first by truncation_side), in pairs those of the longer
     part first, as in the original.
-    split_unknown: see `graph_of`. ids_only: texts are not encoded, and the tokenizer needs no form as a graph.
+    graph: that of the tokenizer; None: texts are not encoded.
     """
 
-    def __init__(
-        self, tokenizer: Tokenizer, max_seq_length: int, *, split_unknown: bool = False, ids_only: bool = False
-    ):
-        self.tokenizer, self.max_seq_length = tokenizer, max_seq_length
-        self.graph = None if ids_only else graph_of(tokenizer, split_unknown)
+    def __init__(self, tokenizer: Tokenizer, max_seq_length: int, graph: GraphWordPiece | None):
+        self.tokenizer, self.max_seq_length, self.graph = tokenizer, max_seq_length, graph
         self._kept = head if tokenizer.truncation_side == "right" else tail
 
     def features(self, texts: tf.Tensor, pairs: tf.Tensor | None = None) -> dict[str, tf.Tensor]:

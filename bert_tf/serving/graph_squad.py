@@ -57,7 +57,7 @@ class ServedQuestionAnswering(ServedModel):
     `serve_ids` and `serve_examples` return `start_logits` and `end_logits` [B, S].
     Answers are always scored by character offsets, whatever the settings say.
 
-    encoder: with split_unknown, and the length of the settings.
+    encoder: with a graph that splits unknown words, and the length of the settings.
     settings: how contexts are cut and answers chosen.
     window_batch: windows computed together; it limits the memory that long contexts take.
     """

@@ -56,8 +56,7 @@ def export_onnx(
       max_seq_length: recorded for those who cut texts; the file takes rows up to what the model can take.
     """
     export.new_version(export_dir, version)
-    opened = export.open_for(model_dir, task)
-    task = task or table.task_in(opened)
+    opened, task = export.open_for(model_dir, task)
     tokenizer, kind = opened.make_tokenizer(), _kind_of(opened, task)
     settings = answer_settings(opened, tokenizer, max_seq_length=max_seq_length) if task == "squad" else None
     length = settings.windows.max_seq_length if settings else table.choose_max_seq_length(opened, max_seq_length)
@@ -184,4 +183,4 @@ def _files_of_model(opened: OpenedModel, task: str, length: int) -> dict[str, by
     contents = {name: text.encode() for name, text in config_files(files.config, files.head).items()}
     if name and exists(path := posixpath.join(opened.directory, name)):
         contents[name] = read_bytes(path)
-    return contents | save.description_of(files)
+    return contents | save.description_files(files)

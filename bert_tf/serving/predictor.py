@@ -20,8 +20,6 @@ from bert_tf.tasks.table import check_task, choose_max_seq_length
 
 _SECONDS_WITHOUT_PROGRESS = 5
 _ROWS_OF_AN_EXPORT = 32  # at once
-
-
 RUNTIMES = ("onnxruntime", "tensorflow")
 DTYPES = ("float32", "int8", "bfloat16")  # the first two of ONNX Runtime, the others of TensorFlow
 OPTIONS = ("batch_size", "runtime", "dtype", "threads", "trust")  # of all answerers, see `Predictor`
@@ -110,6 +108,7 @@ class Answerer:
                 self.model = self.runtime.model
         rows_at_once = self.runtime.rows_at_once if self.runtime else _ROWS_OF_AN_EXPORT
         self.batch_size = rows_at_once // self.rows_of_item if batch_size is None else batch_size
+        check_integer(self.batch_size, "batch_size")
 
     def _batches(self, lengths: Sequence[int]) -> Iterator[np.ndarray]:
         """Row numbers of each batch, rows of similar length together; a bar shows progress if it takes long."""

@@ -125,8 +125,8 @@ def _foreign(graph: meta_graph_pb2.MetaGraphDef) -> Iterator[tuple[str, str]]:
     savers = {call.func.name for call in calls}
     yield from (("functions", name) for name in names if not _NAME_OF_FUNCTION.fullmatch(name))
     for node in graph.graph_def.node:
-        callable = names if node.name in entries else names - savers
-        yield from _foreign_in_node(node, _OPS | _OPS_OF_VARIABLES, callable)
+        callees = names if node.name in entries else names - savers
+        yield from _foreign_in_node(node, _OPS | _OPS_OF_VARIABLES, callees)
     for function in library.function:
         is_saver = function.signature.name in savers
         yield from (("attributes", name) for name in function.attr.keys() - _ATTRIBUTES_OF_FUNCTIONS)
@@ -177,8 +177,8 @@ def _foreign_files(function: function_pb2.FunctionDef) -> Iterator[tuple[str, st
             yield "file names", node.name
 
 
-def _foreign_in_node(node: node_def_pb2.NodeDef, ops, callable) -> Iterator[tuple[str, str]]:
-    """ops: that the node may have. callable: the names of functions that it may name."""
+def _foreign_in_node(node: node_def_pb2.NodeDef, ops, callees) -> Iterator[tuple[str, str]]:
+    """ops: that the node may have. callees: the names of functions that it may name."""
     if node.op not in ops:
         yield "ops", node.op
     if not _DEVICE.fullmatch(node.device):
@@ -193,7 +193,7 @@ def _foreign_in_node(node: node_def_pb2.NodeDef, ops, callable) -> Iterator[tupl
         for function in (value.func, *value.list.func):
             if function.attr:
                 yield "attributes", f"those of {function.name}"
-            if function.name and function.name not in callable:
+            if function.name and function.name not in callees:
                 yield "calls", function.name
     if node.op == "Const" and node.attr["dtype"].type in _HANDLES:
         yield "constants of the type", types_pb2.DataType.Name(node.attr["dtype"].type)

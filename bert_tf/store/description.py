@@ -15,8 +15,8 @@ from absl import logging
 
 from bert_tf.families import BERT, FAMILIES, family_of, family_of_variables, is_encoder_variable
 from bert_tf.families.config import BertConfig, check_vocab_size
-from bert_tf.families.family import Family, config_of_shapes
-from bert_tf.store import huggingface, variable_names
+from bert_tf.families.family import Family, check_shapes, config_of_shapes
+from bert_tf.store import huggingface
 from bert_tf.store.head_config import HEAD_CONFIG, HUGGINGFACE_CONFIG, NO_HEAD, SENTENCES_CONFIG, HeadConfig
 from bert_tf.store.tensor_files import Weights
 from bert_tf.system.checks import check_integer
@@ -71,7 +71,7 @@ class ModelFiles:
     max_seq_length: of the examples that the model was fine-tuned on, if tokenizer_config.json has it.
     sentences: how the model makes vectors of texts, if it was trained for that; `read_model_files` leaves it out.
     card: facts for the model's card; only the code that trains or loads the model fills them in.
-    description: of `save.description_of`, where the model is written more than once.
+    description: of `save.description_files`, where the model is written more than once.
     """
 
     directory: str
@@ -143,35 +143,34 @@ def files_in(
     weights: Weights | None = None,
     config_file: str | None = None,
     is_checked: bool = True,
-    family: Family = BERT,
+    family: Family | None = None,
 ) -> ModelFiles:
     """What the files in a model's folder say, checked against the weights, if any.
 
     config_file: a configuration to read instead. The head is read from there, or else from next to the weights.
     family: of a model without weights and configuration.
     """
-    hints: Mapping = {}
+    hints = {} if weights is None else weights.hints
     if weights is not None:
-        hints, family = weights.hints, family_of_variables(weights)
         directory = posixpath.dirname(weights.path) or "."
         if folder.path not in (directory, directory.removesuffix("/variables")):  # by a run's file `checkpoint`
             folder = list_folder(weights.path)
-        of_generator = f"generator/{family.config_class.file_name}"
-        if hints.get("sizes_from_weights") and not config_file and of_generator in folder.names:
-            # Runs of run_pretraining.py keep the configuration of a generator in a separate folder.
-            config_file = posixpath.join(folder.path, of_generator)
+    if hints.get("sizes_from_weights") and not config_file:
+        # Runs of run_pretraining.py keep the configuration of a generator in a separate folder.
+        there = (name for name in map("generator/{}".format, _CONFIG_CLASSES) if name in folder.names)
+        config_file = next((posixpath.join(folder.path, name) for name in there), None)
     path = config_file or find_config(folder)
     head = read_head(config_file, config_file) if config_file else NO_HEAD
     head = head_in(folder) if head == NO_HEAD else head
-    config = read_config(path) if path else None
-    facts = read_facts(folder)
-    vocab_file = vocabulary_of(facts, (family_of(config) if config else family).tokenizer_class)
-    length, casing = max_length_of(facts), casing_of(facts)
-    if casing.do_lower_case is None and "do_lower_case" in hints:
-        casing = Casing(bool(hints["do_lower_case"]), None, f"{folder.path} (its variable do_lower_case)")
-    files = ModelFiles(folder.path, config, path, vocab_file, casing, length, head)
+    files = ModelFiles(folder.path, read_config(path) if path else None, path, head=head)
     if weights is not None:
         _fit(files, weights, bool(config_file), is_checked)
+    family = files.family if files.config else family or family_of_variables(weights or ())
+    facts = read_facts(folder)
+    files.vocab_file = vocabulary_of(facts, family.tokenizer_class)
+    files.max_seq_length, files.casing = max_length_of(facts), casing_of(facts)
+    if files.casing.do_lower_case is None and "do_lower_case" in hints:
+        files.casing = Casing(bool(hints["do_lower_case"]), None, f"{folder.path} (its variable do_lower_case)")
     return files
 
 
@@ -193,7 +192,7 @@ def _fit(files: ModelFiles, weights: Weights, is_given: bool, is_checked: bool) 
     if is_checked or beside is None:
         if family is not files.family and any(map(is_encoder_variable, weights)):
             raise ValueError(f"{name} is of a {title}, but {weights.path} of a {family.config_class.title}.")
-        variable_names.check_shapes(weights, config, name)
+        check_shapes(weights.path, weights.shapes, config, name)
     # Versions have the same variables, the second no dropout: names of directories tell which they are.
     if released := files.family.released:
         paths = files.config_file or "", weights.path
@@ -230,10 +229,10 @@ def read_head(path: str, config_file: str | None = None) -> HeadConfig:
 
 
 def head_in(folder: Folder, config_file: str | None = None) -> HeadConfig:
-    if HEAD_CONFIG in folder.names:
-        return HeadConfig.read(posixpath.join(folder.path, HEAD_CONFIG))
-    if not (path := config_file or find_config(folder)):
-        return NO_HEAD
+    has_head = HEAD_CONFIG in folder.names
+    path = posixpath.join(folder.path, HEAD_CONFIG) if has_head else config_file or find_config(folder)
+    if not path or has_head:
+        return HeadConfig.read(path) if path else NO_HEAD
     values = read_json(path)
     if _is_huggingface(path, values):
         # As in sentence-transformers, which writes the activation of a cross-encoder there, the file comes first.
@@ -246,7 +245,10 @@ def head_in(folder: Folder, config_file: str | None = None) -> HeadConfig:
 
 def read_config(path: str) -> BertConfig:
     """Reads a bert_config.json, or a config.json of Hugging Face."""
-    values = read_json(path)
+    return _config_of(read_json(path), path)
+
+
+def _config_of(values: dict, path: str) -> BertConfig:
     if _is_huggingface(path, values):
         return huggingface.read_config(values, path)
     return _CONFIG_CLASSES.get(posixpath.basename(path), BertConfig).from_json_file(path)

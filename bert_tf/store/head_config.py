@@ -132,10 +132,10 @@ NO_HEAD = HeadConfig()  # nothing is known about the head
 
 
 def labels_of(labels: Sequence[str] | None, config) -> Sequence[str] | None:
-    return head_in(config).labels if labels is None else list_of_names(labels, "labels")
+    return head_in_argument(config).labels if labels is None else list_of_names(labels, "labels")
 
 
-def head_in(config) -> HeadConfig:
+def head_in_argument(config) -> HeadConfig:
     """The head in a model's `config` argument: empty, unless that is a dict that an earlier version saved."""
     return HeadConfig.from_config(config) if isinstance(config, dict) else NO_HEAD
 

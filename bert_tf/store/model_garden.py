@@ -21,8 +21,8 @@ import re
 import numpy as np
 from tensorflow.core.protobuf.trackable_object_graph_pb2 import TrackableObjectGraph
 
-from bert_tf.families.family import config_of_shapes, expected_shapes, pooler, word_table
-from bert_tf.store import bundle, variable_names
+from bert_tf.families.family import check_shapes, config_of_shapes, expected_shapes, pooler, word_table
+from bert_tf.store import bundle
 from bert_tf.store.tensor_files import Weights
 from bert_tf.system.messages import abbreviated_list
 from bert_tf.system.text_files import exists, read_bytes
@@ -117,7 +117,7 @@ def open_checkpoint(path: str) -> Weights:
     for part, other in zip(parts, reversed(parts), strict=True):
         others = parts[other].origins.values()
         parts[part].unused |= {key: f"of the {other}" for key in parts[part].unused if key in others}
-    parts["generator"].hints["sizes_from_weights"] = True  # a configuration beside the file is the discriminator's
+    parts["generator"].hints["sizes_from_weights"] = True  # a configuration next to the file is the discriminator's
     return dataclasses.replace(parts["discriminator"], parts=parts)
 
 
@@ -192,7 +192,7 @@ def _open(reader, path: str, variables: list[_Variable], is_part: bool = False) 
     unused = {key: reasons.get(key, others) for key in sorted({*stored} - {*keys.values()} - {bundle.OBJECT_GRAPH})}
     origins = dict(sorted(keys.items()))
     weights = Weights(path, "model_garden", {name: shapes[name] for name in origins}, origins, read, unused, hints)
-    variable_names.check_shapes(weights, config, "The configuration that some of the variables show")
+    check_shapes(path, weights.shapes, config, "The configuration that some of the variables show")
     return weights
 
 

@@ -61,7 +61,7 @@ def write_beside(directory: str, description: Mapping[str, bytes]) -> None:
         write_files(contents)
 
 
-def description_of(files: ModelFiles, vocabulary: list[str] | None = None) -> dict[str, bytes]:
+def description_files(files: ModelFiles, vocabulary: list[str] | None = None) -> dict[str, bytes]:
     """name -> content of the files that say how vectors of texts are made, if that is known, and of the tokenizer's.
 
     They are in the order of writing: tokenizer_config.json comes before the vocabulary. Without a vocabulary there is
@@ -119,7 +119,7 @@ def write_model(
     directory, in which a kill may leave no weights.
 
     target: a directory; for TensorFlow checkpoints also a prefix ending in .ckpt or .ckpt-<number>.
-    with_optimizer: also write Adam moments and step (tf1 and bert_tf). vocabulary: see `description_of`.
+    with_optimizer: also write Adam moments and step (tf1 and bert_tf). vocabulary: see `description_files`.
     check: called with the path of the weights while they still have their temporary name; may raise.
     card_text: the card, if `files` don't describe it.
     """
@@ -128,7 +128,7 @@ def write_model(
     options = {"format": format, "with_optimizer": with_optimizer, "overwrite": overwrite}
     directory, name, old = check_writable(target, weights, files, **options)  # before the work, not after it
     left_out = {}
-    description = description_of(files, vocabulary) if files.description is None else files.description
+    description = description_files(files, vocabulary) if files.description is None else files.description
     if not with_optimizer:
         left_out = {name: "optimizer state" for name in weights if not is_model_variable(name)}
         weights = dataclasses.replace(weights, shapes={n: s for n, s in weights.shapes.items() if n not in left_out})
@@ -206,7 +206,7 @@ def _check_format(format: str, files: ModelFiles) -> None:
         logging.warning("%s: %s", files.vocab_file, differs)
 
 
-# Weights, configuration, head, vocabulary and casing of a model; left beside another model's they would be mixed up.
+# Weights, configuration, head, vocabulary and casing of a model; left next to another model's they would be mixed up.
 _MODEL_FILE = re.compile(
     r"(\w+_)?config\.json|vocab\.(txt|json)|merges\.txt|spiece\.model|tokenizer(_config)?\.json|"
     r"special_tokens_map\.json|added_tokens\.json|checkpoint|"
@@ -220,7 +220,7 @@ def _check_target(directory: str, name: str, source: str, overwrite: bool) -> li
     if not exists(directory):
         return []
     storage.finish_replacing(directory)
-    old = sorted(filter(_MODEL_FILE.fullmatch, files_in(directory)))
+    old = sorted(filter(_MODEL_FILE.fullmatch, files_below(directory)))
     if is_ours := card.read_generated_card(directory) is not None:
         old.append(card.CARD)
     # Of a remote directory that was to be new, and of which the card was copied, but not the weights.
@@ -238,7 +238,7 @@ def _check_target(directory: str, name: str, source: str, overwrite: bool) -> li
     return old
 
 
-def files_in(directory: str) -> list[str]:
+def files_below(directory: str) -> list[str]:
     """The names of the files in a directory and, with the folder's, in its folders."""
     names: list[str] = []
     for name in names_in(directory):
@@ -248,7 +248,7 @@ def files_in(directory: str) -> list[str]:
 
 
 def _move(temporary: str, directory: str, old: list[str]) -> list[str]:
-    names = sorted(files_in(temporary), key=lambda name: (_is_weights(name), name != card.CARD))
+    names = sorted(files_below(temporary), key=lambda name: (_is_weights(name), name != card.CARD))
     obsolete = sorted({*old}.difference(names), key=_is_weights, reverse=True)
     if is_remote(directory):
         moves = {posixpath.join(temporary, name): posixpath.join(directory, name) for name in names}

@@ -8,23 +8,17 @@ import re
 from collections.abc import Collection, Iterable
 
 import numpy as np
-from absl import logging
 
 from bert_tf.families import FAMILIES, family_of, family_of_variables
 from bert_tf.families.config import BertConfig
 from bert_tf.families.family import (
-    HEAD_NAMES,
     Family,
     PartNames,
     base_name,
-    expected_shapes,
     is_model_variable,
-    num_blocks_of,
-    pooler,
     word_table,
 )
 from bert_tf.store.tensor_files import Weights, renamed
-from bert_tf.system.messages import abbreviated_list
 
 # What LoRA trains next to a kernel.
 ADAPTER_A, ADAPTER_B, ADAPTER_ALPHA = "lora_a", "lora_b", "lora_alpha"
@@ -43,44 +37,6 @@ def other_slots(names: Collection[str]) -> list[str]:
     """Values of variables that optimizers and averages keep under their names; Adam's moments are not among them."""
     others = [name for name in names if base_name(name) == name and not is_adapter(name)]
     return [name for name in others if any(name[: slash.start()] in names for slash in re.finditer("/", name))]
-
-
-def check_depth(weights: Weights, config: BertConfig, config_name: str, of_weights: bool = False) -> None:
-    """Raises if a configuration has more layers than the weights, which would stay random; warns of one of fewer.
-
-    of_weights: the configuration is that of the weights, so that one of fewer layers is a mistake, too.
-    """
-    blocks, wanted = num_blocks_of(weights.shapes), config.num_hidden_layers
-    if config.block_order != list(range(wanted)):  # layers share blocks, whose number is not that of the layers
-        return
-    if 0 < blocks < wanted or (of_weights and 0 < wanted < blocks):
-        differs = f"num_hidden_layers is {wanted}, but they have {blocks} layers"
-        raise ValueError(f"{config_name} does not fit the weights of {weights.path}: {differs}.")
-    if blocks > wanted:
-        message = "%s: num_hidden_layers is %d, but the weights of %s have %d layers: the last %d are left out."
-        logging.warning(message, config_name, wanted, weights.path, blocks, blocks - wanted)
-
-
-def check_shapes(weights: Weights, config: BertConfig, config_name: str) -> None:
-    check_depth(weights, config, config_name, of_weights=True)
-    expected = expected_shapes(config)
-    encoder, head = f"{config.model_type}/", pooler(config.model_type)  # a model without a pooler can still be used
-    wrong = [
-        f"{name}: expected {list(shape)}, found {list(weights.shapes[name])}"
-        for name, shape in expected.items()
-        if name in weights.shapes and weights.shapes[name] != shape
-    ]
-    for name, shape in weights.shapes.items():
-        if is_model_variable(name) and name.startswith(f"{config.model_type}/") and name not in expected:
-            wrong.append(f"{name}: not expected, found {list(shape)}")
-        elif name in HEAD_NAMES and name.endswith("weights") and shape[-1:] != (config.hidden_size,):
-            wrong.append(f"{name}: expected [classes, {config.hidden_size}], found {list(shape)}")
-    for name, shape in expected.items():
-        if name.startswith(encoder) and not name.startswith(head) and name not in weights.shapes:
-            wrong.append(f"{name}: expected {list(shape)}, not there")
-    if wrong:
-        differ = f"{len(wrong)} variables differ: {abbreviated_list(wrong, '; ')}"
-        raise ValueError(f"{config_name} does not fit the weights of {weights.path}, {differ}.")
 
 
 # --- TF1 checkpoints of other originals -------------------------------------------------------------------------------

@@ -27,9 +27,9 @@ from bert_tf.system.storage import PRIVATE, private_folder, remove_left_behind, 
 VARIABLE = "BERT_TF_COMPILED"
 _MOST_BYTES = {"CPU": 1 << 25, "CPU,GPU": 1 << 28}  # of a folder; a program has a tenth of a million, or one
 _FLAG = "tf_xla_persistent_cache_directory"
-# XLA ends the process for a flag that it does not know, so it is set for this version only. Compilation in parallel
+# XLA ends the process for a flag that it does not know, so it is set for these versions only. Compilation in parallel
 # (--xla_gpu_enable_llvm_module_compilation_parallelism) is not: without nvlink, every compilation fails.
-_MEASURED, _MEASURED_IN = "--xla_gpu_per_fusion_autotune_cache_dir", "2.20."
+_MEASURED, _MEASURED_IN = "--xla_gpu_per_fusion_autotune_cache_dir", ("2.20.", "2.21.")
 _NVIDIA = pathlib.Path("/proc/driver/nvidia")
 
 

@@ -1,4 +1,4 @@
-"""What comes of fine-tuning: the results of several seeds and of --search, and the last lines of a run."""
+"""What comes of fine-tuning: results of several seeds and of --search, predictions, and the last lines of a run."""
 
 import dataclasses
 import json
@@ -130,6 +130,31 @@ def table_text(tried: Sequence[Trial], main_metric: str) -> str:
     if not several:
         verdict += " One seed each: what differs little may be chance; --num_seeds=5 shows how much."
     return "\n".join([*lines, "", verdict])
+
+
+# --- predictions of a test file --------------------------------------------------------------------------------------
+
+
+def write_predictions(
+    output_dir: str, name: str, examples: Sequence, described: Sequence[Mapping], numbers: Iterable[Iterable[float]]
+) -> list[str]:
+    """Writes predictions<name>.jsonl, one object an example, and test_results<name>.tsv; returns their paths.
+
+    Args:
+      examples: with a `guid`, and in `source` columns of the row or None. A column that is called as a part of a
+        prediction gets `input_` before its name.
+      described: the prediction of each example. numbers: its line in the second file, as the original writes it.
+    """
+    lines = []
+    for example, prediction in zip(examples, described, strict=True):
+        taken, source = {"guid", *prediction}, example.source or {}
+        columns = {f"input_{name}" if name in taken else name: value for name, value in source.items()}
+        record = {"guid": example.guid, **columns, **prediction}
+        lines.append(json.dumps(record, ensure_ascii=False) + "\n")
+    paths = [posixpath.join(output_dir, file) for file in (f"predictions{name}.jsonl", f"test_results{name}.tsv")]
+    write_text_file(paths[0], "".join(lines))
+    write_text_file(paths[1], "".join("\t".join(map(str, row)) + "\n" for row in numbers))
+    return paths
 
 
 # --- last words ------------------------------------------------------------------------------------------------------

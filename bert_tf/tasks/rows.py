@@ -1,4 +1,4 @@
-"""Rows of texts for all tasks: examples, token rows, records, logs, predictions, and the labels in a column."""
+"""Rows of texts for all tasks: examples, token rows, records, logs, and the labels in a column."""
 
 import ast
 import contextlib
@@ -6,19 +6,20 @@ import dataclasses
 import json
 import math
 import os
-import posixpath
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 from absl import logging
 
-from bert_tf.data import record_files, token_rows
+from bert_tf.data import token_rows
 from bert_tf.data.tables import Column, TableSettings, quoted
 from bert_tf.data.token_rows import GroupedRows, TokenRows, WindowRows
 from bert_tf.store.head_config import MAX_WINDOWS, HeadConfig
+from bert_tf.system import example_bytes
+from bert_tf.system.example_bytes import float_feature, int64_feature, pack
 from bert_tf.system.messages import abbreviated_list, is_first
-from bert_tf.system.storage import write_text_file
+from bert_tf.system.storage import written
 from bert_tf.text import shown
 from bert_tf.text.characters import plain_name
 from bert_tf.text.tokenizer import Tokenizer
@@ -229,10 +230,35 @@ def encode_texts(texts: list[str], tokenizer: Tokenizer, num_processes: int | No
 # --- the original's record files -------------------------------------------------------------------------------------
 
 
+def write_token_rows(path: str, rows: TokenRows, max_seq_length: int, columns: Mapping[str, np.ndarray]) -> None:
+    """Writes a TFRecord file as the original's scripts do, complete or not at all.
+
+    columns: further feature name -> values [n] or [n, C]: non-negative integers, or floats.
+    """
+    import tensorflow as tf
+
+    flat, offsets, starts = rows.ids.tolist(), rows.offsets.tolist(), rows.second_starts.tolist()
+    further = [(name.encode(), values.dtype.kind == "f", values.reshape(len(rows), -1).tolist())
+               for name, values in columns.items()]  # fmt: skip
+    with written(path) as temporary, tf.io.TFRecordWriter(temporary) as writer:
+        for row in range(len(rows)):
+            ids = flat[offsets[row] : offsets[row + 1]]
+            length, zeros = len(ids), bytes(max_seq_length - len(ids))
+            features = [
+                int64_feature(b"input_ids", pack(ids + [rows.pad_id] * len(zeros))),
+                int64_feature(b"input_mask", b"\x01" * length + zeros),
+                int64_feature(b"segment_ids", bytes(starts[row]) + b"\x01" * (length - starts[row]) + zeros),
+            ]
+            for name, floats, values in further:
+                value = values[row]
+                features.append(float_feature(name, value) if floats else int64_feature(name, pack(value)))
+            writer.write(example_bytes.example(features))
+
+
 def write_records(path: str, rows: TokenRows, max_seq_length: int) -> None:
     """Writes the TFRecord file that the original's script writes (train.tf_record and the like).
 
-    Features: those of `record_files.write_records`, and label_ids, is_real_example, int64 scalars; the label of a
+    Features: those of `write_token_rows`, and label_ids, is_real_example, int64 scalars; the label of a
     regression is a float, that of examples without label 0. Of windows, each is a record, an example's one after the
     other, with the int64 scalars example and window.
     """
@@ -242,13 +268,13 @@ def write_records(path: str, rows: TokenRows, max_seq_length: int) -> None:
         numbers = np.repeat(np.arange(len(rows)), rows.windows)
         columns = {name: values[numbers] for name, values in columns.items()}
         columns |= {"example": numbers, "window": np.arange(len(numbers)) - rows.first_rows[numbers]}
-    record_files.write_records(path, rows.rows, max_seq_length, columns)
+    write_token_rows(path, rows.rows, max_seq_length, columns)
 
 
 def write_group_records(path: str, rows: GroupedRows, max_seq_length: int, row: str = "choice") -> None:
     """Writes a TFRecord file, a record for each row, the N of an example one after the other.
 
-    Features: those of `record_files.write_records`; int64 scalars example and, named by `row`, the position in it;
+    Features: those of `write_token_rows`; int64 scalars example and, named by `row`, the position in it;
     where there are labels, int64 label_ids, the number of the right choice, or float score.
     """
     numbers = np.arange(len(rows.second_starts))
@@ -256,7 +282,7 @@ def write_group_records(path: str, rows: GroupedRows, max_seq_length: int, row: 
     for label, values in rows.labels.items():
         if label != "text_ids":
             columns["score" if label == "scores" else label] = np.repeat(values, rows.rows_per_example)
-    record_files.write_records(path, rows.rows, max_seq_length, columns)
+    write_token_rows(path, rows.rows, max_seq_length, columns)
 
 
 def log_examples(examples: Sequence[InputExample], rows: TokenRows, tokenizer: Tokenizer) -> None:
@@ -277,31 +303,6 @@ def log_groups(rows: GroupedRows, tokenizer: Tokenizer, count: int, row: str = "
 
 def _row_text(rows: TokenRows, number: int, tokenizer: Tokenizer) -> str:
     return shown(tokenizer, rows.ids[rows.offsets[number] : rows.offsets[number + 1]].tolist())
-
-
-# --- predictions of a test file --------------------------------------------------------------------------------------
-
-
-def write_predictions(
-    output_dir: str, name: str, examples: Sequence, described: Sequence[Mapping], numbers: Iterable[Iterable[float]]
-) -> list[str]:
-    """Writes predictions<name>.jsonl, one object an example, and test_results<name>.tsv; returns their paths.
-
-    Args:
-      examples: with a `guid`, and in `source` columns of the row or None. A column that is called as a part of a
-        prediction gets `input_` before its name.
-      described: the prediction of each example. numbers: its line in the second file, as the original writes it.
-    """
-    lines = []
-    for example, prediction in zip(examples, described, strict=True):
-        taken, source = {"guid", *prediction}, example.source or {}
-        columns = {f"input_{name}" if name in taken else name: value for name, value in source.items()}
-        record = {"guid": example.guid, **columns, **prediction}
-        lines.append(json.dumps(record, ensure_ascii=False) + "\n")
-    paths = [posixpath.join(output_dir, file) for file in (f"predictions{name}.jsonl", f"test_results{name}.tsv")]
-    write_text_file(paths[0], "".join(lines))
-    write_text_file(paths[1], "".join("\t".join(map(str, row)) + "\n" for row in numbers))
-    return paths
 
 
 # --- labels -----------------------------------------------------------------------------------------------------------

@@ -80,7 +80,7 @@ def run_task(task: FineTuningTask, run: FineTuningSettings) -> dict[str, float]:
         task.load(run, files, tokenizer)
         # The labels of the model and its teacher are matched with the data's; a run that goes on has its own.
         head, others, task.adjust = task.files.head, task.other_labels, starting_model.unchanged
-        task.files.description = save.description_of(task.files) if run.do_train else None
+        task.files.description = save.description_files(task.files) if run.do_train else None
         task.teacher = task.teacher and with_labels_of(task.teacher, head, others)
         if run.new_head and TASKS[task.name].output_layer and not task.earlier.newest:
             task.adjust = functools.partial(head_config.without, reason="--new_head")
@@ -306,7 +306,7 @@ class _Run(loop.Run):
                 # First, since it marks the directory as that of a run; see `run_directory.find_earlier_run`.
                 notes = {run_directory.BEGINNING: self.files.card.beginning, run_directory.FINISHED: None}
                 self.manifest.record(resumed=step > 0, **notes)
-                run_directory.lock_and_record_output_dir(self.output_dir, files.config, files.head, files.description)
+                run_directory.write_model_description(self.output_dir, files.config, files.head, files.description)
                 task.write_beside_training(self.output_dir)
             if run.use_best_model:  # which will be read from there
                 distribution.await_written(self.strategy, [posixpath.join(self.output_dir, run_directory.SETTINGS)])

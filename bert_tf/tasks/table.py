@@ -24,7 +24,7 @@ class TaskEntry:
       output_layer: variable without which a checkpoint can't do the task; None for an encoder alone.
       answerer: class or function of `bert_tf` that answers with a trained model; None if there is none.
       answers: the line of Python that does so, with {path} for the model's directory.
-      settings_file: the file beside the weights of a trained model, besides configuration and vocabulary, if any.
+      settings_file: the file next to the weights of a trained model, besides configuration and vocabulary, if any.
     """
 
     name: str
@@ -99,7 +99,7 @@ def task_in(opened: OpenedModel) -> str:
     entries = [entry for entry in TASKS.values() if entry.output_layer in weights]
     if not entries:
         return "encoder"
-    # Several tasks have the same output layer: what is beside the weights decides.
+    # Several tasks have the same output layer: what is next to the weights decides.
     output_layer = entries[0].output_layer
     entries = [entry for entry in entries if entry.output_layer == output_layer]
     for entry in entries:

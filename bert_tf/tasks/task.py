@@ -12,7 +12,8 @@ from absl import logging
 
 from bert_tf.data import token_rows
 from bert_tf.data.token_rows import TokenRows
-from bert_tf.models import distillation, task_models
+from bert_tf.families.config import shallower
+from bert_tf.models import task_models
 from bert_tf.store.description import ModelFiles, read_head
 from bert_tf.store.head_config import NO_HEAD
 from bert_tf.tasks.table import TASKS
@@ -95,7 +96,7 @@ class FineTuningTask(abc.ABC):
         newest, layer = earlier.newest, TASKS[self.name].output_layer
         files, tokenizer = starting_model.describe_model(run, newest, layer)
         if run.layers:
-            files.config = distillation.shallower(files.config, run.layers)
+            files.config = shallower(files.config, run.layers)
         self.earlier, self.source = earlier, newest or run.init_checkpoint
         self.source_head = read_head(self.source) if self.source else NO_HEAD
         self.starting_head = starting_model.find_head(run, files, self.source_head, newest, layer)

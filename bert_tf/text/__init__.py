@@ -8,7 +8,7 @@ import numpy as np
 from absl import logging
 
 from bert_tf.system.hub import name_of
-from bert_tf.system.text_files import Folder, list_folder, naming_file, read_json
+from bert_tf.system.text_files import Folder, list_folder, naming_file, read_json, read_text_lines
 from bert_tf.text import tokenizer_files as files
 from bert_tf.text.characters import TOKENIZER
 from bert_tf.text.japanese import JapaneseTokenizer
@@ -50,22 +50,30 @@ def tokenizer_class_of(vocab_file: str, default: type[Tokenizer] = FullTokenizer
     A .model is SentencePiece, a vocab.json byte-level BPE; a tokenizer.json says what it is. Everything else is a list
     of word pieces, unless tokenizer_class next to it says more.
     """
-    name, facts = posixpath.basename(vocab_file), files.read_facts(list_folder(vocab_file))
+    return _class_of(
+        files.read_facts(list_folder(vocab_file)),
+        read_json(vocab_file) if vocab_file.endswith(".json") else read_text_lines(vocab_file),
+        vocab_file,
+        default,
+    )
+
+
+def _class_of(facts: files.TokenizerFacts, content, vocab_file: str, default: type[Tokenizer]) -> type[Tokenizer]:
+    """content: the values of a .json, else the lines, which are read only if they are needed."""
     named = _named(facts, default)
     if named is JapaneseTokenizer:
         return named
     kind = FullTokenizer
-    if name.endswith(".model"):
-        of_file = (one for one in Tokenizer.by_name.values() if one.vocab_name == name)
+    if vocab_file.endswith(".model"):
+        of_file = (one for one in Tokenizer.by_name.values() if one.vocab_name == posixpath.basename(vocab_file))
         kinds = (one for one in (named, default, *of_file) if one and issubclass(one, SentencePieceTokenizer))
         kind = next(kinds, SentencePieceTokenizer)
-    elif name.endswith(".txt") and (named is KoBertTokenizer or _has_sentence_pieces(vocab_file, facts.folder)):
+    elif vocab_file.endswith(".txt") and (named is KoBertTokenizer or _has_sentence_pieces(content, facts.folder)):
         kind = KoBertTokenizer
-    elif name.endswith(".json"):
-        model = read_json(vocab_file).get("model")
+    elif vocab_file.endswith(".json"):
+        model = content.get("model")
         kinds = {"BPE": ByteBpeTokenizer, "Unigram": HuggingFaceSentencePiece}
-        with naming_file(vocab_file):
-            kind = kinds.get(files.kind_of_model(model), kind) if isinstance(model, dict) else ByteBpeTokenizer
+        kind = kinds.get(files.kind_of_model(model), kind) if isinstance(model, dict) else ByteBpeTokenizer
     if kind in (ByteBpeTokenizer, HuggingFaceSentencePiece):
         # A RoBERTa's tokenizer rejects a Unigram model, an ALBERT's a BPE.
         is_named = named is not None and issubclass(named.in_json or FullTokenizer, kind)
@@ -76,7 +84,8 @@ def tokenizer_class_of(vocab_file: str, default: type[Tokenizer] = FullTokenizer
 def tokenizer_of_file(vocab_file: str, casing: files.Casing, default: type[Tokenizer] = FullTokenizer) -> Tokenizer:
     tokenizer = tokenizer_class_of(vocab_file, default).from_file(vocab_file, casing)
     if isinstance(tokenizer, LibraryTokenizer) and issubclass(default, FullTokenizer):
-        tokenizer.take_rows()
+        with naming_file(vocab_file):
+            tokenizer.take_rows()
     if isinstance(tokenizer, JapaneseTokenizer) and default is ByteBpeTokenizer:
         # A RoBERTa has one segment, and its positions leave out the padding token.
         tokenizer.second_segment, tokenizer.pad_id = 0, tokenizer.special_id(tokenizer.pad_token)
@@ -96,9 +105,9 @@ def _of_directory(path: str, default: type[Tokenizer], do_lower_case: bool | Non
 Tokenizer.of_directory = staticmethod(_of_directory)
 
 
-def _has_sentence_pieces(vocab_file: str, folder: Folder) -> bool:
+def _has_sentence_pieces(lines: Iterable[str], folder: Folder) -> bool:
     """Whether a vocab.txt is one of SentencePiece, whose pieces begin words by ▁ and continue none by ##."""
-    tokens = files.read_tokens(vocab_file)
+    tokens = [line.strip() for line in lines]
     begin = sum(token.startswith(files.WORD_START) and len(token) > 1 for token in tokens)
     if not begin or any(token.startswith(CONTINUATION) for token in tokens):
         return False
@@ -107,14 +116,13 @@ def _has_sentence_pieces(vocab_file: str, folder: Folder) -> bool:
 
 
 def _named(facts: files.TokenizerFacts, default: type[Tokenizer]) -> type[Tokenizer] | None:
-    """The class that tokenizer_class stands for, if a file names one, or else model_type."""
+    """The class that tokenizer_class stands for, if a file names one; else that of config.json's family, if any."""
     name, path = facts.named, facts.source
     is_xlnet = name == "XLNetTokenizer" and not issubclass(default, FullTokenizer)
     classes = {**_BY_NAME, **Tokenizer.by_name}
     if name and name not in _NAMES_OF_ANY and (name not in classes or is_xlnet):
-        supported = ", ".join(other for other in classes if "Tokenizer" in other)
-        raise ValueError(f"{path}: tokenizer_class is {name}, which is not supported: {supported} are.")
-    return classes.get(name or facts.model.get("model_type", ""))
+        raise ValueError(f"{path}: tokenizer_class is {name}, which is not supported: {', '.join(classes)} are.")
+    return classes.get(name) if name else Tokenizer.by_model_type.get(str(facts.model.get("model_type")))
 
 
 def _of_word_pieces(kind: type[Tokenizer], facts: files.TokenizerFacts, default: type[Tokenizer]) -> type[Tokenizer]:

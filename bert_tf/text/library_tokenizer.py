@@ -75,15 +75,14 @@ class LibraryTokenizer(Tokenizer):
         return self.normalize("A") != self.normalize("a")
 
     def take_rows(self) -> None:
-        """Makes rows as a tokenizer.json does, for a model whose family has rows of another kind of tokenizer."""
-        path, parts = self.vocab_file, tokenizer_files.components_of(self._post_processor, "processors")
+        """Makes rows as its tokenizer.json does, for a model whose family has rows of another kind of tokenizer."""
+        parts = tokenizer_files.components_of(self._post_processor, "processors")
         part = next((part for part in parts if part.get("type") in _POST_PROCESSORS), None)
         if part is None:
             return
-        with naming_file(path):
-            rows = _rows_of(part)
-        if rows is None:
-            raise ValueError(f"{path}: its post_processor makes other rows than [begin] A [between] B [end].")
+        if (rows := _rows_of(part)) is None:
+            made = "its post_processor makes other rows than [begin] A [between] B [end]"
+            raise ValueError(f"{self.vocab_file}: {made}.")
         self.begin_tokens, self.between_tokens, self.end_tokens, self.second_segment = rows
         self.huggingface_class = "PreTrainedTokenizerFast"
 

@@ -248,7 +248,7 @@ def read_tokenizer_config(directory: str) -> dict:
 def kind_of_model(model: Mapping) -> str:
     """The type of the model of a tokenizer.json, which old files don't name: BPE, Unigram, WordPiece, ..."""
     unnamed = "BPE" if "merges" in model else "Unigram" if isinstance(model.get("vocab"), list) else "WordPiece"
-    return model.get("type") or unnamed
+    return str(model.get("type") or unnamed)
 
 
 def components_of(values: Mapping | None, name: str) -> list[Mapping]:

@@ -89,7 +89,7 @@ def save(output_dir: str, step: int, tensors: Mapping, keep_max: int = 5) -> str
     except tf.errors.OpError as error:
         raise OSError(f"{prefix} could not be written; those before it are untouched. {error.message}") from error
     (_, listed), new = bundle.checkpoint_state(output_dir), posixpath.basename(prefix)
-    # Only those that a run saves: the state file may name others, such as the released weights beside them.
+    # Only those that a run saves: the state file may name others, such as the released weights next to them.
     existing = {*bundle.steps_among(names_in(output_dir)).values()} - {new}
     names = [*(name for name in map(posixpath.basename, listed) if name in existing), new]
     dropped, kept = (names[:-keep_max], names[-keep_max:]) if keep_max else ([], names)

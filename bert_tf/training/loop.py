@@ -18,6 +18,7 @@ import signal
 import sys
 import threading
 import time
+import zlib
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 import keras
@@ -101,7 +102,7 @@ class Run:
         self.settings = distribution.with_pace_of_first(self.strategy, self.settings)
         self.model, optimizer, step = self.build_and_restore()
         trainer, options = self.create_trainer(optimizer) if self.trains else (None, {})
-        distribution.compare(self.strategy, lambda: self.restored_facts(step))
+        distribution.compare(self.strategy, lambda: self.restored_facts(optimizer, step))
         self.begin(step, trainer)
         if trainer:
             with self.reading:
@@ -121,9 +122,13 @@ class Run:
         runs = {"run that is finished": not self.trains, "last step": self.num_train_steps, "use of XLA": self.compiles}
         return distribution.facts_of(self.settings) | runs
 
-    def restored_facts(self, step: int) -> dict[str, object]:
-        weights = initialize.variables_as_weights("", initialize.all_variables(self.model))
-        return {"step in --output_dir": step, "checksum of the weights to begin with": weights.checksum}
+    def restored_facts(self, optimizer: keras.optimizers.Optimizer | None, step: int) -> dict[str, object]:
+        model = self.model
+        variables = initialize.training_variables(model, optimizer) if optimizer else initialize.all_variables(model)
+        values, checksum = initialize.variables_as_weights("", variables), 0
+        for name in sorted(values):
+            checksum = zlib.crc32(values[name].tobytes(), checksum)
+        return {"step in --output_dir": step, "checksum of the weights to begin with": f"{checksum:08x}"}
 
     @layers.deferred_initialization()
     def build_and_restore(self) -> tuple[keras.Model, keras.optimizers.Optimizer | None, int]:
@@ -299,7 +304,7 @@ class TrainingLog:
         costs = zip(("examples", "tokens", "model_flops"), (1.0, *cost_of_example), strict=True)
         self._per_step = {f"{unit}_per_second": trainer.settings.train_batch_size * cost for unit, cost in costs}
         self._sums, self._seconds, self._timed_steps, self._skipped = {}, 0.0, 0, 0
-        self._shown = {}  # shown beside the bar; the loss is newer than the rest
+        self._shown = {}  # shown next to the bar; the loss is newer than the rest
         self._last, self._first_call = time.monotonic(), True
 
     def __enter__(self):

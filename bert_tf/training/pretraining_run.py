@@ -11,11 +11,10 @@ import tensorflow as tf
 from absl import logging
 
 from bert_tf.data import records
-from bert_tf.families import config_of_size
-from bert_tf.families.config import BertConfig
+from bert_tf.families import config_of_size, tokenizer_of_model
+from bert_tf.families.config import BertConfig, shallower
 from bert_tf.families.distilbert import DistilBertConfig
 from bert_tf.families.recipe import with_recipe
-from bert_tf.models import distillation
 from bert_tf.pretraining import model_vocabulary
 from bert_tf.store.description import read_config
 from bert_tf.store.open import OpenedModel, open_local
@@ -27,8 +26,6 @@ from bert_tf.training.pretraining_tasks import LeftToRightTask, PretrainingTask
 from bert_tf.training.pretraining_two_models import DistillationTask, ElectraTask
 
 TASKS: dict[str, type[PretrainingTask]] = {"mlm": PretrainingTask, "ltr": LeftToRightTask, "electra": ElectraTask}
-
-_BATCHES_WITHOUT_VOCABULARY = 64  # in which an id beyond the model's is looked for
 
 
 def pretrain(settings: PretrainingSettings) -> dict[str, float]:
@@ -58,7 +55,7 @@ def run(settings: PretrainingSettings) -> dict[str, float]:
         knows_size = model_vocabulary.check_size(settings.vocab_file, task.summaries, config, name, is_new)
         if masking and masking.all_ids.max() >= config.vocab_size:  # records name another file; a GPU notices nothing
             raise ValueError(f"--vocab_file={settings.vocab_file} has more tokens than {name}.")
-        count = 1 if knows_size else _BATCHES_WITHOUT_VOCABULARY
+        count = 1 if knows_size else 64  # batches in which an id beyond the model's is looked for
         for flag, data in task.data.items():
             index = data.index
             batches = records.evaluation_batches(index, data.features, batch_size=64, repeat=False, max_steps=count)
@@ -70,8 +67,7 @@ def run(settings: PretrainingSettings) -> dict[str, float]:
             if masking and data.pairs and (problem := masking.problem(batch)):
                 raise ValueError(f"--{flag} {problem}: the records were made with another vocabulary (--vocab_file).")
             for path, summary in data.summaries.items() if settings.nsp else ():
-                made = summary.get("flags", {}).get("next_sentence", "random")
-                if made != config.pairs:
+                if (made := summary.get("flags", {}).get("next_sentence", "random")) != config.pairs:
                     logging.warning(
                         "%s learns from pairs of --next_sentence=%s, those of --%s are of --next_sentence=%s (%s).",
                         *(config.title, config.pairs, flag, made, path),
@@ -103,19 +99,17 @@ def _resolve(
         if not (earlier.newest and has_config):
             raise
         opened = None  # the run goes on without the model that it began with
-    if settings.bert_size:
-        config, name = config_of_size(settings.bert_size), f"--bert_size={settings.bert_size}"
-        if settings.vocab_file:
-            config.vocab_size = model_vocabulary.tokenizer_of_model(settings.vocab_file, config).vocab_size
-    elif settings.bert_config_file:
+    if settings.bert_config_file:
         config, name = read_config(settings.bert_config_file), settings.bert_config_file
+    elif settings.bert_size:
+        config, name = config_of_size(settings.bert_size), f"--bert_size={settings.bert_size}"
     elif settings.init_checkpoint:
         config, name = opened.needed_config(), f"the configuration next to {path}"
         logging.info("Configuration from %s.", opened.config_file or path)
     else:
         raise ValueError("Give --bert_config_file, or --init_checkpoint with a configuration next to it.")
     if settings.student_layers:
-        family, config = student_family(settings, config), distillation.shallower(config, settings.layers)
+        family, config = student_family(settings, config), shallower(config, settings.layers)
         if family == DistilBertConfig.model_type != config.model_type:
             config = DistilBertConfig.of_teacher(config)
     kind = _kind_of_task(settings)
@@ -125,12 +119,12 @@ def _resolve(
     recipe, warmup = kind.recipe or config.pretraining_recipe, WARMUP_STEPS
     if recipe != BertConfig.pretraining_recipe:
         warmup = math.ceil(recipe.warmup_proportion * settings.num_train_steps)
-    usual = {"nsp": config.has_pooler and not settings.teacher}
-    usual |= {"max_predictions_per_seq": kind.default_predictions(settings, config)}
-    usual = {name: value for name, value in usual.items() if getattr(settings, name) is None}
     whose = f"As {DistilBertConfig.title if settings.teacher else config.title} was pre-trained"
-    settings = dataclasses.replace(settings, **usual)
     settings = with_recipe(settings, recipe, whose if settings.do_train else None, num_warmup_steps=warmup)
+    nsp, predictions = config.has_pooler and not settings.teacher, kind.default_predictions(settings, config)
+    settings = with_recipe(settings, recipe, None, nsp=nsp, max_predictions_per_seq=predictions)
+    if settings.bert_size and settings.vocab_file:
+        config.vocab_size = tokenizer_of_model(settings.vocab_file, config).vocab_size
     earlier.check_model(config)
     return settings, earlier, opened, config, name
 

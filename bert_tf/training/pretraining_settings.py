@@ -46,7 +46,7 @@ class PretrainingSettings(LanguageTeacherSettings, TrainingSettings):
         ModelSettings,
         "bert_config_file",
         help="The model's configuration, whose name says the family: bert_config.json, albert_config.json and so on. "
-        "If unset, the one beside --init_checkpoint.",
+        "If unset, the one next to --init_checkpoint.",
     )
     init_checkpoint: str | None = inherited_setting(
         ModelSettings,
@@ -96,7 +96,7 @@ class PretrainingSettings(LanguageTeacherSettings, TrainingSettings):
         ModelSettings,
         "vocab_file",
         help="The vocabulary that the records were made with; it is copied to output_dir. Unmasked records and "
-        "--bert_size need it. If unset, the one beside --init_checkpoint, else the one named in the summary beside the "
+        "--bert_size need it. If unset, the one next to --init_checkpoint, else the one named in the summary of the "
         "records.",
     )
     lr_decay_power: float = setting(
@@ -120,7 +120,7 @@ class PretrainingSettings(LanguageTeacherSettings, TrainingSettings):
         None,
         "A named size instead of --bert_config_file: tiny, mini, small, medium, base, large, any of the 24 miniatures "
         "as L-4_H-512, or L-3_H-768, L-6_H-768_A-3, L-12_H-1024, L-24_H-1024; albert_base_v2 (large, xlarge, xxlarge; "
-        "v1); distilbert_base; electra_small, electra_base, electra_large; roberta_base, roberta_large. Its vocabulary "
+        "v1); distilbert_base; electra_small (base, large); roberta_base, xlm_roberta_base (large). Its vocabulary "
         "is --vocab_file, or else as large as that of the released models (BERT: 30,522 tokens).",
         heading="What is learned",
         check=lambda size, _: config_of_size(size),

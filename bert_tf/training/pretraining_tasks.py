@@ -20,7 +20,7 @@ from absl import logging
 from bert_tf.data import records
 from bert_tf.data.record_files import features_of
 from bert_tf.data.token_rows import Share
-from bert_tf.families import family_of
+from bert_tf.families import family_of, tokenizer_of_model
 from bert_tf.families.config import BertConfig
 from bert_tf.families.family import pooler
 from bert_tf.families.recipe import Recipe
@@ -242,10 +242,10 @@ class PretrainingTask(Run):
             newest = self.earlier.newest
             # A run that goes on keeps its vocabulary, which was complete before its first checkpoint.
             is_there = newest and find_vocabulary(folder, self.family.tokenizer_class)
-            description = save.description_of(self.vocabulary) if self.vocabulary and not is_there else {}
-            run_directory.lock_and_record_output_dir(folder, self.config, description=description)
+            description = save.description_files(self.vocabulary) if self.vocabulary and not is_there else {}
+            run_directory.write_model_description(folder, self.config, description=description)
             if generator := self.configs.get("generator"):
-                run_directory.lock_and_record_output_dir(posixpath.join(folder, "generator"), generator)
+                run_directory.write_model_description(posixpath.join(folder, "generator"), generator)
             if newest is None:  # before the first step, as in the original
                 checkpoints.save(folder, step, trainer.tensors, settings.keep_checkpoint_max)
         objective = self.evaluation_objective
@@ -314,7 +314,7 @@ class PretrainingTask(Run):
             raise ValueError("The records are unmasked, to be masked during training: give --vocab_file.")
         values = {name: getattr(settings, name) for name in ("max_predictions_per_seq", *MASK_FLAGS)}
         values |= {"mask_rule": mask_rule_of(settings, self.config), **self.own_masks}
-        masking = Masking(model_vocabulary.tokenizer_of_model(vocab_file, self.config), **values)
+        masking = Masking(tokenizer_of_model(vocab_file, self.config), **values)
         has_words = any("word_continuations" in opened.features for opened in self.data.values())
         say_words = " and say what a word is" if has_words else ""
         rule = "DistilBERT" if masking.mask_smoothing else masking.mask_rule

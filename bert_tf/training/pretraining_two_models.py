@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import keras
 from absl import logging
 
+from bert_tf.families import tokenizer_of_model
 from bert_tf.families.config import BertConfig
 from bert_tf.families.distilbert import DistilBertConfig
 from bert_tf.families.electra import ElectraConfig
@@ -14,7 +15,7 @@ from bert_tf.models import encoder, initialize
 from bert_tf.models.distillation import LanguageDistillation, TaughtLanguageModel, chosen_layers
 from bert_tf.models.electra import ElectraPretrainer, ReplacedTokenEvaluation, ReplacedTokenPretraining
 from bert_tf.models.task_models import BertForMaskedLM
-from bert_tf.pretraining import mask_rules, model_vocabulary
+from bert_tf.pretraining import mask_rules
 from bert_tf.store import card, save, variable_names
 from bert_tf.store.description import CardFacts, read_config, read_model_files
 from bert_tf.store.open import open_model, open_weights
@@ -107,7 +108,7 @@ class DistillationTask(PretrainingTask):
     def prepare(self) -> None:
         super().prepare()
         files, settings = self.vocabulary, self.settings
-        tokenizer = files and model_vocabulary.tokenizer_of_model(files.vocab_file, self.config, files.casing)
+        tokenizer = files and tokenizer_of_model(files.vocab_file, self.config, files.casing)
         is_open = self.opened and settings.init_checkpoint in (None, settings.teacher)
         teacher = self.opened if is_open else settings.teacher
         self.teacher = open_teacher(teacher, tokenizer, settings.max_seq_length, _OUTPUT_LAYER)

@@ -123,10 +123,10 @@ def find_earlier_run(
     return EarlierRun(output_dir, reader and reader.prefix, settings)
 
 
-def lock_and_record_output_dir(
+def write_model_description(
     output_dir: str, config: BertConfig, head: HeadConfig = NO_HEAD, description: Mapping[str, bytes] = {}
 ) -> None:
-    """Keeps what a run's models are with it, from its first step on. description: see `save.description_of`."""
+    """Writes what a run's models are before its first step. description: see `save.description_files`."""
     files = config_files(config, head)
     save.write_beside(output_dir, {**description, **{name: text.encode() for name, text in files.items()}})
     # What a run that was killed before its first checkpoint has left.

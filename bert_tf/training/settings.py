@@ -29,8 +29,6 @@ from bert_tf.system.storage import is_remote
 from bert_tf.training.teacher import DISTILLATION, TeacherSettings
 
 DTYPE_POLICIES = {"float32": "float32", "bfloat16": "mixed_bfloat16", "float16": "mixed_float16"}
-
-
 TaskSettings = TypeVar("TaskSettings")
 
 
@@ -46,12 +44,12 @@ class ModelSettings:
         on_card=False,
     )
     bert_config_file: str | None = setting(
-        None, "The model's configuration. If unset, the one beside --init_checkpoint.", check=check_file, on_card=False
+        None, "The model's configuration. If unset, the one next to --init_checkpoint.", check=check_file, on_card=False
     )
     vocab_file: str | None = setting(
         None,
-        "The model's vocabulary: a vocab.txt, a tokenizer.json, a SentencePiece model, or a vocab.json beside its "
-        "merges.txt. If unset, the one beside --init_checkpoint.",
+        "The model's vocabulary: a vocab.txt, a tokenizer.json, a SentencePiece model, or a vocab.json next to its "
+        "merges.txt. If unset, the one next to --init_checkpoint.",
         check=check_file,
         model_file=vocabulary_in,
         on_card=False,
@@ -252,7 +250,7 @@ class FineTuningSettings(OptimizerSettings, TeacherSettings, TrainingSettings, M
     )
     lora_rank: int | None = setting(
         None,
-        "LoRA: leave the encoder as it is, and train the head and two matrices of this rank beside each projection: "
+        "LoRA: leave the encoder as it is, and train the head and two matrices of this rank next to each projection: "
         "far less memory. 8 is usual, with a --learning_rate of about 4e-4. If unset, the encoder is trained.",
         least=1,
         may_change_on_resume=False,

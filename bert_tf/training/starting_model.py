@@ -5,12 +5,12 @@ import dataclasses
 import functools
 from collections.abc import Callable, Sequence
 
+from bert_tf.families.family import check_depth
 from bert_tf.store import head_config
 from bert_tf.store.description import ModelFiles, read_head
 from bert_tf.store.head_config import NO_HEAD, HeadConfig
 from bert_tf.store.open import OpenedModel, open_for_script, open_weights
 from bert_tf.store.tensor_files import Weights
-from bert_tf.store.variable_names import check_depth
 from bert_tf.system.messages import naming_flag
 from bert_tf.text import tokenizer_files
 from bert_tf.text.tokenizer import Tokenizer
@@ -46,7 +46,8 @@ def describe_model(values: FineTuningSettings, newest: str | None, head: str | N
     # For a resumed run see `EarlierRun.check_model`. With another configuration either side may lack layers.
     if values.init_checkpoint and not newest and not values.bert_config_file:
         with naming_flag("--init_checkpoint"):
-            check_depth(opened.weights, opened.config, opened.config_file or opened.config.file_name)
+            name = opened.config_file or opened.config.file_name
+            check_depth(opened.weights.path, opened.weights.shapes, opened.config, name)
     return opened, tokenizer
 
 

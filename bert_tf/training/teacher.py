@@ -48,7 +48,8 @@ class TeacherSettings:
 
     @property
     def layers(self) -> list[int] | None:
-        return self.student_layers and [int(number) for number in self.student_layers]
+        with naming_flag("--student_layers"):
+            return self.student_layers and [int(number) for number in self.student_layers]
 
     @property
     def temperature(self) -> float:

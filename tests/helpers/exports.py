@@ -25,7 +25,7 @@ def save(folder, model_class, config=None, **arguments) -> str:
 
 
 def signature_of(model_dir: str, task: str, name: str = "serving_default", **strings) -> dict[str, np.ndarray]:
-    signature = export.create_served_model(model_dir, task).signatures()[name]
+    signature = export.create_served_model(*export.open_for(model_dir, task)).signatures()[name]
     with op_by_op():
         outputs = signature(**{name: tf.constant(values) for name, values in strings.items()})
     return {name: value.numpy() for name, value in outputs.items()}

@@ -16,6 +16,7 @@ from helpers.outputs import as_floats, enlarge, loss_and_gradients, softmax_loss
 from scipy.special import log_softmax
 
 from bert_tf import BertConfig, BertForMaskedLM, BertForSequenceClassification
+from bert_tf.families.config import shallower
 from bert_tf.families.distilbert import DistilBertConfig
 from bert_tf.models import distillation, initialize, objectives
 from bert_tf.models import inputs as model_inputs
@@ -257,7 +258,7 @@ def oracle(shared):
 @pytest.mark.parametrize("transform", [False, True])
 def test_the_students_beginning(oracle, golden, transform):
     teacher = open_model(str(oracle / "teacher"))
-    config = DistilBertConfig.of_teacher(distillation.shallower(teacher.config, LAYERS))
+    config = DistilBertConfig.of_teacher(shallower(teacher.config, LAYERS))
     weights = distillation.chosen_layers(teacher.weights, LAYERS, config, transform=transform)
     there = open_weights(str(oracle / "student_init"))
     assert set(weights.shapes) == {name for name in there.shapes if transform or "/transform/" not in name}

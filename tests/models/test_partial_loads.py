@@ -21,11 +21,10 @@ from bert_tf import BertConfig, BertForSequenceClassification, BertForTokenClass
 from bert_tf.conversion.convert import convert
 from bert_tf.families import is_encoder_variable
 from bert_tf.models import initialize, kernels, lora_file, task_models
-from bert_tf.serving.export import create_served_model
+from bert_tf.serving.export import create_served_model, open_for
 from bert_tf.store import bundle, variable_names
-from bert_tf.store.open import open_model, open_weights
+from bert_tf.store.open import open_weights
 from bert_tf.store.tensor_files import open_safetensors, write_safetensors
-from bert_tf.tasks.table import task_in
 from bert_tf.training import checkpoints
 from bert_tf.training.settings import FineTuningSettings
 from bert_tf.training.starting_model import describe_model
@@ -128,7 +127,7 @@ def test_fill_mask_wants_a_trained_head(tmp_path, encoder):
 def test_random_weights_answer_nothing(tmp_path, answerer, kind, missing, arguments):
     path = save(tmp_path / "model", kind, without=missing, **arguments)
     message = rf"lacks {len(missing)} of the model's variables, so that its answers would be random: {missing[0]}"
-    for action in (answerer, lambda path: create_served_model(path, task_in(open_model(path)))):
+    for action in (answerer, lambda path: create_served_model(*open_for(path, None))):
         with pytest.raises(ValueError, match=message):
             assert not said(lambda action=action: action(path))
     assert not said(lambda: answerer(save(tmp_path / "whole", kind, **arguments)))

@@ -22,6 +22,7 @@ TEXT = "The house of the rising sun.\nIt's  Café 2019, they said.\n\u0301\n \nA
 # family -> its vocabulary, and whether the combining accent alone on its line ends a document
 VOCABULARIES = {"bert": (GOLDEN / "vocab.txt", False), "electra": (GOLDEN / "vocab.txt", False)}
 VOCABULARIES |= {"roberta": (TOKENIZERS / "roberta" / "vocab.json", False)}
+VOCABULARIES |= {"xlm-roberta": (TOKENIZERS / "xlm-roberta" / "sentencepiece.bpe.model", False)}
 VOCABULARIES |= {"albert": (TOKENIZERS / "albert" / "tiny.model", True)}
 VOCABULARIES |= {"xlm-roberta": (TOKENIZERS / "xlm-roberta" / "sentencepiece.bpe.model", False)}
 
@@ -73,8 +74,7 @@ def test_a_run_finds_the_vocabulary_with_all_its_files(family, folder):
     records = {"--input_file": model_vocabulary.summaries_of([str(folder / "out")])}
     found = model_vocabulary.choose_vocabulary(None, None, records, config)
     assert found.vocab_file == str(vocab_file)
-    (folder / "model").mkdir()
-    save.write_beside(str(folder / "model"), save.description_of(found))
+    save.write_beside(str(folder / "model"), save.description_files(found))
     tokenizer = family_named(family).tokenizer_class.from_pretrained(str(folder / "model"))
     assert tokenizer.encode("It's  Café 2019,") == read_tokenizer(str(vocab_file), None).encode("It's  Café 2019,")
     with pytest.raises(ValueError, match=f"has token id {summary['vocab_size'] - 1}, but vocab_size=9"):
@@ -167,7 +167,7 @@ def test_the_records_say_which_it_is(tmp_path):
     assert found.vocab_file == str(tmp_path / "data" / "train_vocab.txt")
     assert (found.casing.do_lower_case, found.casing.strip_accents) == (False, False)
     (tmp_path / "model").mkdir()
-    save.write_beside(str(tmp_path / "model"), save.description_of(found))
+    save.write_beside(str(tmp_path / "model"), save.description_files(found))
     assert (tmp_path / "model" / "vocab.txt").read_text().splitlines() == PIECES
     tokenizer = FullTokenizer.from_pretrained(str(tmp_path / "model"))
     assert tokenizer.cased and tokenizer.tokenize("The house") == ["[UNK]", "house"]

@@ -168,7 +168,7 @@ def test_script(tmp_path):
     beside = {name: full[name] for name in ("input_file", "max_seq_length", "layers")}
     beside |= {"init_checkpoint": tmp_path / "hf", "output_file": tmp_path / "output_hf", "static_padding": True}
     refused = {
-        "invalid literal for int*last": {"layers": "last"},
+        "--layers=last: invalid literal": {"layers": "last"},
         "--output_file=*: there is no directory *none": {"output_file": tmp_path / "none" / "output"},
         "--output_file: *hf is a directory": {"output_file": tmp_path / "hf"},
         "--output_file: * would overwrite a file that is read": {"output_file": EXTRACTED / "input.txt"},

@@ -310,6 +310,7 @@ REFUSED = {
              {"vocab_file": "v.txt"}),
             ("--student_layers=0,5: the teacher has the layers 0 to 1; name each once", {},
              {"init_checkpoint": None, "teacher": "whole", "student_layers": "0,5"}),
+            ("--student_layers: *'x'", {}, {"init_checkpoint": None, "teacher": "whole", "student_layers": "0,x"}),
         )),
         *((message, ROWS | files, BEGIN | given) for message, files, given in (
             ("Nothing to evaluate: no checkpoint in --output_dir=*out, and no --init_checkpoint",

@@ -198,7 +198,7 @@ def test_equal_to_sentence_transformers(shared, tmp_path, monkeypatch, pooling, 
         near(found, expected)
     near(embedder.similarity(found, found), theirs.similarity(found, found))
     assert embedder.get_sentence_embedding_dimension() == theirs.get_embedding_dimension()
-    served = export.create_served_model(folder, "encoder")
+    served = export.create_served_model(*export.open_for(folder, "encoder"))
     near(served.vectors(np.array(texts))["vector"], theirs.encode(texts))
 
 

@@ -109,7 +109,7 @@ def test_answers_are_the_models(tmp_path, clean_process, family, kind):
 
 def check_ids(path, saved_model, task) -> None:
     signatures = tf.saved_model.load(saved_model).signatures
-    served = export.create_served_model(path, task, ids_only=True)
+    served = export.create_served_model(*export.open_for(path, task), ids_only=True)
     features = {name: tf.constant(value) for name, value in read_tokenizer(path)(TEXTS, max_length=48).items()}
     if task == "multiple_choice":
         features = {name: value[:, None] for name, value in features.items()}

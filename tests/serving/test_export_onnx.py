@@ -72,7 +72,7 @@ def test_the_files_of_a_version(classifier, exported):
 def test_onnx_runtime_alone_computes_what_serve_ids_does(classifier, exported):
     _, path = exported
     session = onnxruntime.InferenceSession(f"{path}/model.onnx")
-    served = export.create_served_model(classifier, "classification", ids_only=True)
+    served = export.create_served_model(*export.open_for(classifier, "classification"), ids_only=True)
     tokenizer = read_tokenizer(classifier)
     for texts in (TEXTS, TEXTS[:1], TEXTS[:2] * 3):
         features = {name: np.asarray(value, np.int32) for name, value in tokenizer(texts, max_length=64).items()}

@@ -14,6 +14,7 @@ from bert_tf.serving.graph_inputs import TextEncoder, fold, unfolded
 from bert_tf.serving.graph_models import ServedWindowClassifier
 from bert_tf.store.head_config import NO_HEAD
 from bert_tf.tasks.rows import InputExample, Task, TextWindows, encode_examples
+from bert_tf.text.graph_wordpiece import graph_of
 
 
 def dense(lengths: list[int]) -> dict[str, tf.Tensor]:
@@ -80,7 +81,8 @@ def test_the_side_that_a_folder_names(small, caplog):
     tokenizer, texts, pairs = copy.copy(small), random_texts(20, 30), random_texts(20, 30, 1)
     tokenizer.truncation_side = "left"
     for second in (None, pairs):
-        found = TextEncoder(tokenizer, 9).features(tf.constant(texts), second and tf.constant(second))
+        encoder = TextEncoder(tokenizer, 9, graph_of(tokenizer))
+        found = encoder.features(tf.constant(texts), second and tf.constant(second))
         for name, value in tokenizer(texts, second, max_length=9).items():
             np.testing.assert_array_equal(found[name], value, err_msg=name)
     encoded = encode_examples([InputExample("0", "a b c d e")], Task("", (), None), tokenizer, 5)
@@ -106,7 +108,7 @@ def model_of(pooling, stride, most):
 
 @pytest.mark.parametrize(("stride", "most"), [(3, 4), (1, 2)])
 def test_the_windows_are_those_of_the_scripts(small, stride, most):
-    served = ServedWindowClassifier(model_of("mean", stride, most), TextEncoder(small, 8), NO_HEAD)
+    served = ServedWindowClassifier(model_of("mean", stride, most), TextEncoder(small, 8, graph_of(small)), NO_HEAD)
     for texts in (random_texts(30, 40), ["", "a b"], ["a b c d e f g"], ["a b c d e f"]):
         examples = [InputExample(str(k), text) for k, text in enumerate(texts)]
         encoded = encode_examples(examples, Task("", (), None), small, 8, windows=TextWindows(stride, most))

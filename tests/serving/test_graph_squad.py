@@ -29,6 +29,7 @@ from bert_tf.tasks.squad.data import Paragraph, SquadExample
 from bert_tf.tasks.squad.metrics import QuestionAnsweringSettings
 from bert_tf.tasks.squad.windows import build_windows
 from bert_tf.tasks.task import ExampleSet
+from bert_tf.text.graph_wordpiece import graph_of
 
 LETTERS = "abcdeé京都はのàßșกไ세종"
 SCRIPTS = LETTERS + "".join(unicodedata.normalize("NFD", LETTERS))
@@ -103,12 +104,11 @@ SIZES = {"max_seq_length": 24, "doc_stride": 5, "max_query_length": 6, "max_answ
     (9, {"version_2_with_negative": True, "n_best_size": 2, "null_score_diff_threshold": 17.0}),
 ])  # fmt: skip
 def test_equal_to_the_last_tie(small, null, values):
-    settings = QuestionAnsweringSettings.of(SIZES | values | {"answer_from": "offsets"})
-    model = Numbers(24, null)
-    pairs = random_pairs(15, seed=null)
-    pairs += [("which?", "ab " * 60), ("", "(((" * 30), ("which?", "a" + " " * 30 + "b")]
+    settings, model = QuestionAnsweringSettings.of(SIZES | values | {"answer_from": "offsets"}), Numbers(24, null)
+    pairs = [("which?", "ab " * 60), ("", "(((" * 30), ("which?", "a" + " " * 30 + "b"), *random_pairs(15, seed=null)]
     with op_by_op():  # traced below
-        served = ServedQuestionAnswering(model, TextEncoder(small, 24, split_unknown=True), settings, window_batch=16)
+        encoder = TextEncoder(small, 24, graph_of(small, split_unknown=True))
+        served = ServedQuestionAnswering(model, encoder, settings, window_batch=16)
         outputs = as_dicts(served.answer(*zip(*pairs, strict=True)))
     wanted = expected(model, small, settings, pairs)
     for (_, context), one, other in zip(pairs, outputs, wanted, strict=True):
@@ -152,10 +152,9 @@ def answerer(small, tmp_path_factory):
 @pytest.fixture(scope="module")
 def answer(answerer):
     settings = QuestionAnsweringSettings(answerer.windows, answerer.predictions)
-    encoder = TextEncoder(answerer.tokenizer, 48, split_unknown=True)
-    served = ServedQuestionAnswering(
-        QuestionAnswerer(answerer.path, runtime="tensorflow").model, encoder, settings, window_batch=8
-    )
+    encoder = TextEncoder(answerer.tokenizer, 48, graph_of(answerer.tokenizer, split_unknown=True))
+    model = QuestionAnswerer(answerer.path, runtime="tensorflow").model
+    served = ServedQuestionAnswering(model, encoder, settings, window_batch=8)
     return tf.function(served.answer, input_signature=[TEXTS, TEXTS])
 
 

@@ -172,6 +172,7 @@ def test_who_computes(classifier, tmp_path, monkeypatch):
         ("runtime=onnxruntime: dtype=bfloat16", {"runtime": "onnxruntime", "dtype": "bfloat16"}),
         ("dtype=int8 needs ONNX Runtime", {"runtime": "tensorflow", "dtype": "int8"}),
         ("dtype='int4' is not one of", {"dtype": "int4"}),
+        ("batch_size=-1 must be a whole number, at least 1", {"batch_size": -1}),
     ):
         with pytest.raises(ValueError, match=message):
             Predictor(classifier, **options)

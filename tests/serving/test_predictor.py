@@ -142,7 +142,7 @@ def test_another_number_of_texts_than_in_training_is_reported_once(predictor, tm
     for format in ("huggingface", "bert_tf"):
         BertForSequenceClassification.from_pretrained(folder).save_pretrained(tmp_path / format, format=format)
         folder = tmp_path / format
-    assert export.create_served_model(str(folder), "classification").facts == {"pairs": pairs}
+    assert export.create_served_model(*export.open_for(str(folder), "classification")).facts == {"pairs": pairs}
     opened = Predictor(str(folder))
     assert opened("good") and opened("good", "bad") and opened("good", "bad") and opened("bad")
     messages = [message.partition(" was trained on ")[2] for message in caplog.messages]

@@ -150,7 +150,7 @@ def test_texts_are_split_as_the_training_data_was(tmp_path, split):
 def test_a_model_that_spells_its_tags_otherwise(tmp_path, labels, standard, scheme):
     """Models of others have no settings beside them: their labels say what they learned."""
     path = save(tmp_path / "model", task_models.BertForTokenClassification, num_labels=len(labels), labels=labels)
-    mine, served = Tagger(path), export.create_served_model(path, "ner")  # what an export is made of
+    mine, served = Tagger(path), export.create_served_model(*export.open_for(path, "ner"))  # what an export is made of
     assert (mine.labels, mine.scheme) == (list(served.labels), served._scheme) == (standard, scheme)
     found = mine.predict(TEXTS)
     tags = {tag for row in found for tag in row["tags"]}
@@ -188,7 +188,7 @@ def model(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def signatures(model):
-    return export.create_served_model(model, "classification").signatures()
+    return export.create_served_model(*export.open_for(model, "classification")).signatures()
 
 
 # What servers answer that are no TensorFlow Serving: a status and a body, None for one that never ends; and what the
@@ -291,10 +291,10 @@ def test_the_script(server, model, tmp_path):
     refused = {
         "--input names an input twice": ["--input=text=a", "--input=text=b"],
         "Give --input (once for each input of the signature) or --input_file": [],
-        "no outputs, but status 404": ["--input=text=a", "--version=2"],
+        "--input=text is not NAME=VALUE": ["--input=text"],
+        "no outputs, but status 404": ["--input=text=a", "--version=0"],
+        "ids of text and text_pair, not of name": [f"--input_file={tmp_path}/names.jsonl", f"--tokenizer={model}"],
     }
-    names = [f"--input_file={tmp_path}/names.jsonl", f"--tokenizer={model}"]
-    refused["--tokenizer makes ids of text and text_pair, not of name"] = names
     commands = [[*usual, *flags] for flags in refused.values()]
     for message, line in zip(refused, refusals("serve_client", commands), strict=True):
         assert message in line

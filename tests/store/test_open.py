@@ -13,7 +13,7 @@ from helpers.texts import odd_texts
 from helpers.tiny import TINY_CONFIG
 
 from bert_tf import BertConfig, BertForPreTraining
-from bert_tf.families import family_named
+from bert_tf.families import family_named, tokenizer_of_model
 from bert_tf.pretraining import model_vocabulary
 from bert_tf.pretraining.record_settings import settings_of_records
 from bert_tf.store import save
@@ -133,10 +133,10 @@ def test_every_reader_takes_the_casing_of_the_pieces_where_no_file_says_it(
         FullTokenizer.from_pretrained(directory),
         read_model_files(directory).make_tokenizer(is_checked=True),
         model_vocabulary.tokenizer_of(*settings_of_records(**flags)),
-        model_vocabulary.tokenizer_of_model(vocab_file, config),
+        tokenizer_of_model(vocab_file, config),
     ]
     (tmp_path / "written").mkdir()
-    save.write_beside(str(tmp_path / "written"), save.description_of(files))
+    save.write_beside(str(tmp_path / "written"), save.description_files(files))
     readers.append(read_tokenizer(str(tmp_path / "written")))
     for tokenizer in readers:
         assert (tokenizer.cased, tokenizer.tokenize("The")) == (cased, ["The" if cased else "the"])
@@ -238,7 +238,7 @@ def test_every_form_is_read_and_written(tmp_path, form):
         assert files.make_tokenizer(is_checked=True).encode_batch(texts) == expected
         target = tmp_path / str(number)
         target.mkdir()
-        save.write_beside(str(target), save.description_of(files))
+        save.write_beside(str(target), save.description_files(files))
         shutil.copy(config_file, target)
         again = read_tokenizer(str(target))
         assert type(again) is type(tokenizer) and again.encode_batch(texts) == expected

@@ -241,7 +241,7 @@ def test_measurements_of_kernels_are_kept(folder, at_exit, gpu, monkeypatch):
     pathlib.Path(folder_now, "tmp").mkdir()
     assert pathlib.Path(folder_now, path.name).read_bytes() == path.read_bytes()
     at_exit.pop()()
-    for flags, version in (("a_file_with_flags", "2.20."), ("", "1.15.")):
+    for flags, version in (("a_file_with_flags", ("2.20.", "2.21.")), ("", "1.15.")):
         monkeypatch.setenv("XLA_FLAGS", flags)
         monkeypatch.setattr(compiled_programs, "_MEASURED_IN", version)
         one_process(at_exit, {})

@@ -28,7 +28,7 @@ from bert_tf.serving.text_index import TextIndex
 from bert_tf.store import bundle
 from bert_tf.store.bundle import checkpoints_among, latest_checkpoint
 from bert_tf.store.open import find_export, find_weights
-from bert_tf.store.save import files_in
+from bert_tf.store.save import files_below
 from bert_tf.system import storage
 from bert_tf.system.storage import arrays_as_bytes, load_arrays
 from bert_tf.system.text_files import list_folder
@@ -152,7 +152,7 @@ def save_export(folder: str, version: int, key: str) -> None:
 def read_export(folder: str) -> set:
     """What is in all files of the newest version; a server may take it even if it has no model, or is a half of one."""
     found = find_export(list_folder(folder)).path
-    return {tf.io.gfile.GFile(f"{found}/{name}").read() for name in files_in(found)}
+    return {tf.io.gfile.GFile(f"{found}/{name}").read() for name in files_below(found)}
 
 
 EMBEDDER = types.SimpleNamespace(path="", encode=lambda texts, *_: np.eye(4)[[0] * len(texts)])

@@ -298,7 +298,7 @@ def test_ids_offsets_and_files(tmp_path, folder, plain_ids_of_kobert):
     assert "".join(covered) == "``서울''2019,부산" and "``" in covered and "''" in covered
     (tmp_path / "saved").mkdir()
     files = read_model_files(str(folder))
-    save.write_beside(str(tmp_path / "saved"), save.description_of(files))
+    save.write_beside(str(tmp_path / "saved"), save.description_files(files))
     (tmp_path / "saved" / "bert_config.json").write_text(files.config.to_json_string())
     again = read_tokenizer(str(tmp_path / "saved"))
     assert type(again) is KoBertTokenizer and again.files() == tokenizer.files()

@@ -110,7 +110,7 @@ def test_all_is_that_of_transformers(tmp_path, name):
     # What is written beside a model is read as the same.
     (tmp_path / "written").mkdir()
     files = read_model_files(directory)
-    save.write_beside(str(tmp_path / "written"), save.description_of(files))
+    save.write_beside(str(tmp_path / "written"), save.description_files(files))
     described = {"model_type": files.config.model_type, "vocab_size": files.config.vocab_size, **SIZES}
     (tmp_path / "written" / "config.json").write_text(json.dumps(described))
     again = read_tokenizer(str(tmp_path / "written"))
@@ -246,7 +246,7 @@ def test_a_bert_with_another_tokenizer_json(tmp_path, kind):
     assert rows["input_ids"].tolist() == expected["input_ids"]
     assert rows["segment_ids"].tolist() == expected["token_type_ids"]
     (tmp_path / "saved").mkdir()
-    save.write_beside(str(tmp_path / "saved"), save.description_of(read_model_files(str(directory))))
+    save.write_beside(str(tmp_path / "saved"), save.description_files(read_model_files(str(directory))))
     (tmp_path / "saved" / "config.json").write_text(described)
     again = read_tokenizer(str(tmp_path / "saved"))
     assert again.encode_batch(texts) == tokenizer.encode_batch(texts)

@@ -45,8 +45,7 @@ def test_another_vocab_size_stops_at_the_start(records, tmp_path):
     """From the vocabulary, the summary beside the records, or the largest id; the advice works."""
     folder = pathlib.Path(records).parent
     config = json.loads((folder / "bert_config.json").read_text())
-    alone = tmp_path / "alone.tfrecord"
-    alone.write_bytes(pathlib.Path(records).read_bytes())
+    alone = shutil.copy(records, tmp_path / "alone.tfrecord")
 
     def message_of(vocab_size: int, records: str = records, **settings) -> str:
         path = tmp_path / "config.json"
@@ -139,9 +138,7 @@ def test_a_changed_setting_is_reported_but_for_one_that_may_change(tmp_path, cap
 
 def test_a_configuration_that_another_family_left_goes(tmp_path):
     for kind in (ElectraConfig, BertConfig):
-        run_directory.lock_and_record_output_dir(
-            str(tmp_path), kind(vocab_size=10, hidden_size=8, num_attention_heads=2)
-        )
+        run_directory.write_model_description(str(tmp_path), kind(vocab_size=10, hidden_size=8, num_attention_heads=2))
     assert [path.name for path in tmp_path.iterdir()] == ["bert_config.json"]
     assert json.loads((tmp_path / "bert_config.json").read_text())["hidden_size"] == 8
 

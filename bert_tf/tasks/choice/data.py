@@ -146,7 +146,7 @@ def _choices_of(row: dict, names: Sequence[str], path: str, line: int) -> list:
 def _label_of(value, first: str, count: int, path: str, line: int) -> int:
     text = class_name(value).strip()
     form, number_in = (tables.INTEGER, int) if tables.INTEGER.fullmatch(first) else (_LETTER, ord)
-    number = number_in(text) - number_in(first) if form.fullmatch(text) else -1
+    number = number_in(text) - number_in(first) if form.fullmatch(text) and form.fullmatch(first) else -1
     if not 0 <= number < count:
         raise ValueError(
             f"{path}, line {line}: the label {value!r} is not one of the {count} choices, the first of which is called "

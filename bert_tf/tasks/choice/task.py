@@ -6,6 +6,7 @@ from absl import logging
 from bert_tf.models import task_models
 from bert_tf.store.head_config import HeadConfig, softmax
 from bert_tf.system.messages import naming_flag
+from bert_tf.tasks import outcome
 from bert_tf.tasks import rows as task_rows
 from bert_tf.tasks.choice import data
 from bert_tf.tasks.classification import metrics
@@ -64,5 +65,5 @@ class ChoiceTask(FineTuningTask):
         probabilities, described = softmax(np.asarray(logits, np.float32)), []
         for example, row in zip(examples.examples, probabilities, strict=True):
             described.append(data.describe(example, row) | ({} if example.label is None else {"label": example.label}))
-        paths = task_rows.write_predictions(output_dir, "", examples.examples, described, probabilities)
+        paths = outcome.write_predictions(output_dir, "", examples.examples, described, probabilities)
         logging.info("Wrote the choices in %d examples to %s.", len(described), " and ".join(paths))

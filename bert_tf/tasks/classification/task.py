@@ -10,6 +10,7 @@ from bert_tf.models import task_models
 from bert_tf.store.head_config import MAX_WINDOWS, HeadConfig
 from bert_tf.system.declare import value_of
 from bert_tf.system.storage import write_text_file
+from bert_tf.tasks import outcome
 from bert_tf.tasks import rows as task_rows
 from bert_tf.tasks.classification import metrics
 from bert_tf.tasks.classification.settings import WINDOW_FLAGS, ClassificationSettings, class_weights, read_sets
@@ -149,5 +150,5 @@ class ClassificationTask(FineTuningTask):
     def write_predictions(self, output_dir, examples, outputs):
         described, name = metrics.describe_predictions(self.task, outputs), examples.suffix
         numbers = metrics.probabilities(self.task, outputs)
-        path, _ = task_rows.write_predictions(output_dir, name, examples.examples, described, numbers)
+        path, _ = outcome.write_predictions(output_dir, name, examples.examples, described, numbers)
         logging.info("Wrote %d predictions to %s; test_results%s.tsv has their numbers.", len(described), path, name)

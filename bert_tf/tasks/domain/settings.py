@@ -41,7 +41,7 @@ class DomainSettings:
 
     init_checkpoint: str = setting(
         REQUIRED,
-        "Weights of any family and format, with configuration and vocabulary beside them: a released model, or your "
+        "Weights of any family and format, with configuration and vocabulary next to them: a released model, or your "
         "own.",
         heading="Weights and texts",
         check=check_weights,

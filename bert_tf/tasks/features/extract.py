@@ -35,7 +35,6 @@ from bert_tf.text import watch_unknown
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.text.transformers_call import lengths_that_fit
 from bert_tf.training import distribution
-from bert_tf.training.settings import DTYPE_POLICIES
 from bert_tf.training.step import make_predict_function
 
 WORD_POOLINGS = ("first", "mean", "max")
@@ -298,7 +297,7 @@ def run(settings: FeatureSettings) -> None:
     distribution.check_batch_sizes(strategy, settings)
     with deferred_initialization():
         with strategy.scope():
-            model = BertModel(opened.config, dtype=DTYPE_POLICIES[settings.dtype])
+            model = BertModel(opened.config, dtype=settings.dtype_policy)
             model.build()
         model.reads_pooler = False
         initialize.load_complete(model, opened.weights)

@@ -7,6 +7,7 @@ import posixpath
 from bert_tf.store.open import OpenedModel, open_for_script
 from bert_tf.system.checks import check_file, check_output_file, check_output_files
 from bert_tf.system.declare import ORIGINAL, REQUIRED, check_values, inherited_setting, setting, value_of
+from bert_tf.system.messages import naming_flag
 from bert_tf.system.storage import is_remote, names_in
 from bert_tf.system.text_files import directory_of, encoding_setting, warn_of_tables
 from bert_tf.text.tokenizer import Tokenizer
@@ -116,7 +117,8 @@ def describe_model(settings: FeatureSettings) -> tuple[OpenedModel, Tokenizer, t
 
 
 def parse_layers(text: str, num_hidden_layers: int) -> tuple[int, ...]:
-    layers = tuple(map(int, text.split(",")))
+    with naming_flag(f"--layers={text}"):
+        layers = tuple(map(int, text.split(",")))
     for layer in layers:
         if not -num_hidden_layers <= layer < num_hidden_layers:
             raise ValueError(f"--layers={text}: there is no layer {layer}, the model has {num_hidden_layers}.")

@@ -13,11 +13,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import numpy as np
 from absl import logging
 
-from bert_tf.data import record_files, token_rows
+from bert_tf.data import token_rows
 from bert_tf.data.token_rows import TokenRows, best_spans, document_spans, flatten
 from bert_tf.system.messages import warn_once
 from bert_tf.tasks.ner.data import Sentence
 from bert_tf.tasks.ner.metrics import OUTSIDE
+from bert_tf.tasks.rows import write_token_rows
 from bert_tf.text import shown, watch_unknown
 from bert_tf.text.tokenizer import Tokenizer
 
@@ -185,12 +186,12 @@ def training_batches(rows: WordRows, **arguments):
 
 
 def write_records(path: str, rows: WordRows, max_seq_length: int) -> None:
-    """`record_files.write_records` with label_ids and label_mask int64 [S], zeros where a token has no label."""
+    """`write_token_rows` with label_ids and label_mask int64 [S], zeros where a token has no label."""
     columns = {}
     if "label_ids" in rows.labels:
         table = rows.labels["label_ids"]
         columns = {"label_ids": np.maximum(table, 0), "label_mask": (table >= 0).astype(np.int16)}
-    record_files.write_records(path, rows, max_seq_length, columns)
+    write_token_rows(path, rows, max_seq_length, columns)
 
 
 def predict_logits(predict: Callable, rows: WordRows, *, batch_size: int, **padding) -> np.ndarray:

@@ -17,7 +17,8 @@ from bert_tf.system.checks import check_extra
 from bert_tf.system.declare import value_of
 from bert_tf.system.messages import naming_flag
 from bert_tf.system.text_files import directory_of, exists
-from bert_tf.tasks.rows import log_groups, write_group_records, write_predictions
+from bert_tf.tasks.outcome import write_predictions
+from bert_tf.tasks.rows import log_groups, write_group_records
 from bert_tf.tasks.similarity import data, metrics
 from bert_tf.tasks.task import LOGGED_EXAMPLES, ExampleSet, FineTuningTask
 

@@ -72,7 +72,7 @@ class SquadTask(FineTuningTask):
             self.dev_sets = [same or ExampleSet("dev", self._cut(dev, settings.dev_flag, False), dev)]
 
     def _choose_answering(self, run) -> metrics.QuestionAnsweringSettings:
-        """How windows are cut and answers chosen: by the settings, with the threshold stored beside the model."""
+        """How windows are cut and answers chosen: by the settings, with the threshold stored next to the model."""
         settings, source = self.settings, self.source
         has_null, answer_from = settings.version_2_with_negative, settings.answer_from
         with naming_flag("--output_dir" if self.earlier.newest else "--init_checkpoint"):

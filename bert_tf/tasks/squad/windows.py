@@ -14,12 +14,13 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 from absl import logging
 
-from bert_tf.data import record_files, token_rows
+from bert_tf.data import token_rows
 from bert_tf.data.token_rows import TokenRows, best_spans, document_spans
 from bert_tf.system.checks import check_integer
 from bert_tf.system.messages import progress_bar, warn_once
 from bert_tf.system.storage import arrays_as_bytes, gfile, load_arrays, write_file
 from bert_tf.system.workers import map_tasks
+from bert_tf.tasks.rows import write_token_rows
 from bert_tf.tasks.squad.data import Paragraph, SquadExample
 from bert_tf.text import watch_unknown
 from bert_tf.text.tokenizer import Tokenizer
@@ -317,12 +318,12 @@ def _content_hash(examples, tokenizer: Tokenizer, settings: WindowSettings, is_t
 def write_records(path: str, windows: Windows, max_seq_length: int) -> None:
     """Writes train.tf_record or eval.tf_record as the original does.
 
-    Features: those of `record_files.write_records`, unique_ids; to train start_positions, end_positions, is_impossible.
+    Features: those of `write_token_rows`, unique_ids; to train start_positions, end_positions, is_impossible.
     """
     columns = {"unique_ids": windows.unique_ids, **windows.labels}
     if windows.labels:
         columns["is_impossible"] = windows.is_impossible.astype(np.int32)
-    record_files.write_records(path, windows, max_seq_length, columns)
+    write_token_rows(path, windows, max_seq_length, columns)
 
 
 def describe_windows(windows: Windows, tokenizer: Tokenizer, rows: Sequence[int]) -> Iterator[dict]:

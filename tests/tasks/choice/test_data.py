@@ -92,7 +92,7 @@ def test_real_files(shared):
     ("a.jsonl", lines(record(), record(choices=["x", "y", "z"])), None, "line 2: 3 choices, but the first row has"),
     ("a.csv", SWAG + "2,a,7,s,s,s,gold,a,b,c,,1\n", None, "line 5: two choices are needed at least, and none"),
     ("a.csv", SWAG + "2,a,7,s,s,s,gold,a,b,c,d,4\n", None, "line 5: the label '4' is not one of the 4 choices"),
-    ("a.csv", SWAG + "2,a,7,s,s,s,gold,a,b,c,d,B\n", None, "the first of which is called '0' (--first_label)."),
+    ("a.csv", SWAG + "2,a,7,s,s,s,gold,a,b,c,d,B\n", None, "the first of which is called 'first' (--first_label)."),
     ("a.jsonl", lines(record(label=True)), None, "line 1: the label True is not one of the 2 choices"),
     ("a.jsonl", lines(record(label=[0, 1])), None, "line 1: the label [0, 1] is not one of the 2 choices"),
     ("a.csv", SWAG.replace(",label", ",gold"), None, "a.csv has no known columns"),
@@ -104,7 +104,7 @@ def test_real_files(shared):
 ])  # fmt: skip
 def test_choices_reader_rejects(tmp_path, name, text, columns, message):
     with pytest.raises(ValueError) as error:
-        read_examples(write(tmp_path, name, text), columns)
+        read_examples(write(tmp_path, name, text), columns, first_label="first" if "'first'" in message else "0")
     assert message in str(error.value) and name in str(error.value)
 
 
