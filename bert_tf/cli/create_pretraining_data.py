@@ -25,6 +25,7 @@ import shlex
 
 from absl import logging
 
+from bert_tf.families import BERT, FAMILIES
 from bert_tf.pretraining import corpus
 from bert_tf.pretraining.record_settings import InstanceSettings, RecordSettings, settings_of_records
 from bert_tf.system import checks, script
@@ -54,10 +55,10 @@ def next_command(values: dict) -> str:
     ending = "*" if values["num_shards"] > 1 else ""
     files = ",".join(path.strip() + ending for path in values["output_file"].split(","))
     words = (values["do_whole_word_mask"], values["word_boundaries"], values["segmenter"])
-    of_tokenizer = {"SentencePieceTokenizer": "albert_base_v2", "ByteBpeTokenizer": "roberta_base"}
-    of_tokenizer |= dict.fromkeys(("FairseqSentencePiece", "XLMRobertaTokenizer"), "xlm_roberta_base")
+    of_tokenizer = {family.tokenizer_class: next(iter(family.config_class.sizes)) for family in FAMILIES}
+    del of_tokenizer[BERT.tokenizer_class]  # which several have
     of_rows = {"electra": "electra_small", "lines": "distilbert_base"}
-    size = of_tokenizer.get(tokenizer_class_of(values["vocab_file"]).__name__) or of_rows.get(values["rows"])
+    size = of_tokenizer.get(tokenizer_class_of(values["vocab_file"])) or of_rows.get(values["rows"])
     predictions = {"max_predictions_per_seq": values["max_predictions_per_seq"]}
     flags_given = {
         "input_file": files,
@@ -65,7 +66,7 @@ def next_command(values: dict) -> str:
         "max_seq_length": values["max_seq_length"],
         **({"objective": "electra"} if values["rows"] == "electra" else predictions),
         # Only BERT and ALBERT expect pairs.
-        **({} if values["nsp"] or size in ("roberta_base", "xlm_roberta_base", *of_rows.values()) else {"nsp": False}),
+        **({} if values["nsp"] or size not in (None, "albert_base_v2") else {"nsp": False}),
         **({"do_whole_word_mask": True} if values["masking"] == "dynamic" and any(words) else {}),
         "do_train": True,
     }

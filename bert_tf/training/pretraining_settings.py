@@ -120,7 +120,7 @@ class PretrainingSettings(LanguageTeacherSettings, TrainingSettings):
         None,
         "A named size instead of --bert_config_file: tiny, mini, small, medium, base, large, any of the 24 miniatures "
         "as L-4_H-512, or L-3_H-768, L-6_H-768_A-3, L-12_H-1024, L-24_H-1024; albert_base_v2 (large, xlarge, xxlarge; "
-        "v1); distilbert_base; electra_small (base, large); roberta_base, xlm_roberta_base (large). Its vocabulary "
+        "v1); distilbert_base; electra_small (base, large); roberta_base (large), and so on. Its vocabulary "
         "is --vocab_file, or else as large as that of the released models (BERT: 30,522 tokens).",
         heading="What is learned",
         check=lambda size, _: config_of_size(size),
