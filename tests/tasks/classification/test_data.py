@@ -7,7 +7,6 @@ import re
 
 import pandas
 import pytest
-import tensorflow as tf
 from helpers.hub_server import parquet_of
 from helpers.small_data import custom_task
 
