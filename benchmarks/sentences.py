@@ -27,6 +27,7 @@ import time
 import numpy as np
 import random_xlm_roberta
 from absl import app, flags
+from measured import add
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 sys.path.insert(0, ROOT)
@@ -80,8 +81,6 @@ def first_vector(side: str, model: str, text: str) -> tuple[float, float]:
 
 
 def compare_first_vectors(model: str, name: str, text: str) -> None:
-    from measured import add
-
     found = {side: [] for side in FIRST_VECTOR}
     for _ in range(FLAGS.rounds):
         for side, pairs in found.items():
@@ -111,7 +110,6 @@ def main(_):
 def compare(model: str, shown_name: str, texts: list[str]) -> None:
     import torch
     from machine import Limit, encoder_flops
-    from measured import add
     from sentence_transformers import SentenceTransformer
 
     from bert_tf import Embedder

@@ -272,8 +272,8 @@ def test_private_foundations_have_a_module_each():
 
 # What there is at most, so that weight does not come back: lower a number when the house gets lighter.
 AT_MOST = {
-    "lines of bert_tf/ and the scripts": 37_502,
-    "of these code": 25_600,
+    "lines of bert_tf/ and the scripts": 37_497,
+    "of these code": 25_599,
     "lines of tests/": 30_276,
     "words of docs/*.md": 22_419,
     "paragraphs of more than 90 words in the pages": 0,

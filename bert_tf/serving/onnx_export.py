@@ -111,9 +111,9 @@ def _outputs(graph: EncoderGraph, kind: Task, opened: OpenedModel, tokenizer: To
 
 
 def _vectors(graph: EncoderGraph, path: str) -> Outputs:
-    x, size, outputs = graph.in_rows(graph.encoder(), graph.inputs[0]), graph.config.hidden_size, {}
+    x, size, outputs = graph.encoder(), graph.config.hidden_size, {}
     if not graph.config.has_pooler or graph.has(f"{pooler(graph.config.model_type)}/kernel"):
-        outputs["pooled_output"] = graph.pooled(graph.flat(graph.pooled_token(x), size)), ["batch", size]
+        outputs["pooled_output"] = graph.pooled(graph.pooled_token(x)), ["batch", size]
     else:
         logging.warning("%s has no trained pooler: the export has no pooled_output.", path)
     return {**outputs, "sequence_output": (x, ["batch", "length", size])}

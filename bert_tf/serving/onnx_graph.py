@@ -136,48 +136,44 @@ class EncoderGraph(Graph):
     opened: its weights are read where they are needed.
     task: a name of `tasks.table.TASKS`.
     int8: matrices are in 8 bits, and so are the vectors that they are multiplied with, by their largest value.
+    in_place: for ONNX Runtime in this process: weights stay as they lie in a file or in memory.
 
     axes: the names of the inputs' dimensions.
     """
 
-    def __init__(self, opened: OpenedModel, task: str, int8: bool = False):
+    def __init__(self, opened: OpenedModel, task: str, int8: bool = False, in_place: bool = False):
         super().__init__()
         self.config, self._opened, self.task, self._int8 = opened.needed_config(), opened, task, int8
         self._windows = opened.head.window_pooling if task in CLASSIFICATIONS else None
         # Of the scores of a query and the keys.
-        self._scale = 1 / math.sqrt(self.config.hidden_size // self.config.num_attention_heads)
+        self._scale = np.float32(1 / math.sqrt(self.config.hidden_size // self.config.num_attention_heads))
         several = ["choices"] if task == "multiple_choice" else ["windows"] if self._windows else []
         self.axes, self._missing = ["batch", *several, "length"], []
-        self._quantized, self._transposed = set(), set()
+        self._in_place, self._transposed, self._quantized = in_place, {}, set()
         self.inputs = [self.input(name, "int32", self.axes) for name in INPUTS]
 
-    def model(self, name, inline=True):
+    def model(self, name):
         if self._missing:
             weights = self._opened.weights
             raise incomplete(weights.path, self._missing, not weights.keys().isdisjoint(self._missing))
-        return super().model(name, inline)
+        return super().model(name, inline=not self._in_place)
 
-    def weight(self, name: str) -> str:
+    def weight(self, name: str, transposed: bool = False) -> str:
         if name not in self.weights and f"{name}_int8" not in self.weights:
-            self.weights[name] = np.asanyarray(self._read(name), np.float32, order="C")
+            value = self._read(name)
+            self.weights[name] = np.asanyarray(value.T if transposed else value, np.float32, order="C")
         return name
 
-    def linear(self, x: str, scope: str, names: Sequence[str], transposed: bool = False, scale: float = 1.0) -> str:
-        """(x W + b) scale of x [T, H]. names: of the matrix [H, C] (transposed: [C, H]) and of the vector b."""
-        matrix, bias = (f"{scope}{name}" for name in names)
+    def product(self, x: str, name: str, transposed: bool = False) -> str:
+        """x W, or x Wᵀ, of a matrix of this name."""
         if self._int8:
-            if f"{matrix}_int8" not in self.weights:
-                self.weights[matrix] = self._read(matrix).T if transposed else self._read(matrix)
-            product = self.op("Add", self._integer_product(x, *self._in_8_bits(matrix, axis=0)), self.weight(bias))
-            return product if scale == 1 else self.op("Mul", product, self.constant(np.float32(scale)))
-        if matrix not in self.weights:
-            value = self._read(matrix)
-            if not value.flags.c_contiguous:  # the transpose of what its file has, which needs no copy
-                self._transposed.add(matrix)
-                value = value.T
-            self.weights[matrix] = np.asanyarray(value, np.float32, order="C")
-        flipped = int((matrix in self._transposed) != transposed)
-        return self.op("Gemm", x, matrix, self.weight(bias), transB=flipped, alpha=scale, beta=scale)
+            return self._integer_product(x, *self._in_8_bits(self.weight(name, transposed), axis=0))
+        if name not in self.weights:
+            value = self._read(name).T if transposed else self._read(name)
+            if self._in_place and not value.flags.c_contiguous:  # ONNX Runtime transposes it when it opens the model
+                value, self._transposed[name] = value.T, self.op("Transpose", name, perm=(1, 0))
+            self.weights[name] = np.asanyarray(value, np.float32, order="C")
+        return self.op("MatMul", x, self._transposed.get(name, name))
 
     def _integer_product(self, x: str, matrix: str, scales: str) -> str:
         numbers, scale, zero = (f"{x}_{part}" for part in ("int8", "scale", "zero"))
@@ -202,7 +198,7 @@ class EncoderGraph(Graph):
             largest = np.abs(value).max(axis, keepdims=axis == 1)
             scales = np.maximum(largest, np.finfo(np.float32).tiny) / _MOST_IN_8_BITS
             self.weights[f"{name}_scales"] = scales
-            self.weights[f"{name}_int8"] = np.rint(value / scales).astype(np.int8, order="C")
+            self.weights[f"{name}_int8"] = np.rint(value / scales).astype(np.int8)
         return f"{name}_int8", f"{name}_scales"
 
     def has(self, name: str) -> bool:
@@ -215,30 +211,29 @@ class EncoderGraph(Graph):
         self._missing.append(name)
         return np.zeros((1, 1), np.float32)  # nobody runs such a graph
 
-    def dense(self, x: str, scope: str, activation: str = "linear", scale: float = 1.0) -> str:
-        """[T, C] of x [T, H]."""
-        product = self.linear(x, f"{scope}/", ("kernel", "bias"), scale=scale)
+    def dense(self, x: str, scope: str, activation: str = "linear") -> str:
+        product = self.product(x, f"{scope}/kernel")
+        return self.activated(self.op("Add", product, self.weight(f"{scope}/bias")), activation)
+
+    def activated(self, x: str, activation: str) -> str:
         if activation == "linear":
-            return product
+            return x
         kind, attributes = _ACTIVATIONS[activation]
-        return self.op(kind, product, **attributes)
+        return self.op(kind, x, **attributes)
 
     def norm(self, x: str, scope: str) -> str:
         vectors = (self.weight(f"{scope}/LayerNorm/{name}") for name in ("gamma", "beta"))
         return self.op("LayerNormalization", x, *vectors, axis=-1, epsilon=self.config.layer_norm_eps)
 
     def output_layer(self, x: str, scope: str = "") -> str:
-        """Logits [T, C]; the matrix is [C, H], as the original stores it."""
-        return self.linear(x, scope, ("output_weights", "output_bias"), transposed=True)
-
-    def in_rows(self, x: str, ids: str) -> str:
-        """[B, P, C] of x [B P, C] and ids [B, P]."""
-        return self.op("Reshape", x, self.op("Concat", self.op("Shape", ids), self.constant([-1], np.int64), axis=0))
+        """Logits [..., C]; the matrix is [C, H], as the original stores it."""
+        product = self.product(x, f"{scope}output_weights", transposed=True)
+        return self.op("Add", product, self.weight(f"{scope}output_bias"))
 
     # --- the encoder -------------------------------------------------------------------------------------------------
 
     def embeddings(self, ids: str, segments: str) -> str:
-        """[B S, H]."""
+        """[B, S, H]."""
         config, scope = self.config, f"{self.config.model_type}/embeddings"
         x = self.rows(word_table(config.model_type), ids)
         if config.type_vocab_size:
@@ -254,12 +249,8 @@ class EncoderGraph(Graph):
             first = self.constant([config.first_position], np.int64)
             last = self.op("Add", first, self.size(ids, 1))
             positions = self.op("Slice", table, first, last, self.constant([0], np.int64))
-        x = self.flat(self.norm(self.op("Add", x, positions), scope), config.embedding_size)
+        x = self.norm(self.op("Add", x, positions), scope)
         return self.dense(x, f"{scope}_project") if config.embedding_size != config.hidden_size else x
-
-    def flat(self, x: str, size: int) -> str:
-        """[T, size] of any shape."""
-        return self.op("Reshape", x, self.constant([-1, size], np.int64))
 
     def attention_bias(self, mask: str) -> str:
         """float32 [B, 1, 1, S], or [B, 1, S, S] if attention is causal."""
@@ -271,30 +262,29 @@ class EncoderGraph(Graph):
         return self.op("Mul", self.op("Sub", self.constant(1, np.float32), mask), self.constant(_MASK_BIAS))
 
     def encoder(self, read: Callable[[str], str] | None = None) -> str:
-        """[B S, H]; read: picks the tokens [B, P, H] of [B, S, H] for which alone the last layer is computed."""
+        """[B, S, H]; read: picks the tokens [B, P, H] of [B, S, H] for which alone the last layer is computed."""
         ids, mask, segments = self.inputs
         x, bias, order = self.embeddings(ids, segments), self.attention_bias(mask), self.config.block_order
-        picked = (lambda x: self.flat(read(self.in_rows(x, ids)), self.config.hidden_size)) if read else None
-        heads = [-1, self.config.num_attention_heads, self.config.hidden_size // self.config.num_attention_heads]
-        heads = self.op("Concat", self.size(ids, 0), self.constant(heads, np.int64), axis=0)
         for position, number in enumerate(order):
-            x = self.block(number, x, bias, heads, picked if position == len(order) - 1 else None)
+            x = self.block(number, x, bias, read if position == len(order) - 1 else None)
         return x
 
-    def block(self, number: int, x: str, bias: str, heads: str, read: Callable[[str], str] | None) -> str:
-        """heads: the shape [B, -1, heads, size of each]."""
+    def block(self, number: int, x: str, bias: str, read: Callable[[str], str] | None) -> str:
         config, scope = self.config, f"{self.config.model_type}/encoder/layer_{number}"
         # Keys of a causal model are masked for each query, so all queries are computed.
         asking = read(x) if read and not config.is_causal else x
-        query = self.dense(asking, f"{scope}/attention/self/query", scale=self._scale)
-        key, value = (self.dense(x, f"{scope}/attention/self/{name}") for name in ("key", "value"))
+        parts = (asking, "query"), (x, "key"), (x, "value")
+        query, key, value = (self.dense(given, f"{scope}/attention/self/{name}") for given, name in parts)
+        query = self.op("Mul", query, self.constant(self._scale))
+        heads = self.constant([0, 0, config.num_attention_heads, -1], np.int64)
         query, key, value = (
-            self.op("Transpose", self.op("Reshape", vectors, heads), perm=perm)
-            for vectors, perm in ((query, (0, 2, 1, 3)), (key, (0, 2, 3, 1)), (value, (0, 2, 1, 3)))
+            self.op("Transpose", self.op("Reshape", part, heads), perm=perm)
+            for part, perm in ((query, (0, 2, 1, 3)), (key, (0, 2, 3, 1)), (value, (0, 2, 1, 3)))
         )
         scores = self.op("Softmax", self.op("Add", self.op("MatMul", query, key), bias), axis=-1)
         context = self.op("Transpose", self.op("MatMul", scores, value), perm=(0, 2, 1, 3))
-        output = self.dense(self.flat(context, config.hidden_size), f"{scope}/attention/output/dense")
+        context = self.op("Reshape", context, self.constant([0, 0, config.hidden_size], np.int64))
+        output = self.dense(context, f"{scope}/attention/output/dense")
         x = self.norm(self.op("Add", output, asking), f"{scope}/attention/output")
         inner = self.dense(x, f"{scope}/intermediate/dense", config.activation)
         x = self.norm(self.op("Add", self.dense(inner, f"{scope}/output/dense"), x), f"{scope}/output")
@@ -317,13 +307,14 @@ class EncoderGraph(Graph):
         return self.op("GatherND", x, indices, batch_dims=1)
 
     def pooled(self, token: str) -> str:
-        """[B, H] of the pooled token's vector, through the pooler if there is one."""
-        return self.dense(token, pooler(self.config.model_type), "tanh") if self.config.has_pooler else token
+        """[B, H] of the pooled token's vector [B, 1, H], through the pooler if there is one."""
+        first = self.op("Squeeze", token, self.constant([1], np.int64))
+        return self.dense(first, pooler(self.config.model_type), "tanh") if self.config.has_pooler else first
 
     def logits(self) -> str:
         """Logits of a classifier: [B, C]; for words [B, S, C]; of choices [B, N]."""
         if self.task == "ner":
-            return self.in_rows(self._classifier(self.encoder()), self.inputs[0])
+            return self._classifier(self.encoder())
         ids, mask, _ = self.inputs
         if len(self.axes) == 3:
             shape = self.op("Shape", ids, start=0, end=2)
@@ -347,7 +338,7 @@ class EncoderGraph(Graph):
 
     def span_logits(self) -> dict[str, str]:
         """start_logits and end_logits [B, S]."""
-        logits = self.in_rows(self.output_layer(self.encoder(), "cls/squad/"), self.inputs[0])
+        logits = self.output_layer(self.encoder(), "cls/squad/")
         return {
             name: self.op("Gather", logits, self.constant(number, np.int64), axis=-1)
             for number, name in enumerate(("start_logits", "end_logits"))
@@ -357,8 +348,9 @@ class EncoderGraph(Graph):
         """[B, H]: a vector for each row, see `layers.sentence_vectors`. skipped: int32 [1], a name."""
         skipped, mask = self.cast(skipped, "int64"), self.inputs[1]
         if pooling == "cls":
-            return self.encoder(lambda x: self.op("Gather", x, skipped, axis=1))
-        x = self.in_rows(self.encoder(), self.inputs[0])
+            x = self.encoder(lambda x: self.op("Gather", x, skipped, axis=1))
+            return self.op("Squeeze", x, self.constant([1], np.int64))
+        x = self.encoder()
         counted = self.op("GreaterOrEqual", self.range(self.size(mask, 1)), skipped)
         return self.combined(x, self.op("And", self.cast(mask, "bool"), counted), pooling)
 
@@ -380,11 +372,14 @@ class EncoderGraph(Graph):
         config, scope = self.config, "cls/predictions/transform"
         x = self.encoder(lambda x: self.tokens_at(x, positions))
         x = self.norm(self.dense(x, f"{scope}/dense", config.masked_lm_act or config.activation), scope)
+        rows = self.op("Reshape", x, self.constant([-1, config.embedding_size], np.int64))
         table, bias = word_table(config.model_type), self.weight("cls/predictions/output_bias")
         if self._int8:
             table, scales = self._in_8_bits(self.weight(table), axis=1)
             scales = self.op("Reshape", scales, self.constant([-1], np.int64))
-            logits = self.op("Add", self._integer_product(x, self.op("Transpose", table), scales), bias)
+            logits = self.op("Add", self._integer_product(rows, self.op("Transpose", table), scales), bias)
         else:
-            logits = self.op("Gemm", x, self.weight(table), bias, transB=1)
-        return self.in_rows(logits, positions)
+            logits = self.op("Gemm", rows, self.weight(table), bias, transB=1)
+        sizes = self.op("Shape", x, start=0, end=2)
+        shape = self.op("Concat", sizes, self.constant([config.vocab_size], np.int64), axis=0)
+        return self.op("Reshape", logits, shape)

@@ -86,7 +86,7 @@ def model_of(
     Raises:
       ValueError: the weights lack what answers depend on, or have numbers that are not finite.
     """
-    graph = EncoderGraph(opened, task, dtype == "int8")
+    graph = EncoderGraph(opened, task, dtype == "int8", in_place=True)
     if task == "encoder":
         outputs = {"vectors": graph.pooled_vectors(pooling, graph.input("skipped", "int32", [1]))}
     elif task == "squad":
@@ -97,7 +97,7 @@ def model_of(
         outputs = {"logits": graph.logits()}
     for name, tensor in outputs.items():
         graph.output(name, tensor, "float32", None)
-    session = OnnxModel(graph.model(task, inline=False).SerializeToString(), threads, tensors=graph.weights)
+    session = OnnxModel(graph.model(task).SerializeToString(), threads, tensors=graph.weights)
     logging.info("%s is computed by ONNX Runtime %s.", opened.path, importlib.metadata.version("onnxruntime"))
     return session
 

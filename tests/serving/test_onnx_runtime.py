@@ -203,8 +203,8 @@ def test_weights_stay_in_their_file(tmp_path, monkeypatch):
     assert [place_in_file(value) for value in (matrix.T, matrix[1:], matrix + 1, matrix.copy())] == [None] * 4
     folder = save_model(tmp_path / "model", "bert", CLASSIFIER, labels=LABELS, format="huggingface")
     monkeypatch.setattr(onnx_graph, "_MOST_INLINE_BYTES", 0)
-    graph = onnx_graph.EncoderGraph(open_model(folder), "classification")
+    graph = onnx_graph.EncoderGraph(open_model(folder), "classification", in_place=True)
     graph.logits()
-    stored = graph.model("", inline=False).graph.initializer
+    stored = graph.model("").graph.initializer
     kernels = [tensor for tensor in stored if tensor.name.endswith("/kernel")]
     assert kernels and all(tensor.external_data[0].value.endswith("model/model.safetensors") for tensor in kernels)
