@@ -105,10 +105,10 @@ def __getattr__(name: str):
         near = importlib.import_module("difflib").get_close_matches(name, _PUBLIC, 1, 0.8)
         meant = f"; did you mean {near[0]}?" if near else ""
         raise AttributeError(f"module 'bert_tf' has no attribute {name!r}{meant}")
-    importlib.import_module("bert_tf.families")  # whose tokenizers a directory may name
+    import bert_tf.families  # noqa: F401  # whose tokenizers a directory may name
+
     value = getattr(importlib.import_module(f"bert_tf.{_PUBLIC[name][0]}"), name)
-    globals()[name] = value
-    return value
+    return globals().setdefault(name, value)
 
 
 def __dir__() -> list[str]:
