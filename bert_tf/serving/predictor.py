@@ -113,6 +113,8 @@ class Answerer:
     def _batches(self, lengths: Sequence[int]) -> Iterator[np.ndarray]:
         """Row numbers of each batch, rows of similar length together; a bar shows progress if it takes long."""
         rows = token_rows.evaluation_rows(np.asarray(lengths, np.int64), self.batch_size)
+        if len(rows) == 1 and not self.shows_progress:  # nobody would see the bar, which costs a third of a millisecond
+            return iter(rows)
         delay, is_hidden = 0 if self.shows_progress else _SECONDS_WITHOUT_PROGRESS, self.shows_progress is False
         return iter(progress_bar(rows, desc=self.action, unit="batch", leave=False, delay=delay, disable=is_hidden))
 

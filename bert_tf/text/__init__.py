@@ -152,7 +152,8 @@ def watch_unknown(tokenizer: Tokenizer, ids: np.ndarray) -> None:
         return
     ids = np.asarray(ids)
     unk_id = tokenizer.vocab.get(tokenizer.unk_token)
-    counts["tokens"] += len(ids) - np.count_nonzero(np.isin(ids, [*tokenizer.special_ids - {unk_id}]))
+    special = sum(np.count_nonzero(ids == index) for index in tokenizer.special_ids if index != unk_id)
+    counts["tokens"] += len(ids) - special
     counts["unknown"] += np.count_nonzero(ids == unk_id)
     share, unknown = counts["unknown"] / max(counts["tokens"], 1), counts["unknown"]
     if share > 0.05 and (unknown >= 3 or unknown == counts["tokens"]):  # fewer say nothing
