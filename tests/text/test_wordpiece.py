@@ -6,6 +6,7 @@ import unicodedata
 import numpy as np
 import pytest
 import tensorflow as tf
+import tokenizers
 from absl import logging
 from helpers.op_by_op import assert_graph_equal, op_by_op
 from helpers.paths import GOLDEN, lines_of
@@ -292,6 +293,21 @@ def test_words_in_a_graph(count, split):
     assert nothing.texts.shape == (0,) and nothing.splits.numpy().tolist() == [0]
     broken = GraphWords(split)(tf.constant([b"a\xff b\xe6"]))
     assert broken.texts.numpy().tolist() == [b"a", *([b" "] if split == "characters_and_spaces" else []), b"b"]
+
+
+@pytest.mark.parametrize("count", [2000, *slow(100_000)])
+def test_why_the_library_does_not_cut_words(count):
+    """`tokenizers` knows the marks of an older Unicode, and of a last sigma the wrong small letter: our rules stay."""
+    texts = list(odd_texts(count))
+    for lower, least in ((True, 0.1), (False, 0.001)):
+        library = tokenizers.BertWordPieceTokenizer(VOCAB_FILE, lowercase=lower, strip_accents=lower)
+        library._tokenizer.encode_special_tokens = True  # in a text they are text, as in the original
+        theirs = [found.ids for found in library.encode_batch(texts, add_special_tokens=False)]
+        ours = FullTokenizer(VOCAB_FILE, lower).encode_batch(texts)
+        assert sum(a != b for a, b in zip(ours, theirs, strict=True)) > least * count
+    assert FullTokenizer(VOCAB_FILE).basic_tokenizer.tokenize("\u039f\u03a3") == ["\u03bf\u03c2"]
+    library = tokenizers.BertWordPieceTokenizer(VOCAB_FILE)
+    assert library._tokenizer.normalizer.normalize_str("\u039f\u03a3") == "\u03bf\u03c3"
 
 
 def tokenizer_of(folder, pieces):
