@@ -129,8 +129,9 @@ class TextIndex:
         directory, content = target_directory(directory), io.BytesIO()
         np.save(content, self.vectors, allow_pickle=False)
         texts_file, used = posixpath.join(directory, _TEXTS), None
-        with contextlib.suppress(AttributeError, OSError, ValueError, tf.errors.NotFoundError):  # none, or damaged
-            used = parse_json(next(read_text_lines(texts_file), ""), texts_file).get("vectors", _VECTORS[0])
+        with contextlib.suppress(AttributeError, ValueError):  # a damaged one
+            if exists(texts_file):
+                used = parse_json(next(read_text_lines(texts_file), ""), texts_file).get("vectors", _VECTORS[0])
         unused, other = sorted(_VECTORS, key=lambda name: name == used)
         lines = [{"prompt_name": self.prompt_name, "similarity": self.similarity, "vectors": unused}, *self.texts]
         text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)

@@ -211,10 +211,6 @@ def label_ids(task: Task, labels: Sequence) -> np.ndarray:
     return table
 
 
-def _encode_chunk(texts: list[str], tokenizer: Tokenizer) -> list[list[int]]:
-    return tokenizer.encode_batch(texts)
-
-
 def encode_texts(texts: list[str], tokenizer: Tokenizer, num_processes: int | None = None) -> list[list[int]]:
     """The token ids of texts; of large data by several processes, by default one for each core."""
     num_processes = num_processes or os.cpu_count() or 1
@@ -223,7 +219,7 @@ def encode_texts(texts: list[str], tokenizer: Tokenizer, num_processes: int | No
     from bert_tf.system.workers import map_tasks
 
     chunks = [(texts[start : start + _TEXTS_PER_CHUNK],) for start in range(0, len(texts), _TEXTS_PER_CHUNK)]
-    encoded = map_tasks(_encode_chunk, chunks, num_processes, shared=(tokenizer,))
+    encoded = map_tasks(encode_texts, chunks, num_processes, shared=(tokenizer, 1))
     return [ids for chunk in encoded for ids in chunk]
 
 

@@ -229,14 +229,14 @@ class _Run(loop.Run):
             model.bert.add_lora(run.lora_rank, run.lora_alpha, model.reads_pooler)
         return model
 
-    def schedule(self) -> tuple[int, float, Recipe]:
-        """The steps, those of the warm-up and the recipe; see `optimization.create_optimizer`."""
+    def schedule(self) -> tuple[Recipe, int, float]:
+        """The recipe, the steps, and those of the warm-up; see `optimization.optimizer_of`."""
         run, recipe = self.settings, self.task.files.config.recipe
         recipe = dataclasses.replace(recipe, **{name: getattr(run, name) for name in declared_in(OptimizerSettings)})
         warmup_steps = self.num_train_steps * run.warmup_proportion
         if recipe.warmup != "multiplies":
             warmup_steps = int(warmup_steps)
-        return self.num_train_steps, warmup_steps, recipe
+        return recipe, self.num_train_steps, warmup_steps
 
     def restore(self, model: keras.Model, optimizer: keras.optimizers.Optimizer | None) -> int:
         """`checkpoints.restore`; also what of the model does not learn, or at another rate."""
@@ -265,7 +265,7 @@ class _Run(loop.Run):
         trained, objective = model, with_class_weights(model.objective, task.class_weights)
         lengths = task.train_rows.row_lengths
         cost = fine_tuning.cost_of_example(run, task.files.config, lengths, model.tokens_read)
-        tokens, operations = task.cost_of_example(*cost, model)
+        tokens, operations = (task.rows_of_example * of_row for of_row in cost)
         if self.teacher:
             with self.strategy.scope():
                 teacher = task.create_teacher(self.teacher, run.dtype_policy)

@@ -131,10 +131,10 @@ class FineTuningTask(abc.ABC):
     def num_training_examples(self) -> int:
         return len(self.train_rows)
 
-    def cost_of_example(self, tokens: float, flops: float, model: keras.Model) -> tuple[float, float]:
-        """The tokens and model FLOPs of an example, for the log. tokens, flops: of a row that the encoder reads."""
-        count = getattr(self.train_rows, "rows_per_example", 1)
-        return tokens * count, flops * count
+    @property
+    def rows_of_example(self) -> float:
+        """The mean number of rows that the encoder reads for a training example."""
+        return getattr(self.train_rows, "rows_per_example", 1)
 
     def training_batches(self, **arguments) -> tf.data.Dataset:
         return token_rows.training_batches(self.train_rows, **arguments)

@@ -141,15 +141,10 @@ def _update_rows(variable, m, v, gradient, rows, order, reached, numbers, rate, 
         if reached[row]:
             _move(variable[row], m[row], v[row], total, numbers, rate)
         else:  # all that is left of the update: the word pieces that the data lacks are most of a table
-            _decay(variable[row], numbers[0] * rate[0], rate[1])
+            for i in range(width):
+                variable[row, i] -= numbers[0] * rate[0] * (rate[1] * variable[row, i])
         if at > first:
             total[:] = 0
-
-
-@_compiled
-def _decay(variable, learning_rate, decay):
-    for i in range(variable.size):
-        variable[i] -= learning_rate * (decay * variable[i])
 
 
 @_compiled

@@ -32,7 +32,7 @@ from bert_tf.system import messages
 from bert_tf.system.storage import write_file
 from bert_tf.training import checkpoints, distribution
 from bert_tf.training.distribution import compiles_steps, distribute, is_chief
-from bert_tf.training.optimization import create_optimizer
+from bert_tf.training.optimization import optimizer_of
 from bert_tf.training.run_directory import LOG_FILE
 from bert_tf.training.step import Trainer
 
@@ -133,12 +133,12 @@ class Run:
     @layers.deferred_initialization()
     def build_and_restore(self) -> tuple[keras.Model, keras.optimizers.Optimizer | None, int]:
         """The model, its optimizer (None: no training) and the step: restored from the run in its folder, or new."""
-        settings, optimizer = self.settings, None
+        optimizer = None
         with self.strategy.scope():
             model = self.create_model()
             model.build()
             if self.trains:
-                optimizer = create_optimizer(settings.optimizer, settings.learning_rate, *self.schedule())
+                optimizer = optimizer_of(*self.schedule())
                 optimizer.build(model.trainable_variables)
         return model, optimizer, self.restore(model, optimizer)
 

@@ -79,7 +79,7 @@ def choose_threshold(
     """The settings with `best_threshold`, if a question may have no answer."""
     if not settings.predictions.version_2_with_negative:
         return settings
-    threshold = best_threshold(data.articles, *_odds_and_best(data, predictions), metric)
+    _, threshold = best_threshold(data.articles, *_odds_and_best(data, predictions), metric)
     name = METRICS[metric][0]
     logging.info("null_score_diff_threshold %.4f gives the best %s on the dev set.", threshold, name)
     chosen = dataclasses.replace(settings.predictions, null_score_diff_threshold=threshold)
@@ -230,7 +230,7 @@ def _evaluate_by_answer(articles, predictions, version_2: bool, null_odds, best_
     results = {"exact_match": results.pop("exact"), **results}
     if version_2 and null_odds is not None and best_texts is not None:
         for number, name in enumerate(names):
-            best = _best_threshold(articles, null_odds, best_texts, metric, number)
+            best = best_threshold(articles, null_odds, best_texts, metric, number)
             results[f"best_{name}"], results[f"best_{name}_threshold"] = best
     return results
 
@@ -252,19 +252,20 @@ def _scores_of_questions(articles, texts: Mapping[str, str], metric: str) -> dic
 
 
 def best_threshold(
-    articles: Sequence[dict], null_odds: Mapping[str, float], best_texts: Mapping[str, str], metric: str = "squad"
-) -> float:
-    """The finite threshold with the best F1, where "none" is answered if the odds of a question are greater than it.
+    articles: Sequence[dict],
+    null_odds: Mapping[str, float],
+    best_texts: Mapping[str, str],
+    metric: str = "squad",
+    number: int = 1,
+) -> tuple[float, float]:
+    """The best score in percent, and the finite threshold with it: "none" is answered to questions of greater odds.
 
     The official script names the odds of one question, and 0.0 for "never answer". Here the threshold is half-way to
     the next odds, or beyond the last ones, so that rounding decides on no question. Of equally good thresholds it is
     the lowest, as in the script.
+
+    number: 0: exact match, 1: the metric's other score.
     """
-    return _best_threshold(articles, null_odds, best_texts, metric, 1)[1]
-
-
-def _best_threshold(articles, null_odds, best_texts, metric: str, number: int) -> tuple[float, float]:
-    """The best score in percent and its threshold. number: 0: exact match, 1: the metric's other score."""
     answered, none = (
         {key: scores[number] for key, scores in _scores_of_questions(articles, texts, metric).items()}
         for texts in (best_texts, dict.fromkeys(best_texts, ""))
