@@ -88,11 +88,11 @@ def model_of(
     """
     graph = EncoderGraph(opened, task, dtype == "int8", in_place=True)
     if task == "encoder":
-        outputs = {"vectors": graph.pooled_vectors(pooling, graph.input("skipped", "int32", [1]))}
+        outputs = {"vectors": graph.pooled_vectors(pooling, graph.input("skipped", [1]))}
     elif task == "squad":
         outputs = graph.span_logits()
     elif task == "masked_lm":
-        outputs = {"logits": graph.masked_lm(graph.input("masked_lm_positions", "int32", ["batch", "masks"]))}
+        outputs = {"logits": graph.masked_lm(graph.input("masked_lm_positions", ["batch", "masks"]))}
     else:
         outputs = {"logits": graph.logits()}
     for name, tensor in outputs.items():

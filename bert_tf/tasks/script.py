@@ -47,7 +47,6 @@ from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.training import checkpoints, distribution, fine_tuning, loop, run_directory, starting_model
 from bert_tf.training.settings import FineTuningSettings
 from bert_tf.training.step import BATCHES_OF_A_PROGRAM, Trainer, make_predict_function
-from bert_tf.training.teacher import with_labels_of
 
 _FEW_STEPS = 50
 _STEPS_OF_TWO_PROGRAMS = 1000  # from so many, shorter batches save more time than their program takes to compile
@@ -81,7 +80,7 @@ def run_task(task: FineTuningTask, run: FineTuningSettings) -> dict[str, float]:
         # The labels of the model and its teacher are matched with the data's; a run that goes on has its own.
         head, others, task.adjust = task.files.head, task.other_labels, starting_model.unchanged
         task.files.description = save.description_files(task.files) if run.do_train else None
-        task.teacher = task.teacher and with_labels_of(task.teacher, head, others)
+        task.teacher = task.teacher and starting_model.with_labels_of(task.teacher, head, others)
         if run.new_head and TASKS[task.name].output_layer and not task.earlier.newest:
             task.adjust = functools.partial(head_config.without, reason="--new_head")
         elif not (run.do_train and task.earlier.newest):

@@ -15,7 +15,7 @@ from bert_tf.data.token_rows import TokenRows
 from bert_tf.families.config import shallower
 from bert_tf.models import task_models
 from bert_tf.store.description import ModelFiles, read_head
-from bert_tf.store.head_config import NO_HEAD
+from bert_tf.store.head_config import NO_HEAD, OUTPUT_LAYER
 from bert_tf.tasks.table import TASKS
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.training import fine_tuning, run_directory, starting_model
@@ -100,7 +100,9 @@ class FineTuningTask(abc.ABC):
         self.earlier, self.source = earlier, newest or run.init_checkpoint
         self.source_head = read_head(self.source) if self.source else NO_HEAD
         self.starting_head = starting_model.find_head(run, files, self.source_head, newest, layer)
-        like = (tokenizer, run.max_seq_length, layer, self.teacher_architecture)
+        # Several tasks have the layer of classifiers.
+        architecture = TASKS[self.name].architecture if layer == OUTPUT_LAYER else None
+        like = (tokenizer, run.max_seq_length, layer, architecture)
         self.teacher = open_teacher(run.teacher, *like) if run.teacher else None
         return run, files, tokenizer
 
@@ -116,11 +118,6 @@ class FineTuningTask(abc.ABC):
     @abc.abstractmethod
     def create_model(self, dtype: str) -> keras.Model:
         """The model, not built yet."""
-
-    @property
-    def teacher_architecture(self) -> str | None:
-        """The class of a teacher's model, as head_config.json names it; None if its output layer shows it."""
-        return TASKS[self.name].architecture
 
     def create_teacher(self, teacher: Teacher, dtype: str) -> keras.Model:
         """A teacher's model, built, with its outputs in the order of the student's."""

@@ -19,6 +19,7 @@ from helpers.paths import ROOT
 from helpers.slow import slow
 
 from bert_tf import FullTokenizer, Predictor, Tagger
+from bert_tf.data import token_rows
 from bert_tf.models import task_models
 from bert_tf.serving import client, export
 from bert_tf.store.head_config import softmax
@@ -51,8 +52,9 @@ def tags_of_the_script(path, labels, scheme) -> tuple[list[list[str]], np.ndarra
     sentences = [Sentence(words, ["O"] * len(words), [1] * len(words)) for words in SENTENCES]
     rows = ner_encode.encode_sentences(sentences, FullTokenizer(VOCAB), 64)
     model = task_models.BertForTokenClassification.from_pretrained(path)
-    options = {"batch_size": 3, "max_seq_length": 64, "static_padding": False}
-    logits = ner_encode.predict_logits(lambda batches: map(np.asarray, map(model, batches)), rows, **options)
+    batches = token_rows.evaluation_batches(rows, batch_size=3, max_seq_length=64, static_padding=False)
+    outputs = map(np.asarray, map(model, batches))
+    logits = ner_encode.word_logits(rows, token_rows.rows_and_outputs(rows, 3, outputs))
     return ner_data.predicted_tags(sentences, logits, labels, scheme), softmax(logits).max(-1)
 
 

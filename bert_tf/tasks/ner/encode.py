@@ -8,7 +8,7 @@ counts twice.
 import bisect
 import dataclasses
 import itertools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 from absl import logging
@@ -192,12 +192,6 @@ def write_records(path: str, rows: WordRows, max_seq_length: int) -> None:
         table = rows.labels["label_ids"]
         columns = {"label_ids": np.maximum(table, 0), "label_mask": (table >= 0).astype(np.int16)}
     write_token_rows(path, rows, max_seq_length, columns)
-
-
-def predict_logits(predict: Callable, rows: WordRows, *, batch_size: int, **padding) -> np.ndarray:
-    rows = dataclasses.replace(rows, labels={})
-    batches = token_rows.evaluation_batches(rows, batch_size=batch_size, **padding)
-    return word_logits(rows, token_rows.rows_and_outputs(rows, batch_size, predict(batches)))
 
 
 def word_logits(rows: WordRows, outputs: Iterable[tuple[np.ndarray, np.ndarray]]) -> np.ndarray:

@@ -13,31 +13,19 @@ import math
 import posixpath
 import re
 import string
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
-import numpy as np
 from absl import logging
 
-from bert_tf.data import token_rows
 from bert_tf.store.description import ModelFiles
 from bert_tf.system.checks import check_extra
 from bert_tf.system.text_files import read_json_if_there
-from bert_tf.tasks.squad.answers import Prediction, PredictionSettings, SpanScores, collect_scores
+from bert_tf.tasks.squad.answers import Prediction, PredictionSettings
 from bert_tf.tasks.squad.data import SquadData, questions_of
-from bert_tf.tasks.squad.windows import Windows, WindowSettings
+from bert_tf.tasks.squad.windows import WindowSettings
 from bert_tf.text.tokenizer import Tokenizer
 
 SETTINGS_FILE = "question_answering.json"
-
-
-def predict_scores(predict: Callable, windows: Windows, *, batch_size: int, **padding) -> SpanScores:
-    """A model's scores of all windows; predict: from `step.make_predict_function`.
-
-    Under static_padding they are max_seq_length: padding can be among the n-best, as in the original.
-    """
-    batches = token_rows.evaluation_batches(windows, batch_size=batch_size, **padding)
-    lengths = np.full(len(windows), padding["max_seq_length"]) if padding["static_padding"] else windows.lengths
-    return collect_scores(token_rows.rows_and_outputs(windows, batch_size, predict(batches)), lengths)
 
 
 @dataclasses.dataclass(frozen=True)
