@@ -157,7 +157,7 @@ def write_predictions(
     return paths
 
 
-# --- last words ------------------------------------------------------------------------------------------------------
+# --- the summary -----------------------------------------------------------------------------------------------------
 
 
 def log_summary(task, run: FineTuningSettings, trial: Trial, last: int) -> None:
