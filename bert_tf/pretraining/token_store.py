@@ -94,13 +94,12 @@ def tokenize(
 
     A line without any token (only control characters, say) is left out and ends no document.
 
-    Args:
-      pieces: of the text: one sentence per line, a blank line between documents; cut after any newline or space.
-      directory: local; what is in it is overwritten.
-      boundaries: say which pieces continue a word; None: the pieces themselves do. Word pieces only.
-      mark_words: store which pieces continue a word by their characters. SentencePiece only, where that is more than
-        the ids say: an unknown piece may continue a word, too.
-      separator: an id to put after each sentence and, as a sentence of its own, after each document; -1: nothing.
+    pieces: of the text: one sentence per line, a blank line between documents; cut after any newline or space.
+    directory: local; what is in it is overwritten.
+    boundaries: say which pieces continue a word; None: the pieces themselves do. Word pieces only.
+    mark_words: store which pieces continue a word by their characters. SentencePiece only, where that is more than
+      the ids say: an unknown piece may continue a word, too.
+    separator: an id to put after each sentence and, as a sentence of its own, after each document; -1: nothing.
     """
     look_up = words_of(tokenizer, boundaries, mark_words)
     is_marked = boundaries is not None or mark_words

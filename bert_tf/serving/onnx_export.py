@@ -50,10 +50,9 @@ def export_onnx(
     (choices and windows: [B, N, S]), and so are its outputs, but for those that repeat an input. Where the answers are
     made of logits, these are an output, too: `logits`.
 
-    Args:
-      model_dir, task, version, top_k: as for `export.export_saved_model`.
-      int8: the weights of the matrix products and the word embeddings in 8 bits, a column or row each with its scale.
-      max_seq_length: recorded for those who cut texts; the file takes rows up to what the model can take.
+    model_dir, task, version, top_k: as for `export.export_saved_model`.
+    int8: the weights of the matrix products and the word embeddings in 8 bits, a column or row each with its scale.
+    max_seq_length: recorded for those who cut texts; the file takes rows up to what the model can take.
     """
     export.new_version(export_dir, version)
     opened, task = export.open_for(model_dir, task)

@@ -82,9 +82,6 @@ def model_of(
     """An opened model with the output layer of a task, a name of `tasks.table.TASKS`.
 
     dtype: "float32" or "int8". pooling: how an "encoder" makes vectors.
-
-    Raises:
-      ValueError: the weights lack what answers depend on, or have numbers that are not finite.
     """
     graph = EncoderGraph(opened, task, dtype == "int8", in_place=True)
     if task == "encoder":

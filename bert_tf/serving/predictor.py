@@ -28,20 +28,15 @@ OPTIONS = ("batch_size", "runtime", "dtype", "threads", "trust")  # of all answe
 class Answerer:
     """A model directory of any format, or an export, opened once. Threads may share it.
 
-    A subclass sets:
-      tasks: names of `tasks.table.TASKS` that it answers.
-      action: the label of the progress bar.
+    The arguments are those of `Predictor`. A subclass sets tasks, the names of `tasks.table.TASKS` that it answers, and
+    action, the label of the progress bar.
 
-    Attributes:
-      path: what was opened: of a directory of versions the newest.
-      description: of an export the content of export.json, else empty.
-      export: of a SavedModel what `safe_graph.load_export` loads, else None; then tokenizer and runtime are not None.
-      runtime: what computes: an `OnnxModel` or a `KerasModel`.
-      model: the Keras model, if that computes, else None.
-      num_outputs: of a classifier.
-
-    Args:
-      path, batch_size, max_seq_length, runtime, dtype, threads, trust: see `Predictor`.
+    path: what was opened: of a directory of versions the newest.
+    description: of an export the content of export.json, else empty.
+    export: of a SavedModel what `safe_graph.load_export` loads, else None; then tokenizer and runtime are not None.
+    runtime: what computes: an `OnnxModel` or a `KerasModel`.
+    model: the Keras model, if that computes, else None.
+    num_outputs: of a classifier.
     """
 
     tasks: tuple[str, ...]

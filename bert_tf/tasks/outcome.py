@@ -140,10 +140,9 @@ def write_predictions(
 ) -> list[str]:
     """Writes predictions<name>.jsonl, one object an example, and test_results<name>.tsv; returns their paths.
 
-    Args:
-      examples: with a `guid`, and in `source` columns of the row or None. A column that is called as a part of a
-        prediction gets `input_` before its name.
-      described: the prediction of each example. numbers: its line in the second file, as the original writes it.
+    examples: with a `guid`, and in `source` columns of the row or None. A column that is called as a part of a
+      prediction gets `input_` before its name.
+    described: the prediction of each example. numbers: its line in the second file, as the original writes it.
     """
     lines = []
     for example, prediction in zip(examples, described, strict=True):

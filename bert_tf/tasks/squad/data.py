@@ -167,10 +167,9 @@ def read_squad_examples(
 ) -> SquadData:
     """Reads SQuAD files.
 
-    Args:
-      is_training: questions whose one answer is not found in the context are left out, counted and listed.
-      answer_from: "words": an answer is found if it is part of the words it begins and ends in, as in the original;
-        "offsets": if it is at its `answer_start`.
+    is_training: questions whose one answer is not found in the context are left out, counted and listed.
+    answer_from: "words": an answer is found if it is part of the words it begins and ends in, as in the original;
+      "offsets": if it is at its `answer_start`.
     """
     examples, skipped, articles, seen, unanswered, blank, total = [], [], [], {}, [], 0, 0
     for path in paths:

@@ -166,12 +166,11 @@ def evaluate(
 ) -> dict[str, float]:
     """Scores in percent, as the official scripts give them.
 
-    Args:
-      articles: the `data` lists of the files. predictions: id -> answer; "" for none. A question without prediction
-        counts as wrong in 1.1; in 2.0, as in the official script, it doesn't count.
-      null_odds, best_texts: id -> odds of "none", and the best answer that is not "none"; with both, the threshold of
-        the odds that is best on this data is found, too.
-      metric: one of METRICS.
+    articles: the `data` lists of the files. predictions: id -> answer; "" for none. A question without prediction
+      counts as wrong in 1.1; in 2.0, as in the official script, it doesn't count.
+    null_odds, best_texts: id -> odds of "none", and the best answer that is not "none"; with both, the threshold of
+      the odds that is best on this data is found, too.
+    metric: one of METRICS.
 
     Returns:
       exact_match, f1; in version 2 also HasAns_exact, HasAns_f1, NoAns_exact, NoAns_f1 where there are such questions,
