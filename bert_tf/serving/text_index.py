@@ -18,7 +18,7 @@ from bert_tf.store.description import SIMILARITIES
 from bert_tf.system import hub
 from bert_tf.system.checks import list_of_strings, target_directory
 from bert_tf.system.messages import naming_flag
-from bert_tf.system.storage import write_file
+from bert_tf.system.storage import gfile, write_file
 from bert_tf.system.text_files import exists, parse_json, read_bytes, read_text_lines
 
 _VECTORS, _TEXTS = ("vectors.npy", "vectors_2.npy"), "texts.jsonl"
@@ -122,8 +122,6 @@ class TextIndex:
         Raises:
           ValueError: it has no texts. OSError: see `checks.target_directory`.
         """
-        import tensorflow as tf
-
         if self.texts is None:
             raise ValueError("an index is saved with its texts; this one has vectors alone")
         directory, content = target_directory(directory), io.BytesIO()
@@ -135,11 +133,11 @@ class TextIndex:
         unused, other = sorted(_VECTORS, key=lambda name: name == used)
         lines = [{"prompt_name": self.prompt_name, "similarity": self.similarity, "vectors": unused}, *self.texts]
         text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
-        tf.io.gfile.makedirs(directory)
+        gfile().makedirs(directory)
         write_file(posixpath.join(directory, unused), content.getvalue())
         write_file(texts_file, text.encode())  # from this rename on, the new index counts
         if exists(other := posixpath.join(directory, other)):
-            tf.io.gfile.remove(other)
+            gfile().remove(other)
 
     @classmethod
     def load(cls, directory: str, embedder) -> "TextIndex":

@@ -18,7 +18,7 @@ from bert_tf.store.description import ModelFiles, read_head
 from bert_tf.store.head_config import NO_HEAD, OUTPUT_LAYER
 from bert_tf.tasks.table import TASKS
 from bert_tf.text.tokenizer import Tokenizer
-from bert_tf.training import fine_tuning, run_directory, starting_model
+from bert_tf.training import fine_tuning, plots, run_directory, starting_model
 from bert_tf.training.settings import FineTuningSettings
 from bert_tf.training.starting_model import Adjustment, StartingHead
 from bert_tf.training.teacher import Teacher, open_teacher
@@ -172,8 +172,6 @@ class FineTuningTask(abc.ABC):
 
     def plot_confusion(self, output_dir: str, what: str, gold, predicted, names: list[str], results, suffix="") -> None:
         """Draws confusion_matrix<suffix>.png. gold, predicted: numbers of classes. what, results: see `title_of`."""
-        from bert_tf.training import plots
-
         path = posixpath.join(output_dir, f"confusion_matrix{suffix}.png")
         title = self.title_of(what, output_dir, results)
         plots.plot_confusion_matrix(gold, predicted, names, path, title=title)

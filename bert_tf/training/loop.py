@@ -30,6 +30,7 @@ from bert_tf.models import initialize, layers
 from bert_tf.store.card import shown_results
 from bert_tf.system import messages
 from bert_tf.system.storage import write_file
+from bert_tf.system.text_files import read_bytes
 from bert_tf.training import checkpoints, distribution
 from bert_tf.training.distribution import compiles_steps, distribute, is_chief
 from bert_tf.training.optimization import optimizer_of
@@ -393,8 +394,7 @@ def event(step: int, values: Mapping[str, float]) -> bytes:
 def repair_last_line(path: str) -> None:
     if not tf.io.gfile.exists(path):
         return
-    with tf.io.gfile.GFile(path, "rb") as file:
-        whole, end, torn = file.read().rpartition(b"\n")
+    whole, end, torn = read_bytes(path).rpartition(b"\n")
     if torn:
         write_file(path, whole + end)
         logging.warning("%s: its last line was torn when an earlier run ended, and is removed.", path)

@@ -329,9 +329,8 @@ def create_optimizer(
       ValueError: there is no such optimizer, the recipe is impossible, or see `WarmupLinearDecay`.
     """
     _check_rate(learning_rate)
-    return optimizer_of(
-        dataclasses.replace(recipe, optimizer=name, learning_rate=learning_rate), num_train_steps, num_warmup_steps
-    )
+    recipe = dataclasses.replace(recipe, optimizer=name, learning_rate=learning_rate)
+    return optimizer_of(recipe, num_train_steps, num_warmup_steps)
 
 
 def optimizer_of(recipe: Recipe, num_train_steps: int, num_warmup_steps: float) -> keras.optimizers.Optimizer:

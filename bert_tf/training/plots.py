@@ -13,11 +13,11 @@ import posixpath
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 
-import tensorflow as tf
 from absl import logging
 
 from bert_tf.system.checks import missing_packages
 from bert_tf.system.storage import write_file
+from bert_tf.system.text_files import read_bytes
 
 # Pre-training: the title of each panel, and the value it shows.
 _PRETRAINING_PANELS = {
@@ -99,8 +99,7 @@ def read_training_log(train_log: str) -> dict[str, list[dict]]:
 
     Of a step that a resumed run repeated, the later record counts. An incomplete last line is ignored.
     """
-    with tf.io.gfile.GFile(train_log, "rb") as file:
-        *lines, _ = file.read().split(b"\n")
+    *lines, _ = read_bytes(train_log).split(b"\n")
     records: dict[str, dict[int, dict]] = {kind: {} for kind in _KINDS}
     for record in map(json.loads, filter(bytes.strip, lines)):
         records.setdefault(record["kind"], {})[record["step"]] = record

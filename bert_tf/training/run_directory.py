@@ -23,6 +23,7 @@ from bert_tf.system.declare import declared_in
 from bert_tf.system.messages import abbreviated_list
 from bert_tf.system.storage import is_temporary_name, names_in, remove_folder, write_text_file
 from bert_tf.system.text_files import Folder, exists, is_folder, read_json
+from bert_tf.training import plots
 
 LOG_FILE = "train_log.jsonl"
 
@@ -305,8 +306,6 @@ def describe_end(output_dir: str, weights: Weights, files: ModelFiles, results: 
 
     files: of the model, with what else the card says. results: of the last step.
     """
-    from bert_tf.training import plots  # it imports TensorFlow
-
     log = posixpath.join(output_dir, LOG_FILE)
     if exists(log):
         plots.plot_training_log(log, posixpath.join(output_dir, "loss.png"), title=output_dir)
