@@ -20,8 +20,6 @@ from bert_tf.system.messages import escape_control_characters
 from bert_tf.system.text_files import naming_damaged, read_bytes
 from bert_tf.system.workers import available_cores
 
-_PROVIDER = "CPUExecutionProvider"
-
 
 class OnnxModel:
     """A graph that ONNX Runtime computes. Threads may share it.
@@ -52,7 +50,8 @@ class OnnxModel:
         self._tensors = {name: onnxruntime.OrtValue.ortvalue_from_numpy(value) for name, value in held.items()}
         for name, value in self._tensors.items():
             options.add_initializer(name, value)
-        self._session, self._pooling = onnxruntime.InferenceSession(model, options, providers=[_PROVIDER]), pooling
+        self._session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+        self._pooling = pooling
         self._inputs, self._outputs = (
             [entry.name for entry in entries] for entries in (self._session.get_inputs(), self._session.get_outputs())
         )

@@ -30,7 +30,7 @@ from bert_tf.models import initialize, layers
 from bert_tf.store.card import shown_results
 from bert_tf.system import messages
 from bert_tf.system.storage import write_file
-from bert_tf.system.text_files import read_bytes
+from bert_tf.system.text_files import exists, read_bytes
 from bert_tf.training import checkpoints, distribution
 from bert_tf.training.distribution import compiles_steps, distribute, is_chief
 from bert_tf.training.optimization import optimizer_of
@@ -315,8 +315,12 @@ class TrainingLog:
         # Evaluation has its own directory, as in the original, so that TensorBoard draws both in one chart.
         folders = {"train": self._output_dir, "eval": posixpath.join(self._output_dir, "eval")}
         self._events = {kind: open_events(folder) for kind, folder in folders.items() if self._active}
-        if self._active:
-            repair_last_line(posixpath.join(self._output_dir, LOG_FILE))
+        path = posixpath.join(self._output_dir, LOG_FILE)
+        if self._active and exists(path):
+            whole, end, torn = read_bytes(path).rpartition(b"\n")
+            if torn:
+                write_file(path, whole + end)
+                logging.warning("%s: its last line was torn when an earlier run ended, and is removed.", path)
         return self
 
     def __exit__(self, *_):
@@ -389,15 +393,6 @@ def event(step: int, values: Mapping[str, float]) -> bytes:
     """An event of scalars. tf.summary would import TensorBoard, a third of a second, and take 1 ms for each value."""
     summary = tf.compat.v1.Summary(value=[{"tag": name, "simple_value": value} for name, value in values.items()])
     return tf.compat.v1.Event(wall_time=time.time(), step=step, summary=summary).SerializeToString()
-
-
-def repair_last_line(path: str) -> None:
-    if not tf.io.gfile.exists(path):
-        return
-    whole, end, torn = read_bytes(path).rpartition(b"\n")
-    if torn:
-        write_file(path, whole + end)
-        logging.warning("%s: its last line was torn when an earlier run ended, and is removed.", path)
 
 
 def _readable(value: float) -> str:

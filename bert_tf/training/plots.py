@@ -31,7 +31,6 @@ _PRETRAINING_PANELS = {
     "Replaced tokens that are found": "disc_recall",
     "Divergence from the teacher (nats)": "divergence",
 }
-_METRICS_SHOWN = 2  # of fine-tuning, besides the loss
 _KINDS = {"train": "training", "eval": "evaluation"}  # the legend's names for the two kinds of record
 
 
@@ -167,7 +166,7 @@ def _panels(records: dict[str, list[dict]]) -> dict[str, dict[str, str]]:
     panels = {"Loss": {"train": "loss", "eval": "eval_loss" if "eval_loss" in recorded else "loss"}}
     shown = [name for record in records["eval"][:1] for name in record]
     metrics = [name for name in shown if name not in ("kind", "step", "time", "global_step", "loss", "eval_loss")]
-    for name in metrics[:_METRICS_SHOWN]:
+    for name in metrics[:2]:
         panels[name.removeprefix("eval_")] = {"train": name.removeprefix("eval_"), "eval": name}
     return panels
 

@@ -31,6 +31,7 @@ class SimilarityTask(FineTuningTask):
     """
 
     name = "encoder"
+    write_records = staticmethod(functools.partial(write_group_records, row="text"))
 
     def __init__(self, settings, embedder_class: type | None = None):
         super().__init__(settings)
@@ -145,9 +146,6 @@ class SimilarityTask(FineTuningTask):
         numbers = tf.range(share.part_size(batch_size)) // size
         numbered = tf.autograph.experimental.do_not_convert(lambda batch: {**batch, "negatives_batch": numbers})
         return batches.map(numbered)
-
-    def write_records(self, path, rows, max_seq_length):
-        write_group_records(path, rows, max_seq_length, "text")
 
     def texts_of(self, examples):
         return list(examples[0].texts)
