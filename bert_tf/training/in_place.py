@@ -134,7 +134,7 @@ def _update_rows(variable, m, v, gradient, rows, order, reached, numbers, rate, 
         variable, m, v, gradient = variable.reshape(-1), m.reshape(-1), v.reshape(-1), gradient.reshape(-1)
         _move(variable[first:last], m[first:last], v[first:last], gradient[first:last], numbers, rate)
         return
-    total = np.zeros(width, np.float32)
+    total, learning_rate, decay = np.zeros(width, np.float32), numbers[0] * rate[0], rate[1]
     for row in range(begin, end):
         first = at
         while at < rows.size and rows[at] == row:
@@ -144,8 +144,9 @@ def _update_rows(variable, m, v, gradient, rows, order, reached, numbers, rate, 
         if reached[row]:
             _move(variable[row], m[row], v[row], total, numbers, rate)
         else:  # all that is left of the update: the word pieces that the data lacks are most of a table
+            values = variable[row]
             for i in range(width):
-                variable[row, i] -= numbers[0] * rate[0] * (rate[1] * variable[row, i])
+                values[i] -= learning_rate * (decay * values[i])
         if at > first:
             total[:] = 0
 

@@ -348,7 +348,8 @@ class FineTuningSettings(OptimizerSettings, TeacherSettings, TrainingSettings, M
                 dataclasses.replace(self, search=None, **values).check_flags()
 
     def check_dev_set(self, there: bool, advice: str) -> None:
-        names = ("search", "num_seeds", "early_stopping_patience", "use_best_model", "eval_every_steps")
+        names = ("search", "num_seeds", "early_stopping_patience", "use_best_model")
+        names += ("eval_every_steps",) if self.do_train else ()
         for name in () if there else non_default_settings(self, names):
             raise ValueError(f"--{name} needs results on a dev set{advice}.")
 
