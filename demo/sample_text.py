@@ -93,7 +93,7 @@ def _module_sentences(path: str) -> Document:
             tree = ast.parse(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError, OSError):
         return []
-    sentences, split = [], sentence_splitter("en")
+    sentences, split = [], sentence_splitter()
     for docstring in _docstrings(tree):
         for paragraph in _prose_paragraphs(docstring):
             sentences += [sentence for sentence in split(_plain(paragraph)) if _is_english(sentence)]

@@ -351,7 +351,8 @@ def _record_texts(source: _Source, start: int, stop: int | None, reading: Readin
                 reading.counts["documents_without_text"] += 1
 
 
-def sentence_splitter(language: str) -> Callable[[str], list[str]]:
+def sentence_splitter(language: str = "en") -> Callable[[str], list[str]]:
+    """A function that splits a paragraph; also one in another language, some of whose abbreviations end a sentence."""
     import sentencex
 
     language = language.lower()

@@ -13,7 +13,6 @@ from bert_tf.system.text_files import UTF_8
 Document = list[str]
 
 _SHORTEST_DOCUMENT, _LONGEST_DOCUMENT = 20, 200  # in sentences, for text whose documents are not marked
-_LANGUAGE = "en"  # whose abbreviations are known; sentences of others end at their marks, too
 _ENDS = frozenset(".!?…؟۔।。！？")  # of sentences
 
 
@@ -22,7 +21,7 @@ def documents_of_lines(lines: Sequence[str]) -> Iterator[Document]:
 
     A document ends at a blank line, but not before it has 20 sentences; it is cut after 200.
     """
-    broken, split = _has_broken_lines(lines), sentence_splitter(_LANGUAGE)
+    broken, split = _has_broken_lines(lines), sentence_splitter()
     document: Document = []
     for _, block in itertools.groupby(lines, bool):
         for unit in [" ".join(block)] if broken else block:
@@ -54,7 +53,7 @@ def all_documents(files: Sequence[str], show_progress: bool = True, encoding: st
 
     A JSON line is a document; of plain text see `documents_of_lines`. A file of plain text is in memory at a time.
     """
-    corpora, split = [Corpus([path], TextSettings(encoding=encoding)) for path in files], sentence_splitter(_LANGUAGE)
+    corpora, split = [Corpus([path], TextSettings(encoding=encoding)) for path in files], sentence_splitter()
     total = sum(corpus.total_bytes for corpus in corpora)
     with progress_bar(total=total, desc="reading texts", unit="B", unit_scale=True, disable=not show_progress) as bar:
         for corpus in corpora:
