@@ -287,7 +287,6 @@ def test_paragraphs_of_every_form_are_split(tmp_path):
     ('He said "No." She left.', ['He said "No."', "She left."]),
     ("これは本です。あれは「犬です。」そう", ["これは本です。", "あれは「犬です。」", "そう"]),
     ("이것은 책입니다. 저것은 개입니다.", ["이것은 책입니다.", "저것은 개입니다."]),
-    ("", []),
     (" \t", []),
 ])  # fmt: skip
 def test_sentences_of_any_language(text, sentences):

@@ -19,7 +19,6 @@ from helpers.paths import ROOT
 from helpers.slow import slow
 
 from bert_tf import FullTokenizer, Predictor, Tagger
-from bert_tf.data import token_rows
 from bert_tf.models import task_models
 from bert_tf.serving import client, export
 from bert_tf.store.head_config import softmax
@@ -52,9 +51,8 @@ def tags_of_the_script(path, labels, scheme) -> tuple[list[list[str]], np.ndarra
     sentences = [Sentence(words, ["O"] * len(words), [1] * len(words)) for words in SENTENCES]
     rows = ner_encode.encode_sentences(sentences, FullTokenizer(VOCAB), 64)
     model = task_models.BertForTokenClassification.from_pretrained(path)
-    batches = token_rows.evaluation_batches(rows, batch_size=3, max_seq_length=64, static_padding=False)
-    outputs = map(np.asarray, map(model, batches))
-    logits = ner_encode.word_logits(rows, token_rows.rows_and_outputs(rows, 3, outputs))
+    chosen = np.arange(len(rows))
+    logits = ner_encode.word_logits(rows, [(chosen, np.asarray(model(rows.batch(chosen, 64))))])
     return ner_data.predicted_tags(sentences, logits, labels, scheme), softmax(logits).max(-1)
 
 
