@@ -254,9 +254,8 @@ def test_a_teacher_with_another_order(folder):
         path = save_classifier(folder / f"teacher-{len(logits)}", labels, spelled=spelled)
         run, files, tokenizer = task.describe(run, EarlierRun(run.output_dir))
         task.load(run, files, tokenizer)
-        teacher = with_labels_of(
-            open_teacher(path, tokenizer, 16, "output_weights"), task.files.head, task.other_labels
-        )
+        teacher = open_teacher(path, tokenizer, 16, "output_weights")
+        teacher = with_labels_of(teacher, task.files.head, task.other_labels)
         logits.append(np.asarray(task.create_teacher(teacher, "float32")(features)))
     assert abs(logits[0][0, 0] - logits[0][0, 1]) > 1e-2
     for other in logits[1:]:
