@@ -11,7 +11,8 @@ import sysconfig
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 
-from bert_tf.pretraining.documents import Document, documents_of_lines, marked_held_out, split_sentences
+from bert_tf.pretraining.corpus import sentence_splitter
+from bert_tf.pretraining.documents import Document, documents_of_lines, marked_held_out
 from bert_tf.system.messages import progress_bar
 from bert_tf.system.text_files import read_text_lines
 
@@ -92,10 +93,10 @@ def _module_sentences(path: str) -> Document:
             tree = ast.parse(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError, OSError):
         return []
-    sentences = []
+    sentences, split = [], sentence_splitter()
     for docstring in _docstrings(tree):
         for paragraph in _prose_paragraphs(docstring):
-            sentences += [sentence for sentence in split_sentences(_plain(paragraph)) if _is_english(sentence)]
+            sentences += [sentence for sentence in split(_plain(paragraph)) if _is_english(sentence)]
     return sentences
 
 

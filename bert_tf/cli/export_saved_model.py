@@ -65,7 +65,6 @@ class ExportSettings:
 
 FLAGS = define_flags(ExportSettings)
 
-_OF_ALL_FORMATS = ("task", "version", "max_seq_length", "top_k")
 _OF_SAVED_MODELS = ("dtype", "freeze", "text_pairs", "warm_up", "ids_only")
 
 
@@ -89,7 +88,7 @@ def main(_):
     for name, tasks in (("text_pairs", ("classification", "regression")), ("top_k", ("masked_lm",))):
         if task not in tasks and name in flags_given(FLAGS) and getattr(settings, name):
             raise ValueError(f"--{name} is for {' and '.join(tasks)}; --model_dir={settings.model_dir} is for {task}.")
-    arguments = {name: getattr(settings, name) for name in _OF_ALL_FORMATS} | {"task": task}
+    arguments = {name: getattr(settings, name) for name in ("version", "max_seq_length", "top_k")} | {"task": task}
     if is_onnx:
         write, arguments["int8"] = onnx_export.export_onnx, settings.format == "onnx_int8"
     else:

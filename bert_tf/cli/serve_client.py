@@ -91,6 +91,8 @@ def _to_ids(settings: ClientSettings, examples: list[dict]) -> Callable[[dict], 
 def main(_):
     logging.set_verbosity(logging.WARNING)
     settings = settings_of(ClientSettings, FLAGS)
+    if settings.max_seq_length and not settings.tokenizer:
+        raise ValueError("--max_seq_length is for --tokenizer; an export that takes texts has a length of its own.")
     examples = _read_examples(settings)
     prepared = _to_ids(settings, examples) if settings.tokenizer else dict
     options = {name: getattr(settings, name) for name in ("signature", "version", "timeout")}

@@ -219,7 +219,13 @@ def _inspect_file(path: str, settings: TextSettings) -> tuple[TextFile, bool, in
         return file, settings.input_format == "jsonl", size
     if name.lower().endswith((".jsonl", ".json", ".ndjson")):
         return file, True, size
-    line = _first_line(file) if size else ""
+    begin = b""  # up to the end of the first line, and no further if it is long and not JSON
+    for _, block in whole_lines(file, file.chunks(), LONGEST_LINE) if size else ():
+        begin += block
+        is_json = begin.removeprefix(b"\xef\xbb\xbf").startswith(b"{")
+        if b"\n" in block or not is_json or len(begin) > 64 << 20:
+            break
+    line = begin.decode("utf-8", "replace").removeprefix("\ufeff").split("\n", 1)[0]
     if line.startswith("<doc "):
         raise ValueError(f"{path} has WikiExtractor's <doc> form: let it write JSON lines (--json), which are read.")
     if line.startswith("{"):
@@ -232,17 +238,6 @@ def _inspect_file(path: str, settings: TextSettings) -> tuple[TextFile, bool, in
         if record:
             logging.warning(f"{path} is JSON without {settings.text_key!r} (--text_key): it is read as plain text")
     return file, False, size
-
-
-def _first_line(file: TextFile) -> str:
-    """Only roughly if it is not UTF-8, or long and not JSON."""
-    begin = b""
-    for _, block in whole_lines(file, file.chunks(), LONGEST_LINE):
-        begin += block
-        is_json = begin.removeprefix(b"\xef\xbb\xbf").startswith(b"{")
-        if b"\n" in block or not is_json or len(begin) > 64 << 20:
-            break
-    return begin.decode("utf-8", "replace").removeprefix("\ufeff").split("\n", 1)[0]
 
 
 # ---- where documents begin -------------------------------------------------------------------------------------------
@@ -356,7 +351,8 @@ def _record_texts(source: _Source, start: int, stop: int | None, reading: Readin
                 reading.counts["documents_without_text"] += 1
 
 
-def sentence_splitter(language: str) -> Callable[[str], list[str]]:
+def sentence_splitter(language: str = "en") -> Callable[[str], list[str]]:
+    """A function that splits a paragraph; also one in another language, some of whose abbreviations end a sentence."""
     import sentencex
 
     language = language.lower()

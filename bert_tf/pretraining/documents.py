@@ -4,34 +4,16 @@ A document is a list of sentences.
 """
 
 import itertools
-import re
 from collections.abc import Iterable, Iterator, Sequence
 
-from bert_tf.pretraining.corpus import Corpus, TextSettings
+from bert_tf.pretraining.corpus import Corpus, TextSettings, sentence_splitter
 from bert_tf.system.messages import progress_bar
 from bert_tf.system.text_files import UTF_8
 
 Document = list[str]
 
 _SHORTEST_DOCUMENT, _LONGEST_DOCUMENT = 20, 200  # in sentences, for text whose documents are not marked
-
-_SENTENCE_END = re.compile(r"""[.!?…؟۔।]+["'”’»)\]]*\s+|[。！？]+["'”’»」』）]*\s*""")
-# A full stop after one of these does not end a sentence.
-_ABBREVIATION = re.compile(
-    r"(?:\b(?i:e\.g|i\.e|etc|cf|vs|al|fig|eq|ref|resp|approx|dr|mr|mrs|ms|st|pp|vol|ed)|\b[A-Z])\.$"
-)
-
-
-def split_sentences(text: str) -> list[str]:
-    """The sentences of a paragraph, by punctuation: simple and language-independent, so sometimes wrong."""
-    sentences, start = [], 0
-    for match in _SENTENCE_END.finditer(text):
-        following = text[match.end() : match.end() + 1]
-        if following.islower() or _ABBREVIATION.search(text, start, match.start() + 1):
-            continue
-        sentences.append(text[start : match.end()].strip())
-        start = match.end()
-    return [sentence for sentence in (*sentences, text[start:].strip()) if sentence]
+_ENDS = frozenset(".!?…؟۔।。！？")  # of sentences
 
 
 def documents_of_lines(lines: Sequence[str]) -> Iterator[Document]:
@@ -39,11 +21,11 @@ def documents_of_lines(lines: Sequence[str]) -> Iterator[Document]:
 
     A document ends at a blank line, but not before it has 20 sentences; it is cut after 200.
     """
-    broken = _has_broken_lines(lines)
+    broken, split = _has_broken_lines(lines), sentence_splitter()
     document: Document = []
     for _, block in itertools.groupby(lines, bool):
         for unit in [" ".join(block)] if broken else block:
-            document += split_sentences(unit)
+            document += split(unit)
         while len(document) >= _LONGEST_DOCUMENT:
             yield document[:_LONGEST_DOCUMENT]
             document = document[_LONGEST_DOCUMENT:]
@@ -62,7 +44,7 @@ def _has_broken_lines(lines: Sequence[str]) -> bool:
     lengths = sorted(map(len, followed))
     width = lengths[len(lengths) * 9 // 10]
     full = sum(length >= 0.7 * width for length in lengths)
-    ended = sum(bool(_SENTENCE_END.search(line[-3:] + " ")) for line in followed)
+    ended = sum(not _ENDS.isdisjoint(line[-3:]) for line in followed)
     return width <= 120 and full > 0.6 * len(followed) and ended < 0.5 * len(followed)
 
 
@@ -71,7 +53,7 @@ def all_documents(files: Sequence[str], show_progress: bool = True, encoding: st
 
     A JSON line is a document; of plain text see `documents_of_lines`. A file of plain text is in memory at a time.
     """
-    corpora = [Corpus([path], TextSettings(encoding=encoding)) for path in files]
+    corpora, split = [Corpus([path], TextSettings(encoding=encoding)) for path in files], sentence_splitter()
     total = sum(corpus.total_bytes for corpus in corpora)
     with progress_bar(total=total, desc="reading texts", unit="B", unit_scale=True, disable=not show_progress) as bar:
         for corpus in corpora:
@@ -80,7 +62,7 @@ def all_documents(files: Sequence[str], show_progress: bool = True, encoding: st
             if corpus.marks_documents:
                 for is_text, block in itertools.groupby(lines, bool):
                     if is_text:
-                        yield [sentence for line in block for sentence in split_sentences(line)]
+                        yield [sentence for line in block for sentence in split(line)]
             else:
                 yield from documents_of_lines(list(lines))
 

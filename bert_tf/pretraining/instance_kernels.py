@@ -117,16 +117,15 @@ def plan_instances(
 ):  # fmt: skip
     """Makes more instances until `spans` is full or all passes are done.
 
-    Args:
-      tokens: uint16 or int32, the whole text. continuations: uint8, whether each token continues a word, or empty:
-        is_continuation says it. sentence_ends: int64, where each sentence ends in tokens.
-      document_ends: int64, where each document ends in sentences. order: int64, the documents in shuffled order.
-      cursor: int64 [4], where to continue; at first zeros, with AT_TARGET -1.
-      settings: int64 (S, dupe_factor, P, whether whole words are masked, whether instances are pairs, whether the
-        order of pairs is the question, ids of [CLS], [SEP], [MASK]); P 0: no masks.
-      probabilities: (short_seq_prob, masked_lm_prob, mask_rate, keep_share: of the positions that don't become [MASK],
-        those that stay). ngram_shares: see `_mask`. all_ids: int32, what random replacements are drawn from.
-      spans, positions, replacements: filled in, see `instances.Instances`.
+    tokens: uint16 or int32, the whole text. continuations: uint8, whether each token continues a word, or empty:
+      is_continuation says it. sentence_ends: int64, where each sentence ends in tokens.
+    document_ends: int64, where each document ends in sentences. order: int64, the documents in shuffled order.
+    cursor: int64 [4], where to continue; at first zeros, with AT_TARGET -1.
+    settings: int64 (S, dupe_factor, P, whether whole words are masked, whether instances are pairs, whether the
+      order of pairs is the question, ids of [CLS], [SEP], [MASK]); P 0: no masks.
+    probabilities: (short_seq_prob, masked_lm_prob, mask_rate, keep_share: of the positions that don't become [MASK],
+      those that stay). ngram_shares: see `_mask`. all_ids: int32, what random replacements are drawn from.
+    spans, positions, replacements: filled in, see `instances.Instances`.
 
     Returns the number of instances made; less than n only at the end.
     """

@@ -37,12 +37,11 @@ def bert(rows: Rows, seed: int, step, masking: Masking, first_row=0) -> Features
     A pair of n tokens ([CLS] and [SEP]s counted) gets masked_lm_prob * n predictions, rounded half to even, at least 1
     and at most P. Where the pairs of a row together would get more than P, their counts are cut in proportion.
 
-    Args:
-      rows: int32 `input_ids` [B, S], padded with 0; `segment_lengths` [B, 2 M], tokens of `[CLS] A [SEP]` and of
-        `B [SEP]` of each pair, 0 for absent ones and for the B of single sequences; `next_sentence_labels` [B, M];
-        optionally `word_continuations` [B, S], 1 for a token that continues a word; else the vocabulary says it.
-        B, S and M are static.
-      seed: any integer. step: number of the batch, int64. first_row: number in the batch of the first of the rows.
+    rows: int32 `input_ids` [B, S], padded with 0; `segment_lengths` [B, 2 M], tokens of `[CLS] A [SEP]` and of
+      `B [SEP]` of each pair, 0 for absent ones and for the B of single sequences; `next_sentence_labels` [B, M];
+      optionally `word_continuations` [B, S], 1 for a token that continues a word; else the vocabulary says it.
+      B, S and M are static.
+    seed: any integer. step: number of the batch, int64. first_row: number in the batch of the first of the rows.
 
     Returns:
       `input_ids`, `input_mask`, `segment_ids` [B, S]; `masked_lm_positions`, `masked_lm_ids` [B, P] int32 and

@@ -31,7 +31,7 @@ from bert_tf.system import workers
 from bert_tf.system.messages import abbreviated_list, progress_bar
 from bert_tf.system.numba_compile import interpreted
 from bert_tf.system.storage import atomic_files
-from bert_tf.system.text_files import Progress, read_json
+from bert_tf.system.text_files import Progress, exists, read_json_if_there, size_of
 from bert_tf.text.sentence_piece import SentencePieceTokenizer
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.text.word_boundaries import WordBoundaries
@@ -114,7 +114,6 @@ def make_shard(
         interpreted(corpus.total_bytes * job.instances.dupe_factor <= BYTES_INTERPRETED),
     ):
         store, read_counts = _tokenize(job, corpus, shard, scratch, num_workers, bar)
-        text_counts = _count_text(store, tokenizer.unk_id, job.instances.rows in WITH_SEPARATORS)
         rng = random.Random(job.seed(shard))
         # ALBERT's original leaves NumPy's generator unseeded.
         numpy_rng = np.random.RandomState(job.seed(shard) % 2**32)
@@ -128,10 +127,9 @@ def make_shard(
         summary = {
             "fingerprint": job.fingerprint,
             **read_counts,
-            **text_counts,
-            **_count_instances(instances, sum(int(file[:, 1].sum()) for file in blocks)),
+            **_counts(store, instances, sum(int(file[:, 1].sum()) for file in blocks)),
             "output_files": dict(zip(outputs, counts, strict=True)),
-            "output_bytes": {path: tf.io.gfile.stat(name).length for path, name in zip(outputs, written, strict=True)},
+            "output_bytes": dict(zip(outputs, map(size_of, written), strict=True)),
         }
         del store, instances
         contents = list(map(written_index, blocks))
@@ -143,17 +141,17 @@ def make_shard(
 
 
 def read_summary(path: str) -> dict | None:
-    """A summary that an earlier run wrote, if it can be read."""
-    with contextlib.suppress(ValueError, OSError, tf.errors.OpError):
-        return read_json(path)
+    """A summary that an earlier run wrote, if there is a whole one."""
+    with contextlib.suppress(ValueError):
+        return read_json_if_there(path)
 
 
 def finished_summary(job: ShardJob, shard: int, known: dict | None = None) -> dict | None:
     """The summary of a shard that an earlier run of the same job finished, if any: `known`, or next to its records."""
     summary = known or read_summary(summary_path(job.outputs(shard)[0]))
-    with contextlib.suppress(KeyError, TypeError, tf.errors.OpError):
+    with contextlib.suppress(KeyError, TypeError):
         is_ours, sizes = summary["fingerprint"] == job.fingerprint, summary["output_bytes"]
-        if is_ours and all(tf.io.gfile.stat(name).length == size for name, size in sizes.items()):
+        if is_ours and all(exists(name) and size_of(name) == size for name, size in sizes.items()):
             return summary
     return finished_summary(job, shard) if known else None
 
@@ -225,27 +223,23 @@ def _write(job: ShardJob, instances: Instances, rng: random.Random, paths: list[
     return [len(members) for members, _ in layouts], written
 
 
-def _count_text(store: TokenStore, unknown_id: int, separated: bool) -> dict:
+def _counts(store: TokenStore, instances: Instances, rows: int) -> dict:
+    """What a shard has of all that summaries count. rows: the number of its records."""
+    settings, spans = instances.settings, instances.spans
     documents, sentences = len(store.document_ends), len(store.sentence_ends)
+    separated, unknown_id = settings.rows in WITH_SEPARATORS, instances.tokenizer.unk_id
     parts = np.array_split(store.tokens, len(store.tokens) // _TOKENS_AT_ONCE + 1)
-    unknown = sum(int(np.count_nonzero(part == unknown_id)) for part in parts)
+    totals, singles = spans.sum(axis=0), int(np.count_nonzero(spans[:, B_BEGIN] == NO_B))
     return {
         "documents": documents,
         "sentences": sentences - documents * separated,
         "tokens": store.num_tokens - sentences * separated,
-        "unknown_tokens": unknown,
-    }
-
-
-def _count_instances(instances: Instances, rows: int) -> dict:
-    totals, singles = instances.spans.sum(axis=0), int(np.count_nonzero(instances.spans[:, B_BEGIN] == NO_B))
-    in_order = instances.settings.next_sentence == "order"
-    return {
+        "unknown_tokens": sum(int(np.count_nonzero(part == unknown_id)) for part in parts),
         "instances": len(instances),
         "rows": rows,
         "instance_tokens": int(totals[A_LENGTH] + totals[B_LENGTH]) + 3 * len(instances) - singles,
         "masked_positions": int(totals[NUM_MASKED]),
-        "not_in_order" if in_order else "random_next": int(totals[LABEL]),
+        "not_in_order" if settings.next_sentence == "order" else "random_next": int(totals[LABEL]),
         **({"rows_left_out": instances.left_out} if instances.left_out else {}),
     }
 

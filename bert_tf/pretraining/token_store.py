@@ -27,7 +27,7 @@ from bert_tf.text.library_tokenizer import ByteBpeTokenizer
 from bert_tf.text.sentence_piece import SentencePieceTokenizer
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.text.word_boundaries import WordBoundaries
-from bert_tf.text.wordpiece import CONTINUATION, BasicTokenizer, FullTokenizer
+from bert_tf.text.wordpiece import CONTINUATION, FullTokenizer
 
 _NAMES = ("tokens", "sentence_ends", "document_ends")
 _CONTINUATIONS = "continuations"
@@ -94,13 +94,12 @@ def tokenize(
 
     A line without any token (only control characters, say) is left out and ends no document.
 
-    Args:
-      pieces: of the text: one sentence per line, a blank line between documents; cut after any newline or space.
-      directory: local; what is in it is overwritten.
-      boundaries: say which pieces continue a word; None: the pieces themselves do. Word pieces only.
-      mark_words: store which pieces continue a word by their characters. SentencePiece only, where that is more than
-        the ids say: an unknown piece may continue a word, too.
-      separator: an id to put after each sentence and, as a sentence of its own, after each document; -1: nothing.
+    pieces: of the text: one sentence per line, a blank line between documents; cut after any newline or space.
+    directory: local; what is in it is overwritten.
+    boundaries: say which pieces continue a word; None: the pieces themselves do. Word pieces only.
+    mark_words: store which pieces continue a word by their characters. SentencePiece only, where that is more than
+      the ids say: an unknown piece may continue a word, too.
+    separator: an id to put after each sentence and, as a sentence of its own, after each document; -1: nothing.
     """
     look_up = words_of(tokenizer, boundaries, mark_words)
     is_marked = boundaries is not None or mark_words
@@ -281,8 +280,15 @@ class PiecesOfWords(_Words):
         ids = np.fromiter(wordpiece.vocab.values(), np.int32, len(tokens))
         word_kernels.build_trie(np.frombuffer(b"".join(tokens), np.uint8), ends, ids, continues, *self._trie)
         self._unknown_id, self._max_characters = tokenizer.unk_id, wordpiece.max_input_chars_per_word
-        self._kinds, self._letters = _ascii_rules(tokenizer.basic_tokenizer)
         self._is_space = np.array([chr(code).isspace() for code in range(128)])
+        # What becomes of each ASCII character: its kind and letter, see `word_kernels`.
+        of_tokens = word_kernels.DROPPED, word_kernels.SPACE, word_kernels.ALONE
+        self._kinds, self._letters = np.zeros((2, 128), np.uint8)
+        for code in range(128):
+            tokens = self._basic_tokenizer.tokenize(f"x{chr(code)}x")
+            letter = tokens[1] if len(tokens) == 3 else tokens[0][1:-1]
+            self._kinds[code] = word_kernels.LETTER if letter and len(tokens) == 1 else of_tokens[len(tokens) - 1]
+            self._letters[code] = ord(letter or "\0")
 
     def _encode(self, ends: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         data, begins = self._arena[ends[0] : ends[-1]], ends[:-1] - ends[0]
@@ -341,15 +347,3 @@ class ByteBpeWords(_Words):
         ids = np.concatenate([np.array(row, np.int32) for row in self._tokenizer.encode_batch(texts)])
         is_end = ids == self._newline_id
         return ids[~is_end], np.flatnonzero(is_end) - np.arange(len(words)), np.ones(len(words), bool)
-
-
-def _ascii_rules(tokenizer: BasicTokenizer) -> tuple[np.ndarray, np.ndarray]:
-    """How the tokenizer treats each ASCII character: its kind and letter, uint8 [128] (see `word_kernels`)."""
-    of_tokens = word_kernels.DROPPED, word_kernels.SPACE, word_kernels.ALONE
-    kinds, letters = np.zeros((2, 128), np.uint8)
-    for code in range(128):
-        tokens = tokenizer.tokenize(f"x{chr(code)}x")
-        letter = tokens[1] if len(tokens) == 3 else tokens[0][1:-1]
-        kinds[code] = word_kernels.LETTER if letter and len(tokens) == 1 else of_tokens[len(tokens) - 1]
-        letters[code] = ord(letter or "\0")
-    return kinds, letters

@@ -15,7 +15,6 @@ from bert_tf.system.messages import escape_control_characters
 
 MAX_BYTES = 1 << 28  # of an answer
 
-_OK = 200
 _MAX_ERROR_BYTES = 1 << 16
 
 
@@ -35,10 +34,9 @@ def ask(
 ) -> dict[str, list]:
     """The outputs of a served model, as lists. REST sends a single one without its name: it is called `outputs`.
 
-    Args:
-      server: host:port of the REST interface (8501 unless configured), or an http(s):// address.
-      inputs: lists of strings or numbers by the signature's input names, one entry per example, as in the outputs.
-      timeout: seconds for the whole call. max_bytes: of the answer.
+    server: host:port of the REST interface (8501 unless configured), or an http(s):// address.
+    inputs: lists of strings or numbers by the signature's input names, one entry per example, as in the outputs.
+    timeout: seconds for the whole call. max_bytes: of the answer.
     """
     address = server if server.startswith(("http://", "https://")) else f"http://{server}"
     versions = "" if version is None else f"/versions/{version}"
@@ -50,7 +48,7 @@ def ask(
     request = json.dumps({"signature_name": signature, "inputs": columns}, ensure_ascii=False).encode()
     try:
         status, body = _within(timeout, lambda: _post(url, request, timeout, max_bytes))
-        answer = json.loads(body) if status == _OK else body.decode("utf-8", "replace")
+        answer = json.loads(body) if status == http.client.OK else body.decode("utf-8", "replace")
     except (OSError, RecursionError, ValueError, http.client.HTTPException) as error:
         raise ServingError(f"{url}: {escape_control_characters(str(error)) or type(error).__name__}") from error
     if not isinstance(answer, dict) or answer.get("outputs", {}) == {}:

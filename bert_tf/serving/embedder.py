@@ -52,8 +52,9 @@ class Embedder(Answerer):
         opened = open_encoder(path, or_export=True)
         if pooling and opened.export and not opened.is_onnx:
             raise ValueError(f"pooling={pooling}: what an export computes is decided when it is written")
-        self.settings = dataclasses.replace(opened.sentences, pooling=pooling or opened.sentences.pooling)
-        super().__init__(opened, max_seq_length=max_seq_length, pooling=self.settings.pooling, **options)
+        self.pooling = pooling or opened.sentences.pooling
+        self.settings = dataclasses.replace(opened.sentences, pooling=self.pooling)
+        super().__init__(opened, max_seq_length=max_seq_length, **options)
         if self.export:
             self.size = self.description["signatures"]["embed"]["outputs"]["vector"][1][-1]
             return

@@ -122,11 +122,10 @@ def parse_examples(serialized: tf.Tensor) -> dict[str, tf.Tensor]:
 class Folded(NamedTuple):
     """A batch of texts, two per row.
 
-    Attributes:
-      features: the inputs of `BertModel` for several sequences per row: input_ids, segment_ids, position_ids int32
-        [R, W], input_mask int32 [R, W, W] (queries by keys: a token sees its own text), pooled_positions int32
-        [R, 2].
-      places: int32 [B], which of the 2 R pooled outputs belongs to a text.
+    features: the inputs of `BertModel` for several sequences per row: input_ids, segment_ids, position_ids int32
+      [R, W], input_mask int32 [R, W, W] (queries by keys: a token sees its own text), pooled_positions int32
+      [R, 2].
+    places: int32 [B], which of the 2 R pooled outputs belongs to a text.
     """
 
     features: dict[str, tf.Tensor]

@@ -46,12 +46,11 @@ def signature(function: Callable, *specs: tf.TensorSpec) -> tf.types.experimenta
 class ServedModel:
     """The base class of all tasks. A task adds `outputs`: features [B, S] -> what a signature returns.
 
-    Attributes:
-      model: a Keras model of this project with the task's head, built. variables: TensorFlow's, of the model.
-      ids: the inputs of `serve_ids`.
-      labels: the names of the classes; empty if there are none.
-      facts: what export.json says besides what all exports have.
-      folds: texts may share rows.
+    model: a Keras model of this project with the task's head, built. variables: TensorFlow's, of the model.
+    ids: the inputs of `serve_ids`.
+    labels: the names of the classes; empty if there are none.
+    facts: what export.json says besides what all exports have.
+    folds: texts may share rows.
     """
 
     ids: Mapping[str, tf.TensorSpec] = IDS

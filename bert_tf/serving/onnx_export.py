@@ -50,10 +50,9 @@ def export_onnx(
     (choices and windows: [B, N, S]), and so are its outputs, but for those that repeat an input. Where the answers are
     made of logits, these are an output, too: `logits`.
 
-    Args:
-      model_dir, task, version, top_k: as for `export.export_saved_model`.
-      int8: the weights of the matrix products and the word embeddings in 8 bits, a column or row each with its scale.
-      max_seq_length: recorded for those who cut texts; the file takes rows up to what the model can take.
+    model_dir, task, version, top_k: as for `export.export_saved_model`.
+    int8: the weights of the matrix products and the word embeddings in 8 bits, a column or row each with its scale.
+    max_seq_length: recorded for those who cut texts; the file takes rows up to what the model can take.
     """
     export.new_version(export_dir, version)
     opened, task = export.open_for(model_dir, task)
@@ -102,21 +101,17 @@ def _kind_of(opened: OpenedModel, task: str) -> Task:
 
 def _outputs(graph: EncoderGraph, kind: Task, opened: OpenedModel, tokenizer: Tokenizer, top_k: int) -> Outputs:
     if graph.task == "encoder":
-        return _vectors(graph, opened.path)
+        x, size, outputs = graph.encoder(), graph.config.hidden_size, {}
+        if not graph.config.has_pooler or graph.has(f"{pooler(graph.config.model_type)}/kernel"):
+            outputs["pooled_output"] = graph.pooled(graph.pooled_token(x)), ["batch", size]
+        else:
+            logging.warning("%s has no trained pooler: the export has no pooled_output.", opened.path)
+        return {**outputs, "sequence_output": (x, ["batch", "length", size])}
     if graph.task == "squad":
         return {name: (tensor, graph.axes) for name, tensor in graph.span_logits().items()}
     if graph.task == "masked_lm":
         return _guesses(graph, tokenizer, top_k)
     return _answers(graph, kind, kind.is_regression and opened.head.gives_probability())
-
-
-def _vectors(graph: EncoderGraph, path: str) -> Outputs:
-    x, size, outputs = graph.encoder(), graph.config.hidden_size, {}
-    if not graph.config.has_pooler or graph.has(f"{pooler(graph.config.model_type)}/kernel"):
-        outputs["pooled_output"] = graph.pooled(graph.pooled_token(x)), ["batch", size]
-    else:
-        logging.warning("%s has no trained pooler: the export has no pooled_output.", path)
-    return {**outputs, "sequence_output": (x, ["batch", "length", size])}
 
 
 def _answers(graph: EncoderGraph, task: Task, gives_probability: bool) -> Outputs:

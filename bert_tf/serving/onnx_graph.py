@@ -51,9 +51,9 @@ class Graph:
         self._nodes, self._names, self._constants, self.weights = [], {}, {}, {}
         self._inputs, self._outputs = [], []
 
-    def input(self, name: str, kind: str, shape: Sequence[int | str]) -> str:
-        """shape: a name is a dimension of any size."""
-        self._inputs.append(helper.make_tensor_value_info(name, _TYPES[kind], shape))
+    def input(self, name: str, shape: Sequence[int | str]) -> str:
+        """Integers, int32; a name in their shape is a dimension of any size."""
+        self._inputs.append(helper.make_tensor_value_info(name, TensorProto.INT32, shape))
         return name
 
     def output(self, name: str, tensor: str, kind: str, shape: Sequence[int | str]) -> None:
@@ -75,8 +75,8 @@ class Graph:
         self._nodes.append(helper.make_node(kind, inputs, names, name=f"{kind}_{len(self._nodes)}", **attributes))
         return names
 
-    def cast(self, x: str, dtype: str, name: str | None = None) -> str:
-        return self.op("Cast", x, name=name, to=_TYPES[dtype])
+    def cast(self, x: str, dtype: str) -> str:
+        return self.op("Cast", x, to=_TYPES[dtype])
 
     def size(self, x: str, axis: int) -> str:
         """int64 [1]: the size of an axis."""
@@ -150,7 +150,7 @@ class EncoderGraph(Graph):
         several = ["choices"] if task == "multiple_choice" else ["windows"] if self._windows else []
         self.axes, self._missing = ["batch", *several, "length"], []
         self._in_place, self._transposed, self._quantized = in_place, {}, set()
-        self.inputs = [self.input(name, "int32", self.axes) for name in INPUTS]
+        self.inputs = [self.input(name, self.axes) for name in INPUTS]
 
     def model(self, name):
         if self._missing:
@@ -212,10 +212,7 @@ class EncoderGraph(Graph):
         return np.zeros((1, 1), np.float32)  # nobody runs such a graph
 
     def dense(self, x: str, scope: str, activation: str = "linear") -> str:
-        product = self.product(x, f"{scope}/kernel")
-        return self.activated(self.op("Add", product, self.weight(f"{scope}/bias")), activation)
-
-    def activated(self, x: str, activation: str) -> str:
+        x = self.op("Add", self.product(x, f"{scope}/kernel"), self.weight(f"{scope}/bias"))
         if activation == "linear":
             return x
         kind, attributes = _ACTIVATIONS[activation]

@@ -20,8 +20,6 @@ from bert_tf.system.messages import escape_control_characters
 from bert_tf.system.text_files import naming_damaged, read_bytes
 from bert_tf.system.workers import available_cores
 
-_PROVIDER = "CPUExecutionProvider"
-
 
 class OnnxModel:
     """A graph that ONNX Runtime computes. Threads may share it.
@@ -52,7 +50,8 @@ class OnnxModel:
         self._tensors = {name: onnxruntime.OrtValue.ortvalue_from_numpy(value) for name, value in held.items()}
         for name, value in self._tensors.items():
             options.add_initializer(name, value)
-        self._session, self._pooling = onnxruntime.InferenceSession(model, options, providers=[_PROVIDER]), pooling
+        self._session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+        self._pooling = pooling
         self._inputs, self._outputs = (
             [entry.name for entry in entries] for entries in (self._session.get_inputs(), self._session.get_outputs())
         )
@@ -82,17 +81,14 @@ def model_of(
     """An opened model with the output layer of a task, a name of `tasks.table.TASKS`.
 
     dtype: "float32" or "int8". pooling: how an "encoder" makes vectors.
-
-    Raises:
-      ValueError: the weights lack what answers depend on, or have numbers that are not finite.
     """
     graph = EncoderGraph(opened, task, dtype == "int8", in_place=True)
     if task == "encoder":
-        outputs = {"vectors": graph.pooled_vectors(pooling, graph.input("skipped", "int32", [1]))}
+        outputs = {"vectors": graph.pooled_vectors(pooling, graph.input("skipped", [1]))}
     elif task == "squad":
         outputs = graph.span_logits()
     elif task == "masked_lm":
-        outputs = {"logits": graph.masked_lm(graph.input("masked_lm_positions", "int32", ["batch", "masks"]))}
+        outputs = {"logits": graph.masked_lm(graph.input("masked_lm_positions", ["batch", "masks"]))}
     else:
         outputs = {"logits": graph.logits()}
     for name, tensor in outputs.items():

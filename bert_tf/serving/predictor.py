@@ -28,27 +28,22 @@ OPTIONS = ("batch_size", "runtime", "dtype", "threads", "trust")  # of all answe
 class Answerer:
     """A model directory of any format, or an export, opened once. Threads may share it.
 
-    A subclass sets:
-      tasks: names of `tasks.table.TASKS` that it answers.
-      action: the label of the progress bar.
+    The arguments are those of `Predictor`. A subclass sets tasks, the names of `tasks.table.TASKS` that it answers, and
+    action, the label of the progress bar.
 
-    Attributes:
-      path: what was opened: of a directory of versions the newest.
-      description: of an export the content of export.json, else empty.
-      export: of a SavedModel what `safe_graph.load_export` loads, else None; then tokenizer and runtime are not None.
-      runtime: what computes: an `OnnxModel` or a `KerasModel`.
-      model: the Keras model, if that computes, else None.
-      num_outputs: of a classifier.
-
-    Args:
-      path, batch_size, max_seq_length, runtime, dtype, threads, trust: see `Predictor`.
-      pooling: see `onnx_runtime.model_of`.
+    path: what was opened: of a directory of versions the newest.
+    description: of an export the content of export.json, else empty.
+    export: of a SavedModel what `safe_graph.load_export` loads, else None; then tokenizer and runtime are not None.
+    runtime: what computes: an `OnnxModel` or a `KerasModel`.
+    model: the Keras model, if that computes, else None.
+    num_outputs: of a classifier.
     """
 
     tasks: tuple[str, ...]
     action: str
     rows_of_item = 1  # that the model computes, about
     shows_progress: bool | None = None  # None: if it takes long
+    pooling: str | None = None  # see `onnx_runtime.model_of`
     # Warns about given texts, once in a process, whatever model they are given to.
     warn = staticmethod(functools.partial(warn_once, "given texts"))
 
@@ -62,7 +57,6 @@ class Answerer:
         dtype: str | None = None,
         threads: int | None = None,
         trust: bool = False,
-        pooling: str | None = None,
     ):
         true_or_false(trust=trust)
         opened = path if isinstance(path, OpenedModel) else open_answerer(path)
@@ -87,7 +81,7 @@ class Answerer:
         if opened.is_onnx:
             from bert_tf.serving.onnx_runtime import open_file
 
-            self.runtime = open_file(onnx_file(self.path), threads, pooling)
+            self.runtime = open_file(onnx_file(self.path), threads, self.pooling)
         elif opened.export:
             from bert_tf.serving.safe_graph import load_export
 
@@ -100,11 +94,11 @@ class Answerer:
             if _runtime_of(runtime, dtype) == "onnxruntime":
                 from bert_tf.serving.onnx_runtime import model_of
 
-                self.runtime = model_of(opened, self.tasks[0], dtype or "float32", threads, pooling)
+                self.runtime = model_of(opened, self.tasks[0], dtype or "float32", threads, self.pooling)
             else:
                 from bert_tf.serving.keras_runtime import KerasModel
 
-                self.runtime = KerasModel(opened, self.tasks[0], dtype or "float32", pooling)
+                self.runtime = KerasModel(opened, self.tasks[0], dtype or "float32", self.pooling)
                 self.model = self.runtime.model
         rows_at_once = self.runtime.rows_at_once if self.runtime else _ROWS_OF_AN_EXPORT
         self.batch_size = rows_at_once // self.rows_of_item if batch_size is None else batch_size

@@ -18,7 +18,7 @@ from bert_tf.store.description import SIMILARITIES
 from bert_tf.system import hub
 from bert_tf.system.checks import list_of_strings, target_directory
 from bert_tf.system.messages import naming_flag
-from bert_tf.system.storage import write_file
+from bert_tf.system.storage import gfile, write_file
 from bert_tf.system.text_files import exists, parse_json, read_bytes, read_text_lines
 
 _VECTORS, _TEXTS = ("vectors.npy", "vectors_2.npy"), "texts.jsonl"
@@ -122,23 +122,22 @@ class TextIndex:
         Raises:
           ValueError: it has no texts. OSError: see `checks.target_directory`.
         """
-        import tensorflow as tf
-
         if self.texts is None:
             raise ValueError("an index is saved with its texts; this one has vectors alone")
         directory, content = target_directory(directory), io.BytesIO()
         np.save(content, self.vectors, allow_pickle=False)
         texts_file, used = posixpath.join(directory, _TEXTS), None
-        with contextlib.suppress(AttributeError, OSError, ValueError, tf.errors.NotFoundError):  # none, or damaged
-            used = parse_json(next(read_text_lines(texts_file), ""), texts_file).get("vectors", _VECTORS[0])
+        with contextlib.suppress(AttributeError, ValueError):  # a damaged one
+            if exists(texts_file):
+                used = parse_json(next(read_text_lines(texts_file), ""), texts_file).get("vectors", _VECTORS[0])
         unused, other = sorted(_VECTORS, key=lambda name: name == used)
         lines = [{"prompt_name": self.prompt_name, "similarity": self.similarity, "vectors": unused}, *self.texts]
         text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
-        tf.io.gfile.makedirs(directory)
+        gfile().makedirs(directory)
         write_file(posixpath.join(directory, unused), content.getvalue())
         write_file(texts_file, text.encode())  # from this rename on, the new index counts
         if exists(other := posixpath.join(directory, other)):
-            tf.io.gfile.remove(other)
+            gfile().remove(other)
 
     @classmethod
     def load(cls, directory: str, embedder) -> "TextIndex":

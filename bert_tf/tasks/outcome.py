@@ -12,6 +12,7 @@ from absl import logging
 
 from bert_tf.families.recipe import Values, combination_text, folder_of, value_text
 from bert_tf.store.card import shown_results
+from bert_tf.store.save import files_below
 from bert_tf.system.storage import link_or_copy, remove_folder, write_text_file
 from bert_tf.tasks.table import TASKS
 from bert_tf.training import fine_tuning, run_directory
@@ -103,11 +104,9 @@ def _write(output_dir: str, texts: Mapping[str, str], best: str) -> None:
     source, target = (posixpath.join(folder, fine_tuning.BEST_MODEL) for folder in (run_dir, output_dir))
     if tf.io.gfile.exists(source):
         remove_folder(target)
-        for folder, _, names in tf.io.gfile.walk(source):
-            target_folder = posixpath.join(target, posixpath.relpath(folder, source))
-            tf.io.gfile.makedirs(target_folder)
-            for name in names:
-                link_or_copy(posixpath.join(folder, name), posixpath.join(target_folder, name))
+        for name in files_below(source):
+            tf.io.gfile.makedirs(posixpath.dirname(posixpath.join(target, name)))
+            link_or_copy(posixpath.join(source, name), posixpath.join(target, name))
 
 
 def table_text(tried: Sequence[Trial], main_metric: str) -> str:
@@ -140,10 +139,9 @@ def write_predictions(
 ) -> list[str]:
     """Writes predictions<name>.jsonl, one object an example, and test_results<name>.tsv; returns their paths.
 
-    Args:
-      examples: with a `guid`, and in `source` columns of the row or None. A column that is called as a part of a
-        prediction gets `input_` before its name.
-      described: the prediction of each example. numbers: its line in the second file, as the original writes it.
+    examples: with a `guid`, and in `source` columns of the row or None. A column that is called as a part of a
+      prediction gets `input_` before its name.
+    described: the prediction of each example. numbers: its line in the second file, as the original writes it.
     """
     lines = []
     for example, prediction in zip(examples, described, strict=True):
@@ -157,7 +155,7 @@ def write_predictions(
     return paths
 
 
-# --- last words ------------------------------------------------------------------------------------------------------
+# --- the summary -----------------------------------------------------------------------------------------------------
 
 
 def log_summary(task, run: FineTuningSettings, trial: Trial, last: int) -> None:

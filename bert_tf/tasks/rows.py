@@ -48,15 +48,14 @@ class InputExample:
 class Split:
     """The file of a set of examples, and its columns.
 
-    Attributes:
-      file: name below the data directory; {language} is filled in where a task has one.
-      text_a, text_b, label: columns, by number from 0 (negative ones count from the end) or by name in the header.
-        Several columns of labels have 0 or 1 each, in the order of the task's labels.
-      set_name: first part of every guid. guid: column of the other part; None: the number of the row in the file.
-      header_names: column number -> name that the header must have there, to detect files of another task.
-      keep: (column, value): rows with another value there are left out.
-      skip_short_rows: rows that lack a column are left out (released files of QQP).
-      table: how a user's file is read; None: to the letter, as the files of GLUE.
+    file: name below the data directory; {language} is filled in where a task has one.
+    text_a, text_b, label: columns, by number from 0 (negative ones count from the end) or by name in the header.
+      Several columns of labels have 0 or 1 each, in the order of the task's labels.
+    set_name: first part of every guid. guid: column of the other part; None: the number of the row in the file.
+    header_names: column number -> name that the header must have there, to detect files of another task.
+    keep: (column, value): rows with another value there are left out.
+    skip_short_rows: rows that lack a column are left out (released files of QQP).
+    table: how a user's file is read; None: to the letter, as the files of GLUE.
     """
 
     file: str
@@ -76,15 +75,14 @@ class Split:
 class Task:
     """A classification or regression task.
 
-    Attributes:
-      labels: in the order of their ids; None for a regression.
-      train, dev, test: the files; the first dev and test set are the main ones.
-      metrics: names of `metrics.METRICS`; the first chooses the best model.
-      label_aliases: other spellings of labels in the files. any_case: labels may differ in case.
-      other_names: what Hugging Face and models trained there call the labels.
-      multi_label: several labels of an example may hold.
-      marks: whether lists of 0 and 1 mark labels, as in the training file; None: each file's lists say it.
-      language: fills {language} in file names and `keep`.
+    labels: in the order of their ids; None for a regression.
+    train, dev, test: the files; the first dev and test set are the main ones.
+    metrics: names of `metrics.METRICS`; the first chooses the best model.
+    label_aliases: other spellings of labels in the files. any_case: labels may differ in case.
+    other_names: what Hugging Face and models trained there call the labels.
+    multi_label: several labels of an example may hold.
+    marks: whether lists of 0 and 1 mark labels, as in the training file; None: each file's lists say it.
+    language: fills {language} in file names and `keep`.
     """
 
     name: str
@@ -164,11 +162,10 @@ def encode_examples(
 
     Where all examples have labels, `labels` has label_ids, see `label_ids`.
 
-    Args:
-      num_processes: processes for large data; by default one for each core.
-      windows: a text of more tokens than max_seq_length becomes several rows of that length (`WindowRows`).
-      warn: logs a message and its arguments: how many examples were truncated, and how many have a text without any
-        token.
+    num_processes: processes for large data; by default one for each core.
+    windows: a text of more tokens than max_seq_length becomes several rows of that length (`WindowRows`).
+    warn: logs a message and its arguments: how many examples were truncated, and how many have a text without any
+      token.
     """
     token_rows.check_room(tokenizer, max_seq_length)
     if windows and (pair := next((example for example in examples if example.text_b), None)):
@@ -211,10 +208,6 @@ def label_ids(task: Task, labels: Sequence) -> np.ndarray:
     return table
 
 
-def _encode_chunk(texts: list[str], tokenizer: Tokenizer) -> list[list[int]]:
-    return tokenizer.encode_batch(texts)
-
-
 def encode_texts(texts: list[str], tokenizer: Tokenizer, num_processes: int | None = None) -> list[list[int]]:
     """The token ids of texts; of large data by several processes, by default one for each core."""
     num_processes = num_processes or os.cpu_count() or 1
@@ -223,7 +216,7 @@ def encode_texts(texts: list[str], tokenizer: Tokenizer, num_processes: int | No
     from bert_tf.system.workers import map_tasks
 
     chunks = [(texts[start : start + _TEXTS_PER_CHUNK],) for start in range(0, len(texts), _TEXTS_PER_CHUNK)]
-    encoded = map_tasks(_encode_chunk, chunks, num_processes, shared=(tokenizer,))
+    encoded = map_tasks(encode_texts, chunks, num_processes, shared=(tokenizer, 1))
     return [ids for chunk in encoded for ids in chunk]
 
 

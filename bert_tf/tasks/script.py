@@ -47,7 +47,6 @@ from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.training import checkpoints, distribution, fine_tuning, loop, run_directory, starting_model
 from bert_tf.training.settings import FineTuningSettings
 from bert_tf.training.step import BATCHES_OF_A_PROGRAM, Trainer, make_predict_function
-from bert_tf.training.teacher import with_labels_of
 
 _FEW_STEPS = 50
 _STEPS_OF_TWO_PROGRAMS = 1000  # from so many, shorter batches save more time than their program takes to compile
@@ -81,7 +80,7 @@ def run_task(task: FineTuningTask, run: FineTuningSettings) -> dict[str, float]:
         # The labels of the model and its teacher are matched with the data's; a run that goes on has its own.
         head, others, task.adjust = task.files.head, task.other_labels, starting_model.unchanged
         task.files.description = save.description_files(task.files) if run.do_train else None
-        task.teacher = task.teacher and with_labels_of(task.teacher, head, others)
+        task.teacher = task.teacher and starting_model.with_labels_of(task.teacher, head, others)
         if run.new_head and TASKS[task.name].output_layer and not task.earlier.newest:
             task.adjust = functools.partial(head_config.without, reason="--new_head")
         elif not (run.do_train and task.earlier.newest):
@@ -229,14 +228,14 @@ class _Run(loop.Run):
             model.bert.add_lora(run.lora_rank, run.lora_alpha, model.reads_pooler)
         return model
 
-    def schedule(self) -> tuple[int, float, Recipe]:
-        """The steps, those of the warm-up and the recipe; see `optimization.create_optimizer`."""
+    def schedule(self) -> tuple[Recipe, int, float]:
+        """The recipe, the steps, and those of the warm-up; see `optimization.optimizer_of`."""
         run, recipe = self.settings, self.task.files.config.recipe
         recipe = dataclasses.replace(recipe, **{name: getattr(run, name) for name in declared_in(OptimizerSettings)})
         warmup_steps = self.num_train_steps * run.warmup_proportion
         if recipe.warmup != "multiplies":
             warmup_steps = int(warmup_steps)
-        return self.num_train_steps, warmup_steps, recipe
+        return recipe, self.num_train_steps, warmup_steps
 
     def restore(self, model: keras.Model, optimizer: keras.optimizers.Optimizer | None) -> int:
         """`checkpoints.restore`; also what of the model does not learn, or at another rate."""
@@ -265,7 +264,7 @@ class _Run(loop.Run):
         trained, objective = model, with_class_weights(model.objective, task.class_weights)
         lengths = task.train_rows.row_lengths
         cost = fine_tuning.cost_of_example(run, task.files.config, lengths, model.tokens_read)
-        tokens, operations = task.cost_of_example(*cost, model)
+        tokens, operations = (task.rows_of_example * of_row for of_row in cost)
         if self.teacher:
             with self.strategy.scope():
                 teacher = task.create_teacher(self.teacher, run.dtype_policy)

@@ -15,10 +15,10 @@ from bert_tf.data.token_rows import TokenRows
 from bert_tf.families.config import shallower
 from bert_tf.models import task_models
 from bert_tf.store.description import ModelFiles, read_head
-from bert_tf.store.head_config import NO_HEAD
+from bert_tf.store.head_config import NO_HEAD, OUTPUT_LAYER
 from bert_tf.tasks.table import TASKS
 from bert_tf.text.tokenizer import Tokenizer
-from bert_tf.training import fine_tuning, run_directory, starting_model
+from bert_tf.training import fine_tuning, plots, run_directory, starting_model
 from bert_tf.training.settings import FineTuningSettings
 from bert_tf.training.starting_model import Adjustment, StartingHead
 from bert_tf.training.teacher import Teacher, open_teacher
@@ -100,7 +100,9 @@ class FineTuningTask(abc.ABC):
         self.earlier, self.source = earlier, newest or run.init_checkpoint
         self.source_head = read_head(self.source) if self.source else NO_HEAD
         self.starting_head = starting_model.find_head(run, files, self.source_head, newest, layer)
-        like = (tokenizer, run.max_seq_length, layer, self.teacher_architecture)
+        # Several tasks have the layer of classifiers.
+        architecture = TASKS[self.name].architecture if layer == OUTPUT_LAYER else None
+        like = (tokenizer, run.max_seq_length, layer, architecture)
         self.teacher = open_teacher(run.teacher, *like) if run.teacher else None
         return run, files, tokenizer
 
@@ -117,11 +119,6 @@ class FineTuningTask(abc.ABC):
     def create_model(self, dtype: str) -> keras.Model:
         """The model, not built yet."""
 
-    @property
-    def teacher_architecture(self) -> str | None:
-        """The class of a teacher's model, as head_config.json names it; None if its output layer shows it."""
-        return TASKS[self.name].architecture
-
     def create_teacher(self, teacher: Teacher, dtype: str) -> keras.Model:
         """A teacher's model, built, with its outputs in the order of the student's."""
         kind = getattr(task_models, TASKS[self.name].architecture)
@@ -131,10 +128,10 @@ class FineTuningTask(abc.ABC):
     def num_training_examples(self) -> int:
         return len(self.train_rows)
 
-    def cost_of_example(self, tokens: float, flops: float, model: keras.Model) -> tuple[float, float]:
-        """The tokens and model FLOPs of an example, for the log. tokens, flops: of a row that the encoder reads."""
-        count = getattr(self.train_rows, "rows_per_example", 1)
-        return tokens * count, flops * count
+    @property
+    def rows_of_example(self) -> float:
+        """The mean number of rows that the encoder reads for a training example."""
+        return getattr(self.train_rows, "rows_per_example", 1)
 
     def training_batches(self, **arguments) -> tf.data.Dataset:
         return token_rows.training_batches(self.train_rows, **arguments)
@@ -175,8 +172,6 @@ class FineTuningTask(abc.ABC):
 
     def plot_confusion(self, output_dir: str, what: str, gold, predicted, names: list[str], results, suffix="") -> None:
         """Draws confusion_matrix<suffix>.png. gold, predicted: numbers of classes. what, results: see `title_of`."""
-        from bert_tf.training import plots
-
         path = posixpath.join(output_dir, f"confusion_matrix{suffix}.png")
         title = self.title_of(what, output_dir, results)
         plots.plot_confusion_matrix(gold, predicted, names, path, title=title)

@@ -52,20 +52,16 @@ def use_newest(prefixes: Sequence[str], use: Callable[[str], Used], may_be_older
             continue
         for path, error in damaged:
             logging.warning("%s is damaged; going on from %s instead. %s", path, prefix, error)
-            _set_aside(path)
+            for file in (path + bundle.INDEX_SUFFIX, *bundle.data_files(path)):
+                folder, name = posixpath.split(file)
+                try:
+                    tf.io.gfile.rename(file, posixpath.join(folder, _SET_ASIDE + name), overwrite=True)
+                except tf.errors.NotFoundError:
+                    logging.info("%s was renamed by another worker.", name)
         return used
     if damaged:
         raise damaged[0][1]
     return None
-
-
-def _set_aside(prefix: str) -> None:
-    folder, base = posixpath.split(prefix)
-    for name in [base + bundle.INDEX_SUFFIX, *map(posixpath.basename, bundle.data_files(prefix))]:
-        try:
-            tf.io.gfile.rename(posixpath.join(folder, name), posixpath.join(folder, _SET_ASIDE + name), overwrite=True)
-        except tf.errors.NotFoundError:
-            logging.info("%s was renamed by another worker.", name)
 
 
 def save(output_dir: str, step: int, tensors: Mapping, keep_max: int = 5) -> str:

@@ -253,16 +253,9 @@ def facts_of(*settings, **configs: BertConfig) -> dict[str, object]:
     facts = {f"--{name}": value for name, value in values.items() if name not in _MAY_DIFFER}
     for what, config in configs.items():
         facts |= {f"{key} of the {what}": value for key, value in config.to_dict().items()}
-    versions = {"TensorFlow": tf.__version__, "Keras": keras.__version__}
-    return facts | versions | {"checksum of the code in bert_tf/": _checksum_of_code()}
-
-
-@functools.cache
-def _checksum_of_code() -> str:
-    checksum = 0
-    for path in sorted(pathlib.Path(__file__).parents[1].rglob("*.py")):
-        checksum = zlib.crc32(path.read_bytes(), checksum)
-    return f"{checksum:08x}"
+    code = b"".join(path.read_bytes() for path in sorted(pathlib.Path(__file__).parents[1].rglob("*.py")))
+    facts["checksum of the code in bert_tf/"] = f"{zlib.crc32(code):08x}"
+    return facts | {"TensorFlow": tf.__version__, "Keras": keras.__version__}
 
 
 def compare(strategy: tf.distribute.Strategy, facts: Callable[[], Mapping[str, object]]) -> None:

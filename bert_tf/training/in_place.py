@@ -81,7 +81,10 @@ class InPlaceAdam:
         rates = [np.float32([optimizer.layer_rates[index], optimizer.decay_rate(index) or 0.0]) for index in indices]
         numbers = tf.stack([tf.cast(number, tf.float32) for number in numbers])
         tf.numpy_function(lambda *arrays: self._update(are_tables, rates, *arrays), [counts, numbers, *flat], [])
-        self._threads.submit(_compile)  # while TensorFlow optimizes the graph
+        # Compiled while TensorFlow optimizes the graph.
+        matrices, rows = [np.zeros((1, 1), np.float32)] * 4, np.zeros(0, np.int64)
+        numbers, rate = np.zeros(8, np.float32), np.zeros(2, np.float32)
+        self._threads.submit(_update_rows, *matrices, rows, rows, _NO_ROWS, numbers, rate, 0, 0)
 
     def _update(self, are_tables: list[bool], rates: list, counts: np.bool_, numbers: np.ndarray, *arrays) -> None:
         """arrays: of each variable itself, m, v, the gradient, and the rows that the gradient's slices belong to."""
@@ -131,7 +134,7 @@ def _update_rows(variable, m, v, gradient, rows, order, reached, numbers, rate, 
         variable, m, v, gradient = variable.reshape(-1), m.reshape(-1), v.reshape(-1), gradient.reshape(-1)
         _move(variable[first:last], m[first:last], v[first:last], gradient[first:last], numbers, rate)
         return
-    total = np.zeros(width, np.float32)
+    total, learning_rate, decay = np.zeros(width, np.float32), numbers[0] * rate[0], rate[1]
     for row in range(begin, end):
         first = at
         while at < rows.size and rows[at] == row:
@@ -141,15 +144,11 @@ def _update_rows(variable, m, v, gradient, rows, order, reached, numbers, rate, 
         if reached[row]:
             _move(variable[row], m[row], v[row], total, numbers, rate)
         else:  # all that is left of the update: the word pieces that the data lacks are most of a table
-            _decay(variable[row], numbers[0] * rate[0], rate[1])
+            values = variable[row]
+            for i in range(width):
+                values[i] -= learning_rate * (decay * values[i])
         if at > first:
             total[:] = 0
-
-
-@_compiled
-def _decay(variable, learning_rate, decay):
-    for i in range(variable.size):
-        variable[i] -= learning_rate * (decay * variable[i])
 
 
 @_compiled
@@ -165,8 +164,3 @@ def _move(variable, m, v, gradient, numbers, rate):
         new_v = np.float32(0) if new_v < _SMALLEST else new_v
         m[i], v[i] = new_m, new_v
         variable[i] -= learning_rate * (new_m / (np.sqrt(new_v) + epsilon) * scale + decay * variable[i])
-
-
-def _compile() -> None:
-    matrices, rows = [np.zeros((1, 1), np.float32)] * 4, np.zeros(0, np.int64)
-    _update_rows(*matrices, rows, rows, _NO_ROWS, np.zeros(8, np.float32), np.zeros(2, np.float32), 0, 0)

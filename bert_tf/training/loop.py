@@ -30,9 +30,10 @@ from bert_tf.models import initialize, layers
 from bert_tf.store.card import shown_results
 from bert_tf.system import messages
 from bert_tf.system.storage import write_file
+from bert_tf.system.text_files import exists, read_bytes
 from bert_tf.training import checkpoints, distribution
 from bert_tf.training.distribution import compiles_steps, distribute, is_chief
-from bert_tf.training.optimization import create_optimizer
+from bert_tf.training.optimization import optimizer_of
 from bert_tf.training.run_directory import LOG_FILE
 from bert_tf.training.step import Trainer
 
@@ -133,12 +134,12 @@ class Run:
     @layers.deferred_initialization()
     def build_and_restore(self) -> tuple[keras.Model, keras.optimizers.Optimizer | None, int]:
         """The model, its optimizer (None: no training) and the step: restored from the run in its folder, or new."""
-        settings, optimizer = self.settings, None
+        optimizer = None
         with self.strategy.scope():
             model = self.create_model()
             model.build()
             if self.trains:
-                optimizer = create_optimizer(settings.optimizer, settings.learning_rate, *self.schedule())
+                optimizer = optimizer_of(*self.schedule())
                 optimizer.build(model.trainable_variables)
         return model, optimizer, self.restore(model, optimizer)
 
@@ -314,8 +315,12 @@ class TrainingLog:
         # Evaluation has its own directory, as in the original, so that TensorBoard draws both in one chart.
         folders = {"train": self._output_dir, "eval": posixpath.join(self._output_dir, "eval")}
         self._events = {kind: open_events(folder) for kind, folder in folders.items() if self._active}
-        if self._active:
-            repair_last_line(posixpath.join(self._output_dir, LOG_FILE))
+        path = posixpath.join(self._output_dir, LOG_FILE)
+        if self._active and exists(path):
+            whole, end, torn = read_bytes(path).rpartition(b"\n")
+            if torn:
+                write_file(path, whole + end)
+                logging.warning("%s: its last line was torn when an earlier run ended, and is removed.", path)
         return self
 
     def __exit__(self, *_):
@@ -388,16 +393,6 @@ def event(step: int, values: Mapping[str, float]) -> bytes:
     """An event of scalars. tf.summary would import TensorBoard, a third of a second, and take 1 ms for each value."""
     summary = tf.compat.v1.Summary(value=[{"tag": name, "simple_value": value} for name, value in values.items()])
     return tf.compat.v1.Event(wall_time=time.time(), step=step, summary=summary).SerializeToString()
-
-
-def repair_last_line(path: str) -> None:
-    if not tf.io.gfile.exists(path):
-        return
-    with tf.io.gfile.GFile(path, "rb") as file:
-        whole, end, torn = file.read().rpartition(b"\n")
-    if torn:
-        write_file(path, whole + end)
-        logging.warning("%s: its last line was torn when an earlier run ended, and is removed.", path)
 
 
 def _readable(value: float) -> str:

@@ -4,6 +4,7 @@ They are ordinary Keras optimizers, but `update_steps` also takes scalars that t
 the gradient (clipping, loss scale), whether to apply the update at all, and the number of the step.
 """
 
+import dataclasses
 import functools
 import itertools
 import math
@@ -321,11 +322,20 @@ def create_optimizer(
 
     Args:
       num_warmup_steps: a warm-up that is not shorter than the run is warned of.
-      recipe: of a family (`config.recipe`), BERT's by default; its learning_rate and warmup_proportion are not used.
+      recipe: of a family (`config.recipe`), BERT's by default, but for its optimizer, learning_rate and
+        warmup_proportion.
 
     Raises:
       ValueError: there is no such optimizer, the recipe is impossible, or see `WarmupLinearDecay`.
     """
+    _check_rate(learning_rate)
+    recipe = dataclasses.replace(recipe, optimizer=name, learning_rate=learning_rate)
+    return optimizer_of(recipe, num_train_steps, num_warmup_steps)
+
+
+def optimizer_of(recipe: Recipe, num_train_steps: int, num_warmup_steps: float) -> keras.optimizers.Optimizer:
+    """The optimizer of a recipe, with its schedule for so many steps; see `create_optimizer`."""
+    name, learning_rate = recipe.optimizer, recipe.learning_rate
     schedule = WarmupLinearDecay(learning_rate, num_train_steps, num_warmup_steps, recipe.warmup, recipe.lr_decay_power)
     num_warmup_steps = num_warmup_steps or 0
     if 0 < num_warmup_steps < min(1, num_train_steps / 100):

@@ -13,11 +13,11 @@ import posixpath
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 
-import tensorflow as tf
 from absl import logging
 
 from bert_tf.system.checks import missing_packages
 from bert_tf.system.storage import write_file
+from bert_tf.system.text_files import read_bytes
 
 # Pre-training: the title of each panel, and the value it shows.
 _PRETRAINING_PANELS = {
@@ -31,7 +31,6 @@ _PRETRAINING_PANELS = {
     "Replaced tokens that are found": "disc_recall",
     "Divergence from the teacher (nats)": "divergence",
 }
-_METRICS_SHOWN = 2  # of fine-tuning, besides the loss
 _KINDS = {"train": "training", "eval": "evaluation"}  # the legend's names for the two kinds of record
 
 
@@ -99,8 +98,7 @@ def read_training_log(train_log: str) -> dict[str, list[dict]]:
 
     Of a step that a resumed run repeated, the later record counts. An incomplete last line is ignored.
     """
-    with tf.io.gfile.GFile(train_log, "rb") as file:
-        *lines, _ = file.read().split(b"\n")
+    *lines, _ = read_bytes(train_log).split(b"\n")
     records: dict[str, dict[int, dict]] = {kind: {} for kind in _KINDS}
     for record in map(json.loads, filter(bytes.strip, lines)):
         records.setdefault(record["kind"], {})[record["step"]] = record
@@ -168,7 +166,7 @@ def _panels(records: dict[str, list[dict]]) -> dict[str, dict[str, str]]:
     panels = {"Loss": {"train": "loss", "eval": "eval_loss" if "eval_loss" in recorded else "loss"}}
     shown = [name for record in records["eval"][:1] for name in record]
     metrics = [name for name in shown if name not in ("kind", "step", "time", "global_step", "loss", "eval_loss")]
-    for name in metrics[:_METRICS_SHOWN]:
+    for name in metrics[:2]:
         panels[name.removeprefix("eval_")] = {"train": name.removeprefix("eval_"), "eval": name}
     return panels
 

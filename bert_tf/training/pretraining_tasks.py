@@ -200,10 +200,10 @@ class PretrainingTask(Run):
 
     # --- the order of work, see `Run.execute` -------------------------------------------------------------------------
 
-    def schedule(self) -> tuple[int, int, Recipe]:
-        recipe = self.recipe or self.config.pretraining_recipe
-        recipe = dataclasses.replace(recipe, lr_decay_power=self.settings.lr_decay_power)
-        return self.settings.num_train_steps, self.settings.num_warmup_steps, recipe
+    def schedule(self) -> tuple[Recipe, int, int]:
+        settings, recipe = self.settings, self.recipe or self.config.pretraining_recipe
+        given = {name: getattr(settings, name) for name in ("optimizer", "learning_rate", "lr_decay_power")}
+        return dataclasses.replace(recipe, **given), settings.num_train_steps, settings.num_warmup_steps
 
     def restore(self, model: keras.Model, optimizer: keras.optimizers.Optimizer | None) -> int:
         settings, config = self.settings, self.config

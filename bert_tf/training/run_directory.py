@@ -22,7 +22,8 @@ from bert_tf.system import hub, storage
 from bert_tf.system.declare import declared_in
 from bert_tf.system.messages import abbreviated_list
 from bert_tf.system.storage import is_temporary_name, names_in, remove_folder, write_text_file
-from bert_tf.system.text_files import Folder, exists, is_folder, read_json, read_json_if_there
+from bert_tf.system.text_files import Folder, exists, is_folder, read_json
+from bert_tf.training import plots
 
 LOG_FILE = "train_log.jsonl"
 
@@ -60,7 +61,7 @@ _OTHERS = re.compile(
 class EarlierRun:
     """What the folder of a run has from earlier, read once.
 
-    newest: its newest checkpoint, if any. settings: flags and versions, see `read_settings`.
+    newest: its newest checkpoint, if any. settings: the content of run.json: flags and versions.
     """
 
     output_dir: str
@@ -186,11 +187,6 @@ FINISHED = "finished_step"  # in run.json: the step at which a fine-tuning run e
 TEACHER_CHECKSUM = "teacher_checksum"  # in run.json: of the teacher's weights, which may have moved
 
 
-def read_settings(output_dir: str) -> dict:
-    """Flags and versions of the run in a directory; empty if there is none."""
-    return read_json_if_there(posixpath.join(output_dir, SETTINGS)) or {}
-
-
 class Manifest:
     """What run.json is to keep of a run, against what an earlier run left in its folder.
 
@@ -294,7 +290,7 @@ def _versions() -> dict[str, str]:
 
 
 def mark_as_finished(output_dir: str, step: int) -> None:
-    _write_settings(output_dir, {**read_settings(output_dir), FINISHED: step})
+    _write_settings(output_dir, {**read_json(posixpath.join(output_dir, SETTINGS)), FINISHED: step})
 
 
 def _write_settings(output_dir: str, settings: dict) -> None:
@@ -310,8 +306,6 @@ def describe_end(output_dir: str, weights: Weights, files: ModelFiles, results: 
 
     files: of the model, with what else the card says. results: of the last step.
     """
-    from bert_tf.training import plots  # it imports TensorFlow
-
     log = posixpath.join(output_dir, LOG_FILE)
     if exists(log):
         plots.plot_training_log(log, posixpath.join(output_dir, "loss.png"), title=output_dir)

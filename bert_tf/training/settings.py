@@ -348,9 +348,10 @@ class FineTuningSettings(OptimizerSettings, TeacherSettings, TrainingSettings, M
                 dataclasses.replace(self, search=None, **values).check_flags()
 
     def check_dev_set(self, there: bool, advice: str) -> None:
-        chosen = ("search", "num_seeds", "early_stopping_patience", "use_best_model")
-        for name in () if there else non_default_settings(self, chosen):
-            raise ValueError(f"--{name} chooses by the results on a dev set{advice}.")
+        names = ("search", "num_seeds", "early_stopping_patience", "use_best_model")
+        names += ("eval_every_steps",) if self.do_train else ()
+        for name in () if there else non_default_settings(self, names):
+            raise ValueError(f"--{name} needs results on a dev set{advice}.")
 
     def check_files(self, check: Callable[[str, str], object] | None = None, **files: str | None) -> None:
         for action, (name, file) in zip(("do_train", "do_eval", "do_predict"), files.items(), strict=True):

@@ -15,6 +15,7 @@ from bert_tf.system.messages import naming_flag
 from bert_tf.text import tokenizer_files
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.training.settings import FineTuningSettings, ModelSettings
+from bert_tf.training.teacher import Teacher
 
 # What is done to the weights that a run begins with.
 Adjustment = Callable[[Weights], Weights]
@@ -111,6 +112,24 @@ def adjustment_of(start: StartingHead | None, head: HeadConfig, others: Sequence
     if start is None:
         return unchanged
     advice = f"{'' if trains else '--do_train with '}--new_head trains a new output layer."
+    order = order_of_outputs(start, head, others, advice)
+    return functools.partial(head_config.reordered, order=order) if order else unchanged
+
+
+def with_labels_of(teacher: Teacher, student: HeadConfig, others: Sequence[str]) -> Teacher:
+    """The teacher, with its labels in the order of the student's; head and others as in `adjustment_of`."""
+    if not student.problem_type and not student.labels:
+        return teacher
+    start = StartingHead(f"--teacher: {teacher.files.path}", teacher.files.head, teacher.outputs)
+    order = order_of_outputs(start, student, others, "choose a teacher that knows the labels of the data.")
+    return dataclasses.replace(teacher, labels=tuple(start.labels[number] for number in order) if order else None)
+
+
+def order_of_outputs(start: StartingHead, head: HeadConfig, others: Sequence[str], advice: str) -> list[int] | None:
+    """The outputs that stand for a run's labels, in their order; None if they are as they are, or not known yet.
+
+    advice: what to do where the layer is of another task, or has other labels, which raises.
+    """
     for name, kind in (("architecture", "a"), ("problem_type", "for")):
         was, now = getattr(start.head, name), getattr(head, name)
         if None not in (was, now) and was != now:
@@ -119,13 +138,12 @@ def adjustment_of(start: StartingHead | None, head: HeadConfig, others: Sequence
             raise ValueError(f"{start.source} is {kind} {was}, and this run {kind} {now}. {advice}")
     has_classes = head.problem_type not in (None, "regression") or head.architecture == "BertForTokenClassification"
     if has_classes and head.labels is None:
-        return unchanged  # they are not known yet
+        return None  # they are not known yet
     wanted = head.labels or ()
     if (start.labels is None or not wanted) and start.outputs != (count := len(wanted) or 1):
         raise ValueError(f"{start.source} has {start.outputs} outputs, and this run {count}. {advice}")
     if not wanted:
-        return unchanged
+        return None
     if start.labels and set(wanted) < set(start.labels):
         advice = f"--labels={','.join(start.labels)} keeps them. {advice}"
-    order = head_config.order_of(start.labels, wanted, start.source, advice, others)
-    return functools.partial(head_config.reordered, order=order) if order else unchanged
+    return head_config.order_of(start.labels, wanted, start.source, advice, others)

@@ -5,13 +5,10 @@ No TensorFlow is imported here.
 
 import dataclasses
 import functools
-from collections.abc import Sequence
 
 from absl import logging
 
-from bert_tf.store import head_config
 from bert_tf.store.description import check_weights
-from bert_tf.store.head_config import HeadConfig
 from bert_tf.store.open import OpenedModel, open_model
 from bert_tf.system.declare import changeable_setting, non_default_settings, setting, setting_group, value_of
 from bert_tf.system.messages import naming_flag
@@ -146,24 +143,3 @@ def open_teacher(
             raise ValueError(f"{path} takes rows of at most {config.max_length} tokens, not {max_seq_length}.")
     logging.info("Teacher: the %s of %d layers in %s.", config.title, len(config.block_order), path)
     return Teacher(opened, weights.shapes[output_layer][0])
-
-
-def with_labels_of(teacher: Teacher, student: HeadConfig, others: Sequence[str]) -> Teacher:
-    """The teacher, with its labels in the order of the student's.
-
-    student: the student's head, with what the data says of it. others: see `head_config.order_of`.
-    """
-    if not student.problem_type and not student.labels:
-        return teacher
-    head, start = teacher.files.head, f"--teacher: {teacher.files.path}"
-    teacher_labels, labels = head_config.names_in(head.labels), student.labels
-    other_kind = None not in (head.problem_type, student.problem_type) and head.problem_type != student.problem_type
-    if other_kind or (not (teacher_labels and labels) and teacher.outputs != len(labels or ("number",))):
-        raise ValueError(
-            f"{start} was trained for {head.problem_type} with {teacher.outputs} outputs, the student is for "
-            f"{student.problem_type} with {len(labels or ('number',))}."
-        )
-    if not labels:
-        return teacher
-    order = head_config.order_of(teacher_labels, labels, start, "It must know the labels of the data.", others)
-    return dataclasses.replace(teacher, labels=tuple(teacher_labels[number] for number in order) if order else None)

@@ -183,7 +183,8 @@ BEFORE = {
         *((message, TEXTS | model(), TRAIN | given) for message, given in (
             ("Nothing to do: give one or more of --do_train", {"do_train": None}),
             ("--do_train needs --train_file", {"train_file": None}),
-            ("--use_best_model chooses by the results on a dev set: give --dev_file", {"use_best_model": True}),
+            ("--use_best_model needs results on a dev set: give --dev_file", {"use_best_model": True}),
+            ("--eval_every_steps needs results on a dev set: give --dev_file", {"eval_every_steps": 5}),
             ("--search: --learning_rate is also given", {"learning_rate": 1e-3, "search": "learning_rate=1e-5,2e-5"}),
             ("--class_weights is for training", {"class_weights": "balanced", "do_train": None, "do_predict": True}),
             ("--language is for GLUE's tasks, not for --task_name=custom", {"language": "de"}),
@@ -239,6 +240,7 @@ BEFORE = {
     ],
     "serve_client": [
         ("--input_file=*nowhere", {}, {"model": "m", "input_file": "nowhere"}),
+        ("--max_seq_length is for --tokenizer", {}, {"model": "m", "input": "text=a", "max_seq_length": 9}),
         ("*a.jsonl, line 2: expected an object with the same keys as line 1",
          {"a.jsonl": '{"문장": "좋아요"}\n{"글": "좋아요"}\n'.encode("cp949")},
          {"model": "m", "input_file": "a.jsonl", "encoding": "cp949"}),

@@ -173,8 +173,9 @@ def test_who_computes(classifier, tmp_path, monkeypatch):
         ("dtype=int8 needs ONNX Runtime", {"runtime": "tensorflow", "dtype": "int8"}),
         ("dtype='int4' is not one of", {"dtype": "int4"}),
         ("batch_size=-1 must be a whole number, at least 1", {"batch_size": -1}),
+        ("unexpected keyword argument 'pooling'", {"pooling": "max"}),  # of vectors, which there are none
     ):
-        with pytest.raises(ValueError, match=message):
+        with pytest.raises((TypeError, ValueError), match=message):
             Predictor(classifier, **options)
     monkeypatch.undo()
     monkeypatch.setattr(predictor_module, "missing_packages", lambda extra: ["onnxruntime"])

@@ -50,9 +50,8 @@ def tagger(folder, scheme) -> tuple[str, list[str]]:
 def tags_of_the_script(path, labels, scheme) -> tuple[list[list[str]], np.ndarray]:
     sentences = [Sentence(words, ["O"] * len(words), [1] * len(words)) for words in SENTENCES]
     rows = ner_encode.encode_sentences(sentences, FullTokenizer(VOCAB), 64)
-    model = task_models.BertForTokenClassification.from_pretrained(path)
-    options = {"batch_size": 3, "max_seq_length": 64, "static_padding": False}
-    logits = ner_encode.predict_logits(lambda batches: map(np.asarray, map(model, batches)), rows, **options)
+    every, model = np.arange(len(rows)), task_models.BertForTokenClassification.from_pretrained(path)
+    logits = ner_encode.word_logits(rows, [(every, np.asarray(model(rows.batch(every, 64))))])
     return ner_data.predicted_tags(sentences, logits, labels, scheme), softmax(logits).max(-1)
 
 

@@ -29,7 +29,8 @@ from bert_tf.tasks.ner.task import NerTask
 from bert_tf.tasks.script import fine_tune
 from bert_tf.training.run_directory import EarlierRun
 from bert_tf.training.settings import FineTuningSettings
-from bert_tf.training.teacher import open_teacher, with_labels_of
+from bert_tf.training.starting_model import with_labels_of
+from bert_tf.training.teacher import open_teacher
 
 TEXTS = [f"good w{number} bad w{number * 7 % 90} w{number * 11 % 90}" for number in range(24)]
 NLI = ("entailment", "neutral", "contradiction")
@@ -253,7 +254,7 @@ def test_a_teacher_with_another_order(folder):
         path = save_classifier(folder / f"teacher-{len(logits)}", labels, spelled=spelled)
         run, files, tokenizer = task.describe(run, EarlierRun(run.output_dir))
         task.load(run, files, tokenizer)
-        teacher = open_teacher(path, tokenizer, 16, "output_weights", task.teacher_architecture)
+        teacher = open_teacher(path, tokenizer, 16, "output_weights")
         teacher = with_labels_of(teacher, task.files.head, task.other_labels)
         logits.append(np.asarray(task.create_teacher(teacher, "float32")(features)))
     assert abs(logits[0][0, 0] - logits[0][0, 1]) > 1e-2

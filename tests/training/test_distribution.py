@@ -208,9 +208,7 @@ def test_the_code_is_compared(monkeypatch, tmp_path):
     for text in ("a = 1\n", "a = 2\n"):
         (tmp_path / "module.py").write_text(text)
         monkeypatch.setattr(distribution, "__file__", str(tmp_path / "training" / "distribution.py"))
-        distribution._checksum_of_code.cache_clear()
         facts.append(distribution.facts_of())
-    distribution._checksum_of_code.cache_clear()
     assert [name for name in facts[0] if facts[0][name] != facts[1][name]] == ["checksum of the code in bert_tf/"]
 
 

@@ -120,10 +120,18 @@ def _example(row: dict, columns: Columns, first_label: str, number: int, path: s
     choices = tuple(tables.text_of(text, path, line, named) for text in _choices_of(row, columns.choices, path, line))
     if len(choices) < 2 or "" in choices:
         raise ValueError(f"{path}, line {line}: two choices are needed at least, and none may be empty.")
-    label = plain_label(row.get(columns.label))
-    unknown = label is None or class_name(label).strip() in ("", "-1")
-    label = None if unknown else _label_of(label, first_label, len(choices), path, line)
-    return ChoiceExample(str(number), context, question, choices, label)
+    cell, right = plain_label(row.get(columns.label)), None
+    label = "" if cell is None else class_name(cell).strip()
+    if label not in ("", "-1"):
+        form, number_in = (tables.INTEGER, int) if tables.INTEGER.fullmatch(first_label) else (_LETTER, ord)
+        is_one = form.fullmatch(label) and form.fullmatch(first_label)
+        right = number_in(label) - number_in(first_label) if is_one else -1
+        if not 0 <= right < len(choices):
+            raise ValueError(
+                f"{path}, line {line}: the label {cell!r} is not one of the {len(choices)} choices, the first of which "
+                f"is called {first_label!r} (--first_label)."
+            )
+    return ChoiceExample(str(number), context, question, choices, right)
 
 
 def _choices_of(row: dict, names: Sequence[str], path: str, line: int) -> list:
@@ -141,18 +149,6 @@ def _choices_of(row: dict, names: Sequence[str], path: str, line: int) -> list:
     if numbers != list(range(numbers[0], numbers[0] + len(numbers))) or numbers[0] > 1:
         raise ValueError(f"{path}, line {line}: the choices are {tables.quoted(numbered)}: a number is missing.")
     return [row[name] for name in numbered]
-
-
-def _label_of(value, first: str, count: int, path: str, line: int) -> int:
-    text = class_name(value).strip()
-    form, number_in = (tables.INTEGER, int) if tables.INTEGER.fullmatch(first) else (_LETTER, ord)
-    number = number_in(text) - number_in(first) if form.fullmatch(text) and form.fullmatch(first) else -1
-    if not 0 <= number < count:
-        raise ValueError(
-            f"{path}, line {line}: the label {value!r} is not one of the {count} choices, the first of which is called "
-            f"{first!r} (--first_label)."
-        )
-    return number
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

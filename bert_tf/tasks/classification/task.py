@@ -125,9 +125,9 @@ class ClassificationTask(FineTuningTask):
         arguments |= {name: getattr(head, name) for name in ("hidden_act", *WINDOW_FLAGS)}
         return task_models.BertForSequenceClassification(config, num_labels, **arguments)
 
-    def cost_of_example(self, tokens, flops, model):
-        count = float(self.train_rows.windows.mean()) if self.windows else 1.0  # the cost is that of one window
-        return tokens * count, flops * count
+    @property
+    def rows_of_example(self):
+        return float(self.train_rows.windows.mean()) if self.windows else 1.0
 
     def score(self, examples, outputs, batch_size):
         return metrics.evaluate(self.task, outputs, examples.rows.labels["label_ids"], batch_size)

@@ -173,7 +173,6 @@ class _Job:
 
     def make_records(self, texts: Mapping[str, Mapping]) -> dict[str, int]:
         """Writes the records of all texts; returns their numbers."""
-        tf.io.gfile.makedirs(self.path("records"))
         vocab_file, rows = read_model_files(self.start_folder).vocab_file, {}
         options = {"max_seq_length": self.settings.max_seq_length, **self.start.record_settings}
         for name in texts:

@@ -35,7 +35,7 @@ from bert_tf.text import watch_unknown
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.text.transformers_call import lengths_that_fit
 from bert_tf.training import distribution
-from bert_tf.training.step import make_predict_function
+from bert_tf.training.step import BATCHES_OF_A_PROGRAM, make_predict_function
 
 WORD_POOLINGS = ("first", "mean", "max")
 SENTENCE = "sentence"  # the pooling, and the name of a line's only entry
@@ -45,8 +45,6 @@ _PAIR_SEPARATOR = " ||| "
 _SPACES = re.compile("[\t\n\r \u00a0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]+")
 
 _WINDOW_BYTES = 256 << 20  # of values; padding is 23 % of the tokens of English sentences with it, in BERT-Base
-# The fused kernels are compiled for each length, half a second or so: fewer batches than this are done sooner without.
-_BATCHES_FOR_FUSED = 200
 
 
 # --- lines to tokens -------------------------------------------------------------------------------------------------
@@ -175,7 +173,7 @@ def layer_values(
     strategy = strategy or tf.distribute.get_strategy()
     batch_size, max_seq_length = settings.batch_size, settings.max_seq_length
     static_padding = settings.static_padding or settings.strategy == "tpu"
-    sizes, fused = rows.lengths, kernels.fused_enabled() and len(rows) >= batch_size * _BATCHES_FOR_FUSED
+    sizes, fused = rows.lengths, kernels.fused_enabled() and len(rows) >= batch_size * BATCHES_OF_A_PROGRAM
     fused = fused and on_cpu()  # a GPU takes long to compile, for each length anew
     lengths = token_rows.padded_lengths(max_seq_length) if fused else range(1, max_seq_length + 1)
     lengths = [max_seq_length] if static_padding else lengths

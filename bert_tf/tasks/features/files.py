@@ -128,13 +128,11 @@ def _open_npz(path: str, layers: tuple[int, ...], shape: tuple[int, int, int], e
             yield write
 
     with tf.io.gfile.GFile(path, "wb") as file, zipfile.ZipFile(_Stream(file), "w") as archive:
-        with member_of(archive, "layers", "<i4", (len(layers),)) as write:
-            write(layers)
-        with member_of(archive, "offsets", "<i8", entries.offsets.shape) as write:
-            write(entries.offsets)
-        if entries.ids is not None:
-            with member_of(archive, "token_ids", "<i4", shape[:1]) as write:
-                write(entries.ids)
+        arrays = {"layers": np.array(layers, "<i4"), "offsets": np.asarray(entries.offsets, "<i8")}
+        arrays |= {} if entries.ids is None else {"token_ids": np.asarray(entries.ids, "<i4")}
+        for name, values in arrays.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                np.lib.format.write_array(member, values)
         with member_of(archive, "tokens", f"<U{min(entries.longest_name, _LONGEST_NAME_IN_NPZ)}", shape[:1]) as write:
             for start in range(0, entries.count, 1 << 16):
                 write(entries.names(start, min(start + (1 << 16), entries.count)))

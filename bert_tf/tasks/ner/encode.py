@@ -8,7 +8,7 @@ counts twice.
 import bisect
 import dataclasses
 import itertools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 from absl import logging
@@ -33,10 +33,9 @@ class WordRows(TokenRows):
     """Token rows [CLS] pieces [SEP]; `labels` holds `label_ids`, where there are tags: int16 [n, max_seq_length],
     NO_LABEL except for the first pieces of the words that the row is responsible for.
 
-    Attributes:
-      word_rows, word_positions: int32 [W]: where all words, in order, are learned and predicted.
-      word_kinds: int8 [W]: FIRST; INSIDE for a character that is predicted with the first one of its piece; SPACE for
-        one that is predicted with the next piece; MARGIN. Only FIRST ones are learned.
+    word_rows, word_positions: int32 [W]: where all words, in order, are learned and predicted.
+    word_kinds: int8 [W]: FIRST; INSIDE for a character that is predicted with the first one of its piece; SPACE for
+      one that is predicted with the next piece; MARGIN. Only FIRST ones are learned.
     """
 
     word_rows: np.ndarray
@@ -59,11 +58,10 @@ def encode_sentences(
     A word without any piece (control characters only) becomes [UNK]. Rows that are responsible for no word, which show
     only the inside of a very long one, are left out.
 
-    Args:
-      label_ids: of the tags; None: no labels.
-      doc_stride: tokens from the start of a window to that of the next; by default half of what a window holds.
-      document_context: whether the sentences of a document are joined.
-      of_pieces: whether sentences of characters are split into pieces as the texts that they are.
+    label_ids: of the tags; None: no labels.
+    doc_stride: tokens from the start of a window to that of the next; by default half of what a window holds.
+    document_context: whether the sentences of a document are joined.
+    of_pieces: whether sentences of characters are split into pieces as the texts that they are.
     """
     token_rows.check_room(tokenizer, max_seq_length)
     room = max_seq_length - tokenizer.num_special_tokens()
@@ -192,12 +190,6 @@ def write_records(path: str, rows: WordRows, max_seq_length: int) -> None:
         table = rows.labels["label_ids"]
         columns = {"label_ids": np.maximum(table, 0), "label_mask": (table >= 0).astype(np.int16)}
     write_token_rows(path, rows, max_seq_length, columns)
-
-
-def predict_logits(predict: Callable, rows: WordRows, *, batch_size: int, **padding) -> np.ndarray:
-    rows = dataclasses.replace(rows, labels={})
-    batches = token_rows.evaluation_batches(rows, batch_size=batch_size, **padding)
-    return word_logits(rows, token_rows.rows_and_outputs(rows, batch_size, predict(batches)))
 
 
 def word_logits(rows: WordRows, outputs: Iterable[tuple[np.ndarray, np.ndarray]]) -> np.ndarray:

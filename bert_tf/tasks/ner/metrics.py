@@ -192,11 +192,10 @@ _OF_EARLIER_VERSIONS = ("features", "lstm_size", "lstm_layers")
 class TaggingSettings:
     """The settings of a trained tagger that token_classification.json has.
 
-    Attributes:
-      learned_scheme: of the model's tags: iob2, bioes or plain.
-      document_context: whether it was trained on whole documents.
-      split: what its words are: one of `text.characters.SPLITS`, or PIECES: characters and spaces, read as the pieces
-        of their text.
+    learned_scheme: of the model's tags: iob2, bioes or plain.
+    document_context: whether it was trained on whole documents.
+    split: what its words are: one of `text.characters.SPLITS`, or PIECES: characters and spaces, read as the pieces
+      of their text.
     """
 
     learned_scheme: str = "iob2"

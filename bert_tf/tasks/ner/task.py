@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 from absl import logging
 
+from bert_tf.data import token_rows
 from bert_tf.models.task_models import BertForTokenClassification
 from bert_tf.store.head_config import HeadConfig, difference, softmax, spelled_as
 from bert_tf.system.messages import abbreviated_list, naming_flag
@@ -188,9 +189,10 @@ class NerTask(FineTuningTask):
     def further_files(self, examples, logits):
         return {SETTINGS_FILE: self.tagging.to_json()}
 
-    def outputs_of(self, predict, examples, **batches):
-        logits = encode.predict_logits(predict, examples.rows, **batches)
-        return encode.character_logits(examples.rows, logits, self.labels)
+    def outputs_of(self, predict, examples, *, batch_size, **padding):
+        rows, batches = examples.rows, token_rows.evaluation_batches(examples.rows, batch_size=batch_size, **padding)
+        logits = encode.word_logits(rows, token_rows.rows_and_outputs(rows, batch_size, predict(batches)))
+        return encode.character_logits(rows, logits, self.labels)
 
     def scores_of(self, kind: str, sentences: Sequence[Sentence], logits: np.ndarray) -> tuple[dict[str, float], str]:
         """`<kind>_<score>` of `metrics.evaluate`, for --metric=klue also of `metrics.klue`; the loss of the words'

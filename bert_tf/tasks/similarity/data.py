@@ -88,19 +88,30 @@ def read_examples(
     partners: whether two texts without a score belong together, as in any but a test set.
     """
     names, is_named, judged, examples = columns.all if columns else [], columns is not None, {}, []
+    low, high = score_range
     for number, (line, row, source) in enumerate(tables.named_rows(path, names, table)):
-        columns = columns or _known_layout(list(row), path)
+        if columns is None:
+            columns = next((layout for layout in KNOWN_LAYOUTS if row.keys() >= {*layout.all}), None)
+            if columns is None:
+                advice = "name them by --text_a, --text_b, --negative and --score."
+                raise ValueError(f"{path}: which column is what? There are {tables.quoted(row)}: {advice}")
+            logging.info("%s: its columns are %s.", path, tables.quoted(columns.all))
         texts = tuple(tables.text_of(tables.field_of(row, key, path, line), path, line, key) for key in columns.texts)
         if "" in texts:
             raise ValueError(f"{path}, line {line}: {columns.texts[texts.index('')]} is empty.")
-        value = tables.field_of(row, columns.score, path, line)
-        score = _score(value, score_range, path, line) if columns.score else None
+        score = None
+        if columns.score:
+            cell = tables.field_of(row, columns.score, path, line)
+            if math.isnan(value := number_of(plain_label(cell))):
+                raise ValueError(f"{path}, line {line}: a number is expected as score, found {cell!r}")
+            if not low <= value <= high:
+                raise ValueError(f"{path}, line {line}: the score {value:g} is not in --score_range={low:g},{high:g}.")
+            score = (value - low) / (high - low)
         if partners and not (columns.score or columns.negative):
             _check_judgements(row, columns, judged, path, line, is_named)
         examples.append(SimilarityExample(str(number), texts, score, source))
     scores = [example.score for example in tables.all_examples(path, examples) if example.score is not None]
     if len(scores) > 1 and max(scores) - min(scores) < _NARROW:
-        low, high = score_range
         shown = (low + (high - low) * score for score in (min(scores), max(scores)))
         message = "%s: all scores are from %g to %g, of --score_range=%g,%g: are these the lowest and the highest "
         logging.warning(message + "possible?", path, *shown, low, high)
@@ -120,26 +131,6 @@ def _check_judgements(row: Mapping, columns: Columns, judged: dict, path: str, l
         if not is_named:
             raise ValueError(message)
         warn_once((path, name), "%s", message)
-
-
-def _known_layout(names: Sequence[str], path: str) -> Columns:
-    for layout in KNOWN_LAYOUTS:
-        if set(layout.all) <= set(names):
-            logging.info("%s: its columns are %s.", path, tables.quoted(layout.all))
-            return layout
-    raise ValueError(
-        f"{path}: which column is what? There are {tables.quoted(names)}: name them by --text_a, --text_b, --negative "
-        "and --score."
-    )
-
-
-def _score(value, score_range: tuple[float, float], path: str, line: int) -> float:
-    if math.isnan(score := number_of(plain_label(value))):
-        raise ValueError(f"{path}, line {line}: a number is expected as score, found {value!r}")
-    low, high = score_range
-    if not low <= score <= high:
-        raise ValueError(f"{path}, line {line}: the score {score:g} is not in --score_range={low:g},{high:g}.")
-    return (score - low) / (high - low)
 
 
 _TEXTS = {"cosine": "two texts", "ranking": "two or three texts", "triplet": "three texts"}

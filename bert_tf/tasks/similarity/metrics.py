@@ -14,9 +14,6 @@ from bert_tf.data.token_rows import GroupedRows
 from bert_tf.system.storage import write_text_file
 from bert_tf.tasks.similarity.data import Columns, SimilarityExample
 
-# --- how good vectors are, and what is written of them ----------------------------------------------------------------
-
-
 _RANKS, _DEPTH = (1, 5, 10), 10
 _AT_ONCE = 1024  # queries or anchors
 

@@ -31,6 +31,7 @@ class SimilarityTask(FineTuningTask):
     """
 
     name = "encoder"
+    write_records = staticmethod(functools.partial(write_group_records, row="text"))
 
     def __init__(self, settings, embedder_class: type | None = None):
         super().__init__(settings)
@@ -60,7 +61,7 @@ class SimilarityTask(FineTuningTask):
             pairs = read_sets["train"]
             self._choose_loss(run, earlier, len(pairs[0].texts), "train" in scored)
             if settings.mine_hard_negatives:
-                read_sets["train"] = self._with_hard_negatives(run, pairs, is_new=not self.earlier.newest)
+                read_sets["train"] = self._with_hard_negatives(run, pairs)
 
         def encoded(kind: str) -> ExampleSet:
             examples = read_sets[kind]
@@ -77,10 +78,10 @@ class SimilarityTask(FineTuningTask):
         if run.do_predict:
             self.test_sets = [encoded("test")]
 
-    def _with_hard_negatives(self, run, pairs: list, is_new: bool) -> list:
+    def _with_hard_negatives(self, run, pairs: list) -> list:
         """Pairs with mined negatives. A run that goes on takes those of its beginning."""
         settings, path = self.settings, posixpath.join(run.output_dir, "hard_negatives.jsonl")
-        if is_new or not exists(path):
+        if not (self.earlier.newest and exists(path)):
             options = {"pooling": self.files.sentences.pooling, "batch_size": run.predict_batch_size}
             embedder = self.embedder_class(run.init_checkpoint, max_seq_length=run.max_seq_length, **options)
             tf.io.gfile.makedirs(run.output_dir)
@@ -145,9 +146,6 @@ class SimilarityTask(FineTuningTask):
         numbers = tf.range(share.part_size(batch_size)) // size
         numbered = tf.autograph.experimental.do_not_convert(lambda batch: {**batch, "negatives_batch": numbers})
         return batches.map(numbered)
-
-    def write_records(self, path, rows, max_seq_length):
-        write_group_records(path, rows, max_seq_length, "text")
 
     def texts_of(self, examples):
         return list(examples[0].texts)

@@ -13,6 +13,7 @@ from absl import logging
 from bert_tf.data.tables import extension_of, field_of, raw_rows, text_of
 from bert_tf.system.checks import check_extra, check_input_files, check_output_dir
 from bert_tf.system.declare import ORIGINAL, changeable_setting, setting
+from bert_tf.system.messages import abbreviated_list
 from bert_tf.system.text_files import UTF_8, encoding_setting, read_json
 from bert_tf.tasks.rows import number_of
 from bert_tf.training.settings import FineTuningSettings
@@ -167,10 +168,9 @@ def read_squad_examples(
 ) -> SquadData:
     """Reads SQuAD files.
 
-    Args:
-      is_training: questions whose one answer is not found in the context are left out, counted and listed.
-      answer_from: "words": an answer is found if it is part of the words it begins and ends in, as in the original;
-        "offsets": if it is at its `answer_start`.
+    is_training: questions whose one answer is not found in the context are left out, counted and listed.
+    answer_from: "words": an answer is found if it is part of the words it begins and ends in, as in the original;
+      "offsets": if it is at its `answer_start`.
     """
     examples, skipped, articles, seen, unanswered, blank, total = [], [], [], {}, [], 0, 0
     for path in paths:
@@ -202,8 +202,7 @@ def read_squad_examples(
         _log_answers(articles, skipped, total)
     if answer_from == "words":
         _warn_of_parts_of_words(articles)
-    some = ", ".join(unanswered[:3]) + (", ..." if len(unanswered) > 3 else "")
-    missing = f"{len(unanswered)} questions have no answers ({some})" if unanswered else ""
+    missing = f"{len(unanswered)} questions have no answers ({abbreviated_list(unanswered)})" if unanswered else ""
     return SquadData(examples, skipped, articles, missing)
 
 

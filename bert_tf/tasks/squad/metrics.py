@@ -13,31 +13,19 @@ import math
 import posixpath
 import re
 import string
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
-import numpy as np
 from absl import logging
 
-from bert_tf.data import token_rows
 from bert_tf.store.description import ModelFiles
 from bert_tf.system.checks import check_extra
 from bert_tf.system.text_files import read_json_if_there
-from bert_tf.tasks.squad.answers import Prediction, PredictionSettings, SpanScores, collect_scores
+from bert_tf.tasks.squad.answers import Prediction, PredictionSettings
 from bert_tf.tasks.squad.data import SquadData, questions_of
-from bert_tf.tasks.squad.windows import Windows, WindowSettings
+from bert_tf.tasks.squad.windows import WindowSettings
 from bert_tf.text.tokenizer import Tokenizer
 
 SETTINGS_FILE = "question_answering.json"
-
-
-def predict_scores(predict: Callable, windows: Windows, *, batch_size: int, **padding) -> SpanScores:
-    """A model's scores of all windows; predict: from `step.make_predict_function`.
-
-    Under static_padding they are max_seq_length: padding can be among the n-best, as in the original.
-    """
-    batches = token_rows.evaluation_batches(windows, batch_size=batch_size, **padding)
-    lengths = np.full(len(windows), padding["max_seq_length"]) if padding["static_padding"] else windows.lengths
-    return collect_scores(token_rows.rows_and_outputs(windows, batch_size, predict(batches)), lengths)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,7 +67,7 @@ def choose_threshold(
     """The settings with `best_threshold`, if a question may have no answer."""
     if not settings.predictions.version_2_with_negative:
         return settings
-    threshold = best_threshold(data.articles, *_odds_and_best(data, predictions), metric)
+    _, threshold = best_threshold(data.articles, *_odds_and_best(data, predictions), metric)
     name = METRICS[metric][0]
     logging.info("null_score_diff_threshold %.4f gives the best %s on the dev set.", threshold, name)
     chosen = dataclasses.replace(settings.predictions, null_score_diff_threshold=threshold)
@@ -178,12 +166,11 @@ def evaluate(
 ) -> dict[str, float]:
     """Scores in percent, as the official scripts give them.
 
-    Args:
-      articles: the `data` lists of the files. predictions: id -> answer; "" for none. A question without prediction
-        counts as wrong in 1.1; in 2.0, as in the official script, it doesn't count.
-      null_odds, best_texts: id -> odds of "none", and the best answer that is not "none"; with both, the threshold of
-        the odds that is best on this data is found, too.
-      metric: one of METRICS.
+    articles: the `data` lists of the files. predictions: id -> answer; "" for none. A question without prediction
+      counts as wrong in 1.1; in 2.0, as in the official script, it doesn't count.
+    null_odds, best_texts: id -> odds of "none", and the best answer that is not "none"; with both, the threshold of
+      the odds that is best on this data is found, too.
+    metric: one of METRICS.
 
     Returns:
       exact_match, f1; in version 2 also HasAns_exact, HasAns_f1, NoAns_exact, NoAns_f1 where there are such questions,
@@ -230,7 +217,7 @@ def _evaluate_by_answer(articles, predictions, version_2: bool, null_odds, best_
     results = {"exact_match": results.pop("exact"), **results}
     if version_2 and null_odds is not None and best_texts is not None:
         for number, name in enumerate(names):
-            best = _best_threshold(articles, null_odds, best_texts, metric, number)
+            best = best_threshold(articles, null_odds, best_texts, metric, number)
             results[f"best_{name}"], results[f"best_{name}_threshold"] = best
     return results
 
@@ -252,19 +239,20 @@ def _scores_of_questions(articles, texts: Mapping[str, str], metric: str) -> dic
 
 
 def best_threshold(
-    articles: Sequence[dict], null_odds: Mapping[str, float], best_texts: Mapping[str, str], metric: str = "squad"
-) -> float:
-    """The finite threshold with the best F1, where "none" is answered if the odds of a question are greater than it.
+    articles: Sequence[dict],
+    null_odds: Mapping[str, float],
+    best_texts: Mapping[str, str],
+    metric: str = "squad",
+    number: int = 1,
+) -> tuple[float, float]:
+    """The best score in percent, and the finite threshold with it: "none" is answered to questions of greater odds.
 
     The official script names the odds of one question, and 0.0 for "never answer". Here the threshold is half-way to
     the next odds, or beyond the last ones, so that rounding decides on no question. Of equally good thresholds it is
     the lowest, as in the script.
+
+    number: 0: exact match, 1: the metric's other score.
     """
-    return _best_threshold(articles, null_odds, best_texts, metric, 1)[1]
-
-
-def _best_threshold(articles, null_odds, best_texts, metric: str, number: int) -> tuple[float, float]:
-    """The best score in percent and its threshold. number: 0: exact match, 1: the metric's other score."""
     answered, none = (
         {key: scores[number] for key, scores in _scores_of_questions(articles, texts, metric).items()}
         for texts in (best_texts, dict.fromkeys(best_texts, ""))

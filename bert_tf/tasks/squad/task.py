@@ -5,8 +5,10 @@ import json
 import posixpath
 import random
 
+import numpy as np
 from absl import logging
 
+from bert_tf.data import token_rows
 from bert_tf.families.recipe import number_of_steps
 from bert_tf.models.task_models import BertForQuestionAnswering
 from bert_tf.store.head_config import HeadConfig
@@ -128,10 +130,6 @@ class SquadTask(FineTuningTask):
     def create_model(self, dtype):
         return BertForQuestionAnswering(self.files.config, dtype=dtype)
 
-    @property
-    def teacher_architecture(self):
-        return None
-
     def begin(self, run):
         self.chosen = self.answering  # with the threshold that the last evaluation chose
 
@@ -141,11 +139,13 @@ class SquadTask(FineTuningTask):
             lines = "".join(json.dumps(skipped, ensure_ascii=False) + "\n" for skipped in self.train_data.skipped)
             write_text_file(posixpath.join(output_dir, "skipped_questions.jsonl"), lines)
 
-    def outputs_of(self, predict, examples, **batches):
-        questions, windows = examples.examples.examples, examples.rows
-        scores = metrics.predict_scores(predict, windows, **batches)
-        options = self.chosen.predictions, self.settings.verbose_logging
-        return list(answers.predict_answers(questions, windows, scores, self.tokenizer, *options))
+    def outputs_of(self, predict, examples, *, batch_size, **padding):
+        rows, batches = examples.rows, token_rows.evaluation_batches(examples.rows, batch_size=batch_size, **padding)
+        # Padding can be among the n-best, as in the original.
+        lengths = np.full(len(rows), padding["max_seq_length"]) if padding["static_padding"] else rows.lengths
+        scores = answers.collect_scores(token_rows.rows_and_outputs(rows, batch_size, predict(batches)), lengths)
+        options = self.tokenizer, self.chosen.predictions, self.settings.verbose_logging
+        return list(answers.predict_answers(examples.examples.examples, rows, scores, *options))
 
     def score(self, examples, predictions, batch_size):
         has_null, metric = self.settings.version_2_with_negative, self.settings.metric

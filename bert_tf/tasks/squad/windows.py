@@ -44,11 +44,10 @@ class Windows(TokenRows):
     `labels` are start_positions and end_positions, int32 [n], in training: positions in the row, 0 where the window
     has no answer.
 
-    Attributes:
-      words: int32, aligned with `ids`: which word of the context a token belongs to; -1 for all others.
-      max_context: bool, aligned with `ids`: whether no other window shows more text around this token.
-      starts, ends: int32, aligned with `ids`: the characters of the context that a token covers; None unless requested.
-      example_index: int32 [n]. doc_span_index: int32 [n]: the number within the example. is_impossible: bool [n].
+    words: int32, aligned with `ids`: which word of the context a token belongs to; -1 for all others.
+    max_context: bool, aligned with `ids`: whether no other window shows more text around this token.
+    starts, ends: int32, aligned with `ids`: the characters of the context that a token covers; None unless requested.
+    example_index: int32 [n]. doc_span_index: int32 [n]: the number within the example. is_impossible: bool [n].
     """
 
     words: np.ndarray
