@@ -175,7 +175,7 @@ class Family:
         """In tokenizer_config.json."""
         return f"{self.class_prefix}Tokenizer"
 
-    def renamed(self, name: str) -> str:
+    def name_in_family(self, name: str) -> str:
         """The family's name for a name of Hugging Face's BERT."""
         for old, new in self.renames:
             name = name.replace(old, new)
@@ -186,7 +186,7 @@ class Family:
         if name in (head := self.heads.get(architecture or "", {})):
             return head[name]
         if name in FIXED_NAMES:
-            return self.renamed(FIXED_NAMES[name])
+            return self.name_in_family(FIXED_NAMES[name])
 
         def block(match: re.Match) -> str:
             group, inner = divmod(int(match[1]), self.inner_group_num)
@@ -194,9 +194,9 @@ class Family:
 
         scope, last = re.sub(f"^{self.model_type}/", f"{self.prefix}/", name).rsplit("/", 1)
         last = last + ".weight" if last.endswith("_embeddings") else _LAST_PARTS.get(last, last)
-        return self.renamed(re.sub(r"layer_(\d+)", block, scope).replace("/", ".") + "." + last)
+        return self.name_in_family(re.sub(r"layer_(\d+)", block, scope).replace("/", ".") + "." + last)
 
-    def fitted(self, names: Iterable[str]) -> "Family":
+    def with_blocks_of(self, names: Iterable[str]) -> "Family":
         """The layout with the number of blocks in a group that a file's names show."""
         pattern = re.escape(self.block).replace(r"\{group\}", r"\d+").replace(r"\{inner\}", r"(\d+)") + r"\."
         numbers = [int(match[1]) for name in names if (match := re.search(pattern, name))]

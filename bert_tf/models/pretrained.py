@@ -12,7 +12,13 @@ from bert_tf.families.config import BertConfig
 from bert_tf.families.family import HIDDEN_LAYER
 from bert_tf.models import initialize
 from bert_tf.store import card, head_config
-from bert_tf.store.description import CardFacts, ModelFiles, SentenceSettings, read_settings, vocabulary_mismatch
+from bert_tf.store.description import (
+    CardFacts,
+    ModelFiles,
+    SentenceSettings,
+    read_sentence_settings,
+    vocabulary_mismatch,
+)
 from bert_tf.store.head_config import NO_HEAD
 from bert_tf.store.open import OpenedModel, open_model
 from bert_tf.store.tensor_files import Weights
@@ -82,7 +88,7 @@ class Pretrained:
         if labels is not None:
             labels = list_of_names(labels, "labels")
             arguments = {"num_labels": len(labels), **arguments, "labels": labels}
-        weights, head = head_config.fitted(opened.weights, opened.head, opened.path, cls, new_head, arguments)
+        weights, head = head_config.fit_to_class(opened.weights, opened.head, opened.path, cls, new_head, arguments)
         outputs = arguments.get("num_labels") or weights.shapes.get(head_config.OUTPUT_LAYER, (None,))[0]
         if HIDDEN_LAYER[0] in weights.shapes and not (config.classifier_act or head.hidden_act):
             head = dataclasses.replace(head, hidden_act="gelu_erf")
@@ -93,7 +99,7 @@ class Pretrained:
         stored = {**head.to_dict(), "num_labels": outputs or len(known or ()), "labels": known}
         sentences = None
         if "pooling" in taken:
-            sentences = opened.sentences or read_settings(opened.directory)
+            sentences = opened.sentences or read_sentence_settings(opened.directory)
             stored["pooling"] = sentences.pooling
         stored = {name: value for name, value in stored.items() if value and name in taken}
         model = cls(config, **{**stored, **arguments})

@@ -365,7 +365,7 @@ def check_pooling(pooling: str) -> None:
         raise ValueError(f"pooling={pooling!r} is not one of {', '.join(POOLINGS)}")
 
 
-def read_settings(directory: str) -> SentenceSettings:
+def read_sentence_settings(directory: str) -> SentenceSettings:
     """The settings in the files of a directory; of one without them the mean, not normalized."""
     path, folders = posixpath.join(directory, _MODULES), {}
     if unused := [name for name in names_in(directory) if name.endswith("_linear.pt")]:  # of FlagEmbedding
@@ -402,7 +402,7 @@ def read_settings(directory: str) -> SentenceSettings:
 
 
 def settings_files(settings: SentenceSettings, hidden_size: int) -> dict[str, str]:
-    """name -> content of the files that say to sentence-transformers, and to `read_settings`, how vectors are made."""
+    """name -> content of the files of sentence-transformers, which `read_sentence_settings` reads again."""
     package = "sentence_transformers.models"
     steps = [(_ENCODER, ""), (_POOLING, f"1_{_POOLING}")]
     if settings.normalize:

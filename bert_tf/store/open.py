@@ -21,7 +21,7 @@ from bert_tf.store.description import (
     files_in,
     find_config,
     read_config,
-    read_settings,
+    read_sentence_settings,
 )
 from bert_tf.store.tensor_files import Weights, open_safetensors
 from bert_tf.system import hub
@@ -207,10 +207,10 @@ def open_answerer(path) -> OpenedModel:
 def open_encoder(path, *, or_export: bool = False) -> OpenedModel:
     """`open_model` or `open_answerer`, with `sentences`; a folder of sentence-transformers may have its encoder in
     another one, which is then opened."""
-    sentences = read_settings(directory_of(path := hub.local(path)))
+    sentences = read_sentence_settings(directory_of(path := hub.local(path)))
     path = sentences.directory if sentences.described else path
     opened = open_answerer(path) if or_export else open_model(path)
-    opened.sentences = read_settings(opened.directory) if opened.is_onnx else sentences
+    opened.sentences = read_sentence_settings(opened.directory) if opened.is_onnx else sentences
     return opened
 
 

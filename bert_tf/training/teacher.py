@@ -156,7 +156,7 @@ def with_labels_of(teacher: Teacher, student: HeadConfig, others: Sequence[str])
     if not student.problem_type and not student.labels:
         return teacher
     head, start = teacher.files.head, f"--teacher: {teacher.files.path}"
-    teacher_labels, labels = head_config.names_in(head.labels), student.labels
+    teacher_labels, labels = head_config.named_labels(head.labels), student.labels
     other_kind = None not in (head.problem_type, student.problem_type) and head.problem_type != student.problem_type
     if other_kind or (not (teacher_labels and labels) and teacher.outputs != len(labels or ("number",))):
         raise ValueError(

@@ -23,7 +23,7 @@ from bert_tf.data.token_rows import TokenRows
 from bert_tf.models import initialize, kernels
 from bert_tf.models.layers import deferred_initialization, finished
 from bert_tf.models.task_models import BertModel
-from bert_tf.store.description import SentenceSettings, read_settings
+from bert_tf.store.description import SentenceSettings, read_sentence_settings
 from bert_tf.system import storage
 from bert_tf.system.declare import with_models
 from bert_tf.system.messages import naming_flag, progress_bar
@@ -288,7 +288,7 @@ def run(settings: FeatureSettings) -> None:
     sentences = None
     if settings.pooling == SENTENCE:
         with naming_flag("--init_checkpoint"):
-            sentences = read_settings(opened.directory)
+            sentences = read_sentence_settings(opened.directory)
         length = ", of length 1" if sentences.normalize else ""
         logging.info("Vectors: %s over the tokens of a line%s.", sentences.pooling, length)
     with naming_flag("--input_file"):
