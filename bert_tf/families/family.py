@@ -228,13 +228,12 @@ def num_blocks_of(names: Iterable[str]) -> int:
 
 
 def config_of_shapes(
-    path: str, shapes: Mapping[str, tuple], num_attention_heads: int, like: BertConfig | None = None
+    config_class: type[BertConfig], path: str, shapes: Mapping[str, tuple], heads: int, like: BertConfig | None = None
 ) -> BertConfig:
-    """The configuration of a model whose variables have these shapes.
+    """The configuration of a model of a family whose variables have these shapes.
 
-    path: of the weights. like: of the same family; gives what shapes don't show. None: its class's defaults.
+    path: of the weights. heads: of attention. like: gives what shapes don't show. None: the class's defaults.
     """
-    config_class = next(BertConfig.classes[scope] for scope in BertConfig.classes if word_table(scope) in shapes)
     embeddings, layer = (f"{config_class.model_type}/{part}" for part in ("embeddings", "encoder/layer_0"))
     axes = {
         "vocab_size": (f"{embeddings}/word_embeddings", 0),
@@ -245,7 +244,7 @@ def config_of_shapes(
         "type_vocab_size": (f"{embeddings}/token_type_embeddings", 0),
     }
     sizes = {key: shapes[name][axis] for key, (name, axis) in axes.items() if key in config_class.keys()}  # noqa: SIM118
-    sizes |= {"num_hidden_layers": num_blocks_of(shapes), "num_attention_heads": num_attention_heads}
+    sizes |= {"num_hidden_layers": num_blocks_of(shapes), "num_attention_heads": heads}
     return config_class.from_dict({**(like.to_dict() if like else {}), **sizes}, allow_unknown=True, source=path)
 
 

@@ -179,7 +179,7 @@ def _fit(files: ModelFiles, weights: Weights, is_given: bool, is_checked: bool) 
     hints, family = weights.hints, family_of_variables(weights)
     beside, heads = files.config, hints.get("num_attention_heads")
     if heads and (beside is None or (hints.get("sizes_from_weights") and not is_given)):
-        files.config = config_of_shapes(weights.path, weights.shapes, heads, beside)
+        files.config = config_of_shapes(family.config_class, weights.path, weights.shapes, heads, beside)
     if files.config is None:
         return
     config, title = files.config, files.config.title
@@ -245,11 +245,7 @@ def head_in(folder: Folder, config_file: str | None = None) -> HeadConfig:
 
 def read_config(path: str) -> BertConfig:
     """Reads a bert_config.json, or a config.json of Hugging Face."""
-    return _config_of(read_json(path), path)
-
-
-def _config_of(values: dict, path: str) -> BertConfig:
-    if _is_huggingface(path, values):
+    if _is_huggingface(path, values := read_json(path)):
         return huggingface.read_config(values, path)
     return _CONFIG_CLASSES.get(posixpath.basename(path), BertConfig).from_json_file(path)
 

@@ -21,6 +21,7 @@ import re
 import numpy as np
 from tensorflow.core.protobuf.trackable_object_graph_pb2 import TrackableObjectGraph
 
+from bert_tf.families import family_of_variables
 from bert_tf.families.family import check_shapes, config_of_shapes, expected_shapes, pooler, word_table
 from bert_tf.store import bundle
 from bert_tf.store.tensor_files import Weights
@@ -167,7 +168,8 @@ def _open(reader, path: str, variables: list[_Variable], is_part: bool = False) 
     stored = {key: tuple(shape) for key, shape in reader.get_variable_to_shape_map().items()}
     shapes = {name: _original_shape(name, stored[key]) for name, key in keys.items()}
     heads = {stored[key][1] for name, key in keys.items() if _ATTENTION.search(name) and len(stored[key]) == 3}
-    config = config_of_shapes(path, shapes, max(heads, default=1))
+    kind = family_of_variables(shapes).config_class
+    config = config_of_shapes(kind, path, shapes, max(heads, default=1))
     reasons |= _drop_unfit_heads(keys, shapes, expected_shapes(config))
 
     def read(name: str) -> np.ndarray:

@@ -50,16 +50,7 @@ def tokenizer_class_of(vocab_file: str, default: type[Tokenizer] = FullTokenizer
     A .model is SentencePiece, a vocab.json byte-level BPE; a tokenizer.json says what it is. Everything else is a list
     of word pieces, unless tokenizer_class next to it says more.
     """
-    return _class_of(
-        files.read_facts(list_folder(vocab_file)),
-        read_json(vocab_file) if vocab_file.endswith(".json") else read_text_lines(vocab_file),
-        vocab_file,
-        default,
-    )
-
-
-def _class_of(facts: files.TokenizerFacts, content, vocab_file: str, default: type[Tokenizer]) -> type[Tokenizer]:
-    """content: the values of a .json, else the lines, which are read only if they are needed."""
+    facts = files.read_facts(list_folder(vocab_file))
     named = _named(facts, default)
     if named is JapaneseTokenizer:
         return named
@@ -68,10 +59,10 @@ def _class_of(facts: files.TokenizerFacts, content, vocab_file: str, default: ty
         of_file = (one for one in Tokenizer.by_name.values() if one.vocab_name == posixpath.basename(vocab_file))
         kinds = (one for one in (named, default, *of_file) if one and issubclass(one, SentencePieceTokenizer))
         kind = next(kinds, SentencePieceTokenizer)
-    elif vocab_file.endswith(".txt") and (named is KoBertTokenizer or _has_sentence_pieces(content, facts.folder)):
+    elif vocab_file.endswith(".txt") and (named is KoBertTokenizer or _has_sentence_pieces(vocab_file, facts.folder)):
         kind = KoBertTokenizer
     elif vocab_file.endswith(".json"):
-        model = content.get("model")
+        model = read_json(vocab_file).get("model")
         kinds = {"BPE": ByteBpeTokenizer, "Unigram": HuggingFaceSentencePiece}
         kind = kinds.get(files.kind_of_model(model), kind) if isinstance(model, dict) else ByteBpeTokenizer
     if kind in (ByteBpeTokenizer, HuggingFaceSentencePiece):
@@ -105,9 +96,9 @@ def _of_directory(path: str, default: type[Tokenizer], do_lower_case: bool | Non
 Tokenizer.of_directory = staticmethod(_of_directory)
 
 
-def _has_sentence_pieces(lines: Iterable[str], folder: Folder) -> bool:
+def _has_sentence_pieces(vocab_file: str, folder: Folder) -> bool:
     """Whether a vocab.txt is one of SentencePiece, whose pieces begin words by ▁ and continue none by ##."""
-    tokens = [line.strip() for line in lines]
+    tokens = [line.strip() for line in read_text_lines(vocab_file)]
     begin = sum(token.startswith(files.WORD_START) and len(token) > 1 for token in tokens)
     if not begin or any(token.startswith(CONTINUATION) for token in tokens):
         return False
