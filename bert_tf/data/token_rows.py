@@ -334,10 +334,7 @@ def best_spans(spans: Sequence[tuple[int, int]], pieces: np.ndarray, weight: flo
 
 @dataclasses.dataclass(frozen=True)
 class GroupedRows(TokenRows):
-    """Examples of N token rows each; length, `lengths`, `labels` and `batch` are of examples, the rest is of all rows.
-
-    rows_per_example: N.
-    """
+    """Examples of several token rows; length, `lengths`, `labels` and `batch` are of examples, the rest of all rows."""
 
     rows_per_example: int
 

@@ -103,7 +103,7 @@ def open_checkpoint(path: str) -> Weights:
     narrower word table is an ELECTRA's.
     """
     reader = bundle.CheckpointReader(path)
-    variables = _read_variables(reader, path)
+    variables = _read_variables(reader)
     # In a SavedModel this file holds, among other things, the layers' settings as JSON.
     settings = posixpath.join(posixpath.dirname(posixpath.dirname(path)), "keras_metadata.pb")
     if posixpath.basename(path) == "variables" and exists(settings) and b'"norm_first": true' in read_bytes(settings):
@@ -131,7 +131,7 @@ class _Variable:
     edges: set[str]
 
 
-def _read_variables(reader, path: str) -> list[_Variable]:
+def _read_variables(reader) -> list[_Variable]:
     """The variables in the graph of an open checkpoint, without those of optimizers."""
     nodes = TrackableObjectGraph.FromString(reader.get_tensor(bundle.OBJECT_GRAPH)).nodes
     # Newer optimizers name their moments like the variables.

@@ -58,7 +58,7 @@ class Tokenizer(abc.ABC):
     vocab_files: tuple[str, ...] = ()  # the names that it may have, of which the first counts; "*.model": `find_model`
     vocab_file = ""  # what it was read from, for messages
     in_json: type["Tokenizer"] | None = None  # what reads a tokenizer.json instead, of models with this kind
-    by_name: ClassVar[dict[str, type["Tokenizer"]]] = {}  # tokenizer_class -> class, of families with one of their own
+    by_name: ClassVar[dict[str, type["Tokenizer"]]] = {}  # tokenizer_class -> class; families add theirs
     by_model_type: ClassVar[dict[str, type["Tokenizer"]]] = {}  # model_type of config.json -> class, of all families
     do_lower_case: bool
     takes_strip_accents = False  # whether --strip_accents means anything to it
