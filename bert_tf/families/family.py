@@ -306,19 +306,18 @@ def check_shapes(path: str, shapes: Mapping, config: BertConfig, config_name: st
     check_depth(path, shapes, config, config_name, of_weights=True)
     expected = expected_shapes(config)
     encoder, head = f"{config.model_type}/", pooler(config.model_type)  # a model without a pooler can still be used
-    wrong = [
-        f"{name}: expected {list(shape)}, found {list(shapes[name])}"
-        for name, shape in expected.items()
-        if name in shapes and shapes[name] != shape
-    ]
+    wrong = []
+    for name, shape in expected.items():
+        is_needed = name.startswith(encoder) and not name.startswith(head)
+        if name not in shapes and is_needed:
+            wrong.append(f"{name}: expected {list(shape)}, not there")
+        elif shapes.get(name, shape) != shape:
+            wrong.append(f"{name}: expected {list(shape)}, found {list(shapes[name])}")
     for name, shape in shapes.items():
-        if is_model_variable(name) and name.startswith(f"{config.model_type}/") and name not in expected:
+        if is_model_variable(name) and name.startswith(encoder) and name not in expected:
             wrong.append(f"{name}: not expected, found {list(shape)}")
         elif name in HEAD_NAMES and name.endswith("weights") and shape[-1:] != (config.hidden_size,):
             wrong.append(f"{name}: expected [classes, {config.hidden_size}], found {list(shape)}")
-    for name, shape in expected.items():
-        if name.startswith(encoder) and not name.startswith(head) and name not in shapes:
-            wrong.append(f"{name}: expected {list(shape)}, not there")
     if wrong:
         differ = f"{len(wrong)} variables differ: {abbreviated_list(wrong, '; ')}"
         raise ValueError(f"{config_name} does not fit the weights of {path}, {differ}.")

@@ -100,9 +100,8 @@ class HeadConfig:
             if values.get("lstm_on_top"):
                 raise ValueError(f"{source}: {removed.HEADS['lstm_on_top']}")
             kept = {name: values[name] for name in ("pairs", "untrained") if values.get(name) is not None}
-            described = values.get("sentence_transformers")
-            activation = described.get("activation_fn") if isinstance(described, Mapping) else None
-            activation = activation or values.get("sbert_ce_default_activation_function")
+            described = values.get("sentence_transformers") or {}
+            activation = described.get("activation_fn") or values.get("sbert_ce_default_activation_function")
             short = activation.rpartition(".")[2].lower() if isinstance(activation, str) else None
             activation = short if short in (None, "identity", "sigmoid") else activation
             return cls(architecture, labels, problem_type, activation=activation, **kept)

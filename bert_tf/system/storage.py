@@ -365,18 +365,15 @@ def locked(path: str, named: str) -> Generator[None]:
     folder = os.path.dirname(path) or "."
     is_new = not os.path.isdir(folder)
     os.makedirs(folder, exist_ok=True)
-    lock = filelock.FileLock(path)
     try:
-        try:
-            lock.acquire(timeout=0)
-        except filelock.Timeout:
-            advice = "wait for its end, end it, or choose another place."
-            raise BlockingIOError(f"{named} is in use by another run, which holds {path}: {advice}") from None
-        try:
-            yield
-        finally:
-            os.remove(path)  # while it is held: a run that has opened it by now sees that it was removed
-            lock.release()
+        with filelock.FileLock(path, timeout=0):
+            try:
+                yield
+            finally:
+                os.remove(path)  # while it is held: a run that has opened it by now sees that it was removed
+    except filelock.Timeout:
+        advice = "wait for its end, end it, or choose another place."
+        raise BlockingIOError(f"{named} is in use by another run, which holds {path}: {advice}") from None
     finally:
         if is_new and not os.listdir(folder):
             os.rmdir(folder)
