@@ -17,8 +17,13 @@ from bert_tf.text.sentence_piece import HuggingFaceSentencePiece, KoBertTokenize
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.text.wordpiece import CONTINUATION, ElectraTokenizer, FullTokenizer, RobertaWordPieceTokenizer
 
-Tokenizer.by_name.update({"BertTokenizerLegacy": FullTokenizer, "BertJapaneseTokenizer": JapaneseTokenizer})
-Tokenizer.by_name.update(dict.fromkeys(("KoBertTokenizer", "KoBERTTokenizer", "XLNetTokenizer"), KoBertTokenizer))
+_BY_NAME: dict[str, type[Tokenizer]] = {
+    **dict.fromkeys(("BertTokenizer", "DistilBertTokenizer", "ElectraTokenizer", "BertTokenizerLegacy"), FullTokenizer),
+    "BertJapaneseTokenizer": JapaneseTokenizer,
+    "AlbertTokenizer": SentencePieceTokenizer,
+    "RobertaTokenizer": ByteBpeTokenizer,
+    **dict.fromkeys(("KoBertTokenizer", "KoBERTTokenizer", "XLNetTokenizer"), KoBertTokenizer),
+}
 # They say nothing but that the other files do.
 _NAMES_OF_ANY = {"PreTrainedTokenizer", "TokenizersBackend", "PythonBackend"}
 
@@ -45,7 +50,16 @@ def tokenizer_class_of(vocab_file: str, default: type[Tokenizer] = FullTokenizer
     A .model is SentencePiece, a vocab.json byte-level BPE; a tokenizer.json says what it is. Everything else is a list
     of word pieces, unless tokenizer_class next to it says more.
     """
-    facts = files.read_facts(list_folder(vocab_file))
+    return _class_of(
+        files.read_facts(list_folder(vocab_file)),
+        read_json(vocab_file) if vocab_file.endswith(".json") else read_text_lines(vocab_file),
+        vocab_file,
+        default,
+    )
+
+
+def _class_of(facts: files.TokenizerFacts, content, vocab_file: str, default: type[Tokenizer]) -> type[Tokenizer]:
+    """content: the values of a .json, else the lines, which are read only if they are needed."""
     named = _named(facts, default)
     if named is JapaneseTokenizer:
         return named
@@ -54,10 +68,10 @@ def tokenizer_class_of(vocab_file: str, default: type[Tokenizer] = FullTokenizer
         of_file = (one for one in Tokenizer.by_name.values() if one.vocab_name == posixpath.basename(vocab_file))
         kinds = (one for one in (named, default, *of_file) if one and issubclass(one, SentencePieceTokenizer))
         kind = next(kinds, SentencePieceTokenizer)
-    elif vocab_file.endswith(".txt") and (named is KoBertTokenizer or _has_sentence_pieces(vocab_file, facts.folder)):
+    elif vocab_file.endswith(".txt") and (named is KoBertTokenizer or _has_sentence_pieces(content, facts.folder)):
         kind = KoBertTokenizer
     elif vocab_file.endswith(".json"):
-        model = read_json(vocab_file).get("model")
+        model = content.get("model")
         kinds = {"BPE": ByteBpeTokenizer, "Unigram": HuggingFaceSentencePiece}
         kind = kinds.get(files.kind_of_model(model), kind) if isinstance(model, dict) else ByteBpeTokenizer
     if kind in (ByteBpeTokenizer, HuggingFaceSentencePiece):
@@ -91,9 +105,9 @@ def _of_directory(path: str, default: type[Tokenizer], do_lower_case: bool | Non
 Tokenizer.of_directory = staticmethod(_of_directory)
 
 
-def _has_sentence_pieces(vocab_file: str, folder: Folder) -> bool:
+def _has_sentence_pieces(lines: Iterable[str], folder: Folder) -> bool:
     """Whether a vocab.txt is one of SentencePiece, whose pieces begin words by ▁ and continue none by ##."""
-    tokens = [line.strip() for line in read_text_lines(vocab_file)]
+    tokens = [line.strip() for line in lines]
     begin = sum(token.startswith(files.WORD_START) and len(token) > 1 for token in tokens)
     if not begin or any(token.startswith(CONTINUATION) for token in tokens):
         return False
@@ -105,10 +119,10 @@ def _named(facts: files.TokenizerFacts, default: type[Tokenizer]) -> type[Tokeni
     """The class that tokenizer_class stands for, if a file names one; else that of config.json's family, if any."""
     name, path = facts.named, facts.source
     is_xlnet = name == "XLNetTokenizer" and not issubclass(default, FullTokenizer)
-    if name and name not in _NAMES_OF_ANY and (name not in Tokenizer.by_name or is_xlnet):
-        known = ", ".join(Tokenizer.by_name)
-        raise ValueError(f"{path}: tokenizer_class is {name}, which is not supported: {known} are.")
-    return Tokenizer.by_name.get(name) if name else Tokenizer.by_model_type.get(str(facts.model.get("model_type")))
+    classes = {**_BY_NAME, **Tokenizer.by_name}
+    if name and name not in _NAMES_OF_ANY and (name not in classes or is_xlnet):
+        raise ValueError(f"{path}: tokenizer_class is {name}, which is not supported: {', '.join(classes)} are.")
+    return classes.get(name) if name else Tokenizer.by_model_type.get(str(facts.model.get("model_type")))
 
 
 def _of_word_pieces(kind: type[Tokenizer], facts: files.TokenizerFacts, default: type[Tokenizer]) -> type[Tokenizer]:
