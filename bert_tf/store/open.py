@@ -181,8 +181,13 @@ def open_model(
             check_there(path)
         with contextlib.nullcontext() if with_weights else contextlib.suppress(FileNotFoundError):
             opened.weights = _open_in(folder, path)
-        if with_weights and part in family_of_variables(opened.weights).parts:
-            opened.weights = _part_of(opened.weights, part)
+        if with_weights and part:
+            weights, family = opened.weights, family_of_variables(opened.weights)
+            others = [other for other, variable in family.parts.items() if other != part and variable in weights]
+            if others and part not in weights.parts:
+                kind = f"is the {others[0]} of an {family.title}"
+                raise ValueError(f"{weights.path} {kind}: give the weights of a {part}.")
+            opened.weights = weights.parts.get(part, weights)  # if nothing shows which it is, the file's only one
     weights = opened.weights if with_weights else None
     return dataclasses.replace(opened, **vars(description.files_in(folder, weights, config_file, family=opened.family)))
 
@@ -226,18 +231,6 @@ def read_tokenizer(path: str) -> Tokenizer:
       FileNotFoundError, ValueError: there is no model, or no vocabulary that fits it.
     """
     return open_model(path, with_weights=False).make_tokenizer()
-
-
-def _part_of(weights: Weights, part: str) -> Weights:
-    """One of the models in a file; the file's only one where nothing shows which it is."""
-    if part in weights.parts:
-        return weights.parts[part]
-    family = family_of_variables(weights)
-    for other, variable in family.parts.items():
-        if other != part and variable in weights:
-            title = family.config_class.title
-            raise ValueError(f"{weights.path} is the {other} of an {title}: give the weights of a {part}.")
-    return weights
 
 
 def open_for_script(

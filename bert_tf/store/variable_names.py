@@ -11,11 +11,7 @@ import numpy as np
 
 from bert_tf.families import FAMILIES, family_of, family_of_variables
 from bert_tf.families.config import BertConfig
-from bert_tf.families.family import (
-    base_name,
-    is_model_variable,
-    word_table,
-)
+from bert_tf.families.family import base_name, is_model_variable, word_table
 from bert_tf.store.tensor_files import Weights, renamed
 
 # What LoRA trains next to a kernel.

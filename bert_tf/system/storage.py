@@ -102,19 +102,13 @@ def remove_left_behind(parent: str | None = None) -> None:
             status = os.lstat(path)
             # A new one is not locked yet.
             is_old = name.startswith(PRIVATE) and time.time() - status.st_mtime > _SECONDS_TO_LOCK
-            if is_old and stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid() and _is_unlocked(path):
+            if is_old and stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid():
+                descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+                try:  # fails if a process holds the lock, and on a network's disk, where that can't be seen
+                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                finally:
+                    os.close(descriptor)
                 shutil.rmtree(path, ignore_errors=True)
-
-
-def _is_unlocked(folder: str) -> bool:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_NOFOLLOW)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)  # fails also on a network's disk, where it can't be seen
-    except OSError:
-        return False
-    finally:
-        os.close(descriptor)
-    return True
 
 
 # --- complete files ---------------------------------------------------------------------------------------------------
