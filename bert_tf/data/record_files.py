@@ -231,8 +231,7 @@ class RecordIndex:
     @property
     def fingerprint(self) -> str:
         """A digest of everything that the order of batches depends on, which directories are not."""
-        digest = hashlib.sha256()
-        digest.update(json.dumps([[*map(os.path.basename, self.files)], list(self.file_sizes)]).encode())
+        digest = hashlib.sha256(json.dumps([[*map(os.path.basename, self.files)], list(self.file_sizes)]).encode())
         for row in self.blocks():
             digest.update(row.astype("<i8").tobytes())
         return digest.hexdigest()

@@ -152,7 +152,6 @@ class BertConfig:
 
     @property
     def embedding_size(self) -> int:
-        """Width of the embedding tables."""
         return self.hidden_size
 
     @property
@@ -167,7 +166,6 @@ class BertConfig:
 
     @property
     def max_length(self) -> int:
-        """The longest sequence."""
         return self.max_position_embeddings - self.first_position
 
     @property

@@ -136,11 +136,6 @@ class Family:
         return self.config_class.title
 
     @property
-    def has_word_pieces(self) -> bool:
-        """Whether its tokenizers read a vocab.txt with a casing, as BERT's do."""
-        return issubclass(self.tokenizer_class, FullTokenizer)
-
-    @property
     def formats(self) -> tuple[str, ...]:
         return ("bert_tf", "tf1", "huggingface") if self.has_tf1 else ("bert_tf", "huggingface")
 
@@ -222,7 +217,6 @@ def pooler(scope: str) -> str:
 
 
 def num_blocks_of(names: Iterable[str]) -> int:
-    """The number of transformer blocks among names of variables."""
     numbers = [int(match[1]) for match in map(_LAYER.match, names) if match]
     return 1 + max(numbers, default=-1)
 

@@ -81,7 +81,6 @@ class TaskModel(layers.NamedInputs, Pretrained, layers.ConfigFromArguments, kera
 
     @property
     def reads_pooler(self) -> bool:
-        """Whether an output depends on the encoder's pooler."""
         return self.tokens_read is not None
 
     @property

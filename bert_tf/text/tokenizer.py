@@ -86,7 +86,6 @@ class Tokenizer(abc.ABC):
 
     @property
     def cased(self) -> bool:
-        """Whether upper and lower case are distinguished."""
         return not self.do_lower_case
 
     @abc.abstractmethod
