@@ -337,8 +337,8 @@ def test_a_run_goes_on_with_its_commit(server, tmp_path):
 
 def test_the_environment_counts_and_the_library_is_imported_for_names_only(server, tmp_path):
     code = (
-        "import sys, bert_tf.families; from bert_tf.system import hub; print(hub.local(sys.argv[1]), 'huggingface_hub' in "
-        "sys.modules, 'tensorflow' in sys.modules)"
+        "import sys, bert_tf.families; from bert_tf.system import hub; folder = hub.local(sys.argv[1]); "
+        "print(folder, 'huggingface_hub' in sys.modules, 'tensorflow' in sys.modules)"
     )
     ran = server.python(code, tmp_path / "elsewhere", NAME)
     assert ran.stdout.split() == [
