@@ -221,8 +221,7 @@ def test_a_download_is_verified_again_if_that_was_killed(server, monkeypatch, fi
 
 
 def test_files_of_the_cache_are_checked_once_and_when_they_change(server, tmp_path, monkeypatch, caplog):
-    checked = []
-    compute = hashlib.file_digest
+    checked, compute = [], hashlib.file_digest
     monkeypatch.setattr(hashlib, "file_digest", lambda file, digest: checked.append(file) or compute(file, digest))
 
     def checks_of(action) -> int:
