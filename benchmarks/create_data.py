@@ -175,10 +175,10 @@ def check_same(ours: list[bytes], theirs: list[bytes]) -> None:
 def run_loop(text: str, vocab_file: str) -> dict:
     """The tokens of a text, encoded line by line."""
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:1])
-    from bert_tf.pretraining.model_vocabulary import read_tokenizer
+    from bert_tf.pretraining.model_vocabulary import data_tokenizer
     from bert_tf.system.text_files import list_files
 
-    encode = read_tokenizer(vocab_file, do_lower_case=None).encode
+    encode = data_tokenizer(vocab_file, do_lower_case=None).encode
     lines = [line for path in list_files(text) for line in pathlib.Path(path).read_text("utf-8").split("\n")]
     encode("A first line.")
     start = time.process_time()

@@ -29,11 +29,7 @@ def gelu(x):
 
 
 def get_activation(activation_string: str | Callable | None) -> Callable | None:
-    """The function of a hidden_act in any case; None for "linear", "" and None. Other types are returned unchanged.
-
-    Raises:
-      ValueError: there is no such activation.
-    """
+    """The function of a hidden_act in any case; None for "linear", "" and None. Other types are returned unchanged."""
     if activation_string and not isinstance(activation_string, str):
         return activation_string
     name = (activation_string or "linear").lower()
@@ -54,9 +50,6 @@ def get_assignment_map_from_checkpoint(
     Returns:
       name -> the same name, for each variable that both have, in the order of the checkpoint; and name -> 1, also for
       the name with ":0".
-
-    Raises:
-      FileNotFoundError, ValueError: there are no weights, or they can't be read.
     """
     names = {checkpoint_name(variable) for variable in tvars}
     path = hub.local(init_checkpoint)

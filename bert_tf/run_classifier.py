@@ -47,11 +47,7 @@ class InputFeatures:
 
 
 class DataProcessor:
-    """The data of a classification task; a subclass for your own data defines the methods that it needs.
-
-    Raises:
-      NotImplementedError: a method that the subclass does not define is called (so does the original).
-    """
+    """The data of a classification task; a subclass for your own data defines the methods that it needs."""
 
     def get_train_examples(self, data_dir: str) -> list[InputExample]:
         raise self._undefined("get_train_examples")
@@ -134,14 +130,7 @@ def convert_single_example(
     max_seq_length: int,
     tokenizer: Tokenizer,
 ) -> InputFeatures:
-    """The features of an example, padded to max_seq_length; the first five are logged.
-
-    Args:
-      ex_index: its number, from 0.
-
-    Raises:
-      ValueError: the label is not in label_list (names the example), or max_seq_length has no room for [CLS] and [SEP].
-    """
+    """The features of an example, padded to max_seq_length; the first five are logged. ex_index: from 0."""
     if isinstance(example, PaddingInputExample):
         return InputFeatures([0] * max_seq_length, [0] * max_seq_length, [0] * max_seq_length, 0, False)
     token_rows.check_room(tokenizer, max_seq_length)

@@ -88,11 +88,7 @@ class InputFeatures:
 def read_squad_examples(
     input_file: str, is_training: bool, version_2_with_negative: bool = False
 ) -> list[data.SquadExample]:
-    """The questions of a SQuAD file; the original takes version_2_with_negative from its flag.
-
-    Raises:
-      ValueError: not a SQuAD file, or not of this version; names file and place.
-    """
+    """The questions of a SQuAD file; the original takes version_2_with_negative from its flag."""
     return data.read_squad_examples([input_file], is_training, version_2_with_negative).examples
 
 
@@ -105,11 +101,7 @@ def convert_examples_to_features(
     is_training: bool,
     output_fn: Callable[[InputFeatures], object],
 ) -> None:
-    """Calls output_fn with the features of each window of each example, in order.
-
-    Raises:
-      ValueError: max_seq_length has no room for a question of max_query_length tokens and some context.
-    """
+    """Calls output_fn with the features of each window of each example, in order."""
     settings = windows.WindowSettings(max_seq_length, doc_stride, max_query_length)
     settings.check_room(tokenizer)
     cut = windows.build_windows(examples, tokenizer, settings, is_training)
@@ -169,9 +161,6 @@ def write_predictions(
       all_results: of all features, in any order.
       version_2_with_negative, null_score_diff_threshold: the original takes them from its flags.
       output_null_log_odds_file: for version 2; otherwise not written.
-
-    Raises:
-      ValueError: a feature has no result (names its unique_id), or in version 2 there is no output_null_log_odds_file.
     """
     if version_2_with_negative and not output_null_log_odds_file:
         raise ValueError("version_2_with_negative needs output_null_log_odds_file.")

@@ -176,7 +176,7 @@ MUTANTS = {
         ("if _DESCRIPTION.fullmatch(file)]", "]"),
         ("filter(_CONFIGURATION.fullmatch, described)", "described"),
         ("missing = [file for file in files if not os.path.exists(os.path.join(folder, file))]", "missing = files"),
-        ("(found := _checksum(path, announced)) != announced", "(found := announced) != announced"),
+        ("if found != announced:", "if not found:"),
         ("    for file in files:\n        _remove", "    for file in []:\n        _remove"),
         ("if file.read() == sound:", "if file.read():"),
         ("file.lfs_sha256 or file.blob_id", "file.blob_id"),

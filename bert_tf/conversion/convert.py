@@ -11,7 +11,7 @@ import numpy as np
 from bert_tf.families import as_config, family_of_variables, is_encoder_variable
 from bert_tf.families.family import base_name, expected_shapes, is_model_variable, word_table
 from bert_tf.store import card, huggingface, save
-from bert_tf.store.description import CardFacts, read_settings, vocabulary_in
+from bert_tf.store.description import CardFacts, read_sentence_settings, vocabulary_in
 from bert_tf.store.head_config import NO_HEAD
 from bert_tf.store.open import FORMATS, OpenedModel, open_model, open_weights
 from bert_tf.store.tensor_files import Weights, blocks
@@ -137,7 +137,7 @@ class Conversion:
     def carry_out(self) -> Report:
         settings, weights, files, format, compared = self.settings, self.weights, self.files, self.settings.format, []
         if format == "huggingface":
-            weights, compared = huggingface.fitted(weights, files.config, files.head)
+            weights, compared = huggingface.with_class_variables(weights, files.config, files.head)
         # The source's card if it is ours, unless it is that of the whole of which this is a part.
         text = None if settings.part else card.read_generated_card(files.directory)
         if text is None:
@@ -230,7 +230,7 @@ def _notes_on_source(files: OpenedModel, with_optimizer: bool) -> list[str]:
         notes.append("Adam moments and global_step of the source are left out; --with_optimizer carries them.")
     if files.head == NO_HEAD:
         try:
-            sentences = read_settings(files.directory)
+            sentences = read_sentence_settings(files.directory)
         except ValueError as error:
             return [*notes, f"The target has no files of sentence-transformers: {error}"]
         if sentences.described:

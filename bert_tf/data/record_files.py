@@ -31,7 +31,6 @@ FRAME_HEAD, FRAME_END = 12, 4  # length and its checksum; checksum of the payloa
 FRAME_BYTES = FRAME_HEAD + FRAME_END
 OTHER_ROW = "is not a text of one or two segments, then padding, by its input_mask and segment_ids"
 FEWER = "a file has fewer records than when it was indexed"
-_CHUNK_BYTES = 64 * 1024
 _INDEX_VERSION = 2
 
 Block = tuple[int, bytes]  # the number of its records, and their frames
@@ -71,26 +70,21 @@ def read_records(name: str, size: int, begin: int = 0, most: int = RECORDS_PER_B
 
     size: of the file, bytes. begin: the byte where a record begins. most: records of a block.
     """
-    number, content, position = 0, b"", 0  # where `begin` is in `content`
+    number = 0
     with open_binary(name) as file:
         file.seek(begin)
         while begin < size:
             first, payloads = begin, []
             while begin < size and len(payloads) < most:
-                if len(content) < position + 12:
-                    content, position = content[position:] + file.read(_CHUNK_BYTES + 12), 0
-                head = content[position : position + 12]
+                head = file.read(FRAME_HEAD)
                 length = int.from_bytes(head[:8], "little") if is_frame_head(head) else size
-                end = position + length + FRAME_BYTES
-                if len(content) < end <= position + size - begin:
-                    content, position = content[position:] + file.read(max(end - len(content), _CHUNK_BYTES)), 0
-                    end = length + FRAME_BYTES
-                payload, checksum = content[position + 12 : end - 4], content[end - 4 : end]
+                content = file.read(length + FRAME_END) if begin + length + FRAME_BYTES <= size else b""
+                payload, checksum = content[:-FRAME_END], content[-FRAME_END:]
                 if len(payload) != length or masked_crc32c(payload) != int.from_bytes(checksum, "little"):
                     where = f"{name}: record {number + len(payloads)} at byte {begin}"
                     raise RecordError(f"{where} is damaged or cut off, or the file has no records (TFRecord)")
                 payloads.append(payload)
-                begin, position = begin + length + FRAME_BYTES, end
+                begin += length + FRAME_BYTES
             yield first, begin, payloads
             number += len(payloads)
 
@@ -237,8 +231,7 @@ class RecordIndex:
     @property
     def fingerprint(self) -> str:
         """A digest of everything that the order of batches depends on, which directories are not."""
-        digest = hashlib.sha256()
-        digest.update(json.dumps([[*map(os.path.basename, self.files)], list(self.file_sizes)]).encode())
+        digest = hashlib.sha256(json.dumps([[*map(os.path.basename, self.files)], list(self.file_sizes)]).encode())
         for row in self.blocks():
             digest.update(row.astype("<i8").tobytes())
         return digest.hexdigest()

@@ -7,6 +7,8 @@ The order: `index_records` divides the files into blocks of up to 1024 consecuti
 blocks, joins neighbours into windows of about `shuffle_window` records, and permutes the records inside each window
 (`token_rows.permutation`).
 
+To users this module is `bert_tf.records`; for them it also has names of `record_files`.
+
 Shape legend: B batch.
 """
 
@@ -21,13 +23,10 @@ import tensorflow as tf
 from absl import logging
 
 from bert_tf.data import record_files
-from bert_tf.data.record_files import Features, RecordIndex
+from bert_tf.data.record_files import Feature, Features, RecordIndex, index_records, pretraining_features  # noqa: F401
 from bert_tf.data.token_rows import WHOLE, Share, finished, permutation
 from bert_tf.system.messages import progress_bar
 
-# For users, to whom this module is `bert_tf.records`.
-index_records, Feature = record_files.index_records, record_files.Feature
-pretraining_features = record_files.pretraining_features
 SHUFFLE_WINDOW = 20_000  # records; about 15 MB of serialized examples at sequence length 128
 
 _PARSERS = max(2, min(8, os.cpu_count() or 2))

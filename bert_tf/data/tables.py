@@ -252,7 +252,11 @@ def find_csv_delimiter(path: str, columns: Collection[str] | None, encoding: str
     """Detects the delimiter of a .csv file from its first row; one other than the comma is logged, once a file."""
     if excel := _EXCEL_DELIMITER.fullmatch(next(_lines(path, encoding), "")):
         return excel[1]
-    first = {delimiter: _first_row(path, delimiter, encoding) for delimiter in CSV_DELIMITERS}
+    first = {}
+    for delimiter in CSV_DELIMITERS:
+        with contextlib.suppress(csv.Error):
+            rows = csv.reader((line + "\n" for line in _lines(path, encoding)), delimiter=delimiter)
+            first[delimiter] = [*map(plain_name, next(filter(None, rows), []))]
     cut = [delimiter for delimiter, fields in first.items() if len(fields) > 1]
     fitting = [delimiter for delimiter in cut if columns and set(columns) <= set(first[delimiter])]
     if not cut or (not fitting and "," in cut):
@@ -264,14 +268,6 @@ def find_csv_delimiter(path: str, columns: Collection[str] | None, encoding: str
             logging.info("%s: the delimiter is the %s, according to the header.", path, CSV_DELIMITERS[fitting[0]])
         return fitting[0]
     raise ValueError(f"{path}, line 1: the delimiter is ambiguous: give --csv_delimiter.")
-
-
-def _first_row(path: str, delimiter: str, encoding: str | None) -> list[str]:
-    lines = (line + "\n" for line in _lines(path, encoding))
-    try:
-        return [*map(plain_name, next(filter(None, csv.reader(lines, delimiter=delimiter)), []))]
-    except csv.Error:
-        return []
 
 
 def has_names(path: str) -> bool:

@@ -10,10 +10,10 @@ import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-import google_crc32c
 import numpy as np
 from absl import logging
 
+from bert_tf.system.example_bytes import crc32c
 from bert_tf.text import watch_unknown
 from bert_tf.text.tokenizer import Tokenizer
 
@@ -80,10 +80,8 @@ class TokenRows:
     @property
     def checksum(self) -> str:
         """A checksum of all values that a model is trained on."""
-        checksum = google_crc32c.Checksum()
-        for array in (self.ids, self.offsets, self.second_starts, *(self.labels[name] for name in sorted(self.labels))):
-            checksum.update(np.ascontiguousarray(array).tobytes())
-        return checksum.hexdigest().decode()
+        arrays = self.ids, self.offsets, self.second_starts, *(self.labels[name] for name in sorted(self.labels))
+        return crc32c(np.ascontiguousarray(array).tobytes() for array in arrays)
 
     @property
     def row_lengths(self) -> np.ndarray:
@@ -334,10 +332,7 @@ def best_spans(spans: Sequence[tuple[int, int]], pieces: np.ndarray, weight: flo
 
 @dataclasses.dataclass(frozen=True)
 class GroupedRows(TokenRows):
-    """Examples of N token rows each; length, `lengths`, `labels` and `batch` are of examples, the rest is of all rows.
-
-    rows_per_example: N.
-    """
+    """Examples of several token rows; length, `lengths`, `labels` and `batch` are of examples, the rest of all rows."""
 
     rows_per_example: int
 
@@ -388,9 +383,7 @@ class WindowRows(TokenRows):
 
     @property
     def checksum(self) -> str:
-        checksum = google_crc32c.Checksum(super().checksum.encode())
-        checksum.update(np.ascontiguousarray(self.first_rows).tobytes())
-        return checksum.hexdigest().decode()
+        return crc32c([super().checksum.encode(), np.ascontiguousarray(self.first_rows).tobytes()])
 
     def shape_of(self, length: int | None) -> tuple[int | None, ...]:
         """(W, S): one window that is as long as needed, or several full ones."""

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from bert_tf.families import albert, bert, distilbert, electra, roberta, xlm_roberta
 from bert_tf.families.config import BertConfig
 from bert_tf.families.family import Family
-from bert_tf.system.hub import check_model_type
+from bert_tf.system.hub import MODEL_TYPES, check_model_type
 from bert_tf.text import tokenizer_class_of
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.text.tokenizer_files import Casing
@@ -20,6 +20,7 @@ FAMILIES = (
     xlm_roberta.FAMILY,
 )
 BERT = bert.FAMILY  # of models that don't say what they are
+MODEL_TYPES[:] = sorted(family.model_type for family in FAMILIES)
 Tokenizer.by_name.update((family.tokenizer_name, family.tokenizer_class) for family in FAMILIES)
 Tokenizer.by_model_type.update((family.model_type, family.tokenizer_class) for family in FAMILIES)
 

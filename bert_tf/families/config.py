@@ -128,12 +128,10 @@ class BertConfig:
     sizes: ClassVar[Mapping[str, Mapping]] = {
         name: arguments_of_size(*size, type_vocab_size=2) for name, size in _NAMED.items()
     }
-    classes: ClassVar[dict[str, type["BertConfig"]]] = {}  # model_type -> class, of all families
 
     def __init_subclass__(cls, **kwargs):
         super().__init_subclass__(**kwargs)
         cls.file_name = f"{cls.model_type}_config.json"
-        BertConfig.classes[cls.model_type] = cls
 
     def __post_init__(self):
         self.validate()
@@ -154,7 +152,6 @@ class BertConfig:
 
     @property
     def embedding_size(self) -> int:
-        """Width of the embedding tables."""
         return self.hidden_size
 
     @property
@@ -169,7 +166,6 @@ class BertConfig:
 
     @property
     def max_length(self) -> int:
-        """The longest sequence."""
         return self.max_position_embeddings - self.first_position
 
     @property
@@ -276,9 +272,6 @@ class BertConfig:
 
     def __eq__(self, other) -> bool:
         return type(self) is type(other) and self.to_dict() == other.to_dict()  # with keys that the class does not have
-
-
-BertConfig.classes[BertConfig.model_type] = BertConfig
 
 
 def shallower(config: BertConfig, layers: Sequence[int]) -> BertConfig:

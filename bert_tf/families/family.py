@@ -136,11 +136,6 @@ class Family:
         return self.config_class.title
 
     @property
-    def has_word_pieces(self) -> bool:
-        """Whether its tokenizers read a vocab.txt with a casing, as BERT's do."""
-        return issubclass(self.tokenizer_class, FullTokenizer)
-
-    @property
     def formats(self) -> tuple[str, ...]:
         return ("bert_tf", "tf1", "huggingface") if self.has_tf1 else ("bert_tf", "huggingface")
 
@@ -175,7 +170,7 @@ class Family:
         """In tokenizer_config.json."""
         return f"{self.class_prefix}Tokenizer"
 
-    def renamed(self, name: str) -> str:
+    def name_in_family(self, name: str) -> str:
         """The family's name for a name of Hugging Face's BERT."""
         for old, new in self.renames:
             name = name.replace(old, new)
@@ -186,7 +181,7 @@ class Family:
         if name in (head := self.heads.get(architecture or "", {})):
             return head[name]
         if name in FIXED_NAMES:
-            return self.renamed(FIXED_NAMES[name])
+            return self.name_in_family(FIXED_NAMES[name])
 
         def block(match: re.Match) -> str:
             group, inner = divmod(int(match[1]), self.inner_group_num)
@@ -194,9 +189,9 @@ class Family:
 
         scope, last = re.sub(f"^{self.model_type}/", f"{self.prefix}/", name).rsplit("/", 1)
         last = last + ".weight" if last.endswith("_embeddings") else _LAST_PARTS.get(last, last)
-        return self.renamed(re.sub(r"layer_(\d+)", block, scope).replace("/", ".") + "." + last)
+        return self.name_in_family(re.sub(r"layer_(\d+)", block, scope).replace("/", ".") + "." + last)
 
-    def fitted(self, names: Iterable[str]) -> "Family":
+    def with_blocks_of(self, names: Iterable[str]) -> "Family":
         """The layout with the number of blocks in a group that a file's names show."""
         pattern = re.escape(self.block).replace(r"\{group\}", r"\d+").replace(r"\{inner\}", r"(\d+)") + r"\."
         numbers = [int(match[1]) for name in names if (match := re.search(pattern, name))]
@@ -222,19 +217,17 @@ def pooler(scope: str) -> str:
 
 
 def num_blocks_of(names: Iterable[str]) -> int:
-    """The number of transformer blocks among names of variables."""
     numbers = [int(match[1]) for match in map(_LAYER.match, names) if match]
     return 1 + max(numbers, default=-1)
 
 
 def config_of_shapes(
-    path: str, shapes: Mapping[str, tuple], num_attention_heads: int, like: BertConfig | None = None
+    config_class: type[BertConfig], path: str, shapes: Mapping[str, tuple], heads: int, like: BertConfig | None = None
 ) -> BertConfig:
-    """The configuration of a model whose variables have these shapes.
+    """The configuration of a model of a family whose variables have these shapes.
 
-    path: of the weights. like: of the same family; gives what shapes don't show. None: its class's defaults.
+    path: of the weights. heads: of attention. like: gives what shapes don't show. None: the class's defaults.
     """
-    config_class = next(BertConfig.classes[scope] for scope in BertConfig.classes if word_table(scope) in shapes)
     embeddings, layer = (f"{config_class.model_type}/{part}" for part in ("embeddings", "encoder/layer_0"))
     axes = {
         "vocab_size": (f"{embeddings}/word_embeddings", 0),
@@ -245,7 +238,7 @@ def config_of_shapes(
         "type_vocab_size": (f"{embeddings}/token_type_embeddings", 0),
     }
     sizes = {key: shapes[name][axis] for key, (name, axis) in axes.items() if key in config_class.keys()}  # noqa: SIM118
-    sizes |= {"num_hidden_layers": num_blocks_of(shapes), "num_attention_heads": num_attention_heads}
+    sizes |= {"num_hidden_layers": num_blocks_of(shapes), "num_attention_heads": heads}
     return config_class.from_dict({**(like.to_dict() if like else {}), **sizes}, allow_unknown=True, source=path)
 
 
@@ -307,19 +300,18 @@ def check_shapes(path: str, shapes: Mapping, config: BertConfig, config_name: st
     check_depth(path, shapes, config, config_name, of_weights=True)
     expected = expected_shapes(config)
     encoder, head = f"{config.model_type}/", pooler(config.model_type)  # a model without a pooler can still be used
-    wrong = [
-        f"{name}: expected {list(shape)}, found {list(shapes[name])}"
-        for name, shape in expected.items()
-        if name in shapes and shapes[name] != shape
-    ]
+    wrong = []
+    for name, shape in expected.items():
+        is_needed = name.startswith(encoder) and not name.startswith(head)
+        if name not in shapes and is_needed:
+            wrong.append(f"{name}: expected {list(shape)}, not there")
+        elif shapes.get(name, shape) != shape:
+            wrong.append(f"{name}: expected {list(shape)}, found {list(shapes[name])}")
     for name, shape in shapes.items():
-        if is_model_variable(name) and name.startswith(f"{config.model_type}/") and name not in expected:
+        if is_model_variable(name) and name.startswith(encoder) and name not in expected:
             wrong.append(f"{name}: not expected, found {list(shape)}")
         elif name in HEAD_NAMES and name.endswith("weights") and shape[-1:] != (config.hidden_size,):
             wrong.append(f"{name}: expected [classes, {config.hidden_size}], found {list(shape)}")
-    for name, shape in expected.items():
-        if name.startswith(encoder) and not name.startswith(head) and name not in shapes:
-            wrong.append(f"{name}: expected {list(shape)}, not there")
     if wrong:
         differ = f"{len(wrong)} variables differ: {abbreviated_list(wrong, '; ')}"
         raise ValueError(f"{config_name} does not fit the weights of {path}, {differ}.")

@@ -35,8 +35,8 @@ class ObjectiveMetric(MetricsList):
     whether they are to rise: EarlyStopping(monitor="val_accuracy") needs no mode.
     """
 
-    def __init__(self, objective, name="objective"):
-        super().__init__([], name=name)
+    def __init__(self, objective):
+        super().__init__([], name="objective")
         self.objective = objective
         self.totals = {name: self.add_variable((), "zeros", "float32", name=name) for name in objective.sum_names}
         # A metric's name, and the direction in which it is better, as Keras's callbacks look them up.
@@ -81,7 +81,6 @@ class TaskModel(layers.NamedInputs, Pretrained, layers.ConfigFromArguments, kera
 
     @property
     def reads_pooler(self) -> bool:
-        """Whether an output depends on the encoder's pooler."""
         return self.tokens_read is not None
 
     @property

@@ -152,7 +152,7 @@ class SumObjective:
         return {name: divide(sums[part], sums[whole]) for name, part, whole in cls.ratios}
 
 
-def renamed(objective: type[SumObjective], old: str, new: str) -> type[SumObjective]:
+def with_metric_names(objective: type[SumObjective], old: str, new: str) -> type[SumObjective]:
     """An objective with `new` in place of `old` in the names of its metrics."""
     ratios = tuple((name.replace(old, new), *sums) for name, *sums in objective.ratios)
     return type(objective.__name__, (objective,), {"ratios": ratios})
@@ -435,4 +435,4 @@ class PretrainingObjective(SumObjective):
 
 
 # With ALBERT's names of metrics: next_sentence_labels is 1 where A and B are swapped.
-SentenceOrderObjective = renamed(PretrainingObjective, "next_sentence", "sentence_order")
+SentenceOrderObjective = with_metric_names(PretrainingObjective, "next_sentence", "sentence_order")

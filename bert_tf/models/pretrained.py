@@ -11,8 +11,7 @@ from absl import logging
 from bert_tf.families.config import BertConfig
 from bert_tf.families.family import HIDDEN_LAYER
 from bert_tf.models import initialize
-from bert_tf.store import card, head_config
-from bert_tf.store.description import CardFacts, ModelFiles, SentenceSettings, read_settings, vocabulary_mismatch
+from bert_tf.store import card, description, head_config
 from bert_tf.store.head_config import NO_HEAD
 from bert_tf.store.open import OpenedModel, open_model
 from bert_tf.store.tensor_files import Weights
@@ -34,7 +33,7 @@ class Pretrained:
     reads_pooler: bool = True
     part: str | None = None
     exported_inputs: Mapping[str, int] = MappingProxyType({"input_ids": 2, "input_mask": 2, "segment_ids": 2})
-    _files: ModelFiles | None = None  # those that it was loaded from
+    _files: description.ModelFiles | None = None  # those that it was loaded from
 
     @staticmethod
     def weights_in(weights: Weights) -> Weights:
@@ -82,7 +81,7 @@ class Pretrained:
         if labels is not None:
             labels = list_of_names(labels, "labels")
             arguments = {"num_labels": len(labels), **arguments, "labels": labels}
-        weights, head = head_config.fitted(opened.weights, opened.head, opened.path, cls, new_head, arguments)
+        weights, head = head_config.fit_to_class(opened.weights, opened.head, opened.path, cls, new_head, arguments)
         outputs = arguments.get("num_labels") or weights.shapes.get(head_config.OUTPUT_LAYER, (None,))[0]
         if HIDDEN_LAYER[0] in weights.shapes and not (config.classifier_act or head.hidden_act):
             head = dataclasses.replace(head, hidden_act="gelu_erf")
@@ -93,12 +92,12 @@ class Pretrained:
         stored = {**head.to_dict(), "num_labels": outputs or len(known or ()), "labels": known}
         sentences = None
         if "pooling" in taken:
-            sentences = opened.sentences or read_settings(opened.directory)
+            sentences = opened.sentences or description.read_sentence_settings(opened.directory)
             stored["pooling"] = sentences.pooling
         stored = {name: value for name, value in stored.items() if value and name in taken}
         model = cls(config, **{**stored, **arguments})
         initialize.initialize_model(model, weights, complete=trained, untrained=head.untrained)
-        facts = CardFacts(card.beginning_of(opened.path, opened.weights, with_checksum=False))
+        facts = description.CardFacts(card.beginning_of(opened.path, opened.weights, with_checksum=False))
         model._files = dataclasses.replace(opened, weights=None, head=head, sentences=sentences, card=facts)
         return model
 
@@ -123,13 +122,13 @@ class Pretrained:
         directory = target_directory(directory)
         if not self.built:
             self.build()
-        files = self._files or ModelFiles(directory)
-        if problem := vocabulary_mismatch(vocab_file, files):
+        files = self._files or description.ModelFiles(directory)
+        if problem := description.vocabulary_mismatch(vocab_file, files):
             logging.warning("vocab_file: %s.", problem)
         casing = resolve_casing(do_lower_case, strip_accents, files.casing)
         sentences = files.sentences
         if pooling := getattr(self, "pooling", None):
-            sentences = dataclasses.replace(sentences or SentenceSettings(directory), pooling=pooling)
+            sentences = dataclasses.replace(sentences or description.SentenceSettings(directory), pooling=pooling)
         known = {"pairs": files.head.pairs, "activation": files.head.activation}
         known["untrained"] = tuple(initialize.untrained_variables(self))
         head = dataclasses.replace(self.head_config, **known)

@@ -145,7 +145,7 @@ def summaries_of(record_files: Sequence[str]) -> dict[str, dict]:
     return summaries
 
 
-def read_tokenizer(
+def data_tokenizer(
     vocab_file: str, do_lower_case: bool | None, strip_accents: bool | None = None, electra: bool = False
 ) -> Tokenizer:
     """The tokenizer of a vocabulary file, checked. electra: take word pieces for ELECTRA's, whatever is next to it."""
@@ -160,7 +160,7 @@ def tokenizer_of(records: RecordSettings, settings: InstanceSettings) -> Tokeniz
     vocab_file, do_lower_case, strip_accents = records.vocab_file, records.do_lower_case, records.strip_accents
     casing = resolve_casing(do_lower_case, strip_accents, read_casing(vocab_file))
     with naming_flag("--vocab_file"):
-        tokenizer = read_tokenizer(vocab_file, casing.do_lower_case, casing.strip_accents, settings.rows == "electra")
+        tokenizer = data_tokenizer(vocab_file, casing.do_lower_case, casing.strip_accents, settings.rows == "electra")
     tokenizer.check_casing(vocab_file, do_lower_case, strip_accents)
     words = records.word_boundaries or records.segmenter
     if words and not (isinstance(tokenizer, FullTokenizer) and not tokenizer.basic_tokenizer.never_split):

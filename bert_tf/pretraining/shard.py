@@ -23,7 +23,7 @@ from bert_tf.pretraining import record_writer
 from bert_tf.pretraining.corpus import Corpus, TextSettings
 from bert_tf.pretraining.instance_kernels import A_LENGTH, B_BEGIN, B_LENGTH, LABEL, NO_B, NUM_MASKED
 from bert_tf.pretraining.instances import Instances, create_instances, log_instances
-from bert_tf.pretraining.model_vocabulary import read_tokenizer
+from bert_tf.pretraining.model_vocabulary import data_tokenizer
 from bert_tf.pretraining.record_settings import InstanceSettings, RecordSettings
 from bert_tf.pretraining.row_kinds import WITH_SEPARATORS, pack
 from bert_tf.pretraining.token_store import TokenStore, merge_stores, tokenize
@@ -194,7 +194,7 @@ def _tokenize_part(
 def _tokenizer_of(job: ShardJob) -> tuple[Tokenizer, dict]:
     """The tokenizer, and the further arguments of `token_store.tokenize`."""
     records, rows = job.records, job.instances.rows
-    tokenizer = read_tokenizer(records.vocab_file, records.do_lower_case, records.strip_accents, rows == "electra")
+    tokenizer = data_tokenizer(records.vocab_file, records.do_lower_case, records.strip_accents, rows == "electra")
     arguments = {"separator": tokenizer.sep_id} if rows in WITH_SEPARATORS else {}
     if records.segmenter or records.word_boundaries:
         arguments["boundaries"] = WordBoundaries(tokenizer, records.segmenter)

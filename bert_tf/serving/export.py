@@ -23,7 +23,7 @@ from bert_tf.serving.graph_inputs import TextEncoder
 from bert_tf.serving.graph_ner import ServedTagger
 from bert_tf.serving.graph_squad import ServedQuestionAnswering
 from bert_tf.serving.keras_runtime import MODELS
-from bert_tf.store.description import read_settings
+from bert_tf.store.description import read_sentence_settings
 from bert_tf.store.open import EXPORT_FILE, GRAPH_FILE, ONNX_FILES, OpenedModel, open_encoder, open_model
 from bert_tf.store.save import files_below, write_beside
 from bert_tf.system import storage
@@ -118,7 +118,7 @@ def open_for(model_dir: str | OpenedModel, task: str | None) -> tuple[OpenedMode
     task = task or table.task_in(opened)
     table.check_task(opened, task)
     if task == "encoder":
-        opened.sentences = opened.sentences or read_settings(opened.directory)
+        opened.sentences = opened.sentences or read_sentence_settings(opened.directory)
     return opened, task
 
 

@@ -19,21 +19,12 @@ from bert_tf.families.family import Family, check_shapes, config_of_shapes
 from bert_tf.store import huggingface
 from bert_tf.store.head_config import HEAD_CONFIG, HUGGINGFACE_CONFIG, NO_HEAD, SENTENCES_CONFIG, HeadConfig
 from bert_tf.store.tensor_files import Weights
+from bert_tf.system import text_files
 from bert_tf.system.checks import check_integer
 from bert_tf.system.hub import name_of
 from bert_tf.system.messages import is_first, naming_flag, warn_once
 from bert_tf.system.released_models import hint
 from bert_tf.system.storage import is_remote, names_in
-from bert_tf.system.text_files import (
-    Folder,
-    anything_at,
-    exists,
-    list_folder,
-    naming_file,
-    read_bytes,
-    read_json,
-    read_json_if_there,
-)
 from bert_tf.text import tokenizer_class_of, tokenizer_of_file, vocabulary_of
 from bert_tf.text.characters import TOKENIZER
 from bert_tf.text.tokenizer import Tokenizer
@@ -135,11 +126,11 @@ class ModelFiles:
 
 def read_model_files(path: str) -> ModelFiles:
     """`files_in` the folder of the weights at a path."""
-    return files_in(list_folder(path))
+    return files_in(text_files.list_folder(path))
 
 
 def files_in(
-    folder: Folder,
+    folder: text_files.Folder,
     weights: Weights | None = None,
     config_file: str | None = None,
     is_checked: bool = True,
@@ -154,7 +145,7 @@ def files_in(
     if weights is not None:
         directory = posixpath.dirname(weights.path) or "."
         if folder.path not in (directory, directory.removesuffix("/variables")):  # by a run's file `checkpoint`
-            folder = list_folder(weights.path)
+            folder = text_files.list_folder(weights.path)
     if hints.get("sizes_from_weights") and not config_file:
         # Runs of run_pretraining.py keep the configuration of a generator in a separate folder.
         there = (name for name in map("generator/{}".format, _CONFIG_CLASSES) if name in folder.names)
@@ -179,7 +170,7 @@ def _fit(files: ModelFiles, weights: Weights, is_given: bool, is_checked: bool) 
     hints, family = weights.hints, family_of_variables(weights)
     beside, heads = files.config, hints.get("num_attention_heads")
     if heads and (beside is None or (hints.get("sizes_from_weights") and not is_given)):
-        files.config = config_of_shapes(weights.path, weights.shapes, heads, beside)
+        files.config = config_of_shapes(family.config_class, weights.path, weights.shapes, heads, beside)
     if files.config is None:
         return
     config, title = files.config, files.config.title
@@ -202,7 +193,7 @@ def _fit(files: ModelFiles, weights: Weights, is_given: bool, is_checked: bool) 
             warn_once("weights", text)
 
 
-def find_config(folder: Folder) -> str | None:
+def find_config(folder: text_files.Folder) -> str | None:
     names = [name for name in _CONFIG_CLASSES if name in folder.names]
     if len(names) > 1:
         raise ValueError(f"{folder.path} has {' and '.join(names)}: remove the one that is not the model's.")
@@ -225,18 +216,18 @@ def config_files(config: BertConfig, head: HeadConfig) -> dict[str, str]:
 
 def read_head(path: str, config_file: str | None = None) -> HeadConfig:
     """The head of the model at a path, from head_config.json or else from its configuration, or `config_file`."""
-    return head_in(list_folder(path), config_file)
+    return head_in(text_files.list_folder(path), config_file)
 
 
-def head_in(folder: Folder, config_file: str | None = None) -> HeadConfig:
+def head_in(folder: text_files.Folder, config_file: str | None = None) -> HeadConfig:
     has_head = HEAD_CONFIG in folder.names
     path = posixpath.join(folder.path, HEAD_CONFIG) if has_head else config_file or find_config(folder)
     if not path or has_head:
         return HeadConfig.read(path) if path else NO_HEAD
-    values = read_json(path)
+    values = text_files.read_json(path)
     if _is_huggingface(path, values):
         # As in sentence-transformers, which writes the activation of a cross-encoder there, the file comes first.
-        beside = read_json_if_there(posixpath.join(posixpath.dirname(path), SENTENCES_CONFIG)) or {}
+        beside = text_files.read_json_if_there(posixpath.join(posixpath.dirname(path), SENTENCES_CONFIG)) or {}
         if beside.get("activation_fn"):
             values["sentence_transformers"] = beside
         return huggingface.read_head(values, path)
@@ -245,7 +236,7 @@ def head_in(folder: Folder, config_file: str | None = None) -> HeadConfig:
 
 def read_config(path: str) -> BertConfig:
     """Reads a bert_config.json, or a config.json of Hugging Face."""
-    return _config_of(read_json(path), path)
+    return _config_of(text_files.read_json(path), path)
 
 
 def _config_of(values: dict, path: str) -> BertConfig:
@@ -269,7 +260,7 @@ def vocabulary_mismatch(vocab_file: str | None, files: ModelFiles) -> str:
     A vocabulary that is damaged or of another kind passes: the code that uses it reports that.
     """
     beside, default = files.vocab_file, files.family.tokenizer_class
-    if not (vocab_file and beside) or read_bytes(vocab_file) == read_bytes(beside):
+    if not (vocab_file and beside) or text_files.read_bytes(vocab_file) == text_files.read_bytes(beside):
         return ""
     try:
         model_tokenizer, tokenizer = (tokenizer_of_file(path, Casing(False), default) for path in (beside, vocab_file))
@@ -295,7 +286,7 @@ def vocabulary_mismatch(vocab_file: str | None, files: ModelFiles) -> str:
 
 def check_weights(path: str | None, flag: str) -> None:
     """Raises if nothing exists at a local path of weights; without TensorFlow."""
-    if path and not is_remote(path) and not anything_at(path):
+    if path and not is_remote(path) and not text_files.anything_at(path):
         raise FileNotFoundError(f"{flag}={path}: there is no such directory, weight file or checkpoint.{hint(path)}")
 
 
@@ -365,15 +356,15 @@ def check_pooling(pooling: str) -> None:
         raise ValueError(f"pooling={pooling!r} is not one of {', '.join(POOLINGS)}")
 
 
-def read_settings(directory: str) -> SentenceSettings:
+def read_sentence_settings(directory: str) -> SentenceSettings:
     """The settings in the files of a directory; of one without them the mean, not normalized."""
     path, folders = posixpath.join(directory, _MODULES), {}
     if unused := [name for name in names_in(directory) if name.endswith("_linear.pt")]:  # of FlagEmbedding
         warn_once(("heads", directory), "%s: %s are not used.", directory, ", ".join(unused))
-    if not exists(path):
+    if not text_files.exists(path):
         return SentenceSettings(directory)
-    with naming_file(path):
-        for step in read_json(path, list):
+    with text_files.naming_file(path):
+        for step in text_files.read_json(path, list):
             name, folder = step["type"].rpartition(".")[2], step["path"]
             if name not in _STEPS[len(folders) :][:1] or folder.startswith("/") or ".." in folder.split("/"):
                 steps = f"{', '.join(_STEPS)} in a folder below this one"
@@ -381,7 +372,7 @@ def read_settings(directory: str) -> SentenceSettings:
             folders[name] = posixpath.join(directory, folder) if folder else directory
         places = [(folders[_ENCODER], _ENCODER_SETTINGS), (folders[_POOLING], _POOLING_SETTINGS)]
         places = [posixpath.join(*place) for place in (*places, (directory, SENTENCES_CONFIG))]
-        encoder, pooling, prompting = (read_json_if_there(place) or {} for place in places)
+        encoder, pooling, prompting = (text_files.read_json_if_there(place) or {} for place in places)
         kinds = pooling.get("pooling_mode")
         if kinds is None:
             kinds = [_KEYS.get(key, key) for key, value in pooling.items() if key.startswith("pooling_mode_") and value]
@@ -402,7 +393,7 @@ def read_settings(directory: str) -> SentenceSettings:
 
 
 def settings_files(settings: SentenceSettings, hidden_size: int) -> dict[str, str]:
-    """name -> content of the files that say to sentence-transformers, and to `read_settings`, how vectors are made."""
+    """name -> content of the files of sentence-transformers, which `read_sentence_settings` reads again."""
     package = "sentence_transformers.models"
     steps = [(_ENCODER, ""), (_POOLING, f"1_{_POOLING}")]
     if settings.normalize:

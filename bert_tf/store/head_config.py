@@ -100,9 +100,8 @@ class HeadConfig:
             if values.get("lstm_on_top"):
                 raise ValueError(f"{source}: {removed.HEADS['lstm_on_top']}")
             kept = {name: values[name] for name in ("pairs", "untrained") if values.get(name) is not None}
-            described = values.get("sentence_transformers")
-            activation = described.get("activation_fn") if isinstance(described, Mapping) else None
-            activation = activation or values.get("sbert_ce_default_activation_function")
+            described = values.get("sentence_transformers") or {}
+            activation = described.get("activation_fn") or values.get("sbert_ce_default_activation_function")
             short = activation.rpartition(".")[2].lower() if isinstance(activation, str) else None
             activation = short if short in (None, "identity", "sigmoid") else activation
             return cls(architecture, labels, problem_type, activation=activation, **kept)
@@ -151,7 +150,7 @@ def placeholders(count: int) -> tuple[str, ...]:
     return tuple(f"LABEL_{number}" for number in range(count))
 
 
-def names_in(labels: Sequence[str] | None) -> tuple[str, ...] | None:
+def named_labels(labels: Sequence[str] | None) -> tuple[str, ...] | None:
     """The labels, if there are any but `placeholders`."""
     return None if not labels or tuple(labels) == placeholders(len(labels)) else tuple(labels)
 
@@ -180,7 +179,7 @@ def order_of(
     source, advice: beginning and end of messages: whose layer it is, and what to do if it has other labels.
     others: further names for the wanted labels, in the same order.
     """
-    known, named = names_in(known), names_in(wanted)
+    known, named = named_labels(known), named_labels(wanted)
     if known is None or (named is None and len(known) == len(wanted)):
         which = f"{source} does not name its labels" if known is None else f"{abbreviated_list(wanted)} are no names"
         names = [f"{number} is {wanted[number] if known is None else known[number]}" for number in range(len(wanted))]
@@ -235,7 +234,7 @@ def without(weights: Weights, reason: str) -> Weights:
     return dataclasses.replace(weights, shapes=shapes, unused={**weights.unused, **dict.fromkeys(names, reason)})
 
 
-def fitted(
+def fit_to_class(
     weights: Weights, head: HeadConfig, path: str, model_class: type, new_head: bool, arguments: Mapping
 ) -> tuple[Weights, HeadConfig]:
     """Weights and their head for a model of a class: outputs in the order of its labels, or without an output layer.
@@ -257,7 +256,7 @@ def fitted(
     if kind in CLASSIFIERS and head.architecture in CLASSIFIERS and head.architecture != kind:
         raise ValueError(f"{path} is a {head.architecture}, whose output layer is for another task. {others}")
     count, outputs = arguments.get("num_labels"), weights.shapes[OUTPUT_LAYER][0]
-    if count not in (None, outputs) and not (labels and names_in(known)):
+    if count not in (None, outputs) and not (labels and named_labels(known)):
         raise ValueError(f"{path} has {outputs} outputs, not {count}. {others}")
     if labels is None:
         return weights, head

@@ -24,7 +24,7 @@ from bert_tf.families.family import (
     pooler,
     word_table,
 )
-from bert_tf.store.head_config import CLASSIFIERS, HUGGINGFACE_CONFIG, HeadConfig, names_in, placeholders
+from bert_tf.store.head_config import CLASSIFIERS, HUGGINGFACE_CONFIG, HeadConfig, named_labels, placeholders
 from bert_tf.store.tensor_files import Weights, open_tensors, renamed, with_tensors, write_safetensors
 from bert_tf.system.messages import abbreviated_list
 from bert_tf.system.text_files import read_json_if_there
@@ -80,7 +80,7 @@ def read_head(values: Mapping, source: str, family: Family | None = None) -> Hea
         values["architectures"] = [name for name in names if name in CLASSIFIERS]
     head = HeadConfig.from_config(values, source)
     act = family.classifier_act if head.architecture == CLASSIFIERS[0] else None
-    return dataclasses.replace(head, labels=names_in(head.labels), hidden_act=act)
+    return dataclasses.replace(head, labels=named_labels(head.labels), hidden_act=act)
 
 
 def architecture_of(names, head: HeadConfig) -> str:
@@ -172,7 +172,7 @@ def open_file(file: str) -> Weights:
     scope = scopes[fitting[0]] if scopes[fitting[0]] in families else None
     if scope and family and scope != family.prefix:
         raise ValueError(f"{file} is of a {scope!r}, but its config.json says model_type {stated!r}.")
-    family = (family or families[scope or BertConfig.model_type]).fitted(plain)
+    family = (family or families[scope or BertConfig.model_type]).with_blocks_of(plain)
     weights = _translate(file, family, read_head(config, file, family).architecture, fitting[0], shapes, plain, read)
     weights.hints["half_precision"] = half
     return weights
@@ -194,8 +194,8 @@ def _translate(file: str, family: Family, stated_head, encoder_prefix: str, shap
     origins = {name: name_in_file(family.name_of(name, architecture)) for name in (*names, *HEAD_NAMES)}
     # Of two names of one tensor a file may have either. TensorFlow's ALBERT never trains the first of its two biases.
     copies = {
-        head_prefix + family.renamed("cls.predictions.decoder.weight"): word_table(family.model_type),
-        head_prefix + family.renamed("cls.predictions.decoder.bias"): "cls/predictions/output_bias",
+        head_prefix + family.name_in_family("cls.predictions.decoder.weight"): word_table(family.model_type),
+        head_prefix + family.name_in_family("cls.predictions.decoder.bias"): "cls/predictions/output_bias",
     }
     for copy, name in copies.items():
         if copy in plain and (origins[name] not in plain or "/" in plain[copy]):
@@ -238,7 +238,7 @@ def _reason(name: str, family: Family, copies: Mapping, read: Callable, origins:
     return f"not in {family.title} as the original has it", False
 
 
-def fitted(weights: Weights, config: BertConfig, head: HeadConfig) -> tuple[Weights, list[str]]:
+def with_class_variables(weights: Weights, config: BertConfig, head: HeadConfig) -> tuple[Weights, list[str]]:
     """The same model with the variables of its class, and what was changed, as sentences.
 
     A pooler that the class doesn't have is left out. A classifier of one layer becomes two where it has two: since
@@ -278,7 +278,7 @@ def save(path: str, weights: Weights, config: BertConfig, head: HeadConfig) -> d
     tensors = renamed(weights, {theirs: name for name, theirs in written.items()}, {}, transposed)
     size, added = config.hidden_size, ["pooler.dense."] * (family.adds_pooler and bare)  # without one they warn
     if family.always_projects and config.embedding_size == size:
-        added.append(family.renamed(f"{scope}embeddings_project.").removeprefix(scope * bare))
+        added.append(family.name_in_family(f"{scope}embeddings_project.").removeprefix(scope * bare))
     for layer in added:
         identity = {layer + "weight": np.eye(size, dtype=np.float32), layer + "bias": np.zeros(size, np.float32)}
         tensors = with_tensors(tensors, identity)

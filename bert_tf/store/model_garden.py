@@ -21,6 +21,7 @@ import re
 import numpy as np
 from tensorflow.core.protobuf.trackable_object_graph_pb2 import TrackableObjectGraph
 
+from bert_tf.families import family_of_variables
 from bert_tf.families.family import check_shapes, config_of_shapes, expected_shapes, pooler, word_table
 from bert_tf.store import bundle
 from bert_tf.store.tensor_files import Weights
@@ -102,7 +103,7 @@ def open_checkpoint(path: str) -> Weights:
     narrower word table is an ELECTRA's.
     """
     reader = bundle.CheckpointReader(path)
-    variables = _read_variables(reader, path)
+    variables = _read_variables(reader)
     # In a SavedModel this file holds, among other things, the layers' settings as JSON.
     settings = posixpath.join(posixpath.dirname(posixpath.dirname(path)), "keras_metadata.pb")
     if posixpath.basename(path) == "variables" and exists(settings) and b'"norm_first": true' in read_bytes(settings):
@@ -130,7 +131,7 @@ class _Variable:
     edges: set[str]
 
 
-def _read_variables(reader, path: str) -> list[_Variable]:
+def _read_variables(reader) -> list[_Variable]:
     """The variables in the graph of an open checkpoint, without those of optimizers."""
     nodes = TrackableObjectGraph.FromString(reader.get_tensor(bundle.OBJECT_GRAPH)).nodes
     # Newer optimizers name their moments like the variables.
@@ -167,7 +168,8 @@ def _open(reader, path: str, variables: list[_Variable], is_part: bool = False) 
     stored = {key: tuple(shape) for key, shape in reader.get_variable_to_shape_map().items()}
     shapes = {name: _original_shape(name, stored[key]) for name, key in keys.items()}
     heads = {stored[key][1] for name, key in keys.items() if _ATTENTION.search(name) and len(stored[key]) == 3}
-    config = config_of_shapes(path, shapes, max(heads, default=1))
+    kind = family_of_variables(shapes).config_class
+    config = config_of_shapes(kind, path, shapes, max(heads, default=1))
     reasons |= _drop_unfit_heads(keys, shapes, expected_shapes(config))
 
     def read(name: str) -> np.ndarray:

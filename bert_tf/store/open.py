@@ -14,15 +14,7 @@ import posixpath
 
 from bert_tf.families import family_of, family_of_variables
 from bert_tf.families.family import Family
-from bert_tf.store import bundle, huggingface, variable_names
-from bert_tf.store.description import (
-    CONFIG_FILES,
-    ModelFiles,
-    files_in,
-    find_config,
-    read_config,
-    read_settings,
-)
+from bert_tf.store import bundle, description, huggingface, variable_names
 from bert_tf.store.tensor_files import Weights, open_safetensors
 from bert_tf.system import hub
 from bert_tf.system.messages import abbreviated_list, naming_flag, warn_once
@@ -139,7 +131,7 @@ def has_optimizer_state(weights: Weights) -> bool:
 
 
 @dataclasses.dataclass
-class OpenedModel(ModelFiles):
+class OpenedModel(description.ModelFiles):
     """A model that was opened: `ModelFiles`, its weights, and where it was. Everything that takes a model takes this.
 
     path: the local one that was opened: a folder, a file of weights, or the prefix of a checkpoint; "" if the model
@@ -183,15 +175,21 @@ def open_model(
     path = hub.local(path, with_weights=with_weights)
     folder = list_folder(path)
     opened = OpenedModel(folder.path, path=path)
-    if with_weights or (not config_file and CONFIG_FILES.isdisjoint(folder.names)):  # their names say the family
+    is_bare = not config_file and description.CONFIG_FILES.isdisjoint(folder.names)
+    if with_weights or is_bare:  # the names of its weights say the family
         if not with_weights:
             check_there(path)
         with contextlib.nullcontext() if with_weights else contextlib.suppress(FileNotFoundError):
             opened.weights = _open_in(folder, path)
-        if with_weights and part in family_of_variables(opened.weights).parts:
-            opened.weights = _part_of(opened.weights, part)
+        if with_weights and part:
+            weights, family = opened.weights, family_of_variables(opened.weights)
+            others = [other for other, variable in family.parts.items() if other != part and variable in weights]
+            if others and part not in weights.parts:
+                kind = f"is the {others[0]} of an {family.title}"
+                raise ValueError(f"{weights.path} {kind}: give the weights of a {part}.")
+            opened.weights = weights.parts.get(part, weights)  # if nothing shows which it is, the file's only one
     weights = opened.weights if with_weights else None
-    return dataclasses.replace(opened, **vars(files_in(folder, weights, config_file, family=opened.family)))
+    return dataclasses.replace(opened, **vars(description.files_in(folder, weights, config_file, family=opened.family)))
 
 
 def open_answerer(path) -> OpenedModel:
@@ -201,16 +199,16 @@ def open_answerer(path) -> OpenedModel:
     if not export:
         return open_model(path)
     opened = OpenedModel(export.path, path=export.path, export=export.path)
-    return dataclasses.replace(opened, **vars(files_in(export))) if opened.is_onnx else opened
+    return dataclasses.replace(opened, **vars(description.files_in(export))) if opened.is_onnx else opened
 
 
 def open_encoder(path, *, or_export: bool = False) -> OpenedModel:
     """`open_model` or `open_answerer`, with `sentences`; a folder of sentence-transformers may have its encoder in
     another one, which is then opened."""
-    sentences = read_settings(directory_of(path := hub.local(path)))
+    sentences = description.read_sentence_settings(directory_of(path := hub.local(path)))
     path = sentences.directory if sentences.described else path
     opened = open_answerer(path) if or_export else open_model(path)
-    opened.sentences = read_settings(opened.directory) if opened.is_onnx else sentences
+    opened.sentences = description.read_sentence_settings(opened.directory) if opened.is_onnx else sentences
     return opened
 
 
@@ -220,7 +218,7 @@ def open_local(path: str, *, is_checked: bool) -> OpenedModel:
     is_checked: False: weights and configuration may differ, as where training begins with a part of a model.
     """
     weights = _open_in(folder := list_folder(path), path)
-    return OpenedModel(**vars(files_in(folder, weights, None, is_checked)), path=path, weights=weights)
+    return OpenedModel(**vars(description.files_in(folder, weights, None, is_checked)), path=path, weights=weights)
 
 
 def read_tokenizer(path: str) -> Tokenizer:
@@ -233,18 +231,6 @@ def read_tokenizer(path: str) -> Tokenizer:
       FileNotFoundError, ValueError: there is no model, or no vocabulary that fits it.
     """
     return open_model(path, with_weights=False).make_tokenizer()
-
-
-def _part_of(weights: Weights, part: str) -> Weights:
-    """One of the models in a file; the file's only one where nothing shows which it is."""
-    if part in weights.parts:
-        return weights.parts[part]
-    family = family_of_variables(weights)
-    for other, variable in family.parts.items():
-        if other != part and variable in weights:
-            title = family.config_class.title
-            raise ValueError(f"{weights.path} is the {other} of an {title}: give the weights of a {part}.")
-    return weights
 
 
 def open_for_script(
@@ -266,13 +252,13 @@ def open_for_script(
         with naming_flag(flag):
             folder = list_folder(path)
             weights = _open_in(folder, path)
-    files = files_in(folder, weights, bert_config_file, is_checked)
+    files = description.files_in(folder, weights, bert_config_file, is_checked)
     opened = OpenedModel(**vars(files), path=path or "", weights=weights)
     config = opened.needed_config()
     if weights is not None:
         # Weights trained with causal attention are to be used with it, which their shapes don't show.
-        beside = find_config(list_folder(opened.directory)) if bert_config_file else None
-        if beside and (attention := read_config(beside).attention) != config.attention:
+        beside = description.find_config(list_folder(opened.directory)) if bert_config_file else None
+        if beside and (attention := description.read_config(beside).attention) != config.attention:
             raise ValueError(
                 f"--bert_config_file={bert_config_file} says attention={config.attention}, but the configuration "
                 f"next to {weights.path} {attention}."

@@ -39,7 +39,7 @@ def write_weights(path: str, format: Format, weights: Weights, config: BertConfi
         names = {name: name for name in weights}
         write_safetensors(path, weights, {"format": "bert_tf"})
     elif format is HUGGINGFACE:
-        weights, lines = huggingface.fitted(weights, config, head)
+        weights, lines = huggingface.with_class_variables(weights, config, head)
         for line in lines:
             logging.info("%s: %s", path, line)
         names = huggingface.save(path, weights, config, head)

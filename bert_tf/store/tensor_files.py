@@ -20,6 +20,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from bert_tf.families.family import is_model_variable
+from bert_tf.system.example_bytes import crc32c
 from bert_tf.system.hub import wrong_checksum
 from bert_tf.system.messages import abbreviated_list
 from bert_tf.system.storage import gfile, is_remote, private_folder, written
@@ -246,10 +247,7 @@ def _described(shapes: Shapes, metadata: Mapping[str, str]) -> np.ndarray:
 
 
 def _crc32c(tensor: np.ndarray) -> str:
-    checksum = google_crc32c.Checksum()
-    for block in blocks(tensor):
-        checksum.update(block.tobytes())
-    return checksum.hexdigest().decode()
+    return crc32c(block.tobytes() for block in blocks(tensor))
 
 
 def _local(path: str) -> tuple[str, tempfile.TemporaryDirectory | None]:

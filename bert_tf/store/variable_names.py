@@ -11,13 +11,7 @@ import numpy as np
 
 from bert_tf.families import FAMILIES, family_of, family_of_variables
 from bert_tf.families.config import BertConfig
-from bert_tf.families.family import (
-    Family,
-    PartNames,
-    base_name,
-    is_model_variable,
-    word_table,
-)
+from bert_tf.families.family import base_name, is_model_variable, word_table
 from bert_tf.store.tensor_files import Weights, renamed
 
 # What LoRA trains next to a kernel.
@@ -51,22 +45,20 @@ def with_our_names(weights: Weights) -> Weights:
     all variables with their own names.
     """
     for family in FAMILIES:
-        opened = {part: _part(weights, family, of) for part, of in family.parts_in_original(weights).items()}
+        opened, table = {}, word_table(family.model_type)
+        for part, of in family.parts_in_original(weights).items():
+            opened[part] = renamed(weights, of.names, of.unused, of.transposed)
+            shapes, hints = opened[part].shapes, opened[part].hints
+            if of.has_other_sizes:
+                hints["sizes_from_weights"] = True
+            if of.units_per_head and table in shapes:
+                width = shapes.get(f"{family.model_type}/encoder/layer_0/output/dense/bias", (1,))[0]
+                hints["num_attention_heads"] = max(1, width // of.units_per_head)
         if opened:
             parts = {part: opened[part] for part in family.parts if part in opened}
             parts |= {_BOTH: weights} if len(parts) > 1 else {}
             return dataclasses.replace(next(iter(opened.values())), parts=parts)
     return weights
-
-
-def _part(weights: Weights, family: Family, of: PartNames) -> Weights:
-    part = renamed(weights, of.names, of.unused, of.transposed)
-    if of.has_other_sizes:
-        part.hints["sizes_from_weights"] = True
-    if of.units_per_head and word_table(family.model_type) in part.shapes:
-        width = part.shapes.get(f"{family.model_type}/encoder/layer_0/output/dense/bias", (1,))[0]
-        part.hints["num_attention_heads"] = max(1, width // of.units_per_head)
-    return part
 
 
 def names_there(names: Iterable[str], config: BertConfig) -> dict[str, str]:

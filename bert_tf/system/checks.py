@@ -150,9 +150,9 @@ def check_tf_config(strategy: str, trains: bool = False) -> None:
 # --- arguments of the Python API --------------------------------------------------------------------------------------
 
 
-def check_integer(value, name: str, least: int = 1) -> None:
-    if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < least:
-        raise ValueError(f"{name}={value!r:.80} must be a whole number, at least {least}")
+def check_integer(value, name: str) -> None:
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < 1:
+        raise ValueError(f"{name}={value!r:.80} must be a whole number, at least 1")
 
 
 def check_number(value, name: str, least: float = 0.0, most: float = math.inf) -> None:

@@ -34,6 +34,14 @@ class _Varints(dict):
 _varints = _Varints()
 
 
+def crc32c(contents: Iterable[bytes]) -> str:
+    """The CRC-32C of contents that follow each other, 8 hexadecimal digits."""
+    checksum = google_crc32c.Checksum()
+    for content in contents:
+        checksum.update(content)
+    return checksum.hexdigest().decode()
+
+
 def masked_crc32c(data: bytes) -> int:
     """The checksum of TFRecord frames: CRC-32C, rotated and shifted."""
     crc = google_crc32c.value(data)

@@ -83,9 +83,7 @@ def with_hub_names(settings: Mapping[str, object]) -> dict[str, object]:
     return {name: name_of(value) if isinstance(value, str) else value for name, value in settings.items()}
 
 
-# The families of models, by the names of their folders.
-_FOLDERS = pathlib.Path(__file__).parents[1].glob("families/*/__init__.py")
-MODEL_TYPES = sorted(path.parent.name.replace("_", "-") for path in _FOLDERS)
+MODEL_TYPES: list[str] = []  # of the families, which `bert_tf.families` enters
 
 
 def check_model_type(model_type: str, source: str = "config") -> None:
@@ -121,8 +119,12 @@ def local(
         if len(described) > _MOST_DESCRIPTIONS:
             raise ValueError(f"{start} has {len(described):,} configurations and vocabularies: it is not one model.")
         folder = _fetch(repo, listed, filter(_CONFIGURATION.fullmatch, described), is_silent=True)
-        with naming_flag(start):
-            _check_family(os.path.join(folder, "config.json"))
+        if os.path.exists(config_file := os.path.join(folder, "config.json")):
+            source = f"{start}: {config_file}"
+            with naming_flag(source), open(config_file, encoding="utf-8-sig") as file:
+                values = json.load(file)
+            if isinstance(values, dict):
+                check_model_type(values.get("model_type", "bert"), source)
         if with_weights:
             kinds = ([file for file in listed if re.fullmatch(pattern, file)] for pattern in _WEIGHTS)
             if not (weights := next(filter(None, kinds), None)):
@@ -130,14 +132,6 @@ def local(
                 raise ValueError(f"{start} has no weights in a format that is read here. It has {there}.")
             described += weights
         return _fetch(repo, listed, described)
-
-
-def _check_family(config_file: str) -> None:
-    if os.path.exists(config_file):
-        with naming_flag(config_file), open(config_file, encoding="utf-8-sig") as file:
-            values = json.load(file)
-        if isinstance(values, dict):
-            check_model_type(values.get("model_type", "bert"), config_file)
 
 
 @functools.cache
@@ -225,20 +219,16 @@ def _wrong_checksum(path: str, announced: str, size: int, changed: int) -> str:
     with contextlib.suppress(OSError), open(note, "rb") as file:
         if file.read() == sound:
             return ""
-    if (found := _checksum(path, announced)) != announced:
+    digest = hashlib.sha1(b"blob %d\0" % size) if len(announced) == 40 else hashlib.sha256()  # 40: of Git
+    with open(path, "rb") as file:
+        found = hashlib.file_digest(file, lambda: digest).hexdigest()
+    if found != announced:
         return f"the checksum {found}, the hub announces {announced}"
     with contextlib.suppress(OSError):
         sync(path)  # a power cut leaves no note of what it damages
         with open(note, "wb") as file:
             file.write(sound)
     return ""
-
-
-def _checksum(path: str, announced: str) -> str:
-    is_git = len(announced) == 40
-    digest = hashlib.sha1(b"blob %d\0" % os.path.getsize(path)) if is_git else hashlib.sha256()
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, lambda: digest).hexdigest()
 
 
 def _noted_commit(name: str, output_dir: str) -> str | None:
@@ -255,10 +245,12 @@ def _noted_commit(name: str, output_dir: str) -> str | None:
 
 
 @contextlib.contextmanager
-def _guarding_downloads() -> Generator[None]:
-    """Raises for what huggingface_hub takes: an ETag that is a path to a file of the cache, and files of another
-    commit."""
-    from huggingface_hub import get_session
+def _requesting(start: str, meant: str) -> Generator[None]:
+    """For requests to the hub. Errors begin with `start`, a name and its flag; `meant` is what the name may mean.
+
+    Raises also for what huggingface_hub takes: an ETag that is a path to a file of the cache, files of another commit.
+    """
+    from huggingface_hub import constants, get_session
 
     def check_answer(answer) -> None:
         headers, path = answer.headers, answer.url.path
@@ -270,18 +262,7 @@ def _guarding_downloads() -> Generator[None]:
     hooks = get_session().event_hooks["response"]
     hooks.append(check_answer)
     try:
-        yield
-    finally:
-        hooks.remove(check_answer)
-
-
-@contextlib.contextmanager
-def _requesting(start: str, meant: str) -> Generator[None]:
-    """For requests to the hub. Errors begin with `start`, a name and its flag; `meant` is what the name may mean."""
-    from huggingface_hub import constants
-
-    try:
-        with without_logging("httpx2"), _guarding_downloads():  # which logs each request
+        with without_logging("httpx2"):  # which logs each request
             yield
     except Exception as error:  # of the library, its own libraries, the network or the disk
         if type(error) is ValueError:  # of this project; what the hub sent may be in it
@@ -296,6 +277,8 @@ def _requesting(start: str, meant: str) -> Generator[None]:
         reason = "HF_HUB_OFFLINE is set" if constants.HF_HUB_OFFLINE else reason
         problem = f"{start} is not, with all its files, in the cache ({constants.HF_HUB_CACHE})"
         raise OSError(f"{problem}, and can't be fetched from {constants.ENDPOINT}: {reason}.") from None
+    finally:
+        hooks.remove(check_answer)
 
 
 def _first_line(error: BaseException) -> str:

@@ -26,10 +26,6 @@ _MOST_UNPACKED = 1 << 34  # bytes of an archive; the largest released model has 
 ADDRESS = "https://storage.googleapis.com"
 CACHE_VARIABLE = "BERT_TF_CACHE"
 
-_ELECTRAS = ("electra_small", "electra_base", "electra_large")
-_ALBERTS = tuple(
-    f"albert_{size}_{version}" for size in ("base", "large", "xlarge", "xxlarge") for version in ("v2", "v1", "zh")
-)
 _BERTS = {
     "2018_10_18": tuple(
         f"{case}_{size}" for case in ("uncased", "cased") for size in ("L-12_H-768_A-12", "L-24_H-1024_A-16")
@@ -43,18 +39,16 @@ _BERTS = {
         for hidden in (128, 256, 512, 768)
     ),
 }
-# One name was used twice; the later model, a retrained BERT-Base, is listed under its date.
-_TWICE = ("2020_02_20", "uncased_L-12_H-768_A-12")
 
-# Name -> path below ADDRESS.
-MODELS = {
-    **{
-        "/".join(_TWICE) if (date, name) == _TWICE else name: f"bert_models/{date}/{name}.zip"
-        for date, names in _BERTS.items()
-        for name in names
-    },
-    **{name: f"electra-data/{name}.zip" for name in _ELECTRAS},
-    **{name: f"albert_models/{name}.tar.gz" for name in _ALBERTS},
+MODELS: dict[str, str] = {}  # name -> path below ADDRESS
+for _date, _names in _BERTS.items():
+    for _name in _names:  # one was used twice: the later model, a retrained BERT-Base, is listed under its date
+        MODELS[f"{_date}/{_name}" if _name in MODELS else _name] = f"bert_models/{_date}/{_name}.zip"
+MODELS |= {f"electra_{size}": f"electra-data/electra_{size}.zip" for size in ("small", "base", "large")}
+MODELS |= {
+    f"albert_{size}_{version}": f"albert_models/albert_{size}_{version}.tar.gz"
+    for size in ("base", "large", "xlarge", "xxlarge")
+    for version in ("v2", "v1", "zh")
 }
 
 _OF_A_MODEL = re.compile(r".+\.index|saved_model\.pb")

@@ -64,8 +64,11 @@ def run(main) -> None:
             print(f"{os.path.basename(sys.argv[0])}: interrupted", file=sys.stderr)
             sys.exit(128 + signal.SIGINT)
         except Exception as error:
-            has_left = isinstance(error, BrokenPipeError) and _has_left(sys.stdout.fileno())
-            message = _user_error_message(error)
+            has_left, message = False, _user_error_message(error)
+            if isinstance(error, BrokenPipeError):
+                poll = select.poll()
+                poll.register(sys.stdout.fileno(), 0)
+                has_left = any(event & select.POLLERR for _, event in poll.poll(0))
             if has_left or message is None or show_all:
                 raise
             message = escape_control_characters(" ".join(message.splitlines()))
@@ -79,12 +82,6 @@ def run(main) -> None:
     flags.FLAGS.set_gnu_getopt(True)  # a loose word does not end the flags
     with exit_quietly_on_broken_pipe():
         app.run(guarded, flags_parser=_parse)
-
-
-def _has_left(descriptor: int) -> bool:
-    poll = select.poll()
-    poll.register(descriptor, 0)
-    return any(event & select.POLLERR for _, event in poll.poll(0))
 
 
 @contextlib.contextmanager

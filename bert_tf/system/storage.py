@@ -102,19 +102,13 @@ def remove_left_behind(parent: str | None = None) -> None:
             status = os.lstat(path)
             # A new one is not locked yet.
             is_old = name.startswith(PRIVATE) and time.time() - status.st_mtime > _SECONDS_TO_LOCK
-            if is_old and stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid() and _is_unlocked(path):
+            if is_old and stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid():
+                descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+                try:  # fails if a process holds the lock, and on a network's disk, where that can't be seen
+                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                finally:
+                    os.close(descriptor)
                 shutil.rmtree(path, ignore_errors=True)
-
-
-def _is_unlocked(folder: str) -> bool:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_NOFOLLOW)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)  # fails also on a network's disk, where it can't be seen
-    except OSError:
-        return False
-    finally:
-        os.close(descriptor)
-    return True
 
 
 # --- complete files ---------------------------------------------------------------------------------------------------
@@ -365,18 +359,15 @@ def locked(path: str, named: str) -> Generator[None]:
     folder = os.path.dirname(path) or "."
     is_new = not os.path.isdir(folder)
     os.makedirs(folder, exist_ok=True)
-    lock = filelock.FileLock(path)
     try:
-        try:
-            lock.acquire(timeout=0)
-        except filelock.Timeout:
-            advice = "wait for its end, end it, or choose another place."
-            raise BlockingIOError(f"{named} is in use by another run, which holds {path}: {advice}") from None
-        try:
-            yield
-        finally:
-            os.remove(path)  # while it is held: a run that has opened it by now sees that it was removed
-            lock.release()
+        with filelock.FileLock(path, timeout=0):
+            try:
+                yield
+            finally:
+                os.remove(path)  # while it is held: a run that has opened it by now sees that it was removed
+    except filelock.Timeout:
+        advice = "wait for its end, end it, or choose another place."
+        raise BlockingIOError(f"{named} is in use by another run, which holds {path}: {advice}") from None
     finally:
         if is_new and not os.listdir(folder):
             os.rmdir(folder)

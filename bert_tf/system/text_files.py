@@ -105,8 +105,12 @@ def list_files(patterns: str | None, flag: str = "--input_file") -> list[str]:
     """
     files = []
     for pattern in filter(None, (part.strip() for part in (patterns or "").split(","))):
-        # File names may contain glob characters: if a file of exactly this name exists, it is used.
-        paths = [pattern] if not is_on_hub(pattern) and exists(pattern) else sorted(_matches(pattern))
+        if is_on_hub(pattern):
+            paths = list(matching_files(pattern))
+        elif exists(pattern):  # a name may contain glob characters
+            paths = [pattern]
+        else:
+            paths = sorted(gfile().glob(pattern) if is_remote(pattern) else glob.glob(pattern, include_hidden=True))
         are_folders = in_threads(is_folder, paths)
         files_here = [path for path, is_folder in zip(paths, are_folders, strict=True) if not is_folder]
         if not files_here:
@@ -118,12 +122,6 @@ def list_files(patterns: str | None, flag: str = "--input_file") -> list[str]:
         twice = next(path for path in files if files.count(path) > 1)
         logging.warning("%s names %s more than once; it will be read that many times", flag, twice)
     return files
-
-
-def _matches(pattern: str) -> list[str]:
-    if is_on_hub(pattern):
-        return list(matching_files(pattern))
-    return gfile().glob(pattern) if is_remote(pattern) else glob.glob(pattern, include_hidden=True)
 
 
 def warn_of_missing_shards(files: Iterable[str], flag: str = "--input_file") -> None:

@@ -167,7 +167,10 @@ def run_tasks(
         count, start = min(num_workers, len(pending)), (counter, logging.get_verbosity(), shared)
         with concurrent.futures.ProcessPoolExecutor(count, context, _start_worker, start) as pool:
             try:
-                futures = _submit(pool, function, {number: tasks[number] for number in pending})
+                try:
+                    futures = {pool.submit(_run_in_worker, function, tasks[number]): number for number in pending}
+                except (EOFError, ConnectionError) as error:  # the process that workers are forked from was killed
+                    raise BrokenProcessPool from error
                 waiting = set(futures)
                 while waiting:
                     done, waiting = concurrent.futures.wait(waiting, _POLL_SECONDS, concurrent.futures.FIRST_COMPLETED)
@@ -189,10 +192,3 @@ def run_tasks(
             except BaseException:
                 pool.shutdown(cancel_futures=True)
                 raise
-
-
-def _submit(pool: concurrent.futures.Executor, function: Callable, tasks: dict[int, tuple]) -> dict:
-    try:
-        return {pool.submit(_run_in_worker, function, task): number for number, task in tasks.items()}
-    except (EOFError, ConnectionError) as error:  # the process that workers are forked from was killed
-        raise BrokenProcessPool from error

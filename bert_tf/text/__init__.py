@@ -17,13 +17,8 @@ from bert_tf.text.sentence_piece import HuggingFaceSentencePiece, KoBertTokenize
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.text.wordpiece import CONTINUATION, ElectraTokenizer, FullTokenizer, RobertaWordPieceTokenizer
 
-_BY_NAME: dict[str, type[Tokenizer]] = {
-    **dict.fromkeys(("BertTokenizer", "DistilBertTokenizer", "ElectraTokenizer", "BertTokenizerLegacy"), FullTokenizer),
-    "BertJapaneseTokenizer": JapaneseTokenizer,
-    "AlbertTokenizer": SentencePieceTokenizer,
-    "RobertaTokenizer": ByteBpeTokenizer,
-    **dict.fromkeys(("KoBertTokenizer", "KoBERTTokenizer", "XLNetTokenizer"), KoBertTokenizer),
-}
+Tokenizer.by_name.update({"BertTokenizerLegacy": FullTokenizer, "BertJapaneseTokenizer": JapaneseTokenizer})
+Tokenizer.by_name.update(dict.fromkeys(("KoBertTokenizer", "KoBERTTokenizer", "XLNetTokenizer"), KoBertTokenizer))
 # They say nothing but that the other files do.
 _NAMES_OF_ANY = {"PreTrainedTokenizer", "TokenizersBackend", "PythonBackend"}
 
@@ -119,10 +114,10 @@ def _named(facts: files.TokenizerFacts, default: type[Tokenizer]) -> type[Tokeni
     """The class that tokenizer_class stands for, if a file names one; else that of config.json's family, if any."""
     name, path = facts.named, facts.source
     is_xlnet = name == "XLNetTokenizer" and not issubclass(default, FullTokenizer)
-    classes = {**_BY_NAME, **Tokenizer.by_name}
-    if name and name not in _NAMES_OF_ANY and (name not in classes or is_xlnet):
-        raise ValueError(f"{path}: tokenizer_class is {name}, which is not supported: {', '.join(classes)} are.")
-    return classes.get(name) if name else Tokenizer.by_model_type.get(str(facts.model.get("model_type")))
+    if name and name not in _NAMES_OF_ANY and (name not in Tokenizer.by_name or is_xlnet):
+        known = ", ".join(Tokenizer.by_name)
+        raise ValueError(f"{path}: tokenizer_class is {name}, which is not supported: {known} are.")
+    return Tokenizer.by_name.get(name) if name else Tokenizer.by_model_type.get(str(facts.model.get("model_type")))
 
 
 def _of_word_pieces(kind: type[Tokenizer], facts: files.TokenizerFacts, default: type[Tokenizer]) -> type[Tokenizer]:

@@ -204,13 +204,11 @@ def learn_sentence_piece(
     show_progress: bool = True,
     encoding: str = UTF_8,
 ) -> bytes:
-    """Learns a SentencePiece model; the same files and arguments always give the same model.
+    """Learns the content of a spiece.model; the same files and arguments always give the same one.
 
         write_file("runs/spiece.model", learn_sentence_piece(["novel.txt"], vocab_size=8000))
 
     Each line is a sentence. The bar is for reading; how far the training is can't be shown.
-
-    Returns the content of a spiece.model.
     """
     sentences = _Sentences(read_lines(files, "reading sentences", show_progress, encoding), do_lower_case)
     start, model = time.monotonic(), io.BytesIO()

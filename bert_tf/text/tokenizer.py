@@ -32,14 +32,6 @@ ROLES = ("cls", "sep", "unk", "mask", "pad")  # of special tokens
 _VOCABULARIES = {"vocab.txt", "vocab.json", "merges.txt", "spiece.model", TOKENIZER, ADDED_TOKENS, SPECIAL_TOKENS_MAP}
 
 
-def _id_of(role: str) -> property:
-    return property(lambda self: self.special_id(getattr(self, f"{role}_token")), doc=f"The id of {role}_token.")
-
-
-def _ids_of(role: str) -> functools.cached_property:
-    return functools.cached_property(lambda self: list(map(self.special_id, getattr(self, f"{role}_tokens"))))
-
-
 class Tokenizer(abc.ABC):
     """Turns texts into pieces, ids and rows.
 
@@ -66,7 +58,7 @@ class Tokenizer(abc.ABC):
     vocab_files: tuple[str, ...] = ()  # the names that it may have, of which the first counts; "*.model": `find_model`
     vocab_file = ""  # what it was read from, for messages
     in_json: type["Tokenizer"] | None = None  # what reads a tokenizer.json instead, of models with this kind
-    by_name: ClassVar[dict[str, type["Tokenizer"]]] = {}  # tokenizer_class -> class, of families with one of their own
+    by_name: ClassVar[dict[str, type["Tokenizer"]]] = {}  # tokenizer_class -> class; families add theirs
     by_model_type: ClassVar[dict[str, type["Tokenizer"]]] = {}  # model_type of config.json -> class, of all families
     do_lower_case: bool
     takes_strip_accents = False  # whether --strip_accents means anything to it
@@ -94,7 +86,6 @@ class Tokenizer(abc.ABC):
 
     @property
     def cased(self) -> bool:
-        """Whether upper and lower case are distinguished."""
         return not self.do_lower_case
 
     @abc.abstractmethod
@@ -240,11 +231,16 @@ class Tokenizer(abc.ABC):
             raise ValueError(f"{self.vocab_file or 'the vocabulary'} lacks {token}, which rows of its model need")
         return self.vocab[token]
 
-    cls_id, sep_id, unk_id, mask_id = map(_id_of, ("cls", "sep", "unk", "mask"))
+    cls_id = property(lambda self: self.special_id(self.cls_token))
+    sep_id = property(lambda self: self.special_id(self.sep_token))
+    unk_id = property(lambda self: self.special_id(self.unk_token))
+    mask_id = property(lambda self: self.special_id(self.mask_token))
     cls_token_id, sep_token_id, unk_token_id, mask_token_id = cls_id, sep_id, unk_id, mask_id
     pad_token_id = property(lambda self: self.vocab.get(self.pad_token, self.pad_id))
     model_max_length = property(lambda self: self.max_length or int(1e30))  # transformers' number for "no limit"
-    begin_ids, between_ids, end_ids = map(_ids_of, ("begin", "between", "end"))
+    begin_ids = functools.cached_property(lambda self: [*map(self.special_id, self.begin_tokens)])
+    between_ids = functools.cached_property(lambda self: [*map(self.special_id, self.between_tokens)])
+    end_ids = functools.cached_property(lambda self: [*map(self.special_id, self.end_tokens)])
 
     @functools.cached_property
     def special_ids(self) -> frozenset[int]:

@@ -201,8 +201,7 @@ class WordpieceTokenizer:
     def cut_with_sizes(self, word: str, split_unknown: bool = False) -> list[tuple[str, int]]:
         """`cut`, with each piece's number of characters.
 
-        Args:
-          split_unknown: split an unknown word, however long, into known pieces and an unk_token for other characters.
+        split_unknown: split an unknown word, however long, into known pieces and an unk_token for other characters.
         """
         pieces = self.cut(word)
         if pieces == [self.unk_token]:

@@ -421,4 +421,4 @@ def pretraining_objective(objective: str, nsp: bool) -> type[objectives.SumObjec
     For "ltr" the labels are those of `mask_rules.left_to_right`.
     """
     chosen = objectives.PretrainingObjective if nsp else objectives.LanguageModelObjective
-    return chosen if objective == "mlm" else objectives.renamed(chosen, "masked_lm", "next_token")
+    return chosen if objective == "mlm" else objectives.with_metric_names(chosen, "masked_lm", "next_token")

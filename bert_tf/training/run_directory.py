@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 import numpy as np
 from absl import logging
 
+from bert_tf.families import FAMILIES
 from bert_tf.families.config import KEYS_IN_CONFIG, BertConfig
 from bert_tf.store import card, save
 from bert_tf.store.bundle import CheckpointReader, checkpoints_among
@@ -131,7 +132,7 @@ def write_model_description(
     files = config_files(config, head)
     save.write_beside(output_dir, {**description, **{name: text.encode() for name, text in files.items()}})
     # What a run that was killed before its first checkpoint has left.
-    for name in {HEAD_CONFIG, *(kind.file_name for kind in BertConfig.classes.values())} - files.keys():
+    for name in {HEAD_CONFIG, *(family.config_class.file_name for family in FAMILIES)} - files.keys():
         if exists(posixpath.join(output_dir, name)):
             storage.gfile().remove(posixpath.join(output_dir, name))
 

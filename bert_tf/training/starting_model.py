@@ -79,7 +79,7 @@ class StartingHead:
 
     @property
     def labels(self) -> tuple[str, ...] | None:
-        names = head_config.names_in(self.head.labels)
+        names = head_config.named_labels(self.head.labels)
         return names if names and len(names) == self.outputs else None
 
 

@@ -47,7 +47,7 @@ def save_model(
         vocab_file = folder.parent / "tokenizer" / "tokenizer.json"
     keras.utils.set_random_seed(seed)
     model = enlarge(model_class(tiny_config(name, vocab_size, max_length), **arguments), seed)
-    casing = {"do_lower_case": True} if family_named(name).has_word_pieces else {}
+    casing = {"do_lower_case": True} if family_named(name).tokenizer_class.takes_strip_accents else {}
     model.save_pretrained(str(folder), vocab_file=str(vocab_file), format=format, **casing)
     return str(folder)
 

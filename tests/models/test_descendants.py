@@ -22,7 +22,7 @@ from helpers.slow import slow
 from bert_tf import BertForSimilarity, ElectraDiscriminator, Embedder, read_tokenizer
 from bert_tf.conversion import convert
 from bert_tf.models import task_models
-from bert_tf.store.description import SentenceSettings, read_model_files, read_settings, settings_files
+from bert_tf.store.description import SentenceSettings, read_model_files, read_sentence_settings, settings_files
 
 
 @pytest.mark.parametrize("family", ["distilbert", "roberta"])
@@ -212,7 +212,7 @@ def test_sentence_transformers_opens_it_silently(library, tmp_path, family):
             theirs = sentence_transformers.SentenceTransformer(str(folder), device="cpu")
             expected = theirs.encode(TEXTS, prompt_name="query")
         np.testing.assert_allclose(Embedder(str(folder)).encode(TEXTS, prompt_name="query"), expected, atol=1e-6)
-    again = read_settings(str(second))
+    again = read_sentence_settings(str(second))
     assert (again.pooling, again.normalize, again.prompts) == ("cls", True, {"query": "query: "})
     assert again.truncate_dim == expected.shape[1] == 7
     assert read_model_files(str(second)).vocab_file

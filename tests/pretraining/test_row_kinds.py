@@ -16,7 +16,7 @@ from bert_tf.pretraining import instances, row_kinds, shard
 from bert_tf.pretraining.corpus import Corpus, TextSettings
 from bert_tf.pretraining.instance_kernels import A_BEGIN, A_LENGTH
 from bert_tf.pretraining.instances import InstanceSettings, TrainingInstance, create_instances, ngram_shares
-from bert_tf.pretraining.model_vocabulary import read_tokenizer
+from bert_tf.pretraining.model_vocabulary import data_tokenizer
 from bert_tf.pretraining.token_store import tokenize
 from bert_tf.text import word_boundaries
 from bert_tf.text.library_tokenizer import ByteBpeTokenizer
@@ -130,7 +130,7 @@ def check_setting(folder, vocabularies, number, scratch) -> None:
     assert not flags.pop("do_permutation")
     rng = random.Random(flags.pop("random_seed"))
     numpy_rng = np.random.RandomState(described["numpy_seed"])
-    tokenizer = read_tokenizer(str(vocabularies[described["tokenizer"]]), flags.pop("do_lower_case"))
+    tokenizer = data_tokenizer(str(vocabularies[described["tokenizer"]]), flags.pop("do_lower_case"))
     flags["next_sentence"] = "random" if flags.pop("random_next_sentence") else "order"
     text = Corpus([str(folder / name) for name in ("corpus_0.txt", "corpus_1.txt")]).blocks()
     store = tokenize(text, tokenizer, str(scratch), mark_words=described["tokenizer"] == "tiny.model")

@@ -12,7 +12,7 @@ from helpers.record_files import UNMASKED_FEATURES, create, read_records
 from bert_tf import BertConfig, BertForPreTraining, FullTokenizer
 from bert_tf.families import family_named
 from bert_tf.pretraining import model_vocabulary, shard, token_store
-from bert_tf.pretraining.model_vocabulary import read_tokenizer, vocabulary_sha256
+from bert_tf.pretraining.model_vocabulary import data_tokenizer, vocabulary_sha256
 from bert_tf.store import save
 from bert_tf.store.open import open_model
 from bert_tf.text.sentence_piece import SentencePieceTokenizer
@@ -76,7 +76,7 @@ def test_a_run_finds_the_vocabulary_with_all_its_files(family, folder):
     assert found.vocab_file == str(vocab_file)
     save.write_beside(str(folder / "model"), save.description_files(found))
     tokenizer = family_named(family).tokenizer_class.from_pretrained(str(folder / "model"))
-    assert tokenizer.encode("It's  Café 2019,") == read_tokenizer(str(vocab_file), None).encode("It's  Café 2019,")
+    assert tokenizer.encode("It's  Café 2019,") == data_tokenizer(str(vocab_file), None).encode("It's  Café 2019,")
     with pytest.raises(ValueError, match=f"has token id {summary['vocab_size'] - 1}, but vocab_size=9"):
         model_vocabulary.choose_vocabulary(None, None, records, family_named(family).config_class(9))
     with pytest.raises(ValueError, match="is a vocabulary of .*, but this model is BERT, which needs word pieces"):
@@ -99,7 +99,7 @@ def test_the_vocabulary_of_a_kobert_is_that_with_its_model(folder):
     assert vocabulary_sha256(str(folder / "vocab.txt")) == summary["vocab_sha256"]
     # The pieces that a model finds depend on their scores, which only it has.
     (folder / "spiece.model").write_bytes(model + b"\x0a\x04\x0a\x02zq")
-    assert read_tokenizer(str(folder / "vocab.txt"), None).vocab_size == summary["vocab_size"]
+    assert data_tokenizer(str(folder / "vocab.txt"), None).vocab_size == summary["vocab_size"]
     with pytest.raises(ValueError, match=r"vocab.txt is not the vocabulary that the records were made with"):
         find_vocabulary(str(folder / "vocab.txt"), None, {"--input_file": [str(folder / "out")]}, summary["vocab_size"])
 
@@ -125,7 +125,7 @@ def test_words_of_byte_bpe_are_looked_up(prefix, tmp_path, monkeypatch):
     shutil.copytree(source.parent, tmp_path / "vocabulary")
     if prefix:
         (tmp_path / "vocabulary" / "tokenizer_config.json").write_text('{"add_prefix_space": true}')
-    tokenizer = read_tokenizer(str(tmp_path / "vocabulary" / source.name), None)
+    tokenizer = data_tokenizer(str(tmp_path / "vocabulary" / source.name), None)
     texts = [line["text"] for line in lines_of(source.parent / "tokenization.jsonl.gz")]
     texts = [text.replace("\n", " \t ").encode("utf-8", "replace").decode() for text in texts]
     texts += ["a  b", "a \t b", "a\u00a0 b c", "a\u3000b", " It's  5 o'clock,   isn't it? ", "x x x "]

@@ -12,7 +12,7 @@ from helpers.tiny import ONE_LAYER, write_encoder
 
 from bert_tf import BertForMultipleChoice, Embedder, FullTokenizer
 from bert_tf.conversion.convert import convert
-from bert_tf.store.description import SentenceSettings, read_settings, settings_files
+from bert_tf.store.description import SentenceSettings, read_sentence_settings, settings_files
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"{letter}{n}" for letter in "wv" for n in range(60))]
 
@@ -91,7 +91,7 @@ def test_a_ranking_is_learned(out, logs):
 
 def test_the_best_model_is_opened_and_converted(out, folder):
     best = str(out / "ranked" / "best_model")
-    settings = read_settings(best)
+    settings = read_sentence_settings(best)
     assert settings.described and (settings.pooling, settings.normalize, settings.max_seq_length) == ("mean", False, 12)
     embedder = Embedder(str(out / "ranked"))  # the last step's, which predicted
     triplets = list(texts_of(9, 2))
@@ -104,13 +104,13 @@ def test_the_best_model_is_opened_and_converted(out, folder):
     np.testing.assert_allclose([float(value) for value in table], cosines, atol=1e-5)
     report = convert(best, str(folder / "theirs"), "huggingface")
     assert "1_Pooling/config.json" in report.written.files and "Vectors of texts: mean." in report.notes
-    assert read_settings(str(folder / "theirs")).described
+    assert read_sentence_settings(str(folder / "theirs")).described
 
 
 def test_a_finished_model_is_trained_on_files_with_scores(out):
     assert set(results_of(out / "scored")) == {"eval_spearman", "eval_pearson", "global_step"}
     assert "test_spearman = " in (out / "scored" / "test_results.txt").read_text()
-    settings = read_settings(str(out / "scored" / "best_model"))
+    settings = read_sentence_settings(str(out / "scored" / "best_model"))
     assert settings.normalize and settings.pooling == "cls"
 
 

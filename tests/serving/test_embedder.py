@@ -16,7 +16,7 @@ from helpers.slow import slow
 
 from bert_tf import BertModel, Embedder, TextIndex
 from bert_tf.serving import export, predictor
-from bert_tf.store.description import POOLINGS, SentenceSettings, read_settings, settings_files
+from bert_tf.store.description import POOLINGS, SentenceSettings, read_sentence_settings, settings_files
 
 TEXTS = ["A man eats food.", "", "김철수는 서울에 산다.", " Spaces around \n", "word " * 100, "A MAN"]
 
@@ -108,19 +108,19 @@ def test_what_a_directory_says_holds_unless_told_otherwise(embedder, tmp_path):
 def test_files_of_sentence_transformers(tmp_path):
     """Both forms of the pooling's file, and an encoder in a separate folder; then files that are wrong."""
     path = str(tmp_path)
-    assert read_settings(path) == SentenceSettings(path)
+    assert read_sentence_settings(path) == SentenceSettings(path)
     for settings in (
         SentenceSettings(path, "cls", True, 128, True, described=True),
         SentenceSettings(path, "max", described=True, truncate_dim=4),
     ):
         write_settings(tmp_path, settings)
-        assert read_settings(path) == settings
+        assert read_sentence_settings(path) == settings
     (tmp_path / "1_Pooling/config.json").write_text('{"embedding_dimension": 32, "pooling_mode": "cls"}')
-    assert read_settings(path).pooling == "cls"
+    assert read_sentence_settings(path).pooling == "cls"
     modules = json.loads((tmp_path / "modules.json").read_text())
     modules[0] |= {"path": "0_BERT", "type": "sentence_transformers.base.modules.transformer.Transformer"}
     (tmp_path / "modules.json").write_text(json.dumps(modules))
-    assert read_settings(path) == SentenceSettings(f"{tmp_path}/0_BERT", "cls", described=True, truncate_dim=4)
+    assert read_sentence_settings(path) == SentenceSettings(f"{tmp_path}/0_BERT", "cls", described=True, truncate_dim=4)
     for name, content, message in (
         ("modules.json", '[{"type": "a.Pooling", "path": ""}]', "is not the next of Transformer, Pooling, Normalize"),
         ("modules.json", '[{"type": "Transformer", "path": "../x"}]', "in a folder below this one"),
@@ -131,7 +131,7 @@ def test_files_of_sentence_transformers(tmp_path):
         write_settings(tmp_path, SentenceSettings(path))
         (tmp_path / name).write_text(content)
         with pytest.raises(ValueError, match=message):
-            read_settings(path)
+            read_sentence_settings(path)
 
 
 @pytest.mark.parametrize(
@@ -189,7 +189,7 @@ def test_equal_to_sentence_transformers(shared, tmp_path, monkeypatch, pooling, 
     prompts = {"prompts": PROMPTS, "default_prompt_name": "query", "include_prompt": include}
     settings = SentenceSettings(folder, pooling, pooling != "max", 256, described=True, **prompts)
     write_settings(folder, settings, 384)
-    assert read_settings(folder) == settings
+    assert read_sentence_settings(folder) == settings
     theirs, embedder = sentence_transformers.SentenceTransformer(folder, device="cpu"), Embedder(folder)
     for name in (None, "passage", "none"):
         near(embedder.encode(texts, prompt_name=name), theirs.encode(texts, prompt_name=name))

@@ -1,6 +1,7 @@
 """Models and files of data sets on the hub, against one on the loopback interface: files, cache, errors."""
 
 import functools
+import hashlib
 import json
 import os
 import pathlib
@@ -220,9 +221,8 @@ def test_a_download_is_verified_again_if_that_was_killed(server, monkeypatch, fi
 
 
 def test_files_of_the_cache_are_checked_once_and_when_they_change(server, tmp_path, monkeypatch, caplog):
-    checked = []
-    compute = hub._checksum
-    monkeypatch.setattr(hub, "_checksum", lambda path, kind: checked.append(path) or compute(path, kind))
+    checked, compute = [], hashlib.file_digest
+    monkeypatch.setattr(hashlib, "file_digest", lambda file, digest: checked.append(file) or compute(file, digest))
 
     def checks_of(action) -> int:
         checked.clear()
@@ -336,8 +336,8 @@ def test_a_run_goes_on_with_its_commit(server, tmp_path):
 
 def test_the_environment_counts_and_the_library_is_imported_for_names_only(server, tmp_path):
     code = (
-        "import sys; from bert_tf.system import hub; print(hub.local(sys.argv[1]), 'huggingface_hub' in sys.modules, "
-        "'tensorflow' in sys.modules)"
+        "import sys, bert_tf.families; from bert_tf.system import hub; folder = hub.local(sys.argv[1]); "
+        "print(folder, 'huggingface_hub' in sys.modules, 'tensorflow' in sys.modules)"
     )
     ran = server.python(code, tmp_path / "elsewhere", NAME)
     assert ran.stdout.split() == [

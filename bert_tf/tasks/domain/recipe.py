@@ -64,7 +64,8 @@ class Start:
         """Settings of unmasked records: training draws new masks in each pass, evaluation always the same."""
         if self.config.detects_replaced_tokens:
             return {"rows": "electra"}
-        if not family_of(self.config).has_word_pieces and not self.config.has_pooler:
+        has_word_pieces = issubclass(family_of(self.config).tokenizer_class, FullTokenizer)
+        if not has_word_pieces and not self.config.has_pooler:
             return {"rows": "full_sentences"}
         if not self.predicts_order:
             return {"masking": "dynamic", "nsp": False}

@@ -23,14 +23,14 @@ from bert_tf.data.token_rows import TokenRows
 from bert_tf.models import initialize, kernels
 from bert_tf.models.layers import deferred_initialization, finished
 from bert_tf.models.task_models import BertModel
-from bert_tf.store.description import SentenceSettings, read_settings
+from bert_tf.store.description import SentenceSettings, read_sentence_settings
 from bert_tf.system import storage
 from bert_tf.system.declare import with_models
 from bert_tf.system.messages import naming_flag, progress_bar
 from bert_tf.system.text_files import UTF_8, gzip_of, read_text_lines
 from bert_tf.system.workers import on_cpu
 from bert_tf.tasks.features.files import Entries, open_writer
-from bert_tf.tasks.features.settings import FeatureSettings, describe_model
+from bert_tf.tasks.features.settings import FeatureSettings, open_extracted_model
 from bert_tf.text import watch_unknown
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.text.transformers_call import lengths_that_fit
@@ -282,11 +282,11 @@ def extract_features(
 def run(settings: FeatureSettings) -> None:
     """What extract_features.py does: checks model and text, then writes the features."""
     settings = with_models(settings, FeatureSettings.check)
-    opened, tokenizer, layers = describe_model(settings)
+    opened, tokenizer, layers = open_extracted_model(settings)
     sentences = None
     if settings.pooling == SENTENCE:
         with naming_flag("--init_checkpoint"):
-            sentences = read_settings(opened.directory)
+            sentences = read_sentence_settings(opened.directory)
         length = ", of length 1" if sentences.normalize else ""
         logging.info("Vectors: %s over the tokens of a line%s.", sentences.pooling, length)
     with naming_flag("--input_file"):

@@ -105,7 +105,7 @@ class FeatureSettings(DeviceSettings, ModelSettings):
             warn_of_tables([self.input_file])
 
 
-def describe_model(settings: FeatureSettings) -> tuple[OpenedModel, Tokenizer, tuple[int, ...]]:
+def open_extracted_model(settings: FeatureSettings) -> tuple[OpenedModel, Tokenizer, tuple[int, ...]]:
     names = ("bert_config_file", "vocab_file", "do_lower_case", "strip_accents")
     flags = {name: getattr(settings, name) for name in names}
     opened = open_for_script(settings.init_checkpoint, **flags, is_checked=True)

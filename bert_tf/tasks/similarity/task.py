@@ -11,7 +11,7 @@ from absl import logging
 from bert_tf.data import token_rows
 from bert_tf.models.layers import finished
 from bert_tf.models.similarity import RANKING_SCALE, TRIPLET_MARGIN, BertForSimilarity
-from bert_tf.store.description import SIMILARITIES, SentenceSettings, read_settings
+from bert_tf.store.description import SIMILARITIES, SentenceSettings, read_sentence_settings
 from bert_tf.store.head_config import NO_HEAD
 from bert_tf.system.checks import check_extra
 from bert_tf.system.declare import value_of
@@ -93,7 +93,7 @@ class SimilarityTask(FineTuningTask):
     def _sentences(self, run) -> SentenceSettings:
         """How vectors are made: as the flags say, else the directory of the weights."""
         settings, directory = self.settings, directory_of(self.source or run.output_dir)
-        stored = read_settings(directory)
+        stored = read_sentence_settings(directory)
         pooling = stored.pooling if settings.pooling is None else settings.pooling
         normalize = stored.normalize if settings.normalize is None else settings.normalize
         if self.earlier.newest and stored.described and pooling != stored.pooling:
