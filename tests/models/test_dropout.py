@@ -130,8 +130,6 @@ def test_without_a_scope_a_model_draws_a_seed_for_each_call():
 
 HIDDEN, ATTENTION, HEAD = 0.25, 0.5, 0.1
 BATCH = {"input_ids": np.full((2, 8), 7, np.int32)}
-PREDICTIONS = {**BATCH, "masked_lm_positions": np.ones((2, 3), np.int32)}
-CHOICES = {"input_ids": np.full((2, 3, 8), 7, np.int32)}
 # (rate, shape of what it is applied to)
 EMBEDDINGS = [(HIDDEN, (2, 8, 32))]
 LAYER = [(ATTENTION, (2, 2, 8, 8)), *[(HIDDEN, (2, 8, 32))] * 2]
@@ -152,7 +150,7 @@ def without_attention_output(places):
     (task_models.BertModel, BATCH, ENCODER),
     (lambda c: task_models.BertModel(DistilBertConfig.of_teacher(c)), BATCH, without_attention_output(ENCODER)),
     # The layer norm of the masked positions has none, and next sentence prediction neither.
-    (task_models.BertForPreTraining, PREDICTIONS, read_at(4)),
+    (task_models.BertForPreTraining, {**BATCH, "masked_lm_positions": np.ones((2, 3), np.int32)}, read_at(4)),
     (task_models.BertForQuestionAnswering, BATCH, ENCODER),
     # The heads have the original's 0.1, whatever the configuration says.
     (lambda c: task_models.BertForSequenceClassification(c, 3), BATCH, [*read_at(1), (HEAD, (2, 32))]),
@@ -162,7 +160,7 @@ def without_attention_output(places):
     # Before the hidden layer, too.
     (lambda c: task_models.BertForSequenceClassification(RobertaConfig.from_dict(c.to_dict()), 3), BATCH,
      [*read_at(1), *[(HEAD, (2, 32))] * 2]),
-    (task_models.BertForMultipleChoice, CHOICES,
+    (task_models.BertForMultipleChoice, {"input_ids": np.full((2, 3, 8), 7, np.int32)},
      [*((rate, (6, *shape[1:])) for rate, shape in read_at(1)), (HEAD, (6, 32))]),
 ], ids=["encoder", "distilbert", "pretraining", "squad", "bert's classes", "tags", "distilbert's", "roberta's",
         "choice"])  # fmt: skip
@@ -187,8 +185,8 @@ def test_places_and_rates(monkeypatch, request, make, batch, expected):
 
 
 SEED = np.array([5, 7], "int32")
-CAUSAL_PAIRS = {"causal, packed": (lambda: task_models.BertForPreTraining(CAUSAL), PACKED)}
-CASES = {**TRAINED, "packed": (TRAINED["pretraining"][0], PACKED), **CAUSAL_PAIRS}
+CASES = {**TRAINED, "packed": (TRAINED["pretraining"][0], PACKED)}
+CASES["causal, packed"] = lambda: task_models.BertForPreTraining(CAUSAL), PACKED
 READ_ALL = ("tagger", "questions", "similarity", "discriminator")  # tokens, in these
 
 

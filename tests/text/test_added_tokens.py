@@ -22,10 +22,9 @@ from bert_tf.text.wordpiece import FullTokenizer
 
 transformers = pytest.importorskip("transformers")
 
-SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 PIECES = [*"abcde[]/1은는성삼전자한국中ασς", *("##" + char for char in "abcde1은는성삼전자한국σς")]
 PIECES += ["삼성", "전자", "e1", "É"]
-VOCABULARY = [*SPECIAL, *dict.fromkeys(PIECES)]
+VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *dict.fromkeys(PIECES)]
 TOKENS = [
     LibraryToken("[E1]", special=True, normalized=False),
     LibraryToken("[/E1]", special=True, normalized=False),

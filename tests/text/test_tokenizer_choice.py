@@ -149,8 +149,7 @@ def test_mecab(tmp_path):
 def test_a_vocabulary_named_without_its_folder(tmp_path, monkeypatch):
     """Also one of word pieces next to models that have nothing to do with it."""
     monkeypatch.chdir(tmp_path)
-    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-    (tmp_path / "vocab.txt").write_text("\n".join([*special, "▁a", "a", "##a", ""]))
+    (tmp_path / "vocab.txt").write_text("\n".join([*BERT, "▁a", "a", "##a", ""]))
     assert tokenizer_of_file("vocab.txt", Casing(True)).tokenize("aa") == ["a", "##a"]
     for name in ("one.model", "another.model"):
         (tmp_path / name).write_bytes(b"")

@@ -22,7 +22,6 @@ from bert_tf.store.open import open_model
 from bert_tf.system import hub
 from bert_tf.text import tokenizer_class_of
 
-TINY = GOLDEN / "tokenization" / "xlm-roberta" / "sentencepiece.bpe.model"
 NAMES = ("<s>", "</s>", "<unk>", "<mask>", "<pad>")
 
 
