@@ -73,16 +73,13 @@ def test_every_format_and_back(source, tmp_path, format):
     text = there.text()
     assert "Read back: 46 tensors, each with the same bits" in text
     assert "bert/encoder/layer_1/output/LayerNorm/gamma" in text
-
-
-@pytest.mark.parametrize("format", ["tf1", "bert_tf"])
-def test_optimizer_state_both_ways(source, tmp_path, format):
-    report = convert.convert(str(source), str(tmp_path / "there"), format, with_optimizer=True)
-    assert not any("--with_optimizer" in note for note in report.notes)
-    assert_same_bits(weights_of(tmp_path / "there"), weights_of(source))
+    if format != "huggingface":
+        report = convert.convert(str(source), str(tmp_path / "state"), format, with_optimizer=True)
+        assert not any("--with_optimizer" in note for note in report.notes)
+        assert_same_bits(weights_of(tmp_path / "state"), weights_of(source))
     if format == "tf1":  # runs of the original and of this project resume from such a directory
-        assert tf.train.latest_checkpoint(str(tmp_path / "there")).endswith("model.ckpt-7")
-        assert open_weights(str(tmp_path / "there"))["global_step"].dtype == np.int64
+        assert tf.train.latest_checkpoint(str(tmp_path / "state")).endswith("model.ckpt-7")
+        assert open_weights(str(tmp_path / "state"))["global_step"].dtype == np.int64
 
 
 @pytest.mark.parametrize("head", ["bert_model", "classifier", "squad"])
@@ -167,7 +164,6 @@ def test_heads_without_their_usual_company(tmp_path):
     model.save_pretrained(str(tmp_path / "hf"), format="huggingface")
     tensors = safetensors.numpy.load_file(tmp_path / "hf" / "model.safetensors")
     tensors = {name: value for name, value in tensors.items() if "pooler" not in name}
-    (tmp_path / "hf" / "model.safetensors").unlink()
     safetensors.numpy.save_file(tensors, str(tmp_path / "hf" / "model.safetensors"), {"format": "pt"})
     convert.convert(str(tmp_path / "hf"), str(tmp_path / "tf1"), "tf1")
     assert not any(name.startswith("bert/pooler") for name in weights_of(tmp_path / "tf1"))

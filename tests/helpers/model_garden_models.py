@@ -1,4 +1,4 @@
-"""Small random models of tf-models-official, and their variables under the original's names."""
+"""Small random models of tf-models-official, their checkpoints, and their outputs beside those of ours."""
 
 import numpy as np
 import pytest
@@ -6,7 +6,8 @@ import tensorflow as tf
 
 from bert_tf.families.config import BertConfig
 from bert_tf.families.family import expected_shapes
-from helpers.converted import assert_same_bits  # noqa: F401
+from bert_tf.models.inputs import select
+from helpers.converted import example_inputs
 
 # Imported after the test process has set its logical devices.
 tf_keras = pytest.importorskip("tf_keras", reason="needs tf-models-official and tf_keras")
@@ -53,57 +54,29 @@ def make_pretrainer(kind, config=CONFIG):
     return pretrainer
 
 
-def dense_values(name, layer):
-    return {f"{name}/kernel": layer.kernel, f"{name}/bias": layer.bias}
+EXAMPLE = example_inputs(CONFIG)
 
 
-def norm_values(name, layer):
-    return {f"{name}/gamma": layer.gamma, f"{name}/beta": layer.beta}
+def inputs(**more) -> dict:
+    """Those of the example by their names, and more."""
+    names = {"input_word_ids": "input_ids", "input_mask": "input_mask", "input_type_ids": "segment_ids"}
+    names |= {"masked_lm_positions": "masked_lm_positions"}
+    return {name: tf.constant(EXAMPLE[ours]) for name, ours in names.items()} | more
 
 
-def encoder_values(encoder, pooler=None):
-    """The original's name -> array, read through the attributes of the library's classes."""
-    embeddings = "bert/embeddings"
-    values = {
-        f"{embeddings}/word_embeddings": encoder._embedding_layer.embeddings,
-        f"{embeddings}/position_embeddings": encoder._position_embedding_layer._position_embeddings,
-        f"{embeddings}/token_type_embeddings": encoder._type_embedding_layer.embeddings,
-        **norm_values(f"{embeddings}/LayerNorm", encoder._embedding_norm_layer),
-        **dense_values("bert/pooler/dense", pooler or encoder.pooler_layer),
-    }
-    for number, block in enumerate(encoder.transformer_layers):
-        scope = f"bert/encoder/layer_{number}"
-        attention = block._attention_layer
-        for name in ("query", "key", "value"):
-            values |= dense_values(f"{scope}/attention/self/{name}", getattr(attention, f"_{name}_dense"))
-        values |= dense_values(f"{scope}/attention/output/dense", attention._output_dense)
-        values |= norm_values(f"{scope}/attention/output/LayerNorm", block._attention_layer_norm)
-        values |= dense_values(f"{scope}/intermediate/dense", block._intermediate_dense)
-        values |= dense_values(f"{scope}/output/dense", block._output_dense)
-        values |= norm_values(f"{scope}/output/LayerNorm", block._output_layer_norm)
-    arrays = {name: value.numpy() for name, value in values.items()}
-    size = len(arrays["bert/encoder/layer_0/output/dense/bias"])
-    for name, value in arrays.items():
-        if "/attention/self/" in name or "/attention/output/dense/kernel" in name:
-            arrays[name] = value.reshape((size, size) if name.endswith("kernel") else (size,))
-    return arrays
+def outputs_of(model, *names) -> list:
+    """What a model of theirs gives for the example: these of its outputs, or all."""
+    outputs = model(inputs(), training=False)
+    return [outputs[name] for name in names] if names else tf.nest.flatten(outputs)
 
 
-def masked_lm_values(masked_lm):
-    values = dense_values("cls/predictions/transform/dense", masked_lm.dense)
-    values |= norm_values("cls/predictions/transform/LayerNorm", masked_lm.layer_norm)
-    values["cls/predictions/output_bias"] = masked_lm.bias
-    return {name: value.numpy() for name, value in values.items()}
-
-
-def output_values(scope, dense):
-    return {f"{scope}output_weights": dense.kernel.numpy().T, f"{scope}output_bias": dense.bias.numpy()}
-
-
-def pretrainer_values(pretrainer):
-    [head] = pretrainer.classification_heads
-    values = encoder_values(pretrainer.encoder_network, head.dense) | masked_lm_values(pretrainer.masked_lm)
-    return values | output_values("cls/seq_relationship/", head.out_proj)
+def assert_outputs(prefix, kind, expected: list) -> None:
+    """A model of ours that reads their checkpoint gives the same."""
+    model = kind.from_pretrained(prefix)
+    outputs = model(select(EXAMPLE, model.known_inputs))
+    outputs = [*outputs.values()] if isinstance(outputs, dict) else [outputs]
+    for found, value in zip(outputs, expected, strict=True):
+        np.testing.assert_allclose(found, value, atol=1e-5, rtol=0, err_msg=prefix)
 
 
 def write(folder, name, **objects):

@@ -18,11 +18,11 @@ from bert_tf.families.distilbert import DistilBertConfig
 from bert_tf.families.electra import ElectraConfig
 from bert_tf.families.roberta import RobertaConfig
 from bert_tf.models import dropout as masks
-from bert_tf.models import encoder, heads, kernels, task_models
+from bert_tf.models import encoder, kernels, task_models
 from bert_tf.models.distillation import LanguageDistillation, TaughtLanguageModel
 from bert_tf.models.dropout import Drop, dropout, dropout_at, dropout_scope, keep_mask, name_scope, several_rows
 from bert_tf.models.electra import ElectraPretrainer
-from bert_tf.models.layers import LayerNorm, gather_positions
+from bert_tf.models.layers import gather_positions
 
 ONES = np.ones((4, 6, 50), "float32")
 
@@ -62,21 +62,6 @@ def test_masks_have_the_right_rate_and_are_independent():
     np.testing.assert_array_equal(masks[0], masks[4])
 
 
-def dropped_rows(first_row=0, rows=slice(None)) -> np.ndarray:
-    with dropout_scope([1, 2], first_row):
-        return np.asarray(dropout(ONES[rows], 0.5, "head", True))
-
-
-def test_rows_have_the_masks_of_their_place_in_the_batch():
-    whole = dropped_rows()
-    assert set(np.unique(whole)) == {0.0, 2.0}
-    np.testing.assert_array_equal(dropped_rows(2, slice(2, 4)), whole[2:])
-    np.testing.assert_array_equal(dropped_rows(tf.constant(1), slice(1, 2)), whole[1:2])
-    assert (dropped_rows(0, slice(2, 4)) != whole[2:]).any()
-    with dropout_scope([1, 2], 1), several_rows(2):  # two choices of the second question
-        np.testing.assert_array_equal(dropout(ONES[2:], 0.5, "head", True), whole[2:])
-
-
 def test_places_have_masks_of_their_own():
     def mask(*names):
         if len(names) == 1:
@@ -86,7 +71,7 @@ def test_places_have_masks_of_their_own():
 
     with dropout_scope([1, 2]):
         masks = [mask("a"), mask("b"), mask("a", "b"), mask("b", "a"), mask("a", "a", "b"), mask("ab")]
-        assert len({one.tobytes() for one in masks}) == len(masks)
+        assert len({one.tobytes() for one in masks}) == len(masks) and set(np.unique(masks[0])) == {0.0, 2.0}
         np.testing.assert_array_equal(mask("a", "b"), masks[2])
         inside = name_scope("a")
         for _ in range(2):  # as a layer does that the backward pass computes again
@@ -145,84 +130,63 @@ def test_without_a_scope_a_model_draws_a_seed_for_each_call():
 
 HIDDEN, ATTENTION, HEAD = 0.25, 0.5, 0.1
 BATCH = {"input_ids": np.full((2, 8), 7, np.int32)}
-PREDICTIONS = {**BATCH, "masked_lm_positions": np.ones((2, 3), np.int32)}
-CHOICES = {"input_ids": np.full((2, 3, 8), 7, np.int32)}
-# (what is computed, its rate, the shape that it has, whether it is the sum with a residual)
-EMBEDDINGS = [("layer norm", 0.0, (2, 8, 32), False), ("dropout", HIDDEN, (2, 8, 32), False)]
-LAYER = [("attention", ATTENTION, (2, 2, 8, 8), False), *[("layer norm", HIDDEN, (2, 8, 32), True)] * 2]
+# (rate, shape of what it is applied to)
+EMBEDDINGS = [(HIDDEN, (2, 8, 32))]
+LAYER = [(ATTENTION, (2, 2, 8, 8)), *[(HIDDEN, (2, 8, 32))] * 2]
 ENCODER = EMBEDDINGS + 2 * LAYER
 
 
 def read_at(count):
     """The encoder's list if so many positions of a row are read: the last layer is computed for these."""
-    last = [(name, rate, (*shape[:-2], count, shape[-1]), residual) for name, rate, shape, residual in LAYER]
-    return EMBEDDINGS + LAYER + last
+    return EMBEDDINGS + LAYER + [(rate, (*shape[:-2], count, shape[-1])) for rate, shape in LAYER]
 
 
 def without_attention_output(places):
     """As in DistilBERT, which has no dropout behind its attention."""
-    return [(name, rate * (number not in (3, 6)), *more) for number, (name, rate, *more) in enumerate(places)]
+    return [place for number, place in enumerate(places) if number not in (2, 5)]
 
 
 @pytest.mark.parametrize(("make", "batch", "expected"), [
     (task_models.BertModel, BATCH, ENCODER),
     (lambda c: task_models.BertModel(DistilBertConfig.of_teacher(c)), BATCH, without_attention_output(ENCODER)),
-    # The masked positions' own layer norm has none, and next sentence prediction neither.
-    (task_models.BertForPreTraining, PREDICTIONS, [*read_at(4), ("layer norm", 0.0, (2, 3, 32), False)]),
-    (task_models.BertForQuestionAnswering, BATCH, [*ENCODER, ("dropout", 0.0, (2, 8, 32), False)]),
+    # The layer norm of the masked positions has none, and next sentence prediction neither.
+    (task_models.BertForPreTraining, {**BATCH, "masked_lm_positions": np.ones((2, 3), np.int32)}, read_at(4)),
+    (task_models.BertForQuestionAnswering, BATCH, ENCODER),
     # The heads have the original's 0.1, whatever the configuration says.
-    (lambda c: task_models.BertForSequenceClassification(c, 3), BATCH,
-     [*read_at(1), ("dropout", HEAD, (2, 32), False)]),
-    (lambda c: task_models.BertForTokenClassification(c, 3), BATCH,
-     [*ENCODER, ("dropout", HEAD, (2, 8, 32), False)]),
+    (lambda c: task_models.BertForSequenceClassification(c, 3), BATCH, [*read_at(1), (HEAD, (2, 32))]),
+    (lambda c: task_models.BertForTokenClassification(c, 3), BATCH, [*ENCODER, (HEAD, (2, 8, 32))]),
     (lambda c: task_models.BertForSequenceClassification(DistilBertConfig.of_teacher(c), 3), BATCH,
-     [*without_attention_output(read_at(1)), ("dropout", 0.2, (2, 32), False)]),
+     [*without_attention_output(read_at(1)), (0.2, (2, 32))]),
     # Before the hidden layer, too.
     (lambda c: task_models.BertForSequenceClassification(RobertaConfig.from_dict(c.to_dict()), 3), BATCH,
-     [*read_at(1), *[("dropout", HEAD, (2, 32), False)] * 2]),
-    (task_models.BertForMultipleChoice, CHOICES,
-     [*((name, rate, (6, *shape[1:]), of_sum) for name, rate, shape, of_sum in read_at(1)),
-      ("dropout", HEAD, (6, 32), False)]),
+     [*read_at(1), *[(HEAD, (2, 32))] * 2]),
+    (task_models.BertForMultipleChoice, {"input_ids": np.full((2, 3, 8), 7, np.int32)},
+     [*((rate, (6, *shape[1:])) for rate, shape in read_at(1)), (HEAD, (6, 32))]),
 ], ids=["encoder", "distilbert", "pretraining", "squad", "bert's classes", "tags", "distilbert's", "roberta's",
         "choice"])  # fmt: skip
-def test_places_and_rates(monkeypatch, make, batch, expected):
+def test_places_and_rates(monkeypatch, request, make, batch, expected):
+    """In the plain form; that the fused one computes the same: test_task_models.py."""
+    kernels.set_fused(False)
+    request.addfinalizer(lambda: kernels.set_fused(True))
     config = {**TINY_CONFIG, "hidden_dropout_prob": HIDDEN, "attention_probs_dropout_prob": ATTENTION}
     model = make(BertConfig.from_dict(config))
     model.build()
-    calls, results = [], []
+    found = []
 
-    def record(name, rate, x, added, compute, *arguments, **more):
-        calls.append((name, rate, tuple(x.shape if added is None else added.shape), added is not None))
-        if name == "dropout" and len(calls) == 2:  # of the embeddings: after their layer norm, not before it
-            assert x is results[-1]
-        results.append(compute(*arguments, **more))
-        return results[-1]
+    def record(shape, drop, keep=keep_mask):
+        found.append((drop.rate, tuple(shape)))
+        return keep(shape, drop)
 
-    def norm(self, x, residual=None, drop=None, call=LayerNorm.call, **more):
-        rate = drop.rate if drop else 0.0
-        return record("layer norm", rate, x, residual, call, self, x, residual=residual, drop=drop, **more)
-
-    def attention(scores, mask_bias, scale, drop, training, weights=kernels.attention_weights):
-        rate = drop.rate if drop else 0.0
-        return record("attention", rate, scores, None, weights, scores, mask_bias, scale, drop, training)
-
-    def plain(x, rate, name, training):
-        return record("dropout", rate * training, x, None, masks.dropout, x, rate, name, training)
-
-    monkeypatch.setattr(LayerNorm, "call", norm)
-    monkeypatch.setattr(kernels, "attention_weights", attention)
-    for module in (encoder, heads, task_models):
-        monkeypatch.setattr(module, "dropout", plain)
+    monkeypatch.setattr(masks, "keep_mask", record)
     in_training(model, batch)
-    assert calls == expected
-    calls.clear()
+    assert found == expected
     model(batch, training=False)
-    assert calls and not any(rate for _, rate, *_ in calls)
+    assert found == expected
 
 
 SEED = np.array([5, 7], "int32")
-CAUSAL_PAIRS = {"causal, packed": (lambda: task_models.BertForPreTraining(CAUSAL), PACKED)}
-CASES = {**TRAINED, "packed": (TRAINED["pretraining"][0], PACKED), **CAUSAL_PAIRS}
+CASES = {**TRAINED, "packed": (TRAINED["pretraining"][0], PACKED)}
+CASES["causal, packed"] = lambda: task_models.BertForPreTraining(CAUSAL), PACKED
 READ_ALL = ("tagger", "questions", "similarity", "discriminator")  # tokens, in these
 
 

@@ -15,7 +15,7 @@ from helpers.every_model import CONFIG, MODELS, PREDICTED, inputs
 from helpers.outputs import as_floats, enlarge, loss_and_gradients, softmax_losses
 from scipy.special import log_softmax
 
-from bert_tf import BertConfig, BertForMaskedLM, BertForSequenceClassification
+from bert_tf import BertForMaskedLM, BertForSequenceClassification
 from bert_tf.families.config import shallower
 from bert_tf.families.distilbert import DistilBertConfig
 from bert_tf.models import distillation, initialize, objectives
@@ -370,9 +370,8 @@ def test_divergence_and_its_gradients(count, dtype):
 
 @pytest.mark.slow
 def test_a_taught_language_model_works_outside_of_graphs():
-    places = {name: np.array([[1, 2]] * 4) for name in ("masked_lm_positions", "masked_lm_ids")}
-    features = inputs(**places, masked_lm_weights=np.ones((4, 2), "float32"))
-    model = TaughtLanguageModel(BertForMaskedLM(CONFIG), BertForMaskedLM(CONFIG), LanguageDistillation())
+    make, features = TRAINED["taught"]
+    model = make()
     loss, gradients = loss_and_gradients(model, features)
     expected, others = tf.function(lambda: loss_and_gradients(model, features), autograph=False)()
     np.testing.assert_allclose(loss, expected, rtol=1e-5)
@@ -392,15 +391,10 @@ def test_answers_as_in_the_research_project(golden):
 
 def test_the_teacher_stays_as_it_is():
     """No gradient reaches it, nothing of it is dropped, and it is not among the variables."""
-    sizes = {"vocab_size": 50, "hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 32}
-    config = BertConfig(**sizes, num_hidden_layers=1, max_position_embeddings=8, type_vocab_size=2)
-    student, teacher = (BertForSequenceClassification(config, 3) for _ in "st")
-    for model in (student, teacher):
-        model.build()
-    taught = distillation.TaughtModel(student, teacher)
+    make, features = TRAINED["taught classes"]
+    taught = make()
+    student, teacher, objective = taught.student, taught.teacher, taught.objective
     assert taught.trainable_variables == student.trainable_variables and not teacher.trainable_variables
-    features = {"input_ids": np.arange(12).reshape(2, 6), "label_ids": np.array([0, 2])}
-    objective = distillation.DistillationObjective(student.objective, 1.0, 2.0)
     watched = student.trainable_variables + teacher.variables
     values = [variable.value for variable in watched if variable.dtype == "float32"]
     with tf.GradientTape(watch_accessed_variables=False) as tape:

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 from helpers import descendants
-from helpers.converted import example_inputs, there_and_back
+from helpers.converted import there_and_back
 from helpers.outputs import TOLERANCE, assert_close
 from helpers.slow import slow
 from scipy.special import log_softmax
@@ -25,7 +25,7 @@ from bert_tf.families.albert import FAMILY, AlbertConfig
 from bert_tf.families.electra import ElectraConfig
 from bert_tf.models import task_models
 from bert_tf.store import bundle
-from bert_tf.store.open import open_for_script, open_model, open_weights
+from bert_tf.store.open import open_for_script, open_model, open_weights, read_tokenizer
 from bert_tf.text.wordpiece import ElectraTokenizer
 
 pytestmark = pytest.mark.numbers
@@ -107,37 +107,6 @@ def test_a_projection_to_the_same_width_must_be_the_identity(golden, tmp_path):
     safetensors.numpy.save_file({**tensors, name: tensors[name] * 2}, file, {"format": "pt"})
     with pytest.raises(ValueError, match=f"{name} is a layer between embeddings and encoder of one width"):
         open_weights(file)
-
-
-@pytest.mark.parametrize("embedding_width", [24, *slow(32)])
-def test_model_garden(tmp_path, embedding_width):
-    """An AlbertEncoder's checkpoint is read; outputs are those of the library."""
-    networks = pytest.importorskip("official.nlp.modeling.networks", reason="tf-models-official is not installed")
-    import tensorflow as tf
-    import tf_keras
-
-    sizes = {"vocab_size": 50, "hidden_size": 32, "num_attention_heads": 2, "intermediate_size": 48}
-    encoder = networks.AlbertEncoder(
-        embedding_width=embedding_width, num_layers=3, max_sequence_length=20, type_vocab_size=2, dict_outputs=True,
-        activation=lambda x: tf_keras.activations.gelu(x, approximate=True), **sizes,
-    )  # fmt: skip
-    generator = np.random.default_rng(2)
-    for variable in encoder.trainable_variables:
-        variable.assign(generator.normal(0, 0.2, variable.shape))
-    prefix = tf.train.Checkpoint(model=encoder).write(str(tmp_path / "garden" / "ckpt-1"))
-    with pytest.raises(ValueError, match="has no .*config.json"):  # the number of layers can't be seen
-        task_models.BertModel.from_pretrained(prefix)
-    config = AlbertConfig(embedding_size=embedding_width, num_hidden_layers=3, max_position_embeddings=20, **sizes)
-    config.save(str(tmp_path / "garden" / "albert_config.json"))
-    convert.convert(prefix, str(tmp_path / "ours"), "bert_tf", do_lower_case=True)
-    model = task_models.BertModel.from_pretrained(str(tmp_path / "ours"))
-    assert task_models.BertModel.from_pretrained(prefix).config == model.config == config
-    inputs = example_inputs(config)
-    theirs = {"input_word_ids": "input_ids", "input_mask": "input_mask", "input_type_ids": "segment_ids"}
-    expected = encoder({name: tf.constant(inputs[ours]) for name, ours in theirs.items()}, training=False)
-    outputs = model({name: inputs[name] for name in theirs.values()})
-    for name in ("sequence_output", "pooled_output"):
-        np.testing.assert_allclose(outputs[name], expected[name], atol=1e-5, rtol=0)
 
 
 @pytest.mark.parametrize(("config_folder", "folder", "dropout", "is_warned"), [
@@ -250,7 +219,8 @@ def test_parts_of_an_electra_both_ways(released_electra, tmp_path, caplog, part)
 
 
 def test_masks_are_filled_by_the_generator(released_electra, recwarn):
-    tokenizer = ElectraTokenizer(str(released_electra / "vocab.txt"))
+    tokenizer = read_tokenizer(str(released_electra))
+    assert type(tokenizer) is ElectraTokenizer
     models = [kind.from_pretrained(str(released_electra)) for kind in (BertForMaskedLM, task_models.BertForPreTraining)]
     assert not [one for one in recwarn if "are not used by the model" in str(one.message)]  # nor is the discriminator
     guesses, others = (fill_mask(model, tokenizer, ["the [MASK] of [MASK]"], top_k=3) for model in models)

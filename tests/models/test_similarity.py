@@ -7,6 +7,7 @@ import tensorflow as tf
 from helpers.outputs import in_training
 from helpers.slow import slow
 from helpers.tiny import ONE_LAYER, TINY_CONFIG
+from scipy.special import softmax
 
 from bert_tf import BertConfig, BertForSequenceClassification, BertForSimilarity
 from bert_tf.conversion.convert import convert
@@ -143,24 +144,18 @@ def test_texts_of_one_window_are_as_in_an_ordinary_classifier(request, pooling, 
         assert not np.any(gradients.get("window_pooling/scores", 0.0))
 
 
-def pooled_by_hand(vectors, pooling, scores):
-    if pooling == "mean":
-        return vectors.mean(0)
-    if pooling == "max":
-        return vectors.max(0)
-    weights = np.exp(vectors @ scores)
-    return (weights / weights.sum()) @ vectors
-
-
 @pytest.mark.parametrize("pooling", WINDOW_POOLINGS)
 def test_pooling_by_hand_and_empty_windows(pooling):
     counts = [3, 1, 2, 4]
     model, features = model_with(pooling), windows_of(counts)
     flat = {name: value.reshape(-1, value.shape[-1]) for name, value in features.items()}
     vectors = np.asarray(model.bert(flat)["pooled_output"]).reshape(len(counts), max(counts), -1)
-    scores = np.asarray(model.windows.scores) if pooling == "attention" else None
-    expected = np.stack([pooled_by_hand(vectors[k, :count], pooling, scores) for k, count in enumerate(counts)])
-    expected = expected @ np.asarray(model.head.output_weights).T + np.asarray(model.head.output_bias)
+    texts = [windows[:count] for windows, count in zip(vectors, counts, strict=True)]
+    if pooling == "attention":
+        pooled = [softmax(windows @ np.asarray(model.windows.scores)) @ windows for windows in texts]
+    else:
+        pooled = [getattr(windows, pooling)(0) for windows in texts]
+    expected = np.stack(pooled) @ np.asarray(model.head.output_weights).T + np.asarray(model.head.output_bias)
     logits = np.asarray(model(features))
     np.testing.assert_allclose(logits, expected, atol=1e-5)
     # A text's result does not depend on how many empty windows it has, nor on what is in them.

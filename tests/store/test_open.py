@@ -8,8 +8,9 @@ import sys
 
 import pytest
 import tokenizers
+from helpers.descendants import save_albert_tokenizer
 from helpers.paths import GOLDEN, ROOT
-from helpers.texts import odd_texts
+from helpers.texts import assert_kept, odd_texts
 from helpers.tiny import TINY_CONFIG
 
 from bert_tf import BertConfig, BertForPreTraining
@@ -201,22 +202,13 @@ CLASSES = {"electra": ElectraTokenizer, "Chinese ALBERT": FullTokenizer,
            "Hugging Face's ALBERT": HuggingFaceSentencePiece, "spiece.model": SentencePieceTokenizer}  # fmt: skip
 
 
-def tokenizer_json() -> str:
-    original = SentencePieceTokenizer(str(ALBERT))
-    pieces = [(piece, original._processor.get_score(index)) for piece, index in original.vocab.items()]
-    library = tokenizers.Tokenizer(tokenizers.models.Unigram(pieces, unk_id=original.unk_id))
-    library.normalizer = tokenizers.normalizers.Lowercase()
-    library.pre_tokenizer = tokenizers.pre_tokenizers.Metaspace()
-    return library.to_str()
-
-
 def directory_of(folder: pathlib.Path, form: str) -> str:
     family, vocab_size, files = FORMS[form]
     folder.mkdir()
     config_class = family_named(family).config_class
     (folder / config_class.file_name).write_text(config_class(vocab_size=vocab_size, **SIZES).to_json_string())
     for name, source in files.items():
-        shutil.copy(source, folder / name) if source else (folder / name).write_text(tokenizer_json())
+        shutil.copy(source, folder / name) if source else save_albert_tokenizer(ALBERT, folder)
     return str(folder)
 
 
@@ -225,31 +217,14 @@ def test_every_form_is_read_and_written(tmp_path, form):
     source = directory_of(tmp_path / "source", form)
     tokenizer = read_tokenizer(source)
     assert isinstance(tokenizer, CLASSES.get(form, object))
-    nothing = dict.fromkeys(("vocab_file", "do_lower_case", "strip_accents"))
-    config_file = read_model_files(source).config_file
-    by_flag = open_for_script(
-        None, **nothing | {"bert_config_file": config_file, "vocab_file": read_model_files(source).vocab_file}
-    )
-    described = read_model_files(source)
-    described.casing = by_flag.casing
-    texts = list(odd_texts(200, seed=2))
-    expected = tokenizer.encode_batch(texts)
-    for number, files in enumerate((by_flag, described)):
-        assert files.make_tokenizer(is_checked=True).encode_batch(texts) == expected
-        target = tmp_path / str(number)
-        target.mkdir()
-        save.write_beside(str(target), save.description_files(files))
-        shutil.copy(config_file, target)
-        again = read_tokenizer(str(target))
-        assert type(again) is type(tokenizer) and again.encode_batch(texts) == expected
-        assert again.files() == tokenizer.files() and again.settings() == tokenizer.settings()
-        written = json.loads((target / "tokenizer_config.json").read_text())
-        family = family_named("bert" if form == "Chinese ALBERT" else FORMS[form][0])
-        assert written["tokenizer_class"] == family.tokenizer_name
-
-
-def test_the_tokenizer_of_an_electra_without_configuration(tmp_path, golden):
-    for path in (golden / "electra" / "uneven").glob("model.ckpt*"):
-        shutil.copy(path, tmp_path)
-    shutil.copy(golden / "electra" / "vocab.txt", tmp_path)
-    assert type(read_tokenizer(str(tmp_path))) is ElectraTokenizer
+    described, texts = read_model_files(source), list(odd_texts(200, seed=2))
+    assert_kept(tokenizer, tmp_path / "kept", texts, source)
+    nothing = dict.fromkeys(("do_lower_case", "strip_accents"))
+    flags = {"bert_config_file": described.config_file, "vocab_file": described.vocab_file, **nothing}
+    by_flag = open_for_script(None, **flags)
+    again = by_flag.make_tokenizer(is_checked=True)
+    assert type(again) is type(tokenizer) and again.files() == tokenizer.files()
+    assert again.encode_batch(texts) == tokenizer.encode_batch(texts)
+    written = json.loads(save.description_files(by_flag)["tokenizer_config.json"])
+    family = family_named("bert" if form == "Chinese ALBERT" else FORMS[form][0])
+    assert written["tokenizer_class"] == family.tokenizer_name

@@ -1,7 +1,6 @@
 """PyTorch's weight files: values are those of torch.load; other files are errors, and nothing runs."""
 
 import copyreg
-import json
 import pickle
 import random
 import re
@@ -69,21 +68,6 @@ def test_the_values_are_those_of_pytorch(tmp_path):
     before = path.read_bytes()
     opened(path)["0.weight"][:] = 1  # a tensor may be changed, and the file stays
     assert path.read_bytes() == before
-
-
-def test_shards(tmp_path):
-    tensors = some_tensors()
-    names = {name: f"pytorch_model-0000{number % 2 + 1}-of-00002.bin" for number, name in enumerate(tensors)}
-    for file in set(names.values()):
-        torch.save({name: tensors[name] for name in tensors if names[name] == file}, tmp_path / file)
-    index = tmp_path / "pytorch_model.bin.index.json"
-    index.write_text(json.dumps({"weight_map": names}))
-    torch.save(tensors, tmp_path / "whole.bin")
-    values, whole = opened(index), opened(tmp_path / "whole.bin")
-    assert [*values] == [*whole] and all(values[name].tobytes() == whole[name].tobytes() for name in whole)
-    index.write_text(json.dumps({"weight_map": {"a": index.name}}))
-    with pytest.raises(ValueError, match="names 'pytorch_model.bin.index.json', not a file of tensors"):
-        open_tensors(str(index))
 
 
 def write(path, content: bytes, storages=None, *, more=None, root="archive", compression=zipfile.ZIP_STORED):

@@ -8,7 +8,7 @@ import pytest
 import tokenizers
 from helpers.descendants import save_albert_tokenizer
 from helpers.paths import directory_of
-from helpers.texts import learned_pieces
+from helpers.texts import assert_kept, learned_pieces
 from tokenizers import AddedToken as LibraryToken
 
 from bert_tf.tasks.squad.answers import AnswerTexts
@@ -22,10 +22,9 @@ from bert_tf.text.wordpiece import FullTokenizer
 
 transformers = pytest.importorskip("transformers")
 
-SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 PIECES = [*"abcde[]/1은는성삼전자한국中ασς", *("##" + char for char in "abcde1은는성삼전자한국σς")]
 PIECES += ["삼성", "전자", "e1", "É"]
-VOCABULARY = [*SPECIAL, *dict.fromkeys(PIECES)]
+VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *dict.fromkeys(PIECES)]
 TOKENS = [
     LibraryToken("[E1]", special=True, normalized=False),
     LibraryToken("[/E1]", special=True, normalized=False),
@@ -193,10 +192,8 @@ def test_sentence_piece(tmp_path):
     assert tokenizer.decode(tokenizer.encode("[E1]fox[/E1]")) == "[E1] fox [/E1]"
     texts = ["[E1]the dog[/E1] met a [Ent] [ent]. 2019, don't", "[E1]", ""]
     for one in (ours, tokenizer):
-        one.save_pretrained(str(saved := tmp_path / type(one).__name__))
-        again, wanted = SentencePieceTokenizer.from_pretrained(str(saved)), one.encode_batch(texts)
-        assert type(again) is type(one) and again.settings() == one.settings()
-        assert again.encode_batch(texts) == wanted and wanted[1] == [one.vocab["[E1]"]]
+        assert_kept(one, tmp_path / type(one).__name__, texts)
+        assert one.encode("[E1]") == [one.vocab["[E1]"]]
     library = transformers.AutoTokenizer.from_pretrained(tmp_path / "HuggingFaceSentencePiece")
     assert library(texts, add_special_tokens=False)["input_ids"] == ours.encode_batch(texts)
 
@@ -218,11 +215,9 @@ def test_save_pretrained_of_byte_level_bpe(tmp_path, byte_bpe_files):
     """Of word pieces: test_tokenizer_choice.py."""
     folder, tokenizer = tmp_path / "bpe", ByteBpeTokenizer(str(byte_bpe_files / "vocab.json"))
     for _ in range(2):
-        tokenizer.save_pretrained(str(folder))
-    wanted = tokenizer.encode_batch(SENTENCES)
-    assert ByteBpeTokenizer.from_pretrained(str(folder)).encode_batch(SENTENCES) == wanted
+        assert_kept(tokenizer, folder, SENTENCES)
     theirs = transformers.AutoTokenizer.from_pretrained(folder)
-    assert theirs(SENTENCES, add_special_tokens=False)["input_ids"] == wanted
+    assert theirs(SENTENCES, add_special_tokens=False)["input_ids"] == tokenizer.encode_batch(SENTENCES)
     ours = FullTokenizer(save(tmp_path / "bert", bert(), VOCABULARY) + "/vocab.txt")
     with pytest.raises(FileExistsError, match=r"has merges\.txt, tokenizer\.json, vocab\.json of another tokenizer"):
         ours.save_pretrained(str(folder))

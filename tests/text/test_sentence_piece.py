@@ -2,7 +2,6 @@
 
 import base64
 import json
-import pickle
 import shutil
 import unicodedata
 
@@ -12,12 +11,10 @@ from helpers.descendants import save_albert_tokenizer
 from helpers.other_tokenizers import KOBERT_MODEL, KOBERT_SPECIAL, write_kobert
 from helpers.paths import GOLDEN, directory_of, lines_of
 from helpers.slow import slow
-from helpers.texts import SENTENCES, mixed_texts, odd_texts, shared_texts
+from helpers.texts import SENTENCES, assert_kept, mixed_texts, odd_texts, shared_texts
 from transformers.models.bert_japanese.tokenization_bert_japanese import SentencepieceTokenizer
 
 from bert_tf.families.config import BertConfig
-from bert_tf.store import save
-from bert_tf.store.description import read_model_files
 from bert_tf.store.open import read_tokenizer
 from bert_tf.text import sentence_piece
 from bert_tf.text.graph_wordpiece import NoGraphError, graph_of
@@ -135,9 +132,7 @@ def test_files_of_huggingface(tmp_path, huggingface, tokenizer, count):
     # The two differ, so the choice matters.
     assert any(ids != tokenizer.encode(text) for text, ids in zip(texts, expected["input_ids"], strict=True))
     assert ours.encode("the harbour") == tokenizer.encode("the harbour")
-    assert theirs("the", "sea")["input_ids"] == ours.build_inputs(ours.encode("the"), ours.encode("sea"))[0]
     assert ours.cls_id not in ours.encode("[CLS]") and ours.mask_id in ours.encode_masked("the [MASK]")
-    assert ours.decode(ours.encode("The harbour")) == "the harbour"
     assert sorted(ours.files()) == ["spiece.model", "tokenizer.json"]
     with pytest.raises(ValueError, match=r"do_lower_case=False contradicts .*tokenizer"):
         SentencePieceTokenizer.from_pretrained(str(directory), do_lower_case=False)
@@ -296,14 +291,7 @@ def test_ids_offsets_and_files(tmp_path, folder, plain_ids_of_kobert):
     ids, offsets = tokenizer.encode_with_offsets("``서울'' 2019, 부산")
     covered = ["``서울'' 2019, 부산"[begin:end] for begin, end in offsets]
     assert "".join(covered) == "``서울''2019,부산" and "``" in covered and "''" in covered
-    (tmp_path / "saved").mkdir()
-    files = read_model_files(str(folder))
-    save.write_beside(str(tmp_path / "saved"), save.description_files(files))
-    (tmp_path / "saved" / "bert_config.json").write_text(files.config.to_json_string())
-    again = read_tokenizer(str(tmp_path / "saved"))
-    assert type(again) is KoBertTokenizer and again.files() == tokenizer.files()
-    expected = tokenizer.encode_batch(texts)
-    assert again.encode_batch(texts) == pickle.loads(pickle.dumps(tokenizer)).encode_batch(texts) == expected
+    assert_kept(tokenizer, tmp_path / "saved", texts, str(folder))
     pieces = tokenizer.tokenize("한국어 모델입니다")
     starts = [not tokenizer.is_continuation(piece) for piece in pieces]
     assert sum(starts) == 2 and starts[0] and pieces[starts.index(True, 1)].startswith("\u2581")

@@ -155,11 +155,6 @@ def test_tokenizers_reject_other_arguments(english, arguments, message):
 # --- the call by its own arguments ------------------------------------------------------------------------------------
 
 
-def tokens_of(tokenizer, features) -> list[list[str]]:
-    pairs = zip(features["input_ids"], features["input_mask"], strict=True)
-    return [tokenizer.convert_ids_to_tokens(row[mask == 1]) for row, mask in pairs]
-
-
 def test_a_missing_special_token_is_named(tmp_path):
     path = tmp_path / "vocab.txt"
     path.write_text("[UNK]\n[CLS]\na\n")
@@ -193,17 +188,12 @@ def test_what_texts_may_be(english):
     assert single["input_ids"].tolist() == expected["input_ids"][:1].tolist()
     assert english("the", "house")["input_ids"].shape == (1, 5)
     assert english([])["input_ids"].shape == (0, 1)
-
-
-def test_max_length_and_padding(english):
-    long = english(["the " * 20, "the"], max_length=6)
-    assert long["input_ids"].shape == (2, 6)
-    assert tokens_of(english, long)[0] == ["[CLS]", *["the"] * 4, "[SEP]"]
     assert english(["the"], max_length=6)["input_ids"].shape == (1, 3), "the longest row is shorter"
-    padded = english(["the"], max_length=6, padding="max_length")
-    assert padded["input_mask"].tolist() == [[1, 1, 1, 0, 0, 0]]
-    (pair,) = tokens_of(english, english("the the the", "house", max_length=6))
-    assert pair == ["[CLS]", "the", "the", "[SEP]", "house", "[SEP]"]
+    assert english(["the"], max_length=4, padding="max_length")["input_mask"].tolist() == [[1, 1, 1, 0]]
+    cut = [[101, 1996, 1996, 1996, 1996, 102], [101, 1996, 102, 0, 0, 0]]
+    assert english(["the " * 20, "the"], max_length=6)["input_ids"].tolist() == cut
+    pair = english("the the the", "house", max_length=6)["input_ids"]
+    assert pair.tolist() == [[101, 1996, 1996, 102, 2160, 102]]
 
 
 ORACLE = GOLDEN / "tokenization" / "roberta"
@@ -217,6 +207,13 @@ def tokenizer():
 
 ALL_PIECES = [ORACLE / name for name in ("vocab.json", "merges.txt", "tokenizer.json", "tokenizer_config.json")]
 FORMS = {"tokenizer.json": ALL_PIECES[2:3], "vocab and merges": ALL_PIECES[:2]}
+
+
+@pytest.fixture
+def theirs(tmp_path):
+    transformers = pytest.importorskip("transformers")
+    folder = directory_of(tmp_path / "model", *ALL_PIECES, config__json={"model_type": "roberta"})
+    return transformers.AutoTokenizer.from_pretrained(folder)
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -246,10 +243,7 @@ def test_golden_strings(tmp_path, form, add_prefix_space):
 
 
 @pytest.mark.parametrize("count", [1500, *slow(100_000)])
-def test_odd_strings_against_transformers(tmp_path, tokenizer, count):
-    transformers = pytest.importorskip("transformers")
-    theirs = transformers.AutoTokenizer.from_pretrained(directory_of(tmp_path / "model", *ALL_PIECES, config__json={
-        "model_type": "roberta"}))  # fmt: skip
+def test_odd_strings_against_transformers(tokenizer, theirs, count):
     texts = list(odd_texts(count))
     expected = theirs(texts, return_offsets_mapping=True, add_special_tokens=False)
     assert tokenizer.encode_batch(texts) == expected["input_ids"]
@@ -257,11 +251,8 @@ def test_odd_strings_against_transformers(tmp_path, tokenizer, count):
         assert tokenizer.encode_with_offsets(text) == (ids, offsets), repr(text)
 
 
-def test_masks_swallow_whitespace(tmp_path, tokenizer):
+def test_masks_swallow_whitespace(tmp_path, tokenizer, theirs):
     """As `lstrip` does in the library, whose whitespace isn't Python's."""
-    transformers = pytest.importorskip("transformers")
-    theirs = transformers.AutoTokenizer.from_pretrained(directory_of(tmp_path / "model", *ALL_PIECES, config__json={
-        "model_type": "roberta"}))  # fmt: skip
     codes = (*range(1, 0x300), *range(0x1680, 0x1690), *range(0x180E, 0x1810), *range(0x2000, 0x2070), 0x3000)
     for space in map(chr, codes):
         text = f"a {space}<mask>{space} b<mask>"

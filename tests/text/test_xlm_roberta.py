@@ -14,15 +14,14 @@ import sentencepiece
 from helpers.descendants import save_model, save_xlm_roberta_tokenizer
 from helpers.paths import GOLDEN, ROOT, directory_of
 from helpers.slow import slow
-from helpers.texts import SENTENCES, mixed_texts, odd_texts, write_xlm_roberta_pieces
+from helpers.texts import SENTENCES, assert_kept, mixed_texts, odd_texts, write_xlm_roberta_pieces
 
 from bert_tf import BertForMaskedLM, BertForSimilarity, BertModel, Embedder, FullTokenizer, read_tokenizer
-from bert_tf.conversion import convert
 from bert_tf.families.xlm_roberta import FairseqSentencePiece, XLMRobertaTokenizer
+from bert_tf.store.open import open_model
 from bert_tf.system import hub
 from bert_tf.text import tokenizer_class_of
 
-TINY = GOLDEN / "tokenization" / "xlm-roberta" / "sentencepiece.bpe.model"
 NAMES = ("<s>", "</s>", "<unk>", "<mask>", "<pad>")
 
 
@@ -91,10 +90,9 @@ def read_tokenizer_of(directory):
     return tokenizer
 
 
-@pytest.mark.parametrize("kind", ["model", "json"])
-def test_rows_masks_and_words(model_file, theirs, kind):
-    library, directory = theirs
-    tokenizer = FairseqSentencePiece(str(model_file)) if kind == "model" else read_tokenizer_of(directory)
+def test_rows_masks_and_words(model_file, theirs):
+    """Those of a tokenizer.json: test_transformers_call.py."""
+    library, tokenizer = theirs[0], FairseqSentencePiece(str(model_file))
     for texts in (("자연어 처리", "the fox"), ("the fox",)):
         ids, segments = tokenizer.build_inputs(*map(tokenizer.encode, texts))
         assert ids == library(*texts)["input_ids"] and not any(segments)
@@ -122,10 +120,9 @@ def test_a_folder_keeps_its_tokenizer(tmp_path, theirs, model_file):
     directory = shutil.copytree(theirs[1], tmp_path / "both")
     shutil.copy(model_file, directory)
     tokenizer = read_tokenizer_of(directory)
-    tokenizer.save_pretrained(str(tmp_path / "again"))
-    assert sorted(tokenizer.files()) == ["sentencepiece.bpe.model", "tokenizer.json"]
-    for name in tokenizer.files():
-        assert (tmp_path / "again" / name).read_bytes() == (directory / name).read_bytes()
+    assert_kept(tokenizer, tmp_path / "again", [*SENTENCES])
+    names = ("sentencepiece.bpe.model", "tokenizer.json")
+    assert tokenizer.files() == {name: (directory / name).read_bytes() for name in names}
     config = json.loads((tmp_path / "again" / "tokenizer_config.json").read_text())
     assert config["tokenizer_class"] == "XLMRobertaTokenizer" and "do_lower_case" not in config
     (tmp_path / "again" / "tokenizer.json").unlink()
@@ -153,12 +150,7 @@ def test_a_bert_may_have_it(tmp_path):
 
 
 def test_models_and_names(tmp_path):
-    path = save_model(tmp_path / "model", "xlm-roberta", BertModel, format="huggingface")
-    convert.convert(path, str(tmp_path / "ours"), "bert_tf")
-    convert.convert(str(tmp_path / "ours"), str(tmp_path / "again"), "huggingface")
-    for name in ("model.safetensors", "config.json", "tokenizer.json"):
-        assert (tmp_path / "again" / name).read_bytes() == (tmp_path / "model" / name).read_bytes()
-    config = BertModel.from_pretrained(path).config
+    config = open_model(save_model(tmp_path / "model", "xlm-roberta", BertModel, format="huggingface")).config
     assert (config.title, config.file_name, config.max_length) == ("XLM-RoBERTa", "xlm-roberta_config.json", 64)
     assert hub.full_name("xlm-roberta-base") == "FacebookAI/xlm-roberta-base"
 

@@ -7,11 +7,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from helpers.outputs import assert_drawn_independently
-from helpers.tiny import TINY_CONFIG
 
 from bert_tf import BertConfig, BertForPreTraining, BertForQuestionAnswering, BertForSequenceClassification, BertModel
-from bert_tf.models import initialize, kernels
-from bert_tf.models.dropout import dropout_scope
+from bert_tf.models import initialize
 from bert_tf.models.inputs import select
 from bert_tf.models.layers import LayerNorm
 from bert_tf.models.objectives import PretrainingObjective, cross_entropy
@@ -152,31 +150,3 @@ def test_every_layer_norm_has_the_epsilon_of_the_config(golden):
     other.set_weights(model.get_weights())
     difference = np.abs(other.encode(inputs)["sequence_output"] - model.encode(inputs)["sequence_output"]).max()
     assert 1e-5 < difference < 0.2
-
-
-@pytest.mark.parametrize(("shape", "computed"), [((4, None, 6), 0), ((None, 3, 6), 0), ((None, None, 6), 1)])
-def test_only_what_is_unknown_is_computed(shape, computed):
-    @tf.function(input_signature=[tf.TensorSpec(shape)])
-    def halves(x):
-        return tf.reshape(x, (*kernels.leading_sizes(x, 2), 2, 3))
-
-    graph = halves.get_concrete_function().graph
-    assert sum(operation.type == "Shape" for operation in graph.get_operations()) == computed
-    assert graph.outputs[0].shape.as_list() == [*shape[:2], 2, 3]
-    assert halves(tf.ones((4, 3, 6))).shape == (4, 3, 2, 3)
-    assert kernels.leading_sizes(tf.ones((2, 0, 6)), 2) == (2, 0)
-
-
-@pytest.mark.parametrize("training", [False, True])
-def test_other_outputs_stay_the_same_bits(training):
-    """If attention is asked for; what it is: test_descendants.py."""
-    model = BertModel(BertConfig.from_dict({**TINY_CONFIG, "initializer_range": 0.5}), seed=1)
-    inputs = np.random.default_rng(0).integers(5, 100, (3, 7)).astype("int32")
-    with dropout_scope([3, 4]):
-        plain = model(inputs, training=training)
-        asked = model(inputs, training=training, return_attention=True)
-    assert set(asked) - set(plain) == {"attention_probabilities"}
-    for name, value in plain.items():
-        np.testing.assert_array_equal(value, asked[name])
-    zeros = [np.mean(np.asarray(layer)[0] == 0) for layer in asked["attention_probabilities"]]
-    assert all(0.02 < share < 0.25 for share in zeros) if training else not any(zeros)  # dropout of 0.1
