@@ -85,6 +85,17 @@ def record(**changes):
     return {"context": "c", "choices": ["x", "y"], "label": 0} | changes
 
 
+def test_real_files_of_choices(shared):
+    codah = Columns("1", None, ("2", "3", "4", "5"), "6")
+    for path, columns, labels in (
+        ("swag_layout/val.csv", None, [1205, 1271, 1247, 1277]), ("swag_layout/sample.json", None, [3, 2, 0, 5]),
+        ("jcommonsenseqa/valid.jsonl", None, [216, 237, 240, 228, 198]), ("codah/train.tsv", codah, [426, 402, 404, 433]),
+    ):  # fmt: skip
+        examples = read_choices(str(shared / "data" / "choice" / path), columns)
+        assert {len(example.choices) for example in examples} == {len(labels)}, path
+        assert [sum(example.label == k for example in examples) for k in range(len(labels))] == labels, path
+
+
 def test_odd_labels(tmp_path, caplog):
     for labels in ("12" * 3, "12" * 4 + "0", "12" * 4):
         rows = (record(choices=["x", "y", "z"], label=int(one)) for one in labels)
