@@ -89,7 +89,8 @@ def test_real_files_of_choices(shared):
     codah = Columns("1", None, ("2", "3", "4", "5"), "6")
     for path, columns, labels in (
         ("swag_layout/val.csv", None, [1205, 1271, 1247, 1277]), ("swag_layout/sample.json", None, [3, 2, 0, 5]),
-        ("jcommonsenseqa/valid.jsonl", None, [216, 237, 240, 228, 198]), ("codah/train.tsv", codah, [426, 402, 404, 433]),
+        ("jcommonsenseqa/valid.jsonl", None, [216, 237, 240, 228, 198]),
+        ("codah/train.tsv", codah, [426, 402, 404, 433]),
     ):  # fmt: skip
         examples = read_choices(str(shared / "data" / "choice" / path), columns)
         assert {len(example.choices) for example in examples} == {len(labels)}, path
