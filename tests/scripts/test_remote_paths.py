@@ -11,18 +11,16 @@ import torch
 from helpers import warm
 from helpers.descendants import save_model
 from helpers.paths import directory_of
-from helpers.pretraining_runs import run
 from helpers.remote import BUCKET, add_file_system, run_on_bucket
 from helpers.scenarios import SCENARIOS, TWO_REPLICAS
 from helpers.script_cases import arguments_of, command_of, results_of, selected_cases, weights_of
-from helpers.slow import exhaustive, slow
+from helpers.slow import slow
 from helpers.small_data import texts_of, write_classification
 from helpers.warm import kill_after_rename
 from safetensors.torch import load_file
 
 import bert_tf
-from bert_tf import BertForMaskedLM, BertForPreTraining, BertForSequenceClassification, BertModel, read_tokenizer
-from bert_tf.models.electra import ElectraDiscriminator
+from bert_tf import BertForPreTraining, BertForSequenceClassification, read_tokenizer
 
 FAST = ("vocabulary", "shards", "classifier", "features")
 OF_SCENARIOS = (*FAST, "squad", "ner", "swag", "similarity", "pretraining", "classifier with seeds")
@@ -149,33 +147,23 @@ def test_exports_are_read_from_remote_paths(ran):
     assert bert_tf.Predictor(f"{BUCKET}/export")("w1") == bert_tf.Predictor(str(bucket / "export"))("w1")
 
 
-def write_world(folder) -> dict:
-    """Texts of a domain with a word of its own, another text, a task; returns the flags."""
-    generator = np.random.default_rng(1)
-    people = ["king", "queen", "smith", "miller", "farmer", "singer", "captain", "doctor"]
-    documents = []
-    for _ in range(120):
-        one, other = generator.choice(people, 2, replace=False)
-        documents.append(f"The {one} saw the zorblax. The {other} fed the zorblax of the {one}. It was a good day.")
-    (folder / "tales.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in documents))
-    (folder / "news.txt").write_text("A train stopped in the city. Nobody was there to see it.\n" * 60)
-    for seed, name in enumerate(("train", "dev")):
-        write_classification(folder / f"{name}.csv", list(texts_of(16, seed)))
-    given = {"output_dir": folder / "out", "input_file": folder / "tales.jsonl", "other_text": folder / "news.txt"}
-    given |= {"train_file": folder / "train.csv", "dev_file": folder / "dev.csv", "text_a": "text", "label": "verdict"}
-    given |= {"max_seq_length": 32, "num_train_steps": 60, "train_batch_size": 8, "learning_rate": 1e-2}
-    given |= {"num_seeds": 1, "fine_tuning_flag": "--num_train_epochs=2", "new_words": 5}
-    return {"init_checkpoint": save_model(folder / "model", "bert", BertForPreTraining), **given}
-
-
-def run_domain(flags: dict) -> list[str]:
-    further = ["--pretraining_flag=--save_checkpoints_steps=5", "--pretraining_flag=--eval_every_steps=20"]
-    return [*command_of("run_domain", flags), *further]
-
-
 @pytest.mark.slow  # in small: test_recipe.py
 def test_a_domain_from_end_to_end_killed_on_the_way(tmp_path):
-    command, out = run_domain(write_world(tmp_path)), tmp_path / "out"
+    people = ["king", "queen", "smith", "miller", "farmer", "singer", "captain", "doctor"]
+    pairs = [(people[k % 8], people[(k + 3) % 8]) for k in range(120)]
+    tales = (f"The {one} saw the zorblax. The {other} fed the zorblax of the {one}. So it was." for one, other in pairs)
+    (tmp_path / "tales.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in tales))
+    (tmp_path / "news.txt").write_text("A train stopped in the city. Nobody was there to see it.\n" * 60)
+    for seed, name in enumerate(("train", "dev")):
+        write_classification(tmp_path / f"{name}.csv", list(texts_of(16, seed)))
+    out, model = tmp_path / "out", save_model(tmp_path / "model", "bert", BertForPreTraining)
+    command = command_of("run_domain", {
+        "init_checkpoint": model, "output_dir": out, "input_file": tmp_path / "tales.jsonl", "new_words": 5,
+        "other_text": tmp_path / "news.txt", "train_file": tmp_path / "train.csv", "dev_file": tmp_path / "dev.csv",
+        "text_a": "text", "label": "verdict", "max_seq_length": 32, "num_train_steps": 60, "train_batch_size": 8,
+        "learning_rate": 1e-2, "num_seeds": 1, "fine_tuning_flag": "--num_train_epochs=2",
+    })  # fmt: skip
+    command += [f"--pretraining_flag=--{flag}" for flag in ("save_checkpoints_steps=5", "eval_every_steps=20")]
     for kind in ("pretraining", "fine_tuning"):  # several trainings of other shapes in a process
         command += [f"--{kind}_flag={flag}" for flag in arguments_of(TWO_REPLICAS)]
     kill_after_rename(out / "pretrained" / "model.ckpt-10.index", command)
@@ -201,23 +189,3 @@ def test_a_domain_from_end_to_end_killed_on_the_way(tmp_path):
     assert start.config.vocab_size == 30523 and start.count_params() > 30523 * 32
     again = warm.run(command, capture_output=True, text=True)
     assert again.returncode == 0 and result.stdout.endswith(again.stdout) and again.stdout
-
-
-@pytest.mark.parametrize(("family", "model_class"), [
-    # The latter as sentence-transformers publishes it: without a masked-LM head.
-    *slow(("electra", ElectraDiscriminator), ("bert", BertModel)),
-    *exhaustive(("albert", BertForPreTraining), ("roberta", BertForMaskedLM), ("distilbert", BertForMaskedLM)),
-])  # fmt: skip
-def test_other_families(tmp_path, family, model_class):
-    flags = write_world(tmp_path)
-    model = save_model(tmp_path / "other", family, model_class)
-    names = ("output_dir", "input_file", "new_words", "max_seq_length", "train_batch_size")
-    flags = {"init_checkpoint": model, "num_train_steps": 6, **{name: flags[name] for name in names}}
-    run(run_domain(flags))
-    content = json.loads((tmp_path / "out" / "domain.json").read_text())
-    has_words = family in ("bert", "electra", "distilbert")
-    assert [new["word"] for new in content["new_words"]] == ["zorblax"] * has_words
-    metric = {"electra": "disc_loss", "albert": "sentence_order_accuracy"}.get(family, "masked_lm_loss")
-    losses = content["losses"]["heldout"]
-    assert {metric, "masked_lm_loss"} <= set(losses["after"]) and ("before" in losses) == (model_class is not BertModel)
-    assert BertModel.from_pretrained(content["model"]).config.model_type == family

@@ -10,6 +10,7 @@ from bert_tf import BertForMaskedLM, BertForPreTraining, BertModel, ElectraDiscr
 from bert_tf.tasks.domain import recipe
 from bert_tf.tasks.domain.recipe import adapt, find_new_words, make_texts, make_words, pieces_per_word
 from bert_tf.tasks.domain.settings import DomainSettings
+from bert_tf.training import pretraining_run
 
 
 @pytest.fixture
@@ -20,6 +21,8 @@ def done(monkeypatch) -> list:
     def pretrain(settings):
         done.append(settings)
         if settings.do_train:
+            settings.check()
+            pretraining_run._resolve(settings)
             return {"global_step": settings.num_train_steps}
         loss = {"start": 4.0, "pretrained": 3.0}[settings.init_checkpoint.rpartition("/")[2]]
         results = {"masked_lm_loss": loss, "masked_lm_accuracy": 0.25, "loss": loss, "global_step": 7}
@@ -55,6 +58,7 @@ def job(folder, model, with_task=False, **changes) -> DomainSettings:
     ("bert", BertModel, {"masking": "dynamic", "nsp": False}, False, 5),
     ("albert", BertForPreTraining, {"masking": "dynamic", "next_sentence": "order"}, None, 5),
     ("roberta", BertForMaskedLM, {"rows": "full_sentences"}, None, None),
+    ("distilbert", BertForMaskedLM, {"masking": "dynamic", "nsp": False}, None, 5),
     ("electra", ElectraDiscriminator, {"rows": "electra"}, None, None),
 ])  # fmt: skip
 def test_each_family_is_trained_in_its_way(tmp_path, done, family, model_class, flags, nsp, predicted):
@@ -74,7 +78,7 @@ def test_each_family_is_trained_in_its_way(tmp_path, done, family, model_class, 
     # One pass over the records, in steps of four.
     assert training.num_train_steps == -(-summary["rows"] // 4) and training.num_warmup_steps >= 1
     assert (training.optimizer, training.learning_rate) == ("adamw", 5e-5)
-    has_words = family in ("bert", "electra")
+    has_words = family in ("bert", "electra", "distilbert")
     assert [new["word"] for new in content["new_words"]][:1] == ["glorfindel"] * has_words
     if has_words:
         assert (out / "start" / "vocab.txt").read_text().splitlines()[30522] == "glorfindel"
