@@ -159,7 +159,7 @@ def test_each_weight_is_saved_once_at_the_end_and_a_kill_there_loses_nothing(pla
     assert len([path for path in synced if path.endswith("/whole")]) == 1  # what goes with the best model, together
 
 
-def test_combinations_and_seeds_are_runs_in_folders_of_their_own(folder, tmp_path, monkeypatch):
+def test_combinations_and_seeds_are_runs_in_folders_of_their_own(folder, tmp_path, monkeypatch, capsys):
     """With scores that need no training."""
     made = []
 
@@ -175,10 +175,12 @@ def test_combinations_and_seeds_are_runs_in_folders_of_their_own(folder, tmp_pat
 
         def execute(self):
             place = pathlib.Path(self.run.output_dir)
-            (place / "best_model").mkdir(parents=True)
+            for model, file in ((place.parent / "best_model", "of another run"), (place / "best_model", place.name)):
+                model.mkdir(parents=True, exist_ok=True)
+                (model / file).touch()
             (place / "eval_results.txt").write_text(place.name)
             score = self.run.learning_rate + self.run.seed
-            return {"eval_accuracy": score, "eval_macro_f1": score, "eval_loss": 1.0, "global_step": 4}
+            return {"eval_accuracy": score, "eval_macro_f1": score, "eval_loss": 1.0, "loss": 1.5, "global_step": 4}
 
     monkeypatch.setattr(script, "_Run", Run)
     monkeypatch.setattr(script.outcome, "log_summary", lambda *_: None)
@@ -190,6 +192,18 @@ def test_combinations_and_seeds_are_runs_in_folders_of_their_own(folder, tmp_pat
     assert made == [(f"{name}/seed-{seed}", seed, rates[name], 4) for name in folders for seed in (5, 6)]
     assert results["eval_accuracy"] == 6.003 and (tmp_path / "eval_results.txt").read_text() == "seed-6"
     assert json.loads((tmp_path / "search.json").read_text())["best"]["learning_rate"] == 3e-3
+    capsys.readouterr()
+    seeds = {"output_dir": str(tmp_path / "seeds"), "num_seeds": 2, "seed": 5, "learning_rate": 0.25}
+    script.fine_tune(task, dataclasses.replace(run, **seeds))
+    content = json.loads((tmp_path / "seeds" / "seeds.json").read_text())
+    assert (content["best_seed"], *content["seeds"]) == (6, "5", "6")
+    summary = {"mean": 5.75, "min": 5.25, "max": 6.25, "standard_deviation": 0.5**0.5}
+    assert content["summary"].pop("eval_accuracy") == pytest.approx(summary)
+    assert content["summary"].keys() == {"eval_macro_f1", "eval_loss", "loss"}
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert lines[1] == ["eval_accuracy", "5.7500", "5.2500", "6.2500", "0.7071"]
+    assert [line[0] for line in lines] == ["metric", "eval_accuracy", "eval_macro_f1", "eval_loss", "2"]
+    assert os.listdir(tmp_path / "seeds" / "best_model") == ["seed-6"]  # and nothing of another run
 
 
 TASK_OF = {

@@ -1,6 +1,5 @@
 """Token ids are the original's; batches lose no examples; metrics, reports and summaries over seeds."""
 
-import json
 import logging as python_logging
 import types
 import unicodedata
@@ -14,7 +13,6 @@ from bert_tf import FullTokenizer
 from bert_tf.data import token_rows
 from bert_tf.models import objectives
 from bert_tf.store.head_config import NO_HEAD, HeadConfig
-from bert_tf.tasks import outcome
 from bert_tf.tasks import rows as task_rows
 from bert_tf.tasks.choice import data as choice_data
 from bert_tf.tasks.choice.data import ChoiceExample
@@ -150,30 +148,6 @@ def test_report_and_confusion_matrix(tmp_path, caplog):
     assert "micro avg" in (tmp_path / "classification_report_several.txt").read_text()
     analyse("_numbers", data.find_task("sts-b"), logits[:, :1], labels)
     assert len(list(tmp_path.iterdir())) == 3
-
-
-def test_seeds_are_summed_up_and_the_best_model_is_copied(tmp_path):
-    results = {
-        1: {"eval_f1": 0.5, "eval_loss": 1.0, "loss": 1.5, "global_step": 9},
-        2: {"eval_f1": 0.9, "eval_loss": 3.0, "loss": 3.5, "global_step": 9},
-        3: {"eval_f1": 0.7, "eval_loss": 2.0, "loss": 2.5, "global_step": 9},
-    }
-    for seed in results:
-        (tmp_path / f"seed-{seed}" / "best_model").mkdir(parents=True)
-        (tmp_path / f"seed-{seed}" / "best_model" / "name").write_text(str(seed))
-    (tmp_path / "best_model").mkdir()
-    (tmp_path / "best_model" / "of_an_earlier_run").write_text("")
-    text = outcome.write_seeds(str(tmp_path), outcome.Trial({}, results), "eval_f1")
-    content = json.loads((tmp_path / "seeds.json").read_text())
-    assert content["best_seed"] == 2 and set(content["seeds"]) == {"1", "2", "3"}
-    summary = {"mean": 0.7, "min": 0.5, "max": 0.9, "standard_deviation": 0.2}
-    assert content["summary"]["eval_f1"] == pytest.approx(summary)
-    assert set(content["summary"]) == {"eval_f1", "eval_loss", "loss"}
-    assert [path.name for path in (tmp_path / "best_model").iterdir()] == ["name"]
-    assert (tmp_path / "best_model" / "name").read_text() == "2"
-    lines = [line.split() for line in text.splitlines()]
-    assert lines[1] == ["eval_f1", "0.7000", "0.5000", "0.9000", "0.2000"]
-    assert [line[0] for line in lines] == ["metric", "eval_f1", "eval_loss", "3"]  # not the loss over batches
 
 
 @pytest.mark.parametrize("length", [32, 128])
