@@ -110,38 +110,30 @@ def test_bad_input_names_what_is_wrong_and_writes_nothing(tmp_path):
 
 
 TOKENIZERS, WORDS = GOLDEN / "tokenization", GOLDEN / "electra" / "vocab.txt"
-# name -> flags, and those that the script proposes for training
 FAMILIES = {
-    "albert": (
-        {"vocab_file": TOKENIZERS / "albert" / "tiny.model", "next_sentence": "order", "ngram": 3},
-        "--max_predictions_per_seq=20 --do_train=True --bert_size=albert_base_v2",
-    ),
-    "electra": (
-        {"vocab_file": WORDS, "rows": "electra"},
-        "--objective=electra --do_train=True --bert_size=electra_small",
-    ),
-    "roberta": (
-        {"vocab_file": TOKENIZERS / "roberta" / "vocab.json", "rows": "full_sentences"},
-        "--max_predictions_per_seq=5 --do_train=True --bert_size=roberta_base",
-    ),
-    "sentences": (
-        {"vocab_file": WORDS, "rows": "doc_sentences", "do_lower_case": False},
-        "--max_predictions_per_seq=5 --nsp=False --do_train=True --bert_config_file=...",
-    ),
-    "distilbert": (
-        {"vocab_file": WORDS, "rows": "lines", "max_predictions_per_seq": 4},
-        "--max_predictions_per_seq=4 --do_train=True --bert_size=distilbert_base",
-    ),
+    "albert": {"vocab_file": TOKENIZERS / "albert" / "tiny.model", "next_sentence": "order", "ngram": 3},
+    "electra": {"vocab_file": WORDS, "rows": "electra"},
+    "roberta": {"vocab_file": TOKENIZERS / "roberta" / "vocab.json", "rows": "full_sentences"},
+    "sentences": {"vocab_file": WORDS, "rows": "doc_sentences", "do_lower_case": False},
+    "distilbert": {"vocab_file": WORDS, "rows": "lines", "max_predictions_per_seq": 4},
+}
+# What the script proposes for training.
+PROPOSED = {
+    "albert": "--max_predictions_per_seq=20 --do_train=True --bert_size=albert_base_v2",
+    "electra": "--objective=electra --do_train=True --bert_size=electra_small",
+    "roberta": "--max_predictions_per_seq=5 --do_train=True --bert_size=roberta_base",
+    "sentences": "--max_predictions_per_seq=5 --nsp=False --do_train=True --bert_config_file=...",
+    "distilbert": "--max_predictions_per_seq=4 --do_train=True --bert_size=distilbert_base",
 }
 
 
 def test_every_family(golden, tmp_path):
     usual = {"input_file": golden / "pretraining" / "electra" / "corpus_0.txt", "max_seq_length": 32, "num_workers": 1}
-    done = {name: usual | flags | {"output_file": tmp_path / name} for name, (flags, _) in FAMILIES.items()}
+    done = {name: usual | flags | {"output_file": tmp_path / name} for name, flags in FAMILIES.items()}
     static = {**done["electra"], "masking": "static", "output_file": tmp_path / "refused"}
     refused = {"static": (static, "--masking=static: the records of --rows=electra are unmasked")}
     logs = run_and_refuse("create_pretraining_data", tmp_path / "out", done, refused)
-    for name, (_, flags) in FAMILIES.items():
+    for name, flags in PROPOSED.items():
         command = next(line for line in logs[name].splitlines() if "python run_pretraining.py" in line)
         assert command.endswith(f"--max_seq_length=32 {flags} --output_dir=...")
         assert f"--input_file={tmp_path / name}" in command
