@@ -311,8 +311,6 @@ REFUSED = {
              {}, {"do_train": None, "do_eval": True}),
             ("--output_dir=*out holds a run of another configuration (*hidden_size: 32 there, 4 now",
              checkpoint("out", "model.ckpt-1"), {"vocab_file": "whole/vocab.txt"}),
-            ("--output_dir=*out holds a run of run_ner.py: choose another directory",
-             {"out/run.json": '{"tag_scheme": "iob2"}'}, {}),
         )),
     ],
     "create_pretraining_data": [

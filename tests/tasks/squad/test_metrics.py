@@ -295,18 +295,6 @@ def test_limits(small):
 
 
 @pytest.mark.parametrize("answer_from", ["words", "offsets"])
-def test_no_candidate_but_none(small, answer_from):
-    """With n_best_size 1 only [CLS] is a candidate: the best span outside the candidates counts."""
-    (prediction,) = predict(
-        small, ask("ada brown met"),
-        [logits(9, {0: 9.0, 5: 1.0, 6: 2.0}, -5)], [logits(9, {0: 9.0, 5: 4.0, 7: 2.5}, -5)],
-        n_best_size=1, version_2_with_negative=True, answer_from=answer_from,
-    )  # fmt: skip
-    assert [answer.text for answer in prediction.nbest] == [""] and prediction.text == ""
-    assert prediction.best.text == "ada" and prediction.best.score == 5.0 and prediction.null_odds == 13.0
-
-
-@pytest.mark.parametrize("answer_from", ["words", "offsets"])
 @pytest.mark.parametrize("context", ["", " \n ", "\u200b"])
 def test_empty_contexts(small, context, answer_from):
     examples = ask("ada brown", context, "brown")
@@ -322,9 +310,9 @@ def test_empty_contexts(small, context, answer_from):
     assert empty.nbest == [Answer("", 0.0, 0.0, 1.0)] and empty.null_odds == answers.NO_NULL_SCORE == 1e6
 
 
-@pytest.mark.parametrize("at_once", [2048, 3])
-def test_against_the_definition(small, monkeypatch, at_once):
-    """All spans of all windows, without shortcuts."""
+@pytest.mark.parametrize(("at_once", "answer_from"), [(2048, "words"), (3, "offsets")])
+def test_against_the_definition(small, monkeypatch, at_once, answer_from):
+    """All spans of all windows, without shortcuts. With n_best_size 1 the best span is none of the candidates."""
     monkeypatch.setattr(answers, "_WINDOWS_AT_ONCE", at_once)
     generator = np.random.default_rng(1)
     examples = ask(*("ada brown met ( 1801 ) " * count for count in (1, 2, 3)))
@@ -333,7 +321,7 @@ def test_against_the_definition(small, monkeypatch, at_once):
     found = predict(small, examples, starts, ends, 12, 3, max_answer_length=3)
     for values in (*starts, *ends):
         values[0] = 99.0  # so that no other span is a candidate
-    none = {"n_best_size": 1, "version_2_with_negative": True}
+    none = {"n_best_size": 1, "version_2_with_negative": True, "answer_from": answer_from}
     found_alone = predict(small, examples, starts, ends, 12, 3, max_answer_length=3, **none)
     for number, (prediction, alone) in enumerate(zip(found, found_alone, strict=True)):
         scores = []
@@ -346,13 +334,6 @@ def test_against_the_definition(small, monkeypatch, at_once):
         assert prediction.nbest[0].score == alone.best.score == max(scores)
         assert [answer.text for answer in alone.nbest] == [""]
         assert alone.null_odds == 198.0 - alone.best.score and alone.text == ""
-
-
-def test_offsets_give_the_text_itself(small):
-    context = "(Ada\u00a0 Brown)\n met"
-    windows = build_windows(ask(context), small, WindowSettings(16, 128, 4, "offsets"), False)
-    texts = answers.AnswerTexts(ask(context), windows, small, "offsets")
-    assert texts.of(0, 6, 7) == ("Ada\u00a0 Brown", 1, 11) and texts.of(0, 5, 9) == (context, 0, len(context))
 
 
 def test_of_equal_ids_the_last_counts_and_no_questions_make_empty_files(tmp_path):
