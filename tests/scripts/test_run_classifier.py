@@ -273,8 +273,6 @@ def of_windows(tmp_path_factory):
     refused = {
         "other pooling": ({**used, "window_pooling": "max"},
                           "--window_pooling=max contradicts *windows/best_model, which was trained on windows, pooled"),
-        "cut after all": ({**used, "long_texts": "cut"},
-                          "--long_texts=cut contradicts *windows/best_model, which was trained on windows, pooled"),
         "stride of none": ({**short, "window_stride": 3}, "--window_stride=3 is for --long_texts=windows."),
     }  # fmt: skip
     return folder / "out", run_and_refuse("run_classifier", folder / "out", done, refused)

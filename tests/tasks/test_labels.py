@@ -182,20 +182,16 @@ def test_a_new_head(folder, caplog):
 
 
 def test_weights_without_names_are_taken_by_position(folder, caplog):
-    """As the original does: a fine-tuned checkpoint of its own, and transformers' LABEL_0 and LABEL_1."""
-    for number, spelled in enumerate((None, ("LABEL_0", "LABEL_1"))):
-        model = save_classifier(folder / f"model-{number}", ("b", "a"), spelled=spelled)
-        expected = [{"a": "b", "b": "a"}[one["label"]] if spelled is None else "ab"[int(one["label"][-1])]
-                    for one in Predictor(model).predict(TEXTS)]  # fmt: skip
-        if spelled is None:
-            (folder / "model-0" / HEAD_CONFIG).unlink()
-        task = custom(folder, ["a", "b"])
-        fine_tune(task, run_of(folder, model, f"out-{number}", do_predict=True))
-        assert [one["label"] for one in lines_of(folder / f"out-{number}" / "predictions.jsonl")] == expected
-        said = f"model-{number} does not name its labels: the outputs of the model are taken by position: 0 is a, 1 is"
-        assert said in caplog.text
-        with pytest.raises(ValueError, match=rf"model-{number} has 2 outputs, and this run 3\. --new_head trains"):
-            fine_tune(custom(folder, "abc"), run_of(folder, model, "never", do_train=True))
+    """As the original does, of a fine-tuned checkpoint of its own."""
+    model = save_classifier(folder / "model", ("b", "a"))
+    expected = [{"a": "b", "b": "a"}[one["label"]] for one in Predictor(model).predict(TEXTS)]
+    (folder / "model" / HEAD_CONFIG).unlink()
+    fine_tune(custom(folder, ["a", "b"]), run_of(folder, model, do_predict=True))
+    assert [one["label"] for one in lines_of(folder / "out" / "predictions.jsonl")] == expected
+    said = "model does not name its labels: the outputs of the model are taken by position: 0 is a, 1 is"
+    assert said in caplog.text
+    with pytest.raises(ValueError, match=r"model has 2 outputs, and this run 3\. --new_head trains"):
+        fine_tune(custom(folder, "abc"), run_of(folder, model, "never", do_train=True))
     assert not (folder / "never").exists()
 
 

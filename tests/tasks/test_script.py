@@ -14,7 +14,6 @@ import pytest
 import tensorflow as tf
 from helpers.paths import ROOT, lines_of
 from helpers.pretraining_runs import flags_of, write_inputs
-from helpers.slow import slow
 from helpers.small_data import WORLDS, custom_task, texts_of
 from helpers.tiny import write_encoder
 
@@ -128,8 +127,7 @@ class KilledError(BaseException):
     """Not an error that anything would handle."""
 
 
-@pytest.mark.parametrize("place", ["BestModel.update", *slow("mark_as_finished")])
-def test_each_weight_is_saved_once_at_the_end_and_a_kill_there_loses_nothing(place, folder, tmp_path, monkeypatch):
+def test_each_weight_is_saved_once_at_the_end_and_a_kill_there_loses_nothing(folder, tmp_path, monkeypatch):
     """Before the last evaluation the last checkpoint has no moments, and the same call goes on from there."""
     task, run = counting_run(folder, tmp_path / "run", 1)
     synced, sync = [], os.fsync
@@ -143,7 +141,7 @@ def test_each_weight_is_saved_once_at_the_end_and_a_kill_there_loses_nothing(pla
 
     monkeypatch.setattr(os, "fsync", noted_sync)
     with monkeypatch.context() as patch, pytest.raises(KilledError):
-        patch.setattr({"BestModel.update": BestModel}.get(place, run_directory), place.rpartition(".")[2], kill)
+        patch.setattr(BestModel, "update", kill)
         script.fine_tune(task, run)
     prefix = str(tmp_path / "run" / "model.ckpt-2")
     saved = pathlib.Path(prefix + DATA_SUFFIX)
