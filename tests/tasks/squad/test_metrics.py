@@ -98,26 +98,19 @@ def data_of(path, questions):
     return read_squad_examples([str(path)], False, True)
 
 
-def predictions_at(threshold):
-    result = []
-    for key, text in BEST.items():
-        best = Answer(text, 1.0, 1.0, 0.5)
-        result.append(Prediction("" if ODDS[key] > threshold else text, [best], best, ODDS[key]))
-    return result
-
-
 def test_the_chosen_threshold_reaches_the_score_it_promised(tmp_path):
-    data = data_of(tmp_path / "dev.json", QUESTIONS)
-    chosen = squad_outputs.choose_threshold(VERSION_2, data, predictions_at(0.0))
+    data, best = data_of(tmp_path / "dev.json", QUESTIONS), {key: Answer(text, 1.0, 1.0) for key, text in BEST.items()}
+    predictions = [Prediction("", [answer], answer, ODDS[key]) for key, answer in best.items()]
+    chosen = squad_outputs.choose_threshold(VERSION_2, data, predictions)
     assert chosen.predictions == dataclasses.replace(VERSION_2.predictions, null_score_diff_threshold=3.0)
-    applied = squad_outputs.apply_threshold(predictions_at(0.0), 3.0)
+    applied = squad_outputs.apply_threshold(predictions, 3.0)
     assert squad_outputs.score(data, applied, True)["eval_f1"] == pytest.approx(70.0)
     # In version 1 there is nothing to choose, and without odds there is nothing to apply a threshold to.
     version_1 = squad_outputs.QuestionAnsweringSettings(WindowSettings(), PredictionSettings())
     assert squad_outputs.choose_threshold(version_1, data, applied) is version_1
-    plain = [dataclasses.replace(prediction, null_odds=None) for prediction in predictions_at(0.0)]
+    plain = [dataclasses.replace(prediction, null_odds=None) for prediction in predictions]
     assert squad_outputs.apply_threshold(plain, 1e9) == plain
-    nothing = [dataclasses.replace(prediction, best=None) for prediction in predictions_at(0.0)]
+    nothing = [dataclasses.replace(prediction, best=None) for prediction in applied]
     assert {prediction.text for prediction in squad_outputs.apply_threshold(nothing, 1e9)} == {""}
 
 
