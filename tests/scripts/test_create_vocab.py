@@ -91,18 +91,16 @@ def test_bad_input_names_what_is_wrong_and_writes_nothing(tmp_path):
     refused = {
         "--input_file: no file matches '*none*.txt'": {"input_file": f"{good},{tmp_path}/none*.txt"},
         "The input files contain no words: *empty.txt": {"input_file": write_text(tmp_path, " \n\n", "empty.txt")},
-        "--vocab_size is too small by 1: *--max_characters": {"input_file": small, "vocab_size": 108},
         "--num_unused means nothing for --kind=byte_bpe.": {"kind": "byte_bpe", "num_unused": 99},  # the default
         "must not end in .json or .model for *wordpiece": {"output_file": f"{output}.json"},
         "--output_file=* is one of --input_file: it would be replaced": {"output_file": good},
         "must end in .model for --kind=sentencepiece.": {"kind": "sentencepiece"},
         "--vocab_size=260 is too small: special tokens and bytes need 261": bpe,
         "--vocab_size=20: *--character_coverage": {**sentences, "vocab_size": 20},
-        "bad.txt, line 2: not UTF-8": {**sentences, "input_file": bad},
         "bad.txt, line 2: not UTF-8 at byte offset 7 ": {"input_file": f"{good},{bad}"},
     }
     cases = {str(number): (usual | refused[message], message) for number, message in enumerate(refused)}
-    cases["after it"] = ({**fits, "vocab_size": 108}, "--vocab_size is too small by 1: ")
+    cases["after it"] = ({**fits, "vocab_size": 108}, "--vocab_size is too small by 1: *--max_characters")
     run_and_refuse("create_vocab", tmp_path / "out", {"fits": {**fits, "vocab_size": 109}}, cases)
     # What fits is written, and an error later leaves it as it is.
     assert not output.parent.exists()
@@ -170,7 +168,6 @@ def test_script(tmp_path):
         "--layers=last: invalid literal": {"layers": "last"},
         "--output_file=*: there is no directory *none": {"output_file": tmp_path / "none" / "output"},
         "--output_file: *hf is a directory": {"output_file": tmp_path / "hf"},
-        "--output_file: * would overwrite a file that is read": {"output_file": EXTRACTED / "input.txt"},
         "--output_file: *vocab.txt would overwrite": {"output_file": EXTRACTED / "vocab.txt"},
         "--output_file=*o.jsonl is of --": {"output_file": tmp_path / "o.jsonl", "output_format": "npz"},
         "large.json does not fit *num_hidden_layers is 3": {"bert_config_file": tmp_path / "large.json"},

@@ -69,9 +69,7 @@ def ran(request, tmp_path_factory):
     }
     new = {"init_checkpoint": None, "vocab_file": folder / "vocab.txt"}
     new["bert_config_file"] = folder / "encoder" / "bert_config.json"
-    said = "finished run*--learning_rate: 0.003 there, 0.001 now*--train_batch_size: 8 there, 4 now*begin anew: rm -r "
     refused = {
-        "other flags": ({**whole, "learning_rate": 1e-3, "train_batch_size": 4}, said),
         "random": ({**lora, **new}, "--lora_rank adapts a trained encoder: give --init_checkpoint"),
         "adapters alone": ({**evaluate, "init_checkpoint": out / "adapters" / "lora.safetensors"}, "lora.safetensors"),
     }

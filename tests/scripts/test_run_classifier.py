@@ -22,7 +22,6 @@ from bert_tf.store.head_config import HeadConfig
 
 numbers_of = functools.partial(np.loadtxt, ndmin=2)
 NLI = ("neutral", "contradiction", "entailment")
-MIRRORED = {"distribution_strategy": "mirrored"}
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{number}" for number in range(95))]
 
 
@@ -92,7 +91,6 @@ def ran(folder):
         "no dev": ({**rte, "do_eval": True}, "rte/dev.tsv"),
         "no dev for patience": ({**rte, "early_stopping_patience": 1}, "--early_stopping_patience*dev set"),
         "no training set": ({**rte, "task_name": "ax", "data_dir": folder}, "--do_train*ax has no train set"),
-        "eval batch": ({**train, "eval_batch_size": 3, **MIRRORED}, "--eval_batch_size=3*divided by 2"),
         "columns of one's own": ({**rte, "regression": True}, "--regression is for --task_name=custom*RTE has its own"),
     }
     return folder / "out", run_and_refuse("run_classifier", folder / "out", done, refused)
