@@ -10,7 +10,7 @@ import pytest
 from helpers.descendants import save_model
 from helpers.hub_server import serving
 from helpers.paths import GOLDEN, directory_of, lines_of
-from helpers.scenarios import fine_tuning_flags
+from helpers.scenarios import TWO_REPLICAS, fine_tuning_flags
 from helpers.script_cases import results_of, run_and_refuse, weights_of
 from helpers.small_data import texts_of, write_classification
 from helpers.tiny import write_encoder
