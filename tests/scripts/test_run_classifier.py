@@ -91,10 +91,7 @@ def ran(folder):
         "no dev": ({**rte, "do_eval": True}, "rte/dev.tsv"),
         "no dev for patience": ({**rte, "early_stopping_patience": 1}, "--early_stopping_patience*dev set"),
         "no training set": ({**rte, "task_name": "ax", "data_dir": folder}, "--do_train*ax has no train set"),
-        "eval batch": (
-            {**train, "eval_batch_size": 3, "distribution_strategy": "mirrored"},
-            "--eval_batch_size=3*by 2",
-        ),
+        "eval batch": ({**train, "eval_batch_size": 3, **TWO_REPLICAS}, "--eval_batch_size=3*divided by 2"),
         "columns of one's own": ({**rte, "regression": True}, "--regression is for --task_name=custom*RTE has its own"),
     }
     return folder / "out", run_and_refuse("run_classifier", folder / "out", done, refused)
