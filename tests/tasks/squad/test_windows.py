@@ -66,8 +66,8 @@ def test_best_windows_against_the_definition():
     for _ in range(200):
         length, room, stride = generator.randint(1, 60), generator.randint(1, 30), generator.randint(1, 30)
         spans, step = document_spans(length, room, stride), min(stride, room)  # a wider one would leave gaps
-        starts = range(0, max(length - room, 0) + step, step)
-        assert spans == [(start, min(room, length - start)) for start in starts]
+        assert spans == [(step * number, min(room, length - step * number)) for number in range(len(spans))]
+        assert [start + size == length for start, size in spans] == [False] * (len(spans) - 1) + [True]
         best = best_spans(spans, np.arange(length), 0.01).tolist()
         for piece in range(length):
             scores = [
