@@ -25,15 +25,12 @@ from bert_tf.store.bundle import DATA_SUFFIX, CheckpointReader
 from bert_tf.store.description import ModelFiles, SentenceSettings
 from bert_tf.tasks import outcome, script
 from bert_tf.tasks.choice import data as choice_data
-from bert_tf.tasks.choice.data import ChoiceSettings
 from bert_tf.tasks.choice.task import ChoiceTask
 from bert_tf.tasks.classification import data
 from bert_tf.tasks.classification.settings import ClassificationSettings, declared_task
 from bert_tf.tasks.classification.task import ClassificationTask
-from bert_tf.tasks.ner.data import NerSettings
 from bert_tf.tasks.ner.task import NerTask
 from bert_tf.tasks.similarity import data as similarity_data
-from bert_tf.tasks.similarity.data import SimilaritySettings
 from bert_tf.tasks.similarity.task import SimilarityTask
 from bert_tf.tasks.squad.data import Paragraph, SquadData, SquadExample, SquadSettings
 from bert_tf.tasks.squad.task import SquadTask
@@ -204,17 +201,12 @@ def test_combinations_and_seeds_are_runs_in_folders_of_their_own(folder, tmp_pat
     assert os.listdir(tmp_path / "seeds" / "best_model") == ["seed-6"]  # and nothing of another run
 
 
-TASK_OF = {
-    "run_classifier": (ClassificationTask, ClassificationSettings), "run_squad": (SquadTask, SquadSettings),
-    "run_ner": (NerTask, NerSettings), "run_similarity": (SimilarityTask, SimilaritySettings),
-    "run_swag": (ChoiceTask, ChoiceSettings),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", WORLDS)
-def test_a_dev_set_that_is_the_training_set_is_reported(name, folder, tmp_path, monkeypatch, caplog):
+@pytest.mark.parametrize(("name", "task", "settings"), [
+    ("run_classifier", ClassificationTask, ClassificationSettings), ("run_squad", SquadTask, SquadSettings),
+])  # fmt: skip
+def test_a_dev_set_that_is_the_training_set_is_reported(name, task, settings, folder, tmp_path, monkeypatch, caplog):
+    """SQuAD shuffles its training set."""
     write, suffix, own = WORLDS[name]
-    own = {flag: value.split(",") if flag == "choices" else value for flag, value in own.items()}
     for number, kind in enumerate(("train", "dev", "same")):
         write(tmp_path / f"{kind}.{suffix}", texts_of(8, number % 2))
 
@@ -225,7 +217,6 @@ def test_a_dev_set_that_is_the_training_set_is_reported(name, folder, tmp_path, 
     run = dataclasses.replace(counting_run(folder, tmp_path / "run", 1)[1], max_seq_length=16, train_batch_size=4)
     for kind in ("dev", "same"):
         assert "is the training set" not in caplog.text
-        task, settings = TASK_OF[name]
         files = {"train_file": str(tmp_path / f"train.{suffix}"), "dev_file": str(tmp_path / f"{kind}.{suffix}")}
         with pytest.raises(InterruptedError):
             script.fine_tune(task(settings(**files, **own)), run)
@@ -262,7 +253,7 @@ def test_the_table_of_tasks_names_what_there_is():
         assert entry.architecture is None or hasattr(bert_tf, entry.architecture)
         assert (entry.architecture is None) == (entry.output_layer is None)
         assert entry.answers is None or (entry.answers.startswith(entry.answerer) and "{path}" in entry.answers)
-    assert {task.name for task, _ in TASK_OF.values()} <= TASKS.keys()
+    assert {ClassificationTask.name, SquadTask.name, NerTask.name, SimilarityTask.name, ChoiceTask.name} <= TASKS.keys()
 
 
 LAST = {"eval_f1": 0.0, "eval_loss": 3.0, "loss": 3.5, "global_step": 96}
