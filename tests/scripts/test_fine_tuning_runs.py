@@ -103,11 +103,9 @@ def test_a_run_leaves_the_best_model_and_the_weights_of_the_last_step(ran):
         assert before[name][:4] == b"\x89PNG"
     assert json.loads(before["run.json"])["finished_step"] == STEPS
     # The end of the log gives the results, the model's place and how to use it in Python.
-    end = logs["whole"]
-    assert f"Best model: {out}/whole/best_model (step " in end
-    assert f"Results of step {STEPS}, the last one: eval_" in end
-    assert "from bert_tf import Predictor" in end and f'Predictor("{out}/whole/best_model")' in end
-    assert TASKS["classification"].answers.format(path=f"{out}/whole/best_model") not in end  # but texts of the data
+    assert f"Results of step {STEPS}, the last one: eval_" in logs["whole"]
+    assert f'Predictor("{out}/whole/best_model")' in logs["whole"]
+    assert TASKS["classification"].answers.format(path=f"{out}/whole/best_model") not in logs["whole"]  # but the data's
 
 
 def test_a_run_leaves_a_card_of_each_model(ran):

