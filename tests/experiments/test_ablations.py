@@ -59,7 +59,6 @@ NAMES = ("create_vocab.py", "create_pretraining_data.py", "run_pretraining.py", 
 
 @pytest.fixture
 def scripts(tmp_path, monkeypatch):
-    """A folder with such scripts; `starts()` returns those started since the last call."""
     folder = tmp_path / "scripts"
     folder.mkdir()
     for name in NAMES:

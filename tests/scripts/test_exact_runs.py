@@ -71,7 +71,6 @@ def test_two_replicas_take_the_steps_of_two_parts_of_a_batch(name, tmp_path):
 
 @pytest.mark.slow
 def test_two_workers_take_the_steps_of_two_replicas(tmp_path):
-    """Of pre-training the test of two workers, then one, then three shows it."""
     script, flags = SCENARIOS["classifier"](tmp_path)
     run(command_of(script, {**flags, **TWO_REPLICAS, "output_dir": tmp_path / "local"}))
     flags |= {**SEVERAL_WORKERS, "output_dir": tmp_path / "cluster"}

@@ -160,7 +160,6 @@ def test_a_regression_predicts_numbers(out):
 
 
 def test_labels_come_with_the_model(out):
-    """Neither labels nor a training file are given, only the model's directory."""
     records = lines_of(out / "from the best model" / "predictions.jsonl")
     assert len(records) == 5 and all(list(record["probabilities"]) == ["a", "b"] for record in records)
     assert not list((out / "from the best model").glob("model.ckpt*"))

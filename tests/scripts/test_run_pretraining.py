@@ -248,7 +248,6 @@ def electra(tmp_path_factory):
 
 @pytest.mark.slow  # in small: training/test_electra.py
 def test_the_originals_run_goes_on(electra):
-    """Weights, moments and step are the original's; ours have the same names."""
     folder, _ = electra
     there, before, here = values(ELECTRA / "training", 8), *(values(folder / "run", step) for step in (8, 10))
     np.testing.assert_equal(before, there)
@@ -264,7 +263,6 @@ def test_the_originals_run_goes_on(electra):
 
 @pytest.mark.slow  # in small: training/test_electra.py
 def test_a_run_leaves_two_models(electra):
-    """Each directory holds its part of the last checkpoint, with the configuration that the run had."""
     folder, _ = electra
     checkpoint = values(folder / "run", 10)
     for part, model_class, config, scope in (

@@ -78,7 +78,6 @@ def tokenizer():
 
 @pytest.fixture(scope="module")
 def reference(tmp_path_factory):
-    """reference(**options): the tokenizer of transformers."""
     transformers = pytest.importorskip("transformers", reason="transformers is not installed (requirements-dev.txt)")
     names = ("tokenizer.json", "tokenizer_config.json", "vocab.json", "merges.txt")
     folder = directory_of(tmp_path_factory.mktemp("reference"), *(ORACLE / name for name in names))

@@ -43,8 +43,6 @@ from bert_tf.training.settings import FineTuningSettings
 
 
 class CountingTask(ClassificationTask):
-    """Records each computation of a set."""
-
     computed = ()
 
     def outputs_of(self, predict, examples, **arguments):
@@ -63,7 +61,6 @@ def folder(tmp_path_factory):
 
 
 def counting_run(folder, output_dir, epochs):
-    """A task that counts what it computes, and the settings of a run with a dev set."""
     settings = ClassificationSettings(
         task_name="custom", train_file=str(folder / "train.csv"), dev_file=str(folder / "dev.csv"), text_a="text",
         label="label",
@@ -155,7 +152,6 @@ def test_each_weight_is_saved_once_at_the_end_and_a_kill_there_loses_nothing(fol
 
 
 def test_combinations_and_seeds_are_runs_in_folders_of_their_own(folder, tmp_path, monkeypatch, capsys):
-    """With scores that need no training."""
     made = []
 
     class Run:

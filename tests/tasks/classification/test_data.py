@@ -180,7 +180,6 @@ def test_custom_files_by_number_have_no_header(tmp_path):
     (["[a]", "[b]"], {}, ("[a]", "[b]"), ["[a]", "[b]"]),
 ])  # fmt: skip
 def test_values_that_are_labels(tmp_path, caplog, values, given, labels, found):
-    """In JSON, and in CSV as pandas writes them."""
     lines = "".join(json.dumps({"text": "a", "label": value}) + "\n" for value in values)
     cells = pandas.DataFrame({"text": "a", "label": pandas.Series(values, dtype=object)}).to_csv(index=False)
     for name, content in {"a.jsonl": lines, "a.csv": cells}.items():
@@ -268,7 +267,6 @@ def test_classification_reader_rejects(tmp_path, name, content, changes, message
 
 
 def test_data_of_another_task_are_noticed(tmp_path):
-    """Every training file read as every other task is rejected, unless layout and labels are the same."""
     readers = [name for name in GLUE_LAYOUTS if name != "ax"]
     for name in readers:
         write_lines(tmp_path / name / "train.tsv", GLUE_LAYOUTS[name]["train.tsv"])

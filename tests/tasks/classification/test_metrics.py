@@ -204,7 +204,6 @@ def test_truncation_is_counted_and_said_once(english, caplog):
 
 @pytest.mark.parametrize("count", [5, 50, 403])
 def test_every_epoch_has_every_row_once(count):
-    """Even if an epoch is not a whole number of batches, or less than one."""
     lengths = np.random.default_rng(0).integers(3, 31, count)
     plain = token_rows.training_rows(lengths, 8, 1, 0, window_batches=1)
     stream = np.concatenate([next(plain) for _ in range(3 * count + 28)])
@@ -302,7 +301,6 @@ def test_windows_by_hand(small, caplog):
 
 
 def test_where_windows_lie(small):
-    """By default, and as a model has it; not where they have no room, nor in pairs."""
     assert windows_of(None, None, small, 12) == TextWindows(5, 8) and windows_of(None, 3, small, 3) == TextWindows(1, 3)
     assert windows_of_model(NO_HEAD, small, 12) is None
     head = HeadConfig(window_pooling="max", window_stride=2, max_windows=3)

@@ -261,7 +261,6 @@ def test_what_is_odd_is_reported(write, caplog):
 
 
 def test_predictions_keep_every_line(write, tmp_path):
-    """Columns, blank lines, comments and documents stay; one column is added."""
     text = NEWS.replace("Snow", "# by hand\nSnow").replace("Rail NNP", "Rail\tNNP")
     layout = Layout(tag_scheme="iob1", comment_prefix="# ")
     file = read_conll(write(text), layout)

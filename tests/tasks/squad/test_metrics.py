@@ -131,7 +131,6 @@ INFINITE = float("inf")
     ((1.0, 1.0 + 2**-52, 3.0, "x"), 200 / 3, 1),  # neighbours among the numbers
 ])  # fmt: skip
 def test_the_stored_threshold_reaches_the_best_f1(tmp_path, odds, f1, answered):
-    """The threshold is stored as JSON, read again and applied: it gives the best F1 of all thresholds there are."""
     impossible = {None: "abc", "x": "b"}.get(odds[-1] if len(odds) == 4 else "", "")
     data = data_of(tmp_path / "dev.json", {key: [] if key in impossible else ["ada"] for key in "abc"})
     best = Answer("ada", 1.0, 1.0, 0.5)

@@ -24,7 +24,6 @@ CONTEXT = "Her teacher met Ada Brown (1801-1852)."
 
 
 def example(context=CONTEXT, answer="1801", start=None, question="Which year?", number=0):
-    """A training example, with positions as from the reader."""
     paragraph = Paragraph.from_context(context)
     if answer is None:
         return SquadExample(str(number), question, paragraph, "", -1, -1, True)
