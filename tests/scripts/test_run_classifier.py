@@ -12,7 +12,7 @@ from helpers.hub_server import serving
 from helpers.paths import GOLDEN, directory_of, lines_of
 from helpers.scenarios import TWO_REPLICAS, fine_tuning_flags
 from helpers.script_cases import results_of, run_and_refuse, weights_of
-from helpers.small_data import texts_of, write_classification
+from helpers.small_data import PIECES, texts_of, write_classification
 from helpers.tiny import write_encoder
 
 from bert_tf import Predictor
@@ -22,15 +22,12 @@ from bert_tf.store.head_config import HeadConfig
 
 numbers_of = functools.partial(np.loadtxt, ndmin=2)
 NLI = ("neutral", "contradiction", "entailment")
-PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{number}" for number in range(95))]
 
 
 def write_table(path, count, seed, label=lambda number: "ab"[number % 2]):
-    generator, lines = np.random.default_rng(seed), ["first\tsecond\tlabel"]
-    for number in range(count):
-        words = [generator.integers(0, 95, generator.integers(1, 7)) for _ in range(2)]
-        lines.append("\t".join([*(" ".join(f"w{word}" for word in text) for text in words), f"{label(number)}"]))
-    path.write_text("\n".join(lines) + "\n")
+    texts = enumerate(texts_of(count, seed))
+    rows = (f"{first}\t{' '.join(second)}\t{label(number)}\n" for number, ((first, *second), *_) in texts)
+    path.write_text("first\tsecond\tlabel\n" + "".join(rows))
 
 
 @pytest.fixture(scope="module")
