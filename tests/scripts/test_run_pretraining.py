@@ -227,12 +227,9 @@ def electra(tmp_path_factory):
     own, begun = {**usual, "generator_config_file": None}, folder / "run"
     short, others = {"num_train_steps": 1, "num_warmup_steps": 1}, {"input_file": folder / "electra.tfrecord"}
     start = {"init_checkpoint": ELECTRA / "training" / "model.ckpt-8", "init_with_optimizer": True}
-    bert = {"bert_config_file": folder / "bert_config.json", "objective": "mlm", "nsp": False}
-    untied = {"untied_generator_embeddings": True, "num_train_steps": 2, "num_warmup_steps": 2}
+    untied = {"untied_generator_embeddings": True, "num_train_steps": 2, "num_warmup_steps": 2, "lr_decay_power": 2.0}
     done = {
         "run": {**usual, **start, "stop_at_step": 10, "save_checkpoints_steps": 10},
-        "usual size": {**own, "stop_at_step": 1, "lr_decay_power": 2.0},
-        "bert": {**own, **short, **others, **bert},
         "place": {**usual, "num_train_steps": 9},
         "both": {**own, **short, "init_checkpoint": begun},
         "one": {**usual, **short, **others, "init_checkpoint": begun / "discriminator"},
