@@ -187,21 +187,6 @@ def test_logs_show_whole_syllables(tmp_path, caplog):
     assert logged == [" ##를 봤다 [SEP]", " ##를 [SEP] 봤다 [SEP]", " ##를 [SEP] 영화 [SEP]", "/O ##를 [SEP]"]
 
 
-def test_truncation_is_counted_and_said_once(english, caplog):
-    task = data.find_task("mrpc")
-    examples = [
-        InputExample("a", "one " * 20, "two " * 9, "0"),
-        InputExample("b", "one", "\u200b", "1"),  # no token in the second text
-    ]
-    encoded = encode_examples(examples, task, english, 16)
-    assert encoded.lengths.tolist() == [16, 3]
-    one, two = english.convert_tokens_to_ids(["one", "two"])
-    assert encoded.ids[:16].tolist() == [101, *[one] * 7, 102, *[two] * 6, 102]
-    assert [record.message for record in caplog.records if "the last are lost" in record.message] == [
-        "Longer than the maximum sequence length, 16 tokens, of which the last are lost: 1 of 2 examples."
-    ]
-
-
 @pytest.mark.parametrize("count", [5, 50, 403])
 def test_every_epoch_has_every_row_once(count):
     lengths = np.random.default_rng(0).integers(3, 31, count)
@@ -258,7 +243,8 @@ def test_texts_without_tokens_are_counted(english, caplog, windows):
     if not windows:
         examples.append(InputExample("train-4", "text", ""))
     task = Task("custom", ("a", "b"), None)
-    encode_examples(examples, task, english, 8, windows=windows)
+    encoded = encode_examples(examples, task, english, 8, windows=windows)
+    assert windows or encoded.lengths[-1] == 3  # no second text
     counts = f"{2 if windows else 3} of {len(examples)}"
     assert f"A text without any token (empty, or of dropped characters) is in {counts} examples" in caplog.text
     assert "the first is train-1, line 3 of its file." in caplog.text

@@ -132,13 +132,6 @@ def test_broken_schemes(write, scheme, tags, place, words):
         read_conll(write(text), Layout(tag_scheme=scheme))
 
 
-def test_broken_tags_repaired(write, caplog):
-    text = "a O\nb I-X\nc I-X\n\nd B-X\n\ne B-X\nf I-Y\n"
-    file = read_conll(write(text), Layout(repair_tags=True))
-    assert [sentence.tags for sentence in file.sentences] == [["O", "B-X", "I-X"], ["B-X"], ["B-X", "B-Y"]]
-    assert "the tags of 2 sentences break the scheme iob2" in caplog.text
-
-
 @pytest.mark.parametrize(("tags", "notation"), [
     ("B-PER I-PER O B-LOC", {}),
     ("b-PER i-PER o b-LOC", {"lower": True, "outside": "o"}),
