@@ -193,14 +193,6 @@ def test_seeds_become_a_mean_with_its_standard_error():
     assert ablation_tables.parameters_of("tiny", 30522) == 4_433_468
 
 
-def test_runs_without_results_give_none(scripts, tmp_path):
-    run = Run("data", "create_pretraining_data.py", {"output_file": "x", "nothing": None})
-    assert run.command() == ["create_pretraining_data.py", "--output_file=x"]
-    assert script_runs.result_of(run, str(tmp_path)) is None
-    assert script_runs.do_run(run, str(tmp_path))["results"] == {}
-    assert script_runs.result_of(run, str(tmp_path))["command"] == run.command()
-
-
 BAR = "train:  40%|████      | 40/100 [00:10<00:15,  4.0step/s, loss=7.56]"
 WARNS = """
 import sys
