@@ -47,7 +47,7 @@ def pytest_xdist_setupnodes(specs):
 
 # The longest files start first, so that all processes end at about the same time; test_create.py compiles for others.
 _LONGEST_FIRST = """
-    documentation exact_runs checkpoints notebooks demo one_program create run_ner export run_classifier
+    documentation exact_runs checkpoints notebooks demo create run_ner export run_classifier
     recipe labels keras_callbacks run_squad run_pretraining equal_steps loop from_transformers script
     every_task dropout run_similarity backends remote_paths graph_squad start similarity fine_tuning_runs
 """

@@ -156,7 +156,7 @@ MUTANTS = {
     ("serving/text_index.py", "serving/test_embedder.py::test_damaged_files_of_an_index"): [
         ("not isinstance(header, dict) or not", "not"),
         ("vectors.size and (texts is None or len(texts) == len(vectors))", "vectors.size")],
-    ("tasks/similarity/metrics.py", "tasks/similarity/test_data.py"): [
+    ("tasks/similarity/metrics.py", "tasks/test_choice_and_similarity.py"): [
         ("farthest = min(row", "farthest = max(row"),
         ("farthest - abs(farthest) * margin", "farthest - margin"),
         ("(*partners[anchor], anchor) if text in number_of", "partners[anchor] if text in number_of"),

@@ -89,7 +89,6 @@ def test_demo_with_text_of_another_script(tmp_path):
 
 
 def test_claim_output_dir(tmp_path, capsys):
-    """A demo goes on or is replaced; a folder of anything else is left as it is."""
     mine, output = tmp_path / "mine", tmp_path / "output"
     directory_of(mine, letter="precious")
     for state in (None, "{}", "[]", '{"settings": {}, "finished": true}', "[" * 50_000, "torn"):

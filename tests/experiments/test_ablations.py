@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import itertools
 import json
 import logging
 import os
@@ -58,7 +59,6 @@ NAMES = ("create_vocab.py", "create_pretraining_data.py", "run_pretraining.py", 
 
 @pytest.fixture
 def scripts(tmp_path, monkeypatch):
-    """A folder with such scripts; `starts()` returns those started since the last call."""
     folder = tmp_path / "scripts"
     folder.mkdir()
     for name in NAMES:
@@ -99,33 +99,45 @@ def test_cells_are_those_of_the_paper():
     assert len({cell.fine_tuning_name for cell in cells}) == 11
 
 
-def test_commands(tmp_path):
-    """A cell's pre-trainings differ in their seeds, and no two of its fine-tunings share one."""
+@pytest.fixture
+def values(tmp_path):
+    folder = str(tmp_path)
+    return types.SimpleNamespace(
+        train_text="train.txt", heldout_text="heldout.txt", glue_dir=folder, sst2_dir=folder, novels_dir=folder,
+        output_dir=folder, init_checkpoint="minilm", vocab_size=500, max_seq_length=32, train_batch_size=8, passes=0.5,
+        learning_rate=1e-3, fine_tuning_learning_rate=1e-3, words=5, num_train=6, num_dev=1, num_train_epochs=2.0,
+        whole_length=512, window_stride=24, poolings=["mean", "max", "attention"],
+        fine_tuning_flag=["--dtype=bfloat16"], pretraining_flag=["--dtype=bfloat16"],
+    )  # fmt: skip
+
+
+def check_flags(runs) -> None:
+    known = json.loads((GOLDEN / "flags.json").read_text())
+    assert all(run.flags.keys() <= known[run.script.removesuffix(".py")].keys() for run in runs)
+
+
+def test_commands_are_those_of_the_golden_file(values, tmp_path):
     squad = {"squad_train_file": "train.json", "squad_dev_file": "dev.json", "squad_flag": ("--doc_stride=32",)}
-    seeds = {"num_pretraining_seeds": 3, "num_seeds": 2}
-    chosen = settings(tmp_path, pretraining_flag=("--dtype=bfloat16",), vocab_file="v.txt", **seeds, **squad)
+    chosen = {"pretraining_flag": ("--dtype=bfloat16",), "vocab_file": "v.txt", "num_pretraining_seeds": 3}
+    chosen = settings(tmp_path, **chosen, **squad, num_seeds=2)
     assert not ablation_grid.create_vocabulary_runs(chosen)
-    grid = ablation_grid.create_grid([5, 6], "tiny", ["mini"])
-    by_name = {run.name: run for run in ablation_grid.create_runs(grid, chosen)}
-    names = list(by_name)
-    assert len(names) == 4 + 3 * (4 + 5 + 4) and not any(name.startswith("squad-mini") for name in names)
-    assert names.index("squad-tiny-from_scratch-seed_5") < names.index("pretraining-tiny-mlm-seed_6")
-    commands = {name: run.command() for name, run in by_name.items()}
-    assert all("--vocab_file=v.txt" in command for command in commands.values())
-    mlm, ltr = commands["pretraining-tiny-mlm-seed_5"], commands["pretraining-tiny-ltr-no_nsp-seed_5"]
-    config_file = f"--bert_config_file={tmp_path}/configurations/tiny-initializer_0.05-dropout_0.json"
-    assert {config_file, "--objective=mlm", "--nsp=True", "--mask_rate=0.8", "--max_predictions_per_seq=10"} < set(mlm)
-    assert {"--objective=ltr", "--nsp=False", f"--input_file={tmp_path}/data/train-single.tfrecord"} < set(ltr)
-    assert not any(("_rate=" in part and "learning_rate" not in part) or "masked_lm" in part for part in ltr)
-    assert mlm[-1] == ltr[-1] == "--dtype=bfloat16"
-    scratch = commands["fine_tuning-tiny-from_scratch-seed_5"]
-    assert config_file in scratch and not any("init_checkpoint" in part for part in scratch)
-    kinds = {"pretraining": [5, 6, 7], "fine_tuning": [5, 7, 9], "squad": [5, 7, 9]}
-    for kind, seeds in kinds.items():
-        assert [by_name[f"{kind}-tiny-mlm-seed_{seed}"].flags["seed"] for seed in (5, 6, 7)] == seeds
-    last = commands["squad-tiny-ltr-no_nsp-seed_7"]
-    assert {"--dev_file=dev.json", "--num_seeds=2"} < set(last) and last[-1] == "--doc_stride=32"
-    assert f"--init_checkpoint={tmp_path}/pretraining/tiny-ltr-no_nsp-seed_7" in last
+    students = {"taught": {"teacher": "t", "student_layers": "0,1"}, "alone": {"init_checkpoint": "t-layers"}}
+    runs = {
+        "ablations": ablation_grid.create_runs(ablation_grid.create_grid([5, 6], "tiny", ["mini"]), chosen),
+        "families": [
+            *families.data_runs(values, list(families.FAMILIES)), families.pretraining_run(values, "electra", 2, 500),
+            *families.fine_tuning_runs(values, "electra", 2),
+            *families.fine_tuning_runs(values, "bert", 2, from_scratch=True),
+        ],
+        "students": [distilled.fine_tuning_run(values, "MRPC", *student, 3) for student in students.items()],
+        "long texts": long_texts.runs_of(values).values(),
+    }  # fmt: skip
+    check_flags(itertools.chain(*runs.values()))
+    found = {
+        name: {run.name: " ".join(run.command()).replace(str(tmp_path), "OUT") for run in some}
+        for name, some in runs.items()
+    }
+    assert found == json.loads((GOLDEN / "experiments.json").read_text())
 
 
 def test_configurations(tmp_path):
@@ -179,14 +191,6 @@ def test_seeds_become_a_mean_with_its_standard_error():
     assert ablation_tables.estimate([[0.5, 0.7], [0.6, 0.64]]) == pytest.approx({"mean": 0.61, "standard_error": 0.01})
     assert ablation_tables.estimate([[0.5]]) == {"mean": 0.5, "standard_error": None}
     assert ablation_tables.parameters_of("tiny", 30522) == 4_433_468
-
-
-def test_runs_without_results_give_none(scripts, tmp_path):
-    run = Run("data", "create_pretraining_data.py", {"output_file": "x", "nothing": None})
-    assert run.command() == ["create_pretraining_data.py", "--output_file=x"]
-    assert script_runs.result_of(run, str(tmp_path)) is None
-    assert script_runs.do_run(run, str(tmp_path))["results"] == {}
-    assert script_runs.result_of(run, str(tmp_path))["command"] == run.command()
 
 
 BAR = "train:  40%|████      | 40/100 [00:10<00:15,  4.0step/s, loss=7.56]"
@@ -256,42 +260,6 @@ script_runs.do_run(script_runs.Run("hanging", "hangs.py", {{}}), {place!r})
             os.kill(child, signal.SIGKILL)
 
 
-@pytest.fixture
-def values(tmp_path):
-    folder = str(tmp_path)
-    return types.SimpleNamespace(
-        train_text="train.txt", heldout_text="heldout.txt", glue_dir=folder, sst2_dir=folder, novels_dir=folder,
-        output_dir=folder, init_checkpoint="minilm", vocab_size=500, max_seq_length=32, train_batch_size=8, passes=0.5,
-        learning_rate=1e-3, fine_tuning_learning_rate=1e-3, words=5, num_train=6, num_dev=1, num_train_epochs=2.0,
-        whole_length=512, window_stride=24, poolings=["mean", "max", "attention"],
-        fine_tuning_flag=["--dtype=bfloat16"], pretraining_flag=["--dtype=bfloat16"],
-    )  # fmt: skip
-
-
-def check_flags(runs) -> None:
-    known = json.loads((GOLDEN / "flags.json").read_text())
-    assert all(run.flags.keys() <= known[run.script.removesuffix(".py")].keys() for run in runs)
-
-
-def without(run, *names) -> dict:
-    return {name: value for name, value in run.flags.items() if name not in names}
-
-
-def test_families_share_vocabularies_and_start_from_what_was_trained(values):
-    runs = families.data_runs(values, list(families.FAMILIES))
-    names = [run.name for run in runs]
-    assert names[:3] == ["vocabulary-wordpiece", "vocabulary-sentencepiece", "vocabulary-byte_bpe"]
-    assert len(names) == 3 + 2 * len(families.FAMILIES) == len(set(names))
-    trained = families.pretraining_run(values, "electra", 2, 500)
-    assert trained.flags["num_train_steps"] == 500 and trained.flags["objective"] == "electra"
-    assert "--dtype=bfloat16" in trained.command()
-    tuned = list(families.fine_tuning_runs(values, "electra", 2))
-    assert {run.flags["init_checkpoint"] for run in tuned} == {f"{trained.flags['output_dir']}/discriminator"}
-    (scratch, *_) = families.fine_tuning_runs(values, "bert", 2, from_scratch=True)
-    assert "init_checkpoint" not in scratch.flags and scratch.name == "SST-2-bert-from_scratch-seed_2"
-    check_flags([*runs, trained, *tuned, scratch])
-
-
 def test_table_of_families():
     row = {"steps": 1200, "masked_lm_loss": {"mean": 4.25, "standard_error": 0.125}}
     tasks = {task: {"mean": 0.5, "standard_error": 0.01} for task in families.TASKS}
@@ -299,15 +267,6 @@ def test_table_of_families():
     lines = families.create_table(content).splitlines()
     assert lines[2] == "| BERT | 1,200 | 4.250 ± 0.125 | 50.0 ± 1.0 | 50.0 ± 1.0 | 50.0 ± 1.0 |"
     assert lines[3].startswith("| none |  |  | 50.0")
-
-
-def test_both_students_train_alike(values):
-    taught = distilled.fine_tuning_run(values, "MRPC", "taught", {"teacher": "t", "student_layers": "0,1"}, 3)
-    alone = distilled.fine_tuning_run(values, "MRPC", "alone", {"init_checkpoint": "t-layers"}, 3)
-    one, other = (without(run, "teacher", "student_layers", "init_checkpoint", "output_dir") for run in (taught, alone))
-    assert one == other and one["num_train_epochs"] == 1.5 and one["num_seeds"] == 3
-    assert taught.command()[-1] == "--dtype=bfloat16" and taught.flags["output_dir"] != alone.flags["output_dir"]
-    check_flags([taught, alone])
 
 
 def test_the_layers_are_the_teachers(tmp_path):
@@ -349,16 +308,6 @@ def test_long_texts_are_passages_of_one_document_with_a_review(values, tmp_path)
         assert review == list("abcde") and int(last[1:]) % 2 == int(label)
         places.add(int(place))
     assert len(places) > 1 and "fine" in (tmp_path / "dev.csv").read_text()
-
-
-def test_runs_differ_only_in_how_long_texts_are_read(values):
-    runs = long_texts.runs_of(values)
-    assert [run.name for run in runs.values()] == ["cut-32", "mean-32", "max-32", "attention-32", "cut-512"]
-    own = ("max_seq_length", "long_texts", "window_stride", "window_pooling", "max_windows", "output_dir")
-    shared = [without(run, *own) for run in runs.values()]
-    assert all(flags == shared[0] for flags in shared)
-    assert "--window_pooling=max" in runs["windows of 32 tokens, max"].command()
-    check_flags(runs.values())
 
 
 def test_half_of_the_rows_follow():

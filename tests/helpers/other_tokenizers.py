@@ -12,7 +12,7 @@ from helpers.texts import SENTENCES, learned_pieces, word_pieces
 
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 KOBERT_SPECIAL, KOBERT_MODEL = ("[UNK]", "[PAD]", "[CLS]", "[SEP]", "[MASK]"), "tokenizer_78b3253a26.model"
-# A word of each kind for `TEMPLATES`; good and bad words come first.
+# A word of each kind for `TEMPLATES`.
 WORDS = {
     "japanese": (("良い", "悪い"), ("東京", "ｶﾞｲﾄﾞ", "映画", "学生"), ("彼女", "先生", "友人")),
     "kobert": (("좋은", "나쁜"), ("서울", "영화", "１２월", "학생"), ("그녀", "선생님", "친구")),
@@ -23,12 +23,11 @@ TEMPLATES = {
 }
 
 
-def texts_of(kind: str) -> list[tuple[str, str, bool]]:
+def texts_of(kind: str) -> list[tuple[str, str]]:
+    """Texts, and a word of each."""
     hows, whats, whos = WORDS[kind]
-    return [
-        (TEMPLATES[kind].format(who=who, what=what, how=how), what, how == hows[0])
-        for what, who, how in itertools.product(whats, whos, hows)
-    ]
+    combined = itertools.product(whats, whos, hows)
+    return [(TEMPLATES[kind].format(who=who, what=what, how=how), what) for what, who, how in combined]
 
 
 def write_kobert(folder: pathlib.Path, lines: list[str], vocab_size: int) -> list[str]:
@@ -46,7 +45,7 @@ def write_kobert(folder: pathlib.Path, lines: list[str], vocab_size: int) -> lis
 
 def write_encoder(kind: str, folder: pathlib.Path) -> str:
     """Writes the files of this kind of tokenizer, and with them a random encoder; returns the encoder's directory."""
-    texts = [text for text, *_ in texts_of(kind)]
+    texts = [text for text, _ in texts_of(kind)]
     if kind == "japanese":
         normalized = [text.replace("ｶﾞｲﾄﾞ", "ガイド") for text in texts]
         pieces = word_pieces(normalized, [*SPECIAL, *itertools.chain(*WORDS[kind]), "ガイド"])
@@ -58,15 +57,13 @@ def write_encoder(kind: str, folder: pathlib.Path) -> str:
         lines = [text.replace("``", '"').replace("''", '"') for text in texts] * 20
         pieces = write_kobert(folder, [*lines, *SENTENCES], 200)
     sizes = {**SIZES, "vocab_size": len(pieces), "max_position_embeddings": 64, "type_vocab_size": 2}
-    # Dropout keeps a model of this size from learning with every second seed.
-    config = {**sizes, "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
-    tiny.write_encoder(folder, pieces, config, do_lower_case=None)
+    tiny.write_encoder(folder, pieces, sizes, do_lower_case=None)
     return str(folder / "encoder")
 
 
 def write_questions(kind: str, path: pathlib.Path) -> None:
     paragraphs, first = [], texts_of(kind)[0][0]
-    for number, (text, noun, _) in enumerate(texts_of(kind)):
+    for number, (text, noun) in enumerate(texts_of(kind)):
         context = f"{first} {text}"
         answer = {"text": noun, "answer_start": context.index(noun, len(first))}
         paragraphs.append({"context": context, "qas": [{"id": f"q{number}", "question": noun, "answers": [answer]}]})

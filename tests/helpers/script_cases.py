@@ -129,6 +129,12 @@ def selected_cases(request, cases: dict, slow: set) -> dict:
     return {name: values for name, values in cases.items() if is_slow or name not in slow}
 
 
+def outputs(folder: pathlib.Path) -> set[str]:
+    """What is in a folder; each start has files for TensorBoard of its own."""
+    files = (str(path.relative_to(folder)) for path in folder.rglob("*"))
+    return {path for path in files if "events.out.tfevents" not in path}
+
+
 def results_of(folder, file="eval_results.txt") -> dict[str, float]:
     lines = (folder / file).read_text().splitlines()
     return {key: float(value) for key, value in (line.split(" = ") for line in lines)}

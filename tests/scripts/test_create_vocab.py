@@ -1,15 +1,22 @@
-"""create_vocab.py, create_pretraining_data.py and extract_features.py: what they write, and what bad input leaves."""
+"""create_vocab.py, create_pretraining_data.py and extract_features.py: what they write, and what bad input leaves.
+
+And what all scripts say of a full disk.
+"""
 
 import gzip
 import json
 import os
 import re
 import subprocess
+import sys
 
 import numpy as np
 import pytest
+from helpers import warm
 from helpers.paths import GOLDEN
-from helpers.script_cases import command_of, run_and_refuse
+from helpers.scenarios import SCENARIOS
+from helpers.script_cases import command_of, outputs, run_and_refuse
+from helpers.slow import slow
 
 from bert_tf.models.task_models import BertModel
 from bert_tf.text.library_tokenizer import ByteBpeTokenizer
@@ -84,18 +91,16 @@ def test_bad_input_names_what_is_wrong_and_writes_nothing(tmp_path):
     refused = {
         "--input_file: no file matches '*none*.txt'": {"input_file": f"{good},{tmp_path}/none*.txt"},
         "The input files contain no words: *empty.txt": {"input_file": write_text(tmp_path, " \n\n", "empty.txt")},
-        "--vocab_size is too small by 1: *--max_characters": {"input_file": small, "vocab_size": 108},
         "--num_unused means nothing for --kind=byte_bpe.": {"kind": "byte_bpe", "num_unused": 99},  # the default
         "must not end in .json or .model for *wordpiece": {"output_file": f"{output}.json"},
         "--output_file=* is one of --input_file: it would be replaced": {"output_file": good},
         "must end in .model for --kind=sentencepiece.": {"kind": "sentencepiece"},
         "--vocab_size=260 is too small: special tokens and bytes need 261": bpe,
         "--vocab_size=20: *--character_coverage": {**sentences, "vocab_size": 20},
-        "bad.txt, line 2: not UTF-8": {**sentences, "input_file": bad},
         "bad.txt, line 2: not UTF-8 at byte offset 7 ": {"input_file": f"{good},{bad}"},
     }
     cases = {str(number): (usual | refused[message], message) for number, message in enumerate(refused)}
-    cases["after it"] = ({**fits, "vocab_size": 108}, "--vocab_size is too small by 1: ")
+    cases["after it"] = ({**fits, "vocab_size": 108}, "--vocab_size is too small by 1: *--max_characters")
     run_and_refuse("create_vocab", tmp_path / "out", {"fits": {**fits, "vocab_size": 109}}, cases)
     # What fits is written, and an error later leaves it as it is.
     assert not output.parent.exists()
@@ -103,38 +108,30 @@ def test_bad_input_names_what_is_wrong_and_writes_nothing(tmp_path):
 
 
 TOKENIZERS, WORDS = GOLDEN / "tokenization", GOLDEN / "electra" / "vocab.txt"
-# name -> flags, and those that the script proposes for training
 FAMILIES = {
-    "albert": (
-        {"vocab_file": TOKENIZERS / "albert" / "tiny.model", "next_sentence": "order", "ngram": 3},
-        "--max_predictions_per_seq=20 --do_train=True --bert_size=albert_base_v2",
-    ),
-    "electra": (
-        {"vocab_file": WORDS, "rows": "electra"},
-        "--objective=electra --do_train=True --bert_size=electra_small",
-    ),
-    "roberta": (
-        {"vocab_file": TOKENIZERS / "roberta" / "vocab.json", "rows": "full_sentences"},
-        "--max_predictions_per_seq=5 --do_train=True --bert_size=roberta_base",
-    ),
-    "sentences": (
-        {"vocab_file": WORDS, "rows": "doc_sentences", "do_lower_case": False},
-        "--max_predictions_per_seq=5 --nsp=False --do_train=True --bert_config_file=...",
-    ),
-    "distilbert": (
-        {"vocab_file": WORDS, "rows": "lines", "max_predictions_per_seq": 4},
-        "--max_predictions_per_seq=4 --do_train=True --bert_size=distilbert_base",
-    ),
+    "albert": {"vocab_file": TOKENIZERS / "albert" / "tiny.model", "next_sentence": "order", "ngram": 3},
+    "electra": {"vocab_file": WORDS, "rows": "electra"},
+    "roberta": {"vocab_file": TOKENIZERS / "roberta" / "vocab.json", "rows": "full_sentences"},
+    "sentences": {"vocab_file": WORDS, "rows": "doc_sentences", "do_lower_case": False},
+    "distilbert": {"vocab_file": WORDS, "rows": "lines", "max_predictions_per_seq": 4},
+}
+# What the script proposes for training.
+PROPOSED = {
+    "albert": "--max_predictions_per_seq=20 --do_train=True --bert_size=albert_base_v2",
+    "electra": "--objective=electra --do_train=True --bert_size=electra_small",
+    "roberta": "--max_predictions_per_seq=5 --do_train=True --bert_size=roberta_base",
+    "sentences": "--max_predictions_per_seq=5 --nsp=False --do_train=True --bert_config_file=...",
+    "distilbert": "--max_predictions_per_seq=4 --do_train=True --bert_size=distilbert_base",
 }
 
 
 def test_every_family(golden, tmp_path):
     usual = {"input_file": golden / "pretraining" / "electra" / "corpus_0.txt", "max_seq_length": 32, "num_workers": 1}
-    done = {name: usual | flags | {"output_file": tmp_path / name} for name, (flags, _) in FAMILIES.items()}
+    done = {name: usual | flags | {"output_file": tmp_path / name} for name, flags in FAMILIES.items()}
     static = {**done["electra"], "masking": "static", "output_file": tmp_path / "refused"}
     refused = {"static": (static, "--masking=static: the records of --rows=electra are unmasked")}
     logs = run_and_refuse("create_pretraining_data", tmp_path / "out", done, refused)
-    for name, (_, flags) in FAMILIES.items():
+    for name, flags in PROPOSED.items():
         command = next(line for line in logs[name].splitlines() if "python run_pretraining.py" in line)
         assert command.endswith(f"--max_seq_length=32 {flags} --output_dir=...")
         assert f"--input_file={tmp_path / name}" in command
@@ -171,7 +168,6 @@ def test_script(tmp_path):
         "--layers=last: invalid literal": {"layers": "last"},
         "--output_file=*: there is no directory *none": {"output_file": tmp_path / "none" / "output"},
         "--output_file: *hf is a directory": {"output_file": tmp_path / "hf"},
-        "--output_file: * would overwrite a file that is read": {"output_file": EXTRACTED / "input.txt"},
         "--output_file: *vocab.txt would overwrite": {"output_file": EXTRACTED / "vocab.txt"},
         "--output_file=*o.jsonl is of --": {"output_file": tmp_path / "o.jsonl", "output_format": "npz"},
         "large.json does not fit *num_hidden_layers is 3": {"bert_config_file": tmp_path / "large.json"},
@@ -192,3 +188,60 @@ def test_script(tmp_path):
             np.testing.assert_allclose(found, there, rtol=0, atol=2e-5)
     assert "1 of 5 lines are longer than --max_seq_length=24" in logs["golden"]
     assert "5/5" in logs["golden"] and not (tmp_path / "refused").exists()
+
+
+# A limit on the size of files simulates a full disk.
+_LIMITED = """
+import resource, runpy, sys
+limit = int(sys.argv[1])
+resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+sys.argv = sys.argv[2:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+# run_ner.py and run_swag.py write with the code of run_classifier.py.
+CASES = ("one file", "pretraining", "classifier", "squad", "conversion", "export", "features")
+SHORT = {"num_train_epochs": 1, "num_train_steps": 2, "num_warmup_steps": 1, "eval_every_steps": None}
+# What may be named: an output, the scratch directory, the folder of XLA's programs that all tests share (of their own
+# such folder, scripts check the room before).
+NAMED = ("/limited/", "--scratch_dir", "/xla_compile_cache")
+
+
+def run_limited(arguments: list[str], limit: int) -> tuple[str, int]:
+    """Runs a script while no file can be longer than this; returns what it wrote to stderr, and its exit code."""
+    # Without a cache of XLA's programs: the limit is meant for outputs.
+    environment = {**os.environ, "BERT_TF_COMPILED": ""}
+    command = [sys.executable, "-c", _LIMITED, str(limit), *arguments]
+    reader, writer = map(open, os.pipe(), "rw")  # a pipe, which has no size
+    with reader:
+        with writer:
+            process = warm.Popen(command, stdout=warm.DEVNULL, stderr=writer, env=environment)
+        return reader.read(), process.wait()
+
+
+@pytest.mark.parametrize("case", ["vocabulary", *slow(*CASES)])
+def test_a_full_disk_is_one_line(case, tmp_path):
+    folders = [tmp_path / name for name in ("whole", "limited")]
+    commands, before = [], []
+    for folder in folders:
+        (folder / "out").mkdir(parents=True)
+        script, flags = SCENARIOS[case](folder)
+        flags = {flag: SHORT.get(flag, value) for flag, value in flags.items()}
+        flags = {flag: value for flag, value in flags.items() if value is not None}
+        commands.append(command_of(script, flags)[1:])
+        before.append(outputs(folder))
+    log, code = run_limited(commands[0], 1 << 30)
+    assert code == 0, log[-3000:]
+    written = {folders[0] / path for path in outputs(folders[0]) - before[0]}
+    sizes = sorted({path.stat().st_size for path in written if path.is_file()}, reverse=True)
+    wrong = []
+    for size in sizes:
+        log, code = run_limited(commands[1], size - 1)
+        last = log.strip().split("\n")[-1]
+        named = any(name in last for name in NAMED)
+        left = [path for path in outputs(folders[1]) if path.endswith((".tmp", ".writing", ".lock"))]
+        if code == 0 or "Traceback" in log or not named or left:
+            wrong.append((size, code, "Traceback" in log, left, last[-400:]))
+    assert not wrong, "\n".join(map(str, [len(sizes), *wrong]))
+    log, code = run_limited(commands[1], 1 << 30)
+    assert code == 0, log[-3000:]
+    assert outputs(folders[1]) - before[1] == outputs(folders[0]) - before[0]

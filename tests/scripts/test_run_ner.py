@@ -140,7 +140,6 @@ def test_a_tagger_learns(out):
 
 
 def test_predictions_keep_the_file(out, folder):
-    """Every line of the file is there, in order, with one more column in the file's own scheme."""
     before = (folder / "test.conll").read_text().splitlines()
     after = (out / "predicted" / "predictions.conll").read_text().splitlines()
     assert [new.rpartition("\t")[0] if old else new for old, new in zip(before, after, strict=True)] == before

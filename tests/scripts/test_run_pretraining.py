@@ -95,19 +95,14 @@ def test_short_sequences_then_long_ones_are_one_run_with_one_schedule(data, tmp_
 
 def test_bad_input_is_named(data, tmp_path):
     write_pretraining_records(tmp_path / "odd.tfrecord", 40, mask_of_last=2)
-    damaged = bytearray((tmp_path / "odd.tfrecord").read_bytes())
-    damaged[len(damaged) // 2] ^= 1
-    (tmp_path / "damaged.tfrecord").write_bytes(bytes(damaged))
     DistilBertConfig(100).save(str(tmp_path / "distilbert_config.json"))
     checkpoints.save(str(tmp_path), 3, {"bert/pooler/dense/bias": np.full(32, np.nan, "float32")})
     cases = {
-        "train-0.tfrecord*3*4*max_predictions_per_seq": {"max_predictions_per_seq": 4},
         "--nsp needs a model with a pooler*distilbert_config.json is that of DistilBERT":
             {"nsp": True, "bert_config_file": tmp_path / "distilbert_config.json"},
         "model.ckpt-3: bert/pooler/dense/bias has NaN or infinite": {"init_checkpoint": tmp_path / "model.ckpt-3"},
         "--input_file: *odd.tfrecord: record 39 (at byte*has 2 in feature 'input_mask', exp":
             {"input_file": tmp_path / "odd.tfrecord", "train_batch_size": 40},
-        "--input_file: *damaged.tfrecord: record *is damaged or cut off": {"input_file": tmp_path / "damaged.tfrecord"},
     }  # fmt: skip
     flags = {
         message: flags_of(data, tmp_path / f"{number}", **change)
@@ -232,12 +227,9 @@ def electra(tmp_path_factory):
     own, begun = {**usual, "generator_config_file": None}, folder / "run"
     short, others = {"num_train_steps": 1, "num_warmup_steps": 1}, {"input_file": folder / "electra.tfrecord"}
     start = {"init_checkpoint": ELECTRA / "training" / "model.ckpt-8", "init_with_optimizer": True}
-    bert = {"bert_config_file": folder / "bert_config.json", "objective": "mlm", "nsp": False}
-    untied = {"untied_generator_embeddings": True, "num_train_steps": 2, "num_warmup_steps": 2}
+    untied = {"untied_generator_embeddings": True, "num_train_steps": 2, "num_warmup_steps": 2, "lr_decay_power": 2.0}
     done = {
         "run": {**usual, **start, "stop_at_step": 10, "save_checkpoints_steps": 10},
-        "usual size": {**own, "stop_at_step": 1, "lr_decay_power": 2.0},
-        "bert": {**own, **short, **others, **bert},
         "place": {**usual, "num_train_steps": 9},
         "both": {**own, **short, "init_checkpoint": begun},
         "one": {**usual, **short, **others, "init_checkpoint": begun / "discriminator"},
@@ -253,7 +245,6 @@ def electra(tmp_path_factory):
 
 @pytest.mark.slow  # in small: training/test_electra.py
 def test_the_originals_run_goes_on(electra):
-    """Weights, moments and step are the original's; ours have the same names."""
     folder, _ = electra
     there, before, here = values(ELECTRA / "training", 8), *(values(folder / "run", step) for step in (8, 10))
     np.testing.assert_equal(before, there)
@@ -269,7 +260,6 @@ def test_the_originals_run_goes_on(electra):
 
 @pytest.mark.slow  # in small: training/test_electra.py
 def test_a_run_leaves_two_models(electra):
-    """Each directory holds its part of the last checkpoint, with the configuration that the run had."""
     folder, _ = electra
     checkpoint = values(folder / "run", 10)
     for part, model_class, config, scope in (

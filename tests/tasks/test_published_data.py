@@ -188,7 +188,6 @@ def settings_from(command: str, patch):
 
 
 def labels_in(script: str, own, name: str) -> list:
-    """What is read of the labels of a set, by the module that reads them in a run."""
     file = getattr(own, f"{name}_file", None)
     if script == "run_squad.py":
         read = squad.read_squad_examples(list_files(file), True, own.version_2_with_negative)

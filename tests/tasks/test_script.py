@@ -14,7 +14,6 @@ import pytest
 import tensorflow as tf
 from helpers.paths import ROOT, lines_of
 from helpers.pretraining_runs import flags_of, write_inputs
-from helpers.slow import slow
 from helpers.small_data import WORLDS, custom_task, texts_of
 from helpers.tiny import write_encoder
 
@@ -26,15 +25,12 @@ from bert_tf.store.bundle import DATA_SUFFIX, CheckpointReader
 from bert_tf.store.description import ModelFiles, SentenceSettings
 from bert_tf.tasks import outcome, script
 from bert_tf.tasks.choice import data as choice_data
-from bert_tf.tasks.choice.data import ChoiceSettings
 from bert_tf.tasks.choice.task import ChoiceTask
 from bert_tf.tasks.classification import data
 from bert_tf.tasks.classification.settings import ClassificationSettings, declared_task
 from bert_tf.tasks.classification.task import ClassificationTask
-from bert_tf.tasks.ner.data import NerSettings
 from bert_tf.tasks.ner.task import NerTask
 from bert_tf.tasks.similarity import data as similarity_data
-from bert_tf.tasks.similarity.data import SimilaritySettings
 from bert_tf.tasks.similarity.task import SimilarityTask
 from bert_tf.tasks.squad.data import Paragraph, SquadData, SquadExample, SquadSettings
 from bert_tf.tasks.squad.task import SquadTask
@@ -47,8 +43,6 @@ from bert_tf.training.settings import FineTuningSettings
 
 
 class CountingTask(ClassificationTask):
-    """Records each computation of a set."""
-
     computed = ()
 
     def outputs_of(self, predict, examples, **arguments):
@@ -67,7 +61,6 @@ def folder(tmp_path_factory):
 
 
 def counting_run(folder, output_dir, epochs):
-    """A task that counts what it computes, and the settings of a run with a dev set."""
     settings = ClassificationSettings(
         task_name="custom", train_file=str(folder / "train.csv"), dev_file=str(folder / "dev.csv"), text_a="text",
         label="label",
@@ -128,8 +121,7 @@ class KilledError(BaseException):
     """Not an error that anything would handle."""
 
 
-@pytest.mark.parametrize("place", ["BestModel.update", *slow("mark_as_finished")])
-def test_each_weight_is_saved_once_at_the_end_and_a_kill_there_loses_nothing(place, folder, tmp_path, monkeypatch):
+def test_each_weight_is_saved_once_at_the_end_and_a_kill_there_loses_nothing(folder, tmp_path, monkeypatch):
     """Before the last evaluation the last checkpoint has no moments, and the same call goes on from there."""
     task, run = counting_run(folder, tmp_path / "run", 1)
     synced, sync = [], os.fsync
@@ -143,7 +135,7 @@ def test_each_weight_is_saved_once_at_the_end_and_a_kill_there_loses_nothing(pla
 
     monkeypatch.setattr(os, "fsync", noted_sync)
     with monkeypatch.context() as patch, pytest.raises(KilledError):
-        patch.setattr({"BestModel.update": BestModel}.get(place, run_directory), place.rpartition(".")[2], kill)
+        patch.setattr(BestModel, "update", kill)
         script.fine_tune(task, run)
     prefix = str(tmp_path / "run" / "model.ckpt-2")
     saved = pathlib.Path(prefix + DATA_SUFFIX)
@@ -159,8 +151,7 @@ def test_each_weight_is_saved_once_at_the_end_and_a_kill_there_loses_nothing(pla
     assert len([path for path in synced if path.endswith("/whole")]) == 1  # what goes with the best model, together
 
 
-def test_combinations_and_seeds_are_runs_in_folders_of_their_own(folder, tmp_path, monkeypatch):
-    """With scores that need no training."""
+def test_combinations_and_seeds_are_runs_in_folders_of_their_own(folder, tmp_path, monkeypatch, capsys):
     made = []
 
     class Run:
@@ -175,10 +166,12 @@ def test_combinations_and_seeds_are_runs_in_folders_of_their_own(folder, tmp_pat
 
         def execute(self):
             place = pathlib.Path(self.run.output_dir)
-            (place / "best_model").mkdir(parents=True)
+            for model, file in ((place.parent / "best_model", "of another run"), (place / "best_model", place.name)):
+                model.mkdir(parents=True, exist_ok=True)
+                (model / file).touch()
             (place / "eval_results.txt").write_text(place.name)
             score = self.run.learning_rate + self.run.seed
-            return {"eval_accuracy": score, "eval_macro_f1": score, "eval_loss": 1.0, "global_step": 4}
+            return {"eval_accuracy": score, "eval_macro_f1": score, "eval_loss": 1.0, "loss": 1.5, "global_step": 4}
 
     monkeypatch.setattr(script, "_Run", Run)
     monkeypatch.setattr(script.outcome, "log_summary", lambda *_: None)
@@ -190,19 +183,26 @@ def test_combinations_and_seeds_are_runs_in_folders_of_their_own(folder, tmp_pat
     assert made == [(f"{name}/seed-{seed}", seed, rates[name], 4) for name in folders for seed in (5, 6)]
     assert results["eval_accuracy"] == 6.003 and (tmp_path / "eval_results.txt").read_text() == "seed-6"
     assert json.loads((tmp_path / "search.json").read_text())["best"]["learning_rate"] == 3e-3
+    capsys.readouterr()
+    seeds = {"output_dir": str(tmp_path / "seeds"), "num_seeds": 2, "seed": 5, "learning_rate": 0.25}
+    script.fine_tune(task, dataclasses.replace(run, **seeds))
+    content = json.loads((tmp_path / "seeds" / "seeds.json").read_text())
+    assert (content["best_seed"], *content["seeds"]) == (6, "5", "6")
+    summary = {"mean": 5.75, "min": 5.25, "max": 6.25, "standard_deviation": 0.5**0.5}
+    assert content["summary"].pop("eval_accuracy") == pytest.approx(summary)
+    assert content["summary"].keys() == {"eval_macro_f1", "eval_loss", "loss"}
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert lines[1] == ["eval_accuracy", "5.7500", "5.2500", "6.2500", "0.7071"]
+    assert [line[0] for line in lines] == ["metric", "eval_accuracy", "eval_macro_f1", "eval_loss", "2"]
+    assert os.listdir(tmp_path / "seeds" / "best_model") == ["seed-6"]  # and nothing of another run
 
 
-TASK_OF = {
-    "run_classifier": (ClassificationTask, ClassificationSettings), "run_squad": (SquadTask, SquadSettings),
-    "run_ner": (NerTask, NerSettings), "run_similarity": (SimilarityTask, SimilaritySettings),
-    "run_swag": (ChoiceTask, ChoiceSettings),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", WORLDS)
-def test_a_dev_set_that_is_the_training_set_is_reported(name, folder, tmp_path, monkeypatch, caplog):
+@pytest.mark.parametrize(("name", "task", "settings"), [
+    ("run_classifier", ClassificationTask, ClassificationSettings), ("run_squad", SquadTask, SquadSettings),
+])  # fmt: skip
+def test_a_dev_set_that_is_the_training_set_is_reported(name, task, settings, folder, tmp_path, monkeypatch, caplog):
+    """SQuAD shuffles its training set."""
     write, suffix, own = WORLDS[name]
-    own = {flag: value.split(",") if flag == "choices" else value for flag, value in own.items()}
     for number, kind in enumerate(("train", "dev", "same")):
         write(tmp_path / f"{kind}.{suffix}", texts_of(8, number % 2))
 
@@ -213,7 +213,6 @@ def test_a_dev_set_that_is_the_training_set_is_reported(name, folder, tmp_path, 
     run = dataclasses.replace(counting_run(folder, tmp_path / "run", 1)[1], max_seq_length=16, train_batch_size=4)
     for kind in ("dev", "same"):
         assert "is the training set" not in caplog.text
-        task, settings = TASK_OF[name]
         files = {"train_file": str(tmp_path / f"train.{suffix}"), "dev_file": str(tmp_path / f"{kind}.{suffix}")}
         with pytest.raises(InterruptedError):
             script.fine_tune(task(settings(**files, **own)), run)
@@ -250,7 +249,7 @@ def test_the_table_of_tasks_names_what_there_is():
         assert entry.architecture is None or hasattr(bert_tf, entry.architecture)
         assert (entry.architecture is None) == (entry.output_layer is None)
         assert entry.answers is None or (entry.answers.startswith(entry.answerer) and "{path}" in entry.answers)
-    assert {task.name for task, _ in TASK_OF.values()} <= TASKS.keys()
+    assert {ClassificationTask.name, SquadTask.name, NerTask.name, SimilarityTask.name, ChoiceTask.name} <= TASKS.keys()
 
 
 LAST = {"eval_f1": 0.0, "eval_loss": 3.0, "loss": 3.5, "global_step": 96}

@@ -101,8 +101,6 @@ RTE = f"{PAIRS}|label"
 
 
 @pytest.mark.parametrize(("name", "lines", "message"), [
-    ("rte", [RTE, "0|A|B|maybe"], r"line 2: the label 'maybe' is not one of 'entailment'"),
-    ("rte", ["index|question|sentence|label", "0|A|B|entailment"], "line 1: column 1 should be 'sentence1' and is"),
     ("rte", [RTE], r"train\.tsv has no example"),
     ("qqp", [*GLUE_LAYOUTS["qqp"]["train.tsv"], "8|9|9|a|b|2"], r"train\.tsv, line 5: the label '2' is not one of '0'"),
     ("rte", [RTE, "0|A|B"], r"train\.tsv, line 2: no '3'; found '0', '1', '2'"),
@@ -182,7 +180,6 @@ def test_custom_files_by_number_have_no_header(tmp_path):
     (["[a]", "[b]"], {}, ("[a]", "[b]"), ["[a]", "[b]"]),
 ])  # fmt: skip
 def test_values_that_are_labels(tmp_path, caplog, values, given, labels, found):
-    """In JSON, and in CSV as pandas writes them."""
     lines = "".join(json.dumps({"text": "a", "label": value}) + "\n" for value in values)
     cells = pandas.DataFrame({"text": "a", "label": pandas.Series(values, dtype=object)}).to_csv(index=False)
     for name, content in {"a.jsonl": lines, "a.csv": cells}.items():
@@ -200,7 +197,6 @@ def test_values_that_are_labels(tmp_path, caplog, values, given, labels, found):
     ([[0, 1], [0, 0]], {}, r"line 2: one label is expected .*found \[0, 0\]"),
     ([[0.0, 1.0], [1.0]], SEVERAL, r"line 2: 0 or 1 is expected for each of 2 labels, found \[1.0\]"),
     ([[0, 1, 1], [0, 2, 1]], SEVERAL, "line 2: the label '1' is 2, where 0 or 1 is expected"),
-    ([{"x": 1, "y": 0}, {"x": 1}], SEVERAL, "line 2: the label 'y' is None, where 0 or 1 is expected"),
     ([{"name": "pos"}], {}, "line 1: the label 'name' is 'pos', where 0 or 1 is expected"),
     (["a", math.inf], {}, "line 2: inf is neither a label nor a list of different labels"),
     *((["a", value], SEVERAL, "line 2: .* is neither") for value in ([0.5, 0.7], [["b"]], ["b", None], ["b", "b"])),
@@ -256,8 +252,6 @@ def test_a_column_of_0_and_1_for_each_label(tmp_path):
     ("a.tsv", "text\tlabel\nx\t1\n", {"label": "1"}, "all columns by name, or all by number"),
     # The row with the mistake begins in line 4, since a field spans lines 2 and 3.
     ("a.csv", 'text,label\n"x\ny",1\n"z\nz"\n', {}, r"a\.csv, line 4: no 'label'; found 'text'"),
-    ("a.csv", "text,label\nx,1\ny,\n", {}, r"a\.csv, line 3: there is no label"),
-    ("a.tsv", "x\t\n", BY_NUMBER | SEVERAL, r"a\.tsv: 0 classes"),
     ("a.tsv", "x\tyes\ny\tno\nz\tmaybe\n", BY_NUMBER | {"labels": ["yes", "no"]},
      r"a\.tsv, line 3: the label 'maybe' is not one of 'yes', 'no'"),
     ("a.tsv", "x\t1\n", BY_NUMBER | {"regression": True, "labels": ["a"]}, "--regression has no classes"),
@@ -273,7 +267,6 @@ def test_classification_reader_rejects(tmp_path, name, content, changes, message
 
 
 def test_data_of_another_task_are_noticed(tmp_path):
-    """Every training file read as every other task is rejected, unless layout and labels are the same."""
     readers = [name for name in GLUE_LAYOUTS if name != "ax"]
     for name in readers:
         write_lines(tmp_path / name / "train.tsv", GLUE_LAYOUTS[name]["train.tsv"])

@@ -8,8 +8,9 @@ from helpers.descendants import save_model
 
 from bert_tf import BertForMaskedLM, BertForPreTraining, BertModel, ElectraDiscriminator
 from bert_tf.tasks.domain import recipe
-from bert_tf.tasks.domain.recipe import adapt, find_new_words, make_texts, make_words, pieces_per_word
+from bert_tf.tasks.domain.recipe import adapt, find_new_words, make_texts, pieces_per_word
 from bert_tf.tasks.domain.settings import DomainSettings
+from bert_tf.training import pretraining_run
 
 
 @pytest.fixture
@@ -20,6 +21,8 @@ def done(monkeypatch) -> list:
     def pretrain(settings):
         done.append(settings)
         if settings.do_train:
+            settings.check()
+            pretraining_run._resolve(settings)
             return {"global_step": settings.num_train_steps}
         loss = {"start": 4.0, "pretrained": 3.0}[settings.init_checkpoint.rpartition("/")[2]]
         results = {"masked_lm_loss": loss, "masked_lm_accuracy": 0.25, "loss": loss, "global_step": 7}
@@ -55,12 +58,14 @@ def job(folder, model, with_task=False, **changes) -> DomainSettings:
     ("bert", BertModel, {"masking": "dynamic", "nsp": False}, False, 5),
     ("albert", BertForPreTraining, {"masking": "dynamic", "next_sentence": "order"}, None, 5),
     ("roberta", BertForMaskedLM, {"rows": "full_sentences"}, None, None),
+    ("distilbert", BertForMaskedLM, {"masking": "dynamic", "nsp": False}, None, 5),
     ("electra", ElectraDiscriminator, {"rows": "electra"}, None, None),
 ])  # fmt: skip
 def test_each_family_is_trained_in_its_way(tmp_path, done, family, model_class, flags, nsp, predicted):
     model = save_model(tmp_path / "model", family, model_class)
-    content = adapt(job(tmp_path, model, pretraining_flag=("--seed=7", "--nodeterministic")))
     out, is_electra, has_head = tmp_path / "out", family == "electra", model_class is not BertModel
+    words = {} if has_head else {"new_words": 0}
+    content = adapt(job(tmp_path, model, pretraining_flag=("--seed=7", "--nodeterministic"), **words))
     # There is nothing to evaluate before a head is trained.
     *before, training, after = done
     assert [one.init_checkpoint for one in before] == [f"{out}/start"] * has_head
@@ -74,10 +79,13 @@ def test_each_family_is_trained_in_its_way(tmp_path, done, family, model_class, 
     # One pass over the records, in steps of four.
     assert training.num_train_steps == -(-summary["rows"] // 4) and training.num_warmup_steps >= 1
     assert (training.optimizer, training.learning_rate) == ("adamw", 5e-5)
-    has_words = family in ("bert", "electra")
-    assert [new["word"] for new in content["new_words"]][:1] == ["glorfindel"] * has_words
+    has_words = family in ("bert", "electra", "distilbert") and has_head
+    assert [(new["word"], new["count"]) for new in content["new_words"]] == [("glorfindel", 80)] * has_words
     if has_words:
         assert (out / "start" / "vocab.txt").read_text().splitlines()[30522] == "glorfindel"
+        assert (out / "words.txt").read_text() == "glorfindel\n"
+    else:
+        assert content["pieces_per_word"] == {"before": None, "after": None}
     assert content["model"] == f"{out}/pretrained" + "/discriminator" * is_electra
     page = (out / "domain.md").read_text()
     assert ("The weights have no masked-LM head, so that" in page) != has_head
@@ -238,15 +246,3 @@ def test_the_words_that_save_most_come_first(small):
     assert find_new_words(dict.fromkeys(["Ab", "a-b", "a b", "é", "a" * 61], 100), small, 10) == []
     # A new word also begins longer ones.
     assert pieces_per_word({"the": 6, "abc": 2, "abcs": 2}, small, ["abc"]) == (6 + 2 + 2 * 2) / 10
-
-
-def test_words_of_a_text(tmp_path, small):
-    (tmp_path / "in.txt").write_text("The 1 zyxw the.\n" * 60 + "A qrs a.\n" * 9 + "The xyz.\n")
-    settings = settings_of(tmp_path, new_words=10, heldout_file=f"{tmp_path}/in.txt")
-    make_texts(settings)
-    words = make_words(settings, small, "BERT")
-    assert [(new["word"], new["count"]) for new in words["new_words"]] == [("zyxw", 60), ("qrs", 9)]
-    assert (tmp_path / "out" / "words.txt").read_text() == "zyxw\nqrs\n"
-    none = {"new_words": [], "pieces_per_word": {"before": None, "after": None}}
-    assert make_words(settings_of(tmp_path, new_words=0), small, "BERT") == none
-    assert make_words(settings_of(tmp_path), object(), "RoBERTa") == none

@@ -196,7 +196,6 @@ def test_words_of_a_line_that_is_cut(small):
 
 
 def test_words_have_the_tokens_of_the_line_in_any_script(english):
-    """Words are split where the tokenizer splits, whatever the script and its spaces."""
     lines = (TESTS / "golden" / "extract_features" / "input.txt").read_text().splitlines()
     lines += ["Γειά σου ΑΣ", "שלום עולם", "สวัสดีชาวโลก ๑๒๓", "नमस्ते दुनिया", "你好，世界 中文", "한국어 문장\u2028둘째"]
     lines += ["a\u200bb c\u00adc", "tab\tnext\u000bx\u0085y \u1680z\u205fw", "e\u0301 👩‍🚀 x\ufeff"]

@@ -22,7 +22,6 @@ LABELS = {"O": 0, "B-A": 1, "I-A": 2}
 
 
 def tagging(labels, **settings) -> NerTask:
-    """A task whose model has learned these tags."""
     task = NerTask(NerSettings(**settings))
     task.labels, task.tagging, task.main_metric = labels, TaggingSettings(), "eval_f1"
     return task
@@ -264,7 +263,6 @@ def test_labels_do_not_depend_on_chance():
 
 
 def test_scores_from_logits():
-    """Two words right, one wrong, one with a tag that the model does not know; the loss by hand."""
     labels = ["O", "B-a", "I-a"]
     sentences = [Sentence(["1", "2", "3"], ["B-a", "I-a", "O"], []), Sentence(["4"], ["B-god"], [])]
     logits = np.log(np.array([[0.1, 0.8, 0.1], [0.2, 0.2, 0.6], [0.3, 0.1, 0.6], [0.9, 0.05, 0.05]]))

@@ -145,15 +145,6 @@ def test_forms_of_answers(tmp_path, suffix, answers, expected):
         assert bool(read_squad_examples([str(path)], False).unanswered) == (answers is None)
 
 
-def test_rows_without_answer_are_impossible_where_others_have_one(tmp_path):
-    rows = [{**one, "context": CONTEXT} for one in (question(), question("q2", answers=()))]
-    path = tmp_path / "squad.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    read = read_squad_examples([str(path)], True, True)
-    assert [(one.orig_answer_text, one.is_impossible) for one in read.examples] == [("1801", False), ("", True)]
-    assert [len(entry["qas"]) for entry in read.articles[0]["paragraphs"]] == [2]
-
-
 EITHER = (True, False)
 
 

@@ -24,7 +24,6 @@ CONTEXT = "Her teacher met Ada Brown (1801-1852)."
 
 
 def example(context=CONTEXT, answer="1801", start=None, question="Which year?", number=0):
-    """A training example, with positions as from the reader."""
     paragraph = Paragraph.from_context(context)
     if answer is None:
         return SquadExample(str(number), question, paragraph, "", -1, -1, True)
@@ -61,21 +60,13 @@ def test_windows_of_the_specification(small, length, stride, pieces, labels, bes
         assert list(descriptions[0]["token_to_orig_map"].values()) == [0, 1, 2, 3, 4, 5, 5, 5, 5, 5, 5]
 
 
-def test_spans_by_hand():
-    assert document_spans(11, 26, 128) == [(0, 11)]
-    assert document_spans(11, 6, 3) == [(0, 6), (3, 6), (6, 5)]
-    assert document_spans(12, 6, 6) == [(0, 6), (6, 6)]
-    assert document_spans(11, 6, 100) == [(0, 6), (6, 5)]  # a stride over the window would leave a gap
-    assert document_spans(3, 1, 1) == [(0, 1), (1, 1), (2, 1)]
-    assert document_spans(0, 6, 3) == []
-
-
 def test_best_windows_against_the_definition():
     generator = random.Random(0)
     for _ in range(200):
         length, room, stride = generator.randint(1, 60), generator.randint(1, 30), generator.randint(1, 30)
-        spans = document_spans(length, room, stride)
-        assert {piece for start, size in spans for piece in range(start, start + size)} == {*range(length)}
+        spans, step = document_spans(length, room, stride), min(stride, room)  # a wider one would leave gaps
+        assert spans == [(step * number, min(room, length - step * number)) for number in range(len(spans))]
+        assert [start + size == length for start, size in spans] == [False] * (len(spans) - 1) + [True]
         best = best_spans(spans, np.arange(length), 0.01).tolist()
         for piece in range(length):
             scores = [
@@ -83,6 +74,7 @@ def test_best_windows_against_the_definition():
                 for start, size in spans
             ]
             assert best[piece] == scores.index(max(scores))
+    assert document_spans(0, 6, 3) == []
     # A long window wins over a little more text around a token, by 0.01 for each token of it: here 2.0 and 0.6.
     best = best_spans([(0, 200), (150, 60)], np.arange(210), 0.01).tolist()
     assert best[170:180] == [0] * 6 + [1] * 4  # at 175 24 + 2.0 beats 25 + 0.6, at 176 26 + 0.6 beats 23 + 2.0
