@@ -264,10 +264,8 @@ def test_each_shard_has_a_seed_of_its_own(make, tmp_path):
     """Three shards of the same text differ, and --random_seed changes all of them."""
     for number in (1, 2):
         shutil.copy(tmp_path / "text" / "0.txt", tmp_path / "text" / f"{number}.txt")
-    files = []
-    for seed in (1, 2):
-        files += make(tmp_path / f"seed{seed}", num_shards=3, random_seed=seed)["output_files"]
-    assert all(one != other for one, other in itertools.combinations(map(read_records, files), 2))
+    made = [make(tmp_path / f"seed{seed}", num_shards=3, random_seed=seed)["output_files"] for seed in (1, 2)]
+    assert all(one != other for one, other in itertools.combinations(map(read_records, [*made[0], *made[1]]), 2))
 
 
 def test_a_shard_without_a_document_is_an_empty_file(make, tmp_path, caplog):
