@@ -158,18 +158,14 @@ def main(_):
     generator = random.Random(FLAGS.seed)
     folder = pathlib.Path(tempfile.mkdtemp(prefix="kills-"))
     campaigns = {name: Campaign(name, folder / str(number)) for number, name in enumerate(FLAGS.scenarios)}
-    kills, problems = collections.Counter(), []
-    while kills.total() < FLAGS.kills and not problems:
+    kills = collections.Counter()
+    while kills.total() < FLAGS.kills:
         for name, campaign in campaigns.items():
             count, problem = campaign.kill(campaign.moments(generator))
             kills[name] += count
             if problem:
-                problems.append(problem)
-                print(f"{problem}; see {campaign.folder}", flush=True)
-                break
+                sys.exit(f"{problem}; see {campaign.folder}")
         print(json.dumps({"kills": kills.total(), **kills}), flush=True)
-    if problems:
-        sys.exit(1)
     shutil.rmtree(folder)
     print(f"{kills.total()} kills in {len(kills)} scenarios: all runs ended with the same files.")
 

@@ -44,6 +44,8 @@ MUTANTS = {
         ("numbers[0] * rate[0], numbers[1]", "numbers[0], numbers[1]")],
     ("training/step.py", "training/test_in_place.py"): [
         ("self._in_place.addresses.clear()", "pass"),
+        ("lambda done, _: done < count, body", "lambda done, state: (done < count) & ~state.failed, body"),
+        ("return done + 1, first\n", "return done + 1, first._replace(gradient_norm=2.0 * first.gradient_norm)\n"),
         ("[self._in_place.check()] if self._in_place else []", "[]")],
     ("training/optimization.py", "training/test_recipes.py::test_robertas_schedule"): [
         ('first = 1.0 if self.warmup == "precedes" else 0.0', "first = 1.0"),

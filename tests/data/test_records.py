@@ -262,18 +262,6 @@ def test_rows_of_electra_are_unmasked_rows(tmp_path):
     assert batch["input_ids"].numpy()[1].tolist() == [7, 7, 7, 0, 0, 0, 0, 0]
 
 
-def test_features_are_read(tmp_path):
-    features = record_files.pretraining_features(8, 2)
-    write_records(tmp_path / "a", [masked_example()])
-    batch = next(iter(records.training_batches(
-        records.index_records(str(tmp_path / "a"), features), features, batch_size=2, seed=0)))  # fmt: skip
-    shapes = [(2, size) for size in (8, 8, 8, 2, 2, 2, 1)]
-    expected = dict(zip(record_files.MASKED, shapes, strict=True))
-    assert {name: tuple(value.shape) for name, value in batch.items()} == expected
-    assert {name for name, value in batch.items() if value.dtype == tf.float32} == {"masked_lm_weights"}
-    assert batch["masked_lm_ids"].numpy().tolist() == [[6, 7]] * 2
-
-
 MASKED = record_files.pretraining_features(16, 3)
 FRAMES = 2 * RECORDS_PER_BLOCK + 77  # in three blocks
 

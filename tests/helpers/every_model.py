@@ -70,8 +70,8 @@ PACKED = {name: value for name, value in MODELS["pretraining"][1].items() if nam
 }
 
 
-def adapted():
-    model = BertForSequenceClassification(CONFIG, 5)
+def adapted(config=CONFIG):
+    model = BertForSequenceClassification(config, 5)
     model.bert.add_lora(4, 8.0)
     return model
 

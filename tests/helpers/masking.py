@@ -52,6 +52,6 @@ def packed_rows(count, most=4, lengths=(5, 16), seed=0) -> list[list[tuple[list[
     return [[next(pairs) for _ in range(size)] for size in sizes]
 
 
-def mask(rows, seed=1, step=0, rule=mask_rules.bert, **settings) -> dict[str, np.ndarray]:
+def mask(rows, seed=1, step=0, rule=mask_rules.bert, masking=masking, **settings) -> dict[str, np.ndarray]:
     features = rule(rows, seed, step, masking(**settings))
     return {name: value.numpy() for name, value in features.items()}

@@ -46,7 +46,16 @@ def make_batches(batch_size, steps, seed=0):
     return {**features, "masked_lm_weights": (np.arange(predictions) < counts).astype("float32")}
 
 
-def build(strategy, dropout=0.0, dtype=None, optimizer="adamw", rate=1e-2, steps=100, layers=1, lora=False):
+def prepared(model, rate=1e-3, steps=10, warmup=0, recipe=BertConfig.recipe, name="adamw") -> tuple:
+    """A model that is built, and its optimizer."""
+    if isinstance(model, keras.Model) and not model.built:
+        model.build()
+    optimizer = create_optimizer(name, rate, steps, warmup, recipe)
+    optimizer.build(model.trainable_variables)
+    return model, optimizer
+
+
+def build(strategy, dropout=0.0, dtype=None, rate=1e-2, layers=1, lora=False):
     keras.utils.set_random_seed(1)
     rates = {"hidden_dropout_prob": dropout, "attention_probs_dropout_prob": dropout}
     config = BertConfig.from_dict({**CONFIG, **rates, "num_hidden_layers": layers})
@@ -54,10 +63,7 @@ def build(strategy, dropout=0.0, dtype=None, optimizer="adamw", rate=1e-2, steps
         model = BertForPreTraining(config, dtype=dtype)
         if lora:
             model.bert.add_lora(4, 8.0, train_pooler=True)
-        model.build()
-        optimizer = create_optimizer(optimizer, rate, steps, 2)
-        optimizer.build(model.trainable_variables)
-    return model, optimizer
+        return prepared(model, rate, 100, 2)
 
 
 def feed(strategy, batches: tf.data.Dataset):

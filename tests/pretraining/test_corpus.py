@@ -18,24 +18,20 @@ from demo.sample_text import split_held_out, text_documents
 
 
 def written(folder, contents, suffix=".txt"):
-    paths = []
-    for number, data in enumerate(contents):
-        path = folder / f"f{number}{suffix}"
-        path.write_bytes(data)
-        paths.append(str(path))
-    return paths
-
-
-def documents_of(text):
-    assert text == "" or text.endswith("\n")
-    blocks = itertools.groupby(text.split("\n")[:-1], lambda line: bool(line.strip()))
-    return [list(lines) for is_text, lines in blocks if is_text]
+    """The paths of files; contents: of each, or name -> content."""
+    if not isinstance(contents, dict):
+        contents = {f"f{number}{suffix}": data for number, data in enumerate(contents)}
+    for name, data in contents.items():
+        (folder / name).write_bytes(data)
+    return [str(folder / name) for name in contents]
 
 
 def documents(corpus, begin=0, end=None, **arguments):
     pieces = list(corpus.blocks(begin, end, **arguments))
     assert all(piece.endswith(("\n", " ")) for piece in pieces)
-    return documents_of("".join(pieces))
+    *lines, rest = "".join(pieces).split("\n")
+    assert rest == ""
+    return [list(block) for is_text, block in itertools.groupby(lines, lambda line: bool(line.strip())) if is_text]
 
 
 def check_every_cut(corpus, expected):
@@ -47,8 +43,7 @@ def check_every_cut(corpus, expected):
 
 def error_of(*arguments, **settings):
     with pytest.raises(ValueError) as caught:
-        for _ in Corpus(*arguments, TextSettings(**settings)).blocks():
-            pass
+        list(Corpus(*arguments, TextSettings(**settings)).blocks())
     return str(caught.value)
 
 
@@ -72,13 +67,26 @@ def placed_text_documents(contents):
     return found
 
 
+def placed_records(generator):
+    """(bytes, [(byte where the document begins, its lines)]) of a random file of JSON lines."""
+    data, found = b"", []
+    for _ in range(generator.randrange(6)):
+        lines = generator.choices(["x", "", " ", "y z\u2028", "\u535a\r", "x\ry", '"\\'], k=generator.randrange(4))
+        text = json.dumps({"id": 1, "text": "\n".join(lines)}, ensure_ascii=generator.random() < 0.5)
+        kept = [line.rstrip("\r") for line in lines if line.strip()]
+        if kept:
+            found.append((len(data), kept))
+        data += text.encode() + generator.choice([b"\n", b"\r\n", b"\n\n", b"\n \n"])
+    return (data.removesuffix(b"\n") if generator.random() < 0.5 else data), found
+
+
 TOKENS = [*"aé博 \u3000\xa0\x85\u2028\x1c\ufeff", "b ", "\n", "\n", "\n\n", "\r", "\r\n"]
 # Carriage returns alone at the end of a file are not a line.
 ODD_ENDS = [[b"a\n\n\r", b"b"], [b"a\n\r", b"b"], [b"\r", b"b"], [b"a\n\n\r", b"\r", b"\r\n\rb\n \n\rc\r"]]
 
 
 @pytest.mark.parametrize("chunk, look_back, longest", [(1, 50, 1), (3, 61, 6)])
-def test_every_cut_of_a_text_gives_the_documents_of_each_side(tmp_path, monkeypatch, chunk, look_back, longest):
+def test_every_cut_gives_the_documents_of_each_side(tmp_path, monkeypatch, chunk, look_back, longest):
     generator = random.Random(chunk)
     monkeypatch.setattr(text_files, "_READ_BYTES", chunk)
     monkeypatch.setattr(pretraining_corpus, "_LOOK_BACK", look_back)
@@ -92,6 +100,12 @@ def test_every_cut_of_a_text_gives_the_documents_of_each_side(tmp_path, monkeypa
         lines = [line for path in paths for line in text_files.read_text_lines(path)]
         assert "".join(corpus.blocks()) == "".join(line + "\n" for line in lines)
         check_every_cut(corpus, expected)
+    for _ in range(3):
+        (first, found), (second, more) = placed_records(generator), placed_records(generator)
+        expected = found + [(len(first) + begin, lines) for begin, lines in more]
+        # The name does not matter here: an empty file has no format.
+        paths = written(tmp_path, [first, second], suffix="")
+        check_every_cut(Corpus(paths, TextSettings(input_format="jsonl")), expected)
 
 
 def test_a_range_is_sought_and_not_read_up_to(tmp_path, monkeypatch):
@@ -115,62 +129,29 @@ def test_a_range_is_sought_and_not_read_up_to(tmp_path, monkeypatch):
 
 
 def test_a_line_larger_than_memory(tmp_path):
-    words = b"word " * 4_000_000  # 20 MB
-    paths = written(tmp_path, [b"first\n\n" + words + b"end\nnext\n\nlast"])
-    corpus = Corpus(paths)
-    expected = (b"first\n\n" + words + b"end\nnext\n\nlast\n").decode()
+    text = b"first\n\n" + b"word " * 4_000_000 + b"end\nnext\n\nlast"  # 20 MB
+    corpus, expected = Corpus(written(tmp_path, [text])), text.decode() + "\n"
     assert "".join(corpus.blocks()) == expected
     tracemalloc.start()
     try:
-        size, shapes = 0, set()
-        for piece in corpus.blocks():
-            size += len(piece)
-            shapes.add(piece[-1])
+        assert sum(map(len, corpus.blocks())) == len(expected)
         assert list(corpus.blocks(10_000_000)) == ["last\n"]
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert size == len(expected) and shapes == {" ", "\n"}
     assert peak < 20_000_000
 
 
-def jsonl(generator):
-    """(bytes, [(place, lines)]) of a random file."""
-    data, found = b"", []
-    for _ in range(generator.randrange(6)):
-        lines = generator.choices(["x", "", " ", "y z\u2028", "\u535a\r", "x\ry", '"\\'], k=generator.randrange(4))
-        text = json.dumps({"id": 1, "text": "\n".join(lines)}, ensure_ascii=generator.random() < 0.5)
-        kept = [line.rstrip("\r") for line in lines if line.strip()]
-        if kept:
-            found.append((len(data), kept))
-        data += text.encode() + generator.choice([b"\n", b"\r\n", b"\n\n", b"\n \n"])
-    return (data.removesuffix(b"\n") if generator.random() < 0.5 else data), found
-
-
-@pytest.mark.parametrize("chunk", [1, 5])
-def test_every_cut_of_random_records(tmp_path, monkeypatch, chunk):
-    generator = random.Random(chunk)
-    monkeypatch.setattr(text_files, "_READ_BYTES", chunk)
-    for _ in range(3):
-        (first, found), (second, more) = jsonl(generator), jsonl(generator)
-        expected = found + [(len(first) + begin, lines) for begin, lines in more]
-        # The name does not matter here: an empty file has no format.
-        paths = written(tmp_path, [first, second], suffix="")
-        check_every_cut(Corpus(paths, TextSettings(input_format="jsonl")), expected)
-
-
 def test_the_form_of_each_file_is_seen_and_forms_mix(tmp_path):
-    for name, data in {
+    forms = {
         "a.txt": b"plain\n",
         "b.jsonl": b'\xef\xbb\xbf{"text": "one\\n\\ntwo"}\n{"text": "three"}',
         "wiki_01": b'{"id": "2", "text": "four"}\n{"id": "3", "text": " \\n"}\n',
         "c.txt": b"{no JSON\nmore",
         "d.ndjson.gz": gzip.compress(b'{"text": "five"}'),
         "e": b"rest",
-    }.items():
-        (tmp_path / name).write_bytes(data)
-    paths = [str(tmp_path / name) for name in ("a.txt", "b.jsonl", "wiki_01", "c.txt", "d.ndjson.gz", "e")]
-    corpus, counts = Corpus(paths), Counter()
+    }
+    corpus, counts = Corpus(paths := written(tmp_path, forms)), Counter()
     whole = [["plain"], ["one", "two"], ["three"], ["four"], ["{no JSON", "more"], ["five"], ["rest"]]
     assert documents(corpus, counts=counts) == whole
     assert counts == {"documents_without_text": 1}
@@ -268,13 +249,9 @@ def test_empty_files_are_left_out(tmp_path, caplog):
     assert list(Corpus(paths[:1]).blocks()) == []
 
 
-SPLIT = TextSettings(split_sentences=True)
-
-
 def test_paragraphs_of_every_form_are_split(tmp_path):
-    (tmp_path / "a.txt").write_bytes(b"One. Two.\nThree.\n\n \nFour. Five.")
-    (tmp_path / "b.jsonl").write_bytes(b'{"text": "Six. Seven.\\n\\nEight."}\n')
-    corpus = Corpus([str(tmp_path / name) for name in ("a.txt", "b.jsonl")], SPLIT)
+    text, record = b"One. Two.\nThree.\n\n \nFour. Five.", b'{"text": "Six. Seven.\\n\\nEight."}\n'
+    corpus = Corpus(written(tmp_path, {"a.txt": text, "b.jsonl": record}), TextSettings(split_sentences=True))
     expected = [["One.", "Two.", "Three."], ["Four.", "Five."], ["Six.", "Seven.", "Eight."]]
     assert documents(corpus) == expected
     assert sentence_splitter("en")("It is. " * 50_000) == ["It is."] * 50_000  # in parts, or it would take minutes

@@ -22,60 +22,53 @@ TEXT = "The house of the rising sun.\nIt's  Café 2019, they said.\n\u0301\n \nA
 # family -> its vocabulary, and whether the combining accent alone on its line ends a document
 VOCABULARIES = {"bert": (GOLDEN / "vocab.txt", False), "electra": (GOLDEN / "vocab.txt", False)}
 VOCABULARIES |= {"roberta": (TOKENIZERS / "roberta" / "vocab.json", False)}
-VOCABULARIES |= {"xlm-roberta": (TOKENIZERS / "xlm-roberta" / "sentencepiece.bpe.model", False)}
 VOCABULARIES |= {"albert": (TOKENIZERS / "albert" / "tiny.model", True)}
 VOCABULARIES |= {"xlm-roberta": (TOKENIZERS / "xlm-roberta" / "sentencepiece.bpe.model", False)}
 
 
-@pytest.fixture
-def folder(tmp_path):
-    (tmp_path / "text.txt").write_text(TEXT, encoding="utf-8")
-    return tmp_path
-
-
-def make(folder, vocab_file, name="out", **flags):
+def make(folder, vocab_file, name="out", content=TEXT, **flags):
     flags = {"masking": "dynamic", "nsp": False, "max_seq_length": 128, "short_seq_prob": 0.0} | flags
-    return create(folder, name=name, vocab_file=vocab_file, **flags)
+    return create(folder, content, name=name, vocab_file=vocab_file, **flags)
 
 
 @pytest.mark.parametrize("family", VOCABULARIES)
-def test_rows_are_those_of_the_tokenizer(family, folder):
+def test_rows_are_those_of_the_tokenizer(family, tmp_path):
     vocab_file, ends = VOCABULARIES[family]
-    summary = make(folder, vocab_file)
+    summary = make(tmp_path, vocab_file)
     tokenizer = family_named(family).tokenizer_class.from_file(str(vocab_file), model_vocabulary.Casing(True))
     lines = TEXT.split("\n")
     documents = [lines[:2], [], lines[4:]] if ends else [lines[:3], lines[4:]]
     texts = [[index for line in document for index in tokenizer.encode(line.strip())] for document in documents]
     rows = [[tokenizer.cls_id, *ids, tokenizer.sep_id] for ids in texts if ids]
-    records = read_records(folder / "out", UNMASKED_FEATURES)
+    records = read_records(tmp_path / "out", UNMASKED_FEATURES)
     assert sorted(record["input_ids"] for record in records) == sorted(rows)
     assert all(record["segment_lengths"] == [len(record["input_ids"]), 0] for record in records)
     assert summary["vocab_size"] == len(tokenizer.vocab) and summary["documents"] == 2
     assert summary["flags"]["do_lower_case"] is not tokenizer.cased
 
 
-def test_records_of_a_vocabulary_with_blank_and_repeated_tokens(folder):
+def test_records_of_a_vocabulary_with_blank_and_repeated_tokens(tmp_path):
     """As Google's Chinese one, of which a line is U+2028. (What is written beside a model: test_wordpiece.py.)"""
     lines = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "\u2028", *"abehst", "\u3000", "house", "##s", *"aU"]
-    (folder / "vocab.txt").write_bytes("\r\n".join(lines).encode())
-    (folder / "text.txt").write_text("The house\u2028a\u3000b.\nIts A\n")
-    assert make(folder, folder / "vocab.txt", do_lower_case=True)["vocab_size"] == 17
-    (record,) = read_records(folder / "out", UNMASKED_FEATURES)
+    (tmp_path / "vocab.txt").write_bytes("\r\n".join(lines).encode())
+    text = "The house\u2028a\u3000b.\nIts A\n"
+    assert make(tmp_path, tmp_path / "vocab.txt", content=text, do_lower_case=True)["vocab_size"] == 17
+    (record,) = read_records(tmp_path / "out", UNMASKED_FEATURES)
     assert record["input_ids"] == [2, 1, 13, 15, 7, 1, 1, 15, 3]
 
 
 @pytest.mark.parametrize("family", ["roberta", "albert", "xlm-roberta"])
-def test_a_run_finds_the_vocabulary_with_all_its_files(family, folder):
+def test_a_run_finds_the_vocabulary_with_all_its_files(family, tmp_path):
     source = VOCABULARIES[family][0]
-    shutil.copytree(source.parent, folder / "vocabulary", ignore=shutil.ignore_patterns("token*"))
-    vocab_file = folder / "vocabulary" / source.name
-    summary = make(folder, vocab_file)
+    shutil.copytree(source.parent, tmp_path / "vocabulary", ignore=shutil.ignore_patterns("token*"))
+    vocab_file = tmp_path / "vocabulary" / source.name
+    summary = make(tmp_path, vocab_file)
     config = family_named(family).config_class(summary["vocab_size"])
-    records = {"--input_file": model_vocabulary.summaries_of([str(folder / "out")])}
+    records = {"--input_file": model_vocabulary.summaries_of([str(tmp_path / "out")])}
     found = model_vocabulary.choose_vocabulary(None, None, records, config)
     assert found.vocab_file == str(vocab_file)
-    save.write_beside(str(folder / "model"), save.description_files(found))
-    tokenizer = family_named(family).tokenizer_class.from_pretrained(str(folder / "model"))
+    save.write_beside(str(tmp_path / "model"), save.description_files(found))
+    tokenizer = family_named(family).tokenizer_class.from_pretrained(str(tmp_path / "model"))
     assert tokenizer.encode("It's  Café 2019,") == data_tokenizer(str(vocab_file), None).encode("It's  Café 2019,")
     with pytest.raises(ValueError, match=f"has token id {summary['vocab_size'] - 1}, but vocab_size=9"):
         model_vocabulary.choose_vocabulary(None, None, records, family_named(family).config_class(9))
@@ -83,38 +76,37 @@ def test_a_run_finds_the_vocabulary_with_all_its_files(family, folder):
         model_vocabulary.choose_vocabulary(None, None, records, family_named("bert").config_class(10_000))
     if family == "roberta":
         # Other merges are another vocabulary.
-        merges = folder / "vocabulary" / "merges.txt"
+        merges = tmp_path / "vocabulary" / "merges.txt"
         merges.write_text("\n".join(merges.read_text().splitlines()[:-1]) + "\n")
         assert vocabulary_sha256(str(vocab_file)) != summary["vocab_sha256"]
         assert model_vocabulary.choose_vocabulary(None, None, records, config) is None
 
 
-def test_the_vocabulary_of_a_kobert_is_that_with_its_model(folder):
+def test_the_vocabulary_of_a_kobert_is_that_with_its_model(tmp_path):
     model = VOCABULARIES["albert"][0].read_bytes()
-    (folder / "spiece.model").write_bytes(model)
-    pieces = SentencePieceTokenizer(str(folder / "spiece.model")).pieces
+    (tmp_path / "spiece.model").write_bytes(model)
+    pieces = SentencePieceTokenizer(str(tmp_path / "spiece.model")).pieces
     tokens = ["[UNK]", "[PAD]", "[CLS]", "[SEP]", "[MASK]", *pieces]
-    (folder / "vocab.txt").write_text("\n".join(dict.fromkeys(tokens)))
-    summary = make(folder, folder / "vocab.txt")
-    assert vocabulary_sha256(str(folder / "vocab.txt")) == summary["vocab_sha256"]
+    (tmp_path / "vocab.txt").write_text("\n".join(dict.fromkeys(tokens)))
+    summary = make(tmp_path, tmp_path / "vocab.txt")
+    assert vocabulary_sha256(str(tmp_path / "vocab.txt")) == summary["vocab_sha256"]
     # The pieces that a model finds depend on their scores, which only it has.
-    (folder / "spiece.model").write_bytes(model + b"\x0a\x04\x0a\x02zq")
-    assert data_tokenizer(str(folder / "vocab.txt"), None).vocab_size == summary["vocab_size"]
+    (tmp_path / "spiece.model").write_bytes(model + b"\x0a\x04\x0a\x02zq")
+    assert data_tokenizer(str(tmp_path / "vocab.txt"), None).vocab_size == summary["vocab_size"]
     with pytest.raises(ValueError, match=r"vocab.txt is not the vocabulary that the records were made with"):
-        find_vocabulary(str(folder / "vocab.txt"), None, {"--input_file": [str(folder / "out")]}, summary["vocab_size"])
+        find_vocabulary(f"{tmp_path}/vocab.txt", None, {"--input_file": [f"{tmp_path}/out"]}, summary["vocab_size"])
 
 
-@pytest.mark.slow  # in small: test_row_kinds.py
-def test_processes_shards_and_blocks_change_nothing(folder, golden, monkeypatch):
-    shutil.copy(golden / "pretraining" / "corpus_0.txt", folder / "text.txt")
-    vocab_file = VOCABULARIES["albert"][0]
-    make(folder, vocab_file)
+@pytest.mark.slow
+def test_processes_shards_and_blocks_change_nothing(tmp_path, golden, monkeypatch):
+    given = {"vocab_file": VOCABULARIES["albert"][0], "content": (golden / "pretraining/corpus_0.txt").read_text()}
+    make(tmp_path, **given)
     monkeypatch.setattr(shard, "_BYTES_A_TASK", 3000)
     monkeypatch.setattr("bert_tf.pretraining.corpus.PIECE_CHARACTERS", 50)
-    make(folder, vocab_file, "tasks", num_workers=2)
-    assert (folder / "tasks").read_bytes() == (folder / "out").read_bytes()
-    sharded = make(folder, vocab_file, "shards", num_shards=3)
-    whole = json.loads((folder / "pretraining_data.out.json").read_text())
+    make(tmp_path, name="tasks", num_workers=2, **given)
+    assert (tmp_path / "tasks").read_bytes() == (tmp_path / "out").read_bytes()
+    sharded = make(tmp_path, name="shards", num_shards=3, **given)
+    whole = json.loads((tmp_path / "pretraining_data.out.json").read_text())
     assert sharded["tokens"] == whole["tokens"] and sharded["documents"] == whole["documents"]
 
 
@@ -161,18 +153,6 @@ def make_records(folder, name="train", pieces=PIECES, **flags):
     return str(folder / f"{name}.tfrecord")
 
 
-def test_the_records_say_which_it_is(tmp_path):
-    records = make_records(tmp_path / "data", do_lower_case=False)
-    found = find_vocabulary(None, None, {"--input_file": [records]})
-    assert found.vocab_file == str(tmp_path / "data" / "train_vocab.txt")
-    assert (found.casing.do_lower_case, found.casing.strip_accents) == (False, False)
-    (tmp_path / "model").mkdir()
-    save.write_beside(str(tmp_path / "model"), save.description_files(found))
-    assert (tmp_path / "model" / "vocab.txt").read_text().splitlines() == PIECES
-    tokenizer = FullTokenizer.from_pretrained(str(tmp_path / "model"))
-    assert tokenizer.cased and tokenizer.tokenize("The house") == ["[UNK]", "house"]
-
-
 def test_moved_together_and_lost(tmp_path, caplog):
     records = make_records(tmp_path / "data")
     shutil.move(tmp_path / "data", tmp_path / "moved")
@@ -188,10 +168,12 @@ def test_moved_together_and_lost(tmp_path, caplog):
 
 
 def test_vocabularies_that_are_not_that_of_the_records(tmp_path):
-    train, other = make_records(tmp_path / "train"), tmp_path / "other.txt"
+    train, other = make_records(tmp_path / "train", do_lower_case=False), tmp_path / "other.txt"
     other.write_text("\n".join(PIECES) + "\n")
-    found = find_vocabulary(str(other), None, {"--input_file": [train]})  # the same content
-    assert found.vocab_file == str(other) and found.casing.do_lower_case
+    for vocab_file in (str(other), None):  # the same content; casing is that of the records
+        found = find_vocabulary(vocab_file, None, {"--input_file": [train]})
+        assert found.vocab_file == (vocab_file or str(tmp_path / "train" / "train_vocab.txt"))
+        assert (found.casing.do_lower_case, found.casing.strip_accents) == (False, False)
     other.write_text("\n".join([*PIECES, "more"]) + "\n")
     with pytest.raises(ValueError, match=r"--vocab_file=.*other\.txt is not the vocabulary .*train_vocab\.txt \("):
         find_vocabulary(str(other), None, {"--input_file": [train]})
@@ -223,14 +205,12 @@ def sentences_of(lines: list[str], tokenizer: FullTokenizer, directory, lines_at
     return [part.tolist() for part in np.split(store.tokens, store.sentence_ends[:-1])]
 
 
-@pytest.mark.parametrize(
-    ("do_lower_case", "strip_accents"), [(True, None), (False, None), (True, False), (False, True)]
-)
-def test_golden_strings(tmp_path, do_lower_case, strip_accents):
+@pytest.mark.parametrize(("is_lower", "strips"), [(True, None), (False, None), (True, False), (False, True)])
+def test_golden_strings(tmp_path, is_lower, strips):
     """One per line; that the tokenizer gives the original's ids: tests/text/test_wordpiece.py."""
-    tokenizer = FullTokenizer(str(GOLDEN / "vocab.txt"), do_lower_case, strip_accents)
+    tokenizer = FullTokenizer(str(GOLDEN / "vocab.txt"), is_lower, strips)
     records = lines_of(GOLDEN / "tokenization" / "tokenization.jsonl.gz")
-    lines = [one["text"] for one in records if one["do_lower_case"] == do_lower_case and "\n" not in one["text"]]
+    lines = [one["text"] for one in records if one["do_lower_case"] == is_lower and "\n" not in one["text"]]
     expected = [ids for ids in tokenizer.encode_batch(lines) if ids]
     assert sentences_of(lines, tokenizer, tmp_path) == expected and len(expected) > 3000
 

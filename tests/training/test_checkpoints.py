@@ -13,10 +13,10 @@ import pytest
 import tensorflow as tf
 from helpers.slow import slow
 from helpers.tiny import TINY_CONFIG
-from helpers.training_steps import make_batches, train_loop
+from helpers.training_steps import make_batches, prepared, train_loop
 from helpers.warm import HANG_SECONDS, wait_until
 
-from bert_tf import BertConfig, BertForPreTraining, create_optimizer
+from bert_tf import BertConfig, BertForPreTraining
 from bert_tf.models import initialize
 from bert_tf.store import bundle
 from bert_tf.store.bundle import CheckpointReader, DamagedError, checkpoints_among, latest_checkpoint, steps_among
@@ -29,10 +29,8 @@ from bert_tf.training import checkpoints, loop, run_directory
 def test_written_files_are_the_originals_format(golden, tmp_path):
     """Reading the original's checkpoint of step 6 and writing it gives the same names, types and bits."""
     folder = golden / "optimizer"
-    model = BertForPreTraining(BertConfig.from_json_file(str(folder / "bert_config.json")))
-    model.build()
-    optimizer = create_optimizer("adamw", 1e-3, 20, 5)
-    optimizer.build(model.trainable_variables)
+    config = BertConfig.from_json_file(str(folder / "bert_config.json"))
+    model, optimizer = prepared(BertForPreTraining(config), steps=20, warmup=5)
     variables = initialize.training_variables(model, optimizer)
     initialize.initialize(variables, open_weights(str(folder / "pretraining.ckpt-6")), must_have_all=True)
     assert int(optimizer.iterations.numpy()) == 6
@@ -61,51 +59,48 @@ def test_a_wrong_shape_assigns_nothing(tmp_path):
         initialize.initialize(initialize.model_variables(model), open_weights(prefix))
 
 
+def save_steps(folder, *steps, **options) -> None:
+    for step in steps:
+        tensors = {"a/kernel": np.full((20, 10), step, np.float32), "global_step": np.int64(step)}
+        checkpoints.save(str(folder), step, tensors, **options)
+
+
 def test_newest_are_kept_and_listed(tmp_path):
-    for step in (1, 2, 3, 4):
-        checkpoints.save(str(tmp_path), step, {"a": np.full(2, step, "float32")}, keep_max=2)
-    for suffix in (".index", ".data-00000-of-00001"):
-        kept = sorted(path.name for path in tmp_path.glob(f"*{suffix}"))
-        assert kept == [f"model.ckpt-{step}{suffix}" for step in (3, 4)]
-    assert latest_checkpoint(str(tmp_path)) == str(tmp_path / "model.ckpt-4")
-    checkpoints.save(str(tmp_path), 4, {"a": np.full(2, 9, "float32")}, keep_max=2)  # the same step again
-    assert len(list(tmp_path.glob("*.index"))) == 2
-    assert tf.train.load_variable(str(tmp_path / "model.ckpt-4"), "a")[0] == 9
+    save_steps(tmp_path, 1, 2, 3, 4, keep_max=2)
+    checkpoints.save(str(tmp_path), 4, {"a/kernel": np.full(2, 9.0)}, keep_max=2)  # the same step again
+    kept = {f"model.ckpt-{step}.{suffix}" for step in (3, 4) for suffix in ("index", "data-00000-of-00001")}
+    assert {*os.listdir(tmp_path)} == {"checkpoint", *kept}
+    assert tf.train.load_variable(latest_checkpoint(str(tmp_path)), "a/kernel").tolist() == [9, 9]
 
 
 def test_weights_that_no_run_saved_are_never_removed(tmp_path):
     """Whatever the state file says; the released weights may lie beside a run's checkpoints."""
     folder = str(tmp_path)
-    for step in (1, 2):
-        checkpoints.save(folder, step, {"a": np.ones(2, "float32")})
+    save_steps(folder, 1, 2)
     for suffix in (".index", ".data-00000-of-00001"):
         (tmp_path / f"model.ckpt-1{suffix}").rename(tmp_path / f"bert_model.ckpt{suffix}")
     listed = ["bert_model.ckpt", f"{tmp_path}/../{tmp_path.name}/bert_model.ckpt", "model.ckpt-2"]
     lines = [f'all_model_checkpoint_paths: "{name}"\n' for name in listed]
     (tmp_path / "checkpoint").write_text('model_checkpoint_path: "model.ckpt-2"\n' + "".join(lines))
     checkpoints.remove_superseded(folder, 1, storage.names_in(folder))
-    checkpoints.save(folder, 3, {"a": np.ones(2, "float32")}, keep_max=1)
+    save_steps(folder, 3, keep_max=1)
     assert sorted(path.name for path in tmp_path.glob("*.index")) == ["bert_model.ckpt.index", "model.ckpt-3.index"]
     assert (tmp_path / "bert_model.ckpt.data-00000-of-00001").exists()
 
 
 def test_a_lost_state_file_does_not_lose_the_run(tmp_path):
-    for step in (9, 10):
-        checkpoints.save(str(tmp_path), step, {"a": np.ones(2, "float32")})
+    """Nor one that was removed: system/test_storage.py."""
+    save_steps(tmp_path, 9, 10)
     for damaged in (b"", b'all_model_checkpoint_paths: "model.ckpt-9"', b"\xff\xfe", b"model_checkpoint_path: {"):
         (tmp_path / "checkpoint").write_bytes(damaged)
         assert latest_checkpoint(str(tmp_path)) == str(tmp_path / "model.ckpt-10")
-    (tmp_path / "checkpoint").unlink()
-    assert latest_checkpoint(str(tmp_path)) == str(tmp_path / "model.ckpt-10")
-    (tmp_path / "model.ckpt-10.index").unlink()
-    assert latest_checkpoint(str(tmp_path)) == str(tmp_path / "model.ckpt-9")
 
 
 @pytest.mark.parametrize("named", [None, ["model.ckpt-0", "model.ckpt-1"]])
 def test_a_checkpoint_that_a_kill_left_unlisted_is_removed_in_its_turn(named, tmp_path):
     """The first one, killed before the state file was written; or one whose state file names another that is gone."""
     folder = str(tmp_path)
-    checkpoints.save(folder, 3, {"a": np.zeros(2)}, keep_max=2)
+    save_steps(folder, 3)
     state = tmp_path / "checkpoint"
     state.unlink()
     if named:
@@ -113,10 +108,9 @@ def test_a_checkpoint_that_a_kill_left_unlisted_is_removed_in_its_turn(named, tm
         state.write_text("\n".join(lines) + "\n")
     checkpoints.remove_superseded(folder, 2, storage.names_in(folder))
     assert latest_checkpoint(folder).endswith("model.ckpt-3") and "ckpt-1" not in state.read_text()
-    for step in (6, 9):
-        checkpoints.save(folder, step, {"a": np.zeros(2)}, keep_max=2)
+    save_steps(folder, 6, 9, keep_max=2)
     assert sorted(path.name for path in tmp_path.glob("*.index")) == ["model.ckpt-6.index", "model.ckpt-9.index"]
-    checkpoints.save(str(tmp_path / "other"), 3, {"a": np.zeros(2)})
+    save_steps(tmp_path / "other", 3)
     for path in (tmp_path / "other").glob("model.ckpt-3.*"):
         path.rename(tmp_path / path.name)
     for keep_max, remains in ((3, True), (2, False)):  # an older one goes where as many as are kept are listed
@@ -221,19 +215,14 @@ def test_training_does_not_wait(held, tmp_path):
     assert list(steps_among(os.listdir(tmp_path))) == [2, 4]
 
 
-def test_after_sigterm_the_checkpoint_is_there_before_the_end(held, tmp_path):
+def test_after_sigterm_the_checkpoint_is_there_before_the_end(tmp_path):
     def terminate(step):
-        held.set()
         os.kill(os.getpid(), signal.SIGTERM)
         return {}
 
     with pytest.raises(SystemExit) as raised:
-        held.set()
         train_loop(tmp_path, make_batches(4, 8), terminate, **PERIODS)
     assert raised.value.code == loop.EXIT_CODE_TERMINATED and max(steps_among(os.listdir(tmp_path))) == 4
-
-
-NAMES = ("a/kernel", "global_step")
 
 
 def flip(path: pathlib.Path, bit: int) -> None:
@@ -251,15 +240,9 @@ DAMAGE = {
 }
 
 
-def save_steps(folder, *steps) -> None:
-    for step in steps:
-        tensors = {"a/kernel": np.full((20, 10), step, np.float32), "global_step": np.int64(step)}
-        checkpoints.save(str(folder), step, tensors)
-
-
 def read_all(prefix: str) -> dict:
     reader = CheckpointReader(prefix)
-    return {name: reader.get_tensor(name) for name in NAMES}
+    return {name: reader.get_tensor(name) for name in ("a/kernel", "global_step")}
 
 
 def test_a_finished_run_goes_on_from_before_its_damaged_end(tmp_path):
@@ -351,14 +334,12 @@ def test_files_are_on_the_disk_before_they_are_named(tmp_path, monkeypatch):
 
 
 def test_a_run_begins_among_no_files_that_it_would_replace(tmp_path):
-    (tmp_path / "notes.md").write_text("mine")
+    find = functools.partial(run_directory.find_earlier_run, own_settings=(), trains=True, may_have_files=False)
     (tmp_path / "seed-1").mkdir()
-    options = {"own_settings": (), "trains": True, "may_have_files": False}
-    run_directory.find_earlier_run(str(tmp_path), **options)
-    run_directory.find_earlier_run(str(tmp_path / "new"), **options)
-    for name in ("eval_results.txt", "vocab.txt"):
+    for name in ("notes.md", "eval_results.txt", "vocab.txt"):
         (tmp_path / name).write_text("mine")
-    with pytest.raises(ValueError, match=r"a run would replace, .* \(it has no run.json\): eval_results.txt, voc"):
-        run_directory.find_earlier_run(str(tmp_path), **options)
+    message = r"a run would replace, .* \(it has no run.json\): eval_results.txt, vocab.txt\. Choose"
+    with pytest.raises(ValueError, match=message):
+        find(str(tmp_path))
     (tmp_path / "run.json").write_text("{}")
-    run_directory.find_earlier_run(str(tmp_path), **options)
+    find(str(tmp_path))

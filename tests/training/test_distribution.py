@@ -195,12 +195,17 @@ def test_a_build_that_compiles_for_tpus_only(monkeypatch):
 SEVERAL = {"distribution_strategy": "multi_worker_mirrored"}
 
 
-def assert_agreed(outcomes: list[dict], expected: dict[str, str]) -> None:
-    """Asserts that all workers have the same outcomes: "done" where nothing is expected, or one line that names it."""
+def agreed(script: str, flags: dict, cases: dict, folder, count=2, prepare="") -> dict[str, str]:
+    """What all workers say alike. cases: name -> flags of all, those of the last, and how it begins."""
+    steps = {
+        name: (script, [*[{**flags, **of_all}] * (count - 1), {**flags, **of_all, **of_last}])
+        for name, (of_all, of_last, _) in cases.items()
+    }
+    outcomes = cluster.run_mains(steps, folder, prepare)
     assert all(found == outcomes[0] for found in outcomes[1:])
-    start = "ValueError: the workers do not agree: "
-    said = {name: text.removeprefix(start) for name, text in outcomes[0].items()}
-    assert not {name: said[name] for name, text in expected.items() if not said[name].startswith(text or "done")}
+    said = {name: text.removeprefix("ValueError: the workers do not agree: ") for name, text in outcomes[0].items()}
+    assert not {name: said[name] for name, (*_, text) in cases.items() if not said[name].startswith(text)}
+    return said
 
 
 def test_the_code_is_compared(monkeypatch, tmp_path):
@@ -231,11 +236,12 @@ def test_pretraining_is_refused_where_the_last_worker_differs(count, tmp_path):
     write_pretraining_records(other / "train-0.tfrecord", 40, seed=1)  # of the same size
     (other / "bert_config.json").write_text(json.dumps({**ONE_LAYER, "hidden_dropout_prob": 0.3}))
     flags = flags_of(data, tmp_path / "out", **SEVERAL, num_train_steps=10, train_batch_size=12, eval_batch_size=8)
+    copied = {"input_file": copy / "train-*", "bert_config_file": copy / "bert_config.json"}
     often = {"iterations_per_loop": 3, "log_every_steps": 7, "save_checkpoints_steps": 4, "keep_checkpoint_max": 1}
     at_end = {"num_train_steps": 20, "init_checkpoint": tmp_path / "out" / "model.ckpt-10"}
     new, step = {"output_dir": tmp_path / "new"}, "step in --output_dir: "
-    cases = {  # flags of all, those of the last, and what the others and it say
-        "harmless": ({}, {**often, "input_file": copy / "train-*", "bert_config_file": copy / "bert_config.json"}, ""),
+    cases = {
+        "harmless": ({}, {**often, **copied}, "done"),
         "rate": (new, {"learning_rate": 0.002}, "--learning_rate: 0.001 on worker 0 (localhost:"),
         "seed": (new, {"seed": 2}, "--seed: 12345"),
         "batch": (new, {"train_batch_size": 24}, "--train_batch_size: 12"),
@@ -249,12 +255,8 @@ def test_pretraining_is_refused_where_the_last_worker_differs(count, tmp_path):
         "first's folder": ({**new, "num_train_steps": 20}, {"output_dir": tmp_path / "out"}, f"{step}0 on worker 0"),
         "weights": ({**new, "num_train_steps": 20}, at_end, "checksum of the weights to begin with: "),
     }
-    steps = {}
-    for name, (of_all, of_last, _) in cases.items():
-        steps[name] = "run_pretraining", [*[{**flags, **of_all}] * (count - 1), {**flags, **of_all, **of_last}]
-    outcomes = cluster.run_mains(steps, tmp_path)
-    assert_agreed(outcomes, {name: message for name, (*_, message) in cases.items()})
-    assert f"), 0.002 on worker {count - 1} (localhost:" in outcomes[0]["rate"]
+    said = agreed("run_pretraining", flags, cases, tmp_path, count)
+    assert f"), 0.002 on worker {count - 1} (localhost:" in said["rate"]
     assert not (tmp_path / "new").exists()
     assert len(list((tmp_path / "out").glob("model.ckpt-*.index"))) == 2  # as the first worker's flags say
 
@@ -278,8 +280,8 @@ def test_fine_tuning_waits_for_the_best_model_and_is_refused_where_the_second_wo
         (teacher / name).symlink_to(best / name)
     check = {"do_train": False, "do_eval": False, "use_best_model": False, "init_checkpoint": best}
     cases = {
-        "held back": ({}, {}, ""),
-        "again": ({**check, "output_dir": tmp_path / "again"}, {"log_every_steps": 3}, ""),
+        "held back": ({}, {}, "done"),
+        "again": ({**check, "output_dir": tmp_path / "again"}, {"log_every_steps": 3}, "done"),
         **{file: (new, {f"{file}_file": other[f"{file}_file"]}, f"{file} set") for file in ("train", "dev", "test")},
         "labels": ({**new, "labels": "up,down"}, {"labels": "down,up"}, "--labels: ['up', 'down'] on"),
         "vocabulary": (new, {"init_checkpoint": other["init_checkpoint"]}, "train set: 32 examples, "),
@@ -293,9 +295,6 @@ def test_fine_tuning_waits_for_the_best_model_and_is_refused_where_the_second_wo
         "weights": (new, {"init_checkpoint": best}, "checksum of the weights to begin with: "),
         "folder": (new, {"output_dir": tmp_path / "own"}, "run.json: "),
     }
-    pairs = {name: [{**flags, **of_all}, {**flags, **of_all, **own}] for name, (of_all, own, _) in cases.items()}
-    steps = {name: ("run_classifier", given) for name, given in pairs.items()}
-    outcomes = cluster.run_mains(steps, tmp_path, "helpers.cluster")
-    assert_agreed(outcomes, {name: message for name, (*_, message) in cases.items()})
+    agreed("run_classifier", flags, cases, tmp_path, prepare="helpers.cluster")
     expected, found = (np.loadtxt(tmp_path / name / "test_results.tsv") for name in ("again", "out"))
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6)

@@ -8,11 +8,11 @@ import functools
 import numpy as np
 import pytest
 import tensorflow as tf
-from helpers.every_model import GENERATED, MODELS, PREDICTED, inputs, trained
+from helpers.every_model import CASES, GENERATED, MODELS, PREDICTED, adapted, inputs, trained
 from helpers.outputs import enlarge, in_training
 from helpers.slow import slow
 from helpers.tiny import TINY_CONFIG
-from helpers.training_steps import feed, fresh_trainer, make_batches, mirrored, one_device, run, trainer_of
+from helpers.training_steps import feed, fresh_trainer, make_batches, mirrored, one_device, prepared, run, trainer_of
 
 from bert_tf import (
     BertConfig,
@@ -20,7 +20,6 @@ from bert_tf import (
     BertForSequenceClassification,
     BertForTokenClassification,
     PretrainingObjective,
-    create_optimizer,
 )
 from bert_tf.families.albert import AlbertConfig
 from bert_tf.families.distilbert import DistilBertConfig
@@ -42,15 +41,13 @@ def nested_sums():
     tf.config.optimizer.set_experimental_options({"arithmetic_optimization": False})
     yield
     tf.config.optimizer.set_experimental_options({"arithmetic_optimization": True})
-    kernels.set_fused(True)
 
 
 def three_steps(replicas=1, lengths=False, **changes) -> tuple[dict, dict, dict]:
     """Weights and moments by name, before and after; the sums of the metrics."""
     options = {"dropout": 0.3, "rate": 1e-3, **changes}
     strategy = one_device() if replicas == 1 else mirrored(replicas)
-    cut = {name: value for name, value in options.items() if name != "parts"}
-    trainer = fresh_trainer(strategy, 8, options.get("parts", 1), **cut)
+    trainer = fresh_trainer(strategy, 8, **options)
     before = {name: v.numpy() for name, v in initialize.training_variables(trainer.model, trainer.optimizer).items()}
     after, (result,) = run(strategy, make_batches(batch_size=8, steps=3), lengths=lengths, **options)
     return before, after, result
@@ -81,8 +78,8 @@ AGAIN = {"recompute": True}
         (DEEP | {"parts": 2, "use_xla": True}, AGAIN, 1e-3),
     ),
 ])  # fmt: skip
-def test_runs_end_equal(nested_sums, one, other, tolerance):
-    kernels.set_fused(one is not LENGTHS)  # the fused forms take longest to compile
+def test_runs_end_equal(nested_sums, monkeypatch, one, other, tolerance):
+    monkeypatch.setitem(kernels._switches, "fused", one is not LENGTHS)  # the fused forms take longest to compile
     before, expected, whole = three_steps(**one)
     _, actual, cut = three_steps(**one | other)
     if tolerance == 0:
@@ -97,9 +94,8 @@ def test_runs_end_equal(nested_sums, one, other, tolerance):
 
 def step_of(config, **settings) -> tuple[int, list]:
     """The number of matrix products in the graph of a classifier's step, and its variables afterwards."""
-    model, optimizer = enlarge(BertForSequenceClassification(config, 2, seed=1)), create_optimizer("adamw", 1e-3, 10, 0)
-    optimizer.build(model.trainable_variables)
-    trainer = trainer_of(model, optimizer, batch_size=4, **settings)
+    model = enlarge(BertForSequenceClassification(config, 2, seed=1))
+    trainer = trainer_of(*prepared(model), batch_size=4, **settings)
     ids = np.random.default_rng(0).integers(5, config.vocab_size, (4, 16)).astype("int32")
     batches = iter(tf.data.Dataset.from_tensors({"input_ids": ids, "label_ids": ids[:, 0] % 2}))
     library = trainer.steps.get_concrete_function(batches, tf.constant(1)).graph.as_graph_def().library
@@ -164,14 +160,9 @@ def frozen(count: int):
     return model
 
 
-def adapted():
-    model = BertForSequenceClassification(LOOP_CONFIG, 5)
-    model.bert.add_lora(4, 8.0)
-    return model
-
-
 # The model, its batch, and settings of the run.
 LOOP_CASES = {
+    **{name: (*case, {}) for name, case in CASES.items()},
     "classifier": (lambda: BertForSequenceClassification(LOOP_CONFIG, 5), CLASSES, {}),
     "every token": (lambda: BertForTokenClassification(LOOP_CONFIG, 5), TAGS, {}),
     "recomputed": (lambda: BertForTokenClassification(LOOP_CONFIG, 5), TAGS, {"recompute": True}),
@@ -181,7 +172,7 @@ LOOP_CASES = {
     "frozen layers": (lambda: frozen(2), CLASSES, {}),
     "frozen encoder": (lambda: frozen(4), CLASSES, {}),
     "frozen but the last": (lambda: frozen(3), CLASSES, {}),
-    "adapted": (adapted, CLASSES, {}),
+    "adapted": (lambda: adapted(LOOP_CONFIG), CLASSES, {}),
     "electra": (lambda: ElectraPretrainer(ELECTRA, ELECTRA), inputs(**GENERATED), {}),
     "roberta": (lambda: BertForMaskedLM(RobertaConfig(40, **SIZES, max_position_embeddings=12)), MASKED, {}),
     "distilbert": (lambda: BertForMaskedLM(DistilBertConfig(40, **SIZES, max_position_embeddings=8)), MASKED, {}),
@@ -194,12 +185,9 @@ def ended(case: str, **compiled) -> tuple[dict, dict]:
     settings, strategy = dict(settings), one_device()
     recipe = Recipe(layerwise_lr_decay=settings.pop("decay", 1.0))
     tf.keras.utils.set_random_seed(1)
-    model = make()
-    model.build()
+    model, optimizer = prepared(make(), 1e-2, recipe=recipe)
     for variable in model.weights:  # clearly different from each other, so that layers can't be confused
         variable.assign(variable + 0.1 * tf.random.stateless_normal(variable.shape, [len(variable.path), 7]))
-    optimizer = create_optimizer("adamw", 1e-2, 10, 0, recipe)
-    optimizer.build(model.trainable_variables)
     trainer = trainer_of(model, optimizer, strategy=strategy, batch_size=4, **settings, **compiled)
     results = trainer.steps(feed(strategy, tf.data.Dataset.from_tensors(batch).repeat()), tf.constant(3))
     return {v.path: v.numpy() for v in model.weights}, {name: float(value) for name, value in results.items()}

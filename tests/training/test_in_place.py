@@ -1,17 +1,13 @@
 """Adam's update in the variables' own memory, and what a GPU is given, from graphs traced without one."""
 
 import functools
-import json
-import sys
 from collections.abc import Iterator
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from helpers import warm
 from helpers.every_model import CASES, ROWS, trained
-from helpers.paths import TESTS
 from helpers.slow import slow
 from helpers.training_steps import build, feed, make_batches, mirrored, one_device, trainer_of
 
@@ -228,20 +224,6 @@ def test_whether_the_loop_goes_on_depends_on_no_gradient(strategy_of, replicas):
         found = producers(body, results[number])
         assert {ops[name] for name in found if name in ops} <= {"AddV2", "Const", "Identity", "NoOp"}
         assert {arguments.index(name) for name in found if name in arguments} <= read
-
-
-@pytest.mark.slow  # in small: test_programs_of_a_step, and what the loop waits for above
-@pytest.mark.parametrize("cases", [sorted(CASES)])
-def test_a_call_of_compiled_steps_on_a_device_with_memory_of_its_own(cases):
-    """It ends as ordinary steps do, and before its end the device sends the host nothing that a step computes."""
-    command = [sys.executable, "-m", "helpers.second_device", "next", *cases]
-    done = warm.run(command, cwd=str(TESTS), capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-3000:]
-    (*_, read), *found = json.loads(done.stdout)
-    assert read, "the check itself sees a norm that the host reads in each step"
-    for case, (results, change, programs, sent) in zip(cases, found, strict=True):
-        assert programs and not sent, case
-        assert results < 1e-4 and change < 1e-4, case
 
 
 @pytest.mark.parametrize("replicas", [1, 2])

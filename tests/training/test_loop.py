@@ -16,12 +16,10 @@ from bert_tf.store.bundle import latest_checkpoint
 from bert_tf.training import checkpoints, loop
 
 
-@pytest.fixture(autouse=True, scope="module")
-def plain_forms():
+@pytest.fixture(autouse=True)
+def plain_forms(monkeypatch):
     """The fused forms take longest to compile; they are compared with the plain ones elsewhere."""
-    kernels.set_fused(False)
-    yield
-    kernels.set_fused(True)
+    monkeypatch.setitem(kernels._switches, "fused", False)
 
 
 @pytest.mark.parametrize("replicas", [1, *slow(2)])
@@ -43,7 +41,6 @@ def test_loss_scale_halves_on_overflow_and_the_step_is_left_out(replicas, tmp_pa
 
 def with_bad_batch(bad):
     batches = make_batches(batch_size=4, steps=6)
-    batches["masked_lm_weights"] = batches["masked_lm_weights"].copy()
     batches["masked_lm_weights"][bad] = np.nan
     return batches
 

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from helpers.record_files import create
-from helpers.training_steps import trainer_of
+from helpers.training_steps import prepared, trainer_of
 
-from bert_tf import BertConfig, BertForMaskedLM, BertForPreTraining, create_optimizer, fill_mask, read_tokenizer
+from bert_tf import BertConfig, BertForMaskedLM, BertForPreTraining, fill_mask, read_tokenizer
 from bert_tf.conversion import convert
 from bert_tf.families.distilbert import DistilBertConfig
 from bert_tf.families.electra import ElectraConfig
@@ -26,16 +26,15 @@ from bert_tf.training.pretraining_tasks import PretrainingTask
 from bert_tf.training.settings import FineTuningSettings
 
 PIECES = "[PAD] [UNK] [CLS] [SEP] [MASK] the house stands on a hill .".split()  # noqa: SIM905
+CONFIG = {"vocab_size": len(PIECES), "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
+CONFIG |= {"intermediate_size": 8, "max_position_embeddings": 16, "type_vocab_size": 2}
+PADDED = BertConfig.from_dict({**CONFIG, "vocab_size": 16})
 
 
 @pytest.fixture(scope="module")
 def records(tmp_path_factory) -> str:
     """Records of a small text; the vocabulary is elsewhere."""
     folder = tmp_path_factory.mktemp("records")
-    (folder / "bert_config.json").write_text(
-        json.dumps({"vocab_size": len(PIECES), "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2,
-                    "intermediate_size": 8, "max_position_embeddings": 16, "type_vocab_size": 2})
-    )  # fmt: skip
     text = "The house stands.\nOn a hill.\n\nA hill.\nThe house.\n" * 10
     create(folder, text, PIECES, "a.tfrecord", max_seq_length=16, max_predictions_per_seq=3)
     return str(folder / "a.tfrecord")
@@ -43,13 +42,11 @@ def records(tmp_path_factory) -> str:
 
 def test_another_vocab_size_stops_at_the_start(records, tmp_path):
     """From the vocabulary, the summary beside the records, or the largest id; the advice works."""
-    folder = pathlib.Path(records).parent
-    config = json.loads((folder / "bert_config.json").read_text())
     alone = shutil.copy(records, tmp_path / "alone.tfrecord")
 
     def message_of(vocab_size: int, records: str = records, **settings) -> str:
         path = tmp_path / "config.json"
-        path.write_text(json.dumps({**config, "vocab_size": vocab_size}))
+        path.write_text(json.dumps({**CONFIG, "vocab_size": vocab_size}))
         settings = PretrainingSettings(
             records, str(tmp_path / "model"), bert_config_file=str(path), do_train=True, max_seq_length=16,
             max_predictions_per_seq=3, num_train_steps=1, **settings,
@@ -59,7 +56,7 @@ def test_another_vocab_size_stops_at_the_start(records, tmp_path):
         assert not (tmp_path / "model").exists() and "\n" not in str(caught.value)
         return str(caught.value)
 
-    vocab_file = str(folder / "vocab.txt")
+    vocab_file = str(pathlib.Path(records).parent / "vocab.txt")
     for given in ({}, {"vocab_file": vocab_file}):
         message = message_of(500, **given)
         assert f"{vocab_file} has 12 lines but {tmp_path}/config.json has vocab_size 500" in message
@@ -67,19 +64,16 @@ def test_another_vocab_size_stops_at_the_start(records, tmp_path):
         assert "vocab_size=11" in message_of(11, **given)  # from the first records
     assert "vocab_size=11" in message_of(11, str(alone))
     assert "has 12 lines but" in message_of(500, str(alone), vocab_file=vocab_file)
-    config = BertConfig.from_dict({**config, "vocab_size": 16})
-    assert model_vocabulary.check_size(vocab_file, {}, config, "config.json", is_new=True)
+    assert model_vocabulary.check_size(vocab_file, {}, PADDED, "config.json", is_new=True)
 
 
 def test_a_padded_table_stays_usable(records, tmp_path):
     """vocab_size as a multiple of 8 above the vocabulary: saved, opened, converted; padded rows are no guesses."""
-    folder = pathlib.Path(records).parent
-    config = json.loads((folder / "bert_config.json").read_text())
-    model = BertForPreTraining(BertConfig.from_dict({**config, "vocab_size": 16}))
+    model, vocab_file = BertForPreTraining(PADDED), str(pathlib.Path(records).parent / "vocab.txt")
     model.build()
     bias = next(variable for variable in model.weights if variable.name == "output_bias" and variable.shape == (16,))
     bias.assign([0.0] * 12 + [9.0] * 4)
-    model.save_pretrained(str(tmp_path / "model"), vocab_file=str(folder / "vocab.txt"), do_lower_case=True)
+    model.save_pretrained(str(tmp_path / "model"), vocab_file=vocab_file, do_lower_case=True)
     convert.convert(str(tmp_path / "model"), str(tmp_path / "converted"), "huggingface")
     for path in (tmp_path / "model", tmp_path / "converted"):
         tokenizer, opened = read_tokenizer(str(path)), BertForPreTraining.from_pretrained(str(path))
@@ -93,7 +87,7 @@ def test_a_padded_table_stays_usable(records, tmp_path):
 
 def test_a_warning_if_the_training_records_are_evaluated(records, tmp_path, caplog):
     other = shutil.copy(records, tmp_path / "other.tfrecord")
-    config = BertConfig.from_json_file(str(pathlib.Path(records).parent / "bert_config.json"))
+    config = BertConfig.from_dict(CONFIG)
     for trains, evaluated, file, warnings in ((1, 1, other, 0), (1, 0, None, 0), (0, 1, None, 0), (1, 1, None, 1),
                                               (1, 0, records, 1), (1, 1, records, 2)):  # fmt: skip
         flags = {"do_train": bool(trains), "do_eval": bool(evaluated), "eval_input_file": file and str(file)}
@@ -102,25 +96,13 @@ def test_a_warning_if_the_training_records_are_evaluated(records, tmp_path, capl
         assert caplog.text.count("The evaluation reads the training records") == warnings
 
 
-TAUGHT, ADAPTED = {"teacher": "a", run_directory.TEACHER_CHECKSUM: "1"}, {"lora_rank": 4, "lora_alpha": 8.0}
-
-
-@pytest.mark.parametrize(("earlier", "now", "message"), [
-    (TAUGHT, {**TAUGHT, "teacher": "moved"}, None),
-    (ADAPTED, ADAPTED, None),
-    (TAUGHT, {"teacher": "b", "teacher_checksum": "2"}, "with --teacher=a; this one is with --teacher=b"),
-    (TAUGHT, {**TAUGHT, "teacher_checksum": "2"}, "this one is with --teacher=a, which has other weights"),
-    (TAUGHT, {}, "holds a run with --teacher=a; this one is with --teacher=None"),
-    (ADAPTED, {"lora_rank": 4, "lora_alpha": 9.0}, "--lora_rank=4 --lora_alpha=8.0; this"),
-])  # fmt: skip
-def test_what_a_resumed_run_must_have_had_from_its_start(earlier, now, message):
-    there, settings = run_directory.EarlierRun("out", None, earlier), [FineTuningSettings(output_dir="out")]
-    run_directory.Manifest(there, now, settings).check_fixed()  # without a checkpoint there is none to resume
-    manifest = run_directory.Manifest(dataclasses.replace(there, newest="model.ckpt-1"), now, settings)
-    if message is None:
-        return manifest.check_fixed()
-    with pytest.raises(ValueError, match=message):
-        manifest.check_fixed()
+def test_a_teacher_may_move_but_not_change_its_weights():
+    """Another one, and other adapters: scripts/test_run_pretraining.py and test_flags.py."""
+    taught, changed = ({"teacher": "a", run_directory.TEACHER_CHECKSUM: checksum} for checksum in "12")
+    for newest, now in (("model.ckpt-1", {**taught, "teacher": "moved"}), (None, changed)):  # none to resume
+        run_directory.Manifest(run_directory.EarlierRun("out", newest, taught), now, []).check_fixed()
+    with pytest.raises(ValueError, match="this one is with --teacher=a, which has other weights"):
+        run_directory.Manifest(run_directory.EarlierRun("out", "model.ckpt-1", taught), changed, []).check_fixed()
 
 
 def test_a_changed_setting_is_reported_but_for_one_that_may_change(tmp_path, caplog):
@@ -143,14 +125,6 @@ def test_a_configuration_that_another_family_left_goes(tmp_path):
     assert json.loads((tmp_path / "bert_config.json").read_text())["hidden_size"] == 8
 
 
-PREDICTIONS = 12
-
-
-@pytest.fixture
-def oracle(shared):
-    return shared / "golden" / "distilbert"
-
-
 @pytest.fixture
 def batches(golden):
     """The eight batches of four rows, two by two: features [4, 8, ...]."""
@@ -158,7 +132,7 @@ def batches(golden):
     mask, labels = arrays["attention_mask"], arrays["mlm_labels"]
     labels = np.where(mask == 1, labels, -100)
     rows = 1.0 / (2 * mask.sum((1, 2)))
-    places = np.argsort(labels < 0, axis=-1, kind="stable")[..., :PREDICTIONS]
+    places = np.argsort(labels < 0, axis=-1, kind="stable")[..., :12]
     chosen = np.take_along_axis(labels, places, -1)
     assert (labels >= 0).sum() == (chosen >= 0).sum()
     counts = 2 * (labels >= 0).sum((1, 2))
@@ -175,7 +149,8 @@ def batches(golden):
 
 
 @pytest.mark.slow  # in small: test_objectives.py, test_equal_steps.py
-def test_all_updates(oracle, golden, batches):
+def test_all_updates(shared, golden, batches):
+    oracle = shared / "golden" / "distilbert"
     settings = json.loads((golden / "distilbert" / "training_steps.json").read_text())
     student, teacher = (BertForMaskedLM.from_pretrained(str(oracle / name)) for name in ("student_init", "teacher"))
     names = ("alpha_ce", "alpha_mlm", "alpha_cos", "temperature")
@@ -185,8 +160,7 @@ def test_all_updates(oracle, golden, batches):
     recipe = DistilBertConfig.pretraining_recipe
     steps, warmup = settings["num_training_steps"], settings["warmup_steps"]
     assert (recipe.learning_rate, recipe.clip_norm) == (settings["learning_rate"], settings["max_grad_norm"])
-    optimizer = create_optimizer(recipe.optimizer, recipe.learning_rate, steps, warmup, recipe)
-    optimizer.build(model.trainable_variables)
+    model, optimizer = prepared(model, recipe.learning_rate, steps, warmup, recipe, recipe.optimizer)
     train = trainer_of(model, optimizer, objective, batch_size=8, gradient_accumulation_steps=2).steps
     data = iter(tf.data.Dataset.from_tensor_slices(batches))
     for number in range(settings["updates"]):
