@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from helpers.descendants import save_model
-from helpers.exports import save, show_progress_at_once, signature_of
+from helpers.exports import show_progress_at_once, signature_of
 from helpers.slow import slow
 
 from bert_tf import BertModel, Embedder, TextIndex
@@ -27,7 +27,7 @@ def near(found, expected, atol=1e-5) -> None:
 
 @pytest.fixture(scope="module")
 def model_dir(tmp_path_factory):
-    return save(tmp_path_factory.mktemp("embedder") / "model", BertModel, {"num_hidden_layers": 1})
+    return save_model(tmp_path_factory.mktemp("embedder") / "model", "bert", BertModel)
 
 
 @pytest.fixture(scope="module")
@@ -140,18 +140,6 @@ def test_files_of_sentence_transformers(tmp_path):
 def test_graphs_make_the_same_vectors(model_dir, tmp_path, settings):
     folder = described(tmp_path / "st", model_dir, **settings)
     assert np.abs(signature_of(folder, "encoder", "embed", text=TEXTS)["vector"] - Embedder(folder)(TEXTS)).max() < 1e-5
-
-
-@pytest.mark.slow  # in small: the graphs above, and opened exports in test_tagger.py
-def test_an_export_makes_the_same_vectors(embedder, tmp_path, clean_process):
-    path = export.export_saved_model(embedder.path, str(tmp_path / "out"), warm_up=False)
-    expected = embedder.encode(TEXTS)
-    near(clean_process(path, "embed", text=TEXTS)["vector"], expected)
-    opened = Embedder(str(tmp_path / "out"), batch_size=4)
-    assert opened.size == 32 and opened.max_seq_length == 64
-    near(opened.encode(TEXTS), expected)
-    with pytest.raises(ValueError, match="pooling=cls: what an export computes is decided"):
-        Embedder(path, pooling="cls")
 
 
 PROMPTS = {"query": "query: ", "passage": "A passage of text: ", "none": ""}
@@ -292,7 +280,7 @@ def test_an_index_is_saved_next_to_its_texts(embedder, tmp_path):
     again = TextIndex.load(tmp_path / "index", embedder)
     assert again.texts == texts
     assert embedder.search(texts[5], again) == embedder.search(texts[5], embedder.index(texts))
-    other = Embedder(save(tmp_path / "model", BertModel, {"num_hidden_layers": 2}))
+    other = Embedder(save_model(tmp_path / "model", "bert", BertModel, seed=8))
     with pytest.raises(ValueError, match="index was made by another model than .*model, or with another pooling"):
         TextIndex.load(str(tmp_path / "index"), other)
     with pytest.raises(UnicodeEncodeError):  # not when it is saved

@@ -1,11 +1,11 @@
-"""Batches in which two texts share a row; windows of long texts, as the scripts cut them, and exports of them."""
+"""Batches in which two texts share a row; windows of long texts, as the scripts cut them."""
 
 import copy
 
 import numpy as np
 import pytest
 import tensorflow as tf
-from helpers.outputs import enlarge
+from helpers.exports import save_kind
 from helpers.tiny import ONE_LAYER
 
 from bert_tf import BertConfig, BertForSequenceClassification, Predictor
@@ -99,16 +99,10 @@ def random_texts(count, longest, seed=0):
     return [" ".join(generator.choice(list("abcdefghij"), size)) for size in generator.integers(0, longest, count)]
 
 
-def model_of(pooling, stride, most):
-    model = BertForSequenceClassification(
-        CONFIG, labels=["no", "yes"], window_pooling=pooling, window_stride=stride, max_windows=most, seed=1
-    )
-    return enlarge(model, 3)
-
-
 @pytest.mark.parametrize(("stride", "most"), [(3, 4), (1, 2)])
 def test_the_windows_are_those_of_the_scripts(small, stride, most):
-    served = ServedWindowClassifier(model_of("mean", stride, most), TextEncoder(small, 8, graph_of(small)), NO_HEAD)
+    model = BertForSequenceClassification(CONFIG, 2, window_pooling="mean", window_stride=stride, max_windows=most)
+    served = ServedWindowClassifier(model, TextEncoder(small, 8, graph_of(small)), NO_HEAD)
     for texts in (random_texts(30, 40), ["", "a b"], ["a b c d e f g"], ["a b c d e f"]):
         examples = [InputExample(str(k), text) for k, text in enumerate(texts)]
         encoded = encode_examples(examples, Task("", (), None), small, 8, windows=TextWindows(stride, most))
@@ -121,24 +115,12 @@ def test_the_windows_are_those_of_the_scripts(small, stride, most):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("pooling", ["mean", "max", "attention"])
-def test_an_export_answers_as_predictor_does(small, tmp_path, pooling):
-    model, texts = model_of(pooling, 3, 4), random_texts(20, 40)
-    if pooling == "attention":
-        model.windows.scores.assign(np.linspace(-3, 3, CONFIG.hidden_size))
-    folder, vocab = str(tmp_path / "model"), tmp_path / "vocab.txt"
-    vocab.write_text("".join(piece + "\n" for piece in PIECES))
-    model.save_pretrained(folder, vocab_file=str(vocab), do_lower_case=True)
-    expected = Predictor(folder, runtime="tensorflow").logits(texts)
-    assert {*expected.argmax(-1)} == {0, 1}
-    for freeze in (True, False):
-        path = export.export_saved_model(folder, str(tmp_path / "exported"), freeze=freeze)
-        exported = Predictor(path)
-        found = [list(one["probabilities"].values()) for one in exported.predict(texts)]
-        np.testing.assert_allclose(found, tf.nn.softmax(expected), atol=1e-5)
-        loaded = tf.saved_model.load(path).signatures
-        assert set(loaded) == {"serving_default", "serve_ids"}
-    with pytest.raises(KeyError, match="serve_pairs"):  # it reads windows of single texts
+def test_an_export_of_windows_reads_single_texts(tmp_path):
+    """Its answers: test_every_task.py."""
+    folder = save_kind(tmp_path / "model", "bert", "mean")
+    exported = Predictor(export.export_saved_model(folder, str(tmp_path / "exported")))
+    assert set(exported.export.signatures) == {"serving_default", "serve_ids"}
+    with pytest.raises(KeyError, match="serve_pairs"):
         exported("a", "b")
     with pytest.raises(ValueError, match="--text_pairs: .* reads windows of single texts"):
         export.export_saved_model(folder, str(tmp_path / "pairs"), text_pairs=True)

@@ -1,13 +1,18 @@
-"""Exports whose graphs could do more than answer are not loaded, unless they are trusted."""
+"""Exports whose graphs could do more than answer are not loaded, unless they are trusted; nor are ONNX files that have
+tensors in other files."""
 
 import json
 
+import onnx
+import onnx.parser
+import onnxruntime
 import pytest
 import tensorflow as tf
 from tensorflow.core.protobuf import config_pb2, meta_graph_pb2, rewriter_config_pb2, saved_model_pb2
 
 from bert_tf import Predictor
 from bert_tf.serving import safe_graph
+from bert_tf.serving.onnx_runtime import open_file
 
 TEXTS = tf.TensorSpec([None], tf.string, name="text")
 
@@ -145,16 +150,6 @@ def let(message, **values):
         setattr(message, name, value)
 
 
-def rename_saver(graph, name):
-    """Calls it so wherever the file does, and lets a node of a function call it by its op."""
-    saver = saver_of(graph)
-    for node in graph.graph_def.node:
-        if node.attr["f"].func.name == saver.signature.name:
-            node.attr["f"].func.name = name
-    saver.signature.name = name
-    add(graph, name)
-
-
 def name_file(graph, op, number, value):
     """Makes a constant the input of a node of the function that saves."""
     added = saver_of(graph).node_def.add(name="elsewhere", op="Const")
@@ -177,23 +172,17 @@ def hold_handle(graph):
 
 CUSTOM = rewriter_config_pb2.RewriterConfig.CustomGraphOptimizer(name="other")
 SAVES = "calls: __inference__traced_save_"
-NAMES = ("AsString", "FastWordpieceTokenizeWithOffsets", "_Arg", "\u0410sString", "AsString_1a", "AsString_\u0661")
 # What is changed in a graph, and what is foreign then.
 ALTERED = {
     "a function": (lambda g: add(g, "WriteFile"), "ops: WriteFile"),
     "the main graph": (lambda g: g.graph_def.node.add(name="write", op="WriteFile"), "ops: WriteFile"),
-    "more than saving in the function that saves": (lambda g: add(g, "WriteFile", "_traced_save"), "ops: WriteFile"),
     "saving in another function": (lambda g: add(g, "SaveV2"), "ops: SaveV2"),
-    "a function that a node names as its op": (
-        lambda g: add(g, saving(g), "_traced_restore"), "ops: __inference__traced_save_"),
     **{
-        f"saving as a function called {name!r}": (lambda g, name=name: rename_saver(g, name), f"functions: {name}")
-        for name in NAMES},
-    "a function of a signature that is called like an op": (
-        lambda g: let(functions(g, "inner")[0].signature, name="Identity"), "functions: Identity"),
+        f"a function that is called like an op, {name!r}": (
+            lambda g, name=name: let(functions(g, "inner")[0].signature, name=name), f"functions: {name}")
+        for name in ("AsString", "AsString_1a", "AsString_\u0661")},
     "saving called in the main graph": (
         lambda g: let(g.graph_def.node.add(name="s", op="PartitionedCall").attr["f"].func, name=saving(g)), SAVES),
-    "saving as the body of a loop": (lambda g: let(add(g, "While").attr["body"].func, name=saving(g)), SAVES),
     "saving as the gradient of a function": (
         lambda g: g.graph_def.library.gradient.add(
             function_name=functions(g, "inner")[0].signature.name, gradient_func=saving(g)), SAVES),
@@ -204,7 +193,7 @@ ALTERED = {
         lambda g: name_file(g, "StringJoin", 1, b"/../../model"), "file names: MergeV2Checkpoints, SaveV2"),
     "reading another file": (
         lambda g: add(g, "RestoreV2", "_traced_restore", input=["elsewhere", "names", "slices"]), "file names: new"),
-    "saving called": (lambda g: let(call_of(g).attr["f"].func, name=saving(g)), SAVES),
+    "saving called": (lambda g: let(add(g, "While").attr["body"].func, name=saving(g)), SAVES),
     "saving called by an object": (
         lambda g: g.object_graph_def.concrete_functions[saving(g)].SetInParent(), SAVES),
     "saving as a gradient": (
@@ -247,3 +236,59 @@ def test_what_no_export_has(calls):
 
 def test_no_op_has_a_name_that_a_function_may_have():
     assert len(dir(tf.raw_ops)) > 1000 and not any(map(safe_graph._NAME_OF_FUNCTION.fullmatch, dir(tf.raw_ops)))
+
+
+# ---- ONNX files whose tensors are in other files ---------------------------------------------------------------------
+
+# Adds the numbers of an initialiser and of a constant in a branch to its input.
+MODEL = """
+<ir_version: 9, opset_import: ["": 18]>
+graph (int32[1, 1] input_ids) => (float[1, 1] logits) <float[1] first = {1200.0}> {
+  number = Cast <to = 1> (input_ids)
+  yes = Constant <value = bool {1}> ()
+  more = If (yes) <
+    then_branch = inner () => (float[1] a) { a = Constant <value = float[1] {34.0}> () },
+    else_branch = other () => (float[1] b) { b = Constant <value = float[1] {0.0}> () }
+  >
+  sum = Add (number, more)
+  logits = Add (sum, first)
+}
+"""
+
+
+@pytest.fixture
+def opened(tmp_path):
+    def open_model(content: bytes):
+        (tmp_path / "model.onnx").write_bytes(content)
+        return open_file(str(tmp_path / "model.onnx"))
+
+    return open_model
+
+
+@pytest.mark.parametrize(("is_inner", "lacks"), [(0, None), (0, "data_location"), (0, "external_data"), (1, None)])
+def test_a_tensor_that_is_elsewhere(opened, is_inner, lacks):
+    """The walk through a file is the same for all its parts, used or not. lacks: a field that names the other file."""
+    model = onnx.parser.parse_model(MODEL)
+    assert opened(model.SerializeToString()).run({"input_ids": [[1]]})["logits"].tolist() == [[1235.0]]
+    inner = model.graph.node[2].attribute[0].g.node[0].attribute[0].t
+    tensor = inner if is_inner else model.graph.initializer[0]
+    let(tensor, name="it", data_location=onnx.TensorProto.EXTERNAL)
+    tensor.external_data.add(key="location", value="secret")
+    if lacks:
+        tensor.ClearField(lacks)
+    with pytest.raises(ValueError, match=r"model.onnx has a tensor that is not in it \(it\);"):
+        opened(model.SerializeToString())
+
+
+def test_a_damaged_file_and_another_format(opened, tmp_path):
+    """ONNX Runtime's own format, recognised by its first bytes, may name other files as well."""
+    content = onnx.parser.parse_model(MODEL).SerializeToString()
+    options = onnxruntime.SessionOptions()
+    options.optimized_model_filepath = str(tmp_path / "model.ort")
+    options.add_session_config_entry("session.save_model_format", "ORT")
+    onnxruntime.InferenceSession(content, options)
+    other = (tmp_path / "model.ort").read_bytes()
+    assert other[4:8] == b"ORTM"
+    for damaged in (b"", content[:-9], other):
+        with pytest.raises(ValueError, match=r"^\S+/model.onnx can't be read: is it damaged\? "):
+            opened(damaged)
