@@ -1,7 +1,6 @@
 """Tiny models of every task to export, what they are asked, and progress bars without a delay."""
 
 import json
-import types
 
 import numpy as np
 import tensorflow as tf
@@ -82,10 +81,6 @@ def signature_of(model_dir: str, task: str, name: str = "serving_default", **str
     with op_by_op():
         outputs = signature(**{name: tf.constant(values) for name, values in strings.items()})
     return {name: value.numpy() for name, value in outputs.items()}
-
-
-def load_no_graphs(monkeypatch) -> None:
-    monkeypatch.setattr(tf.saved_model, "load", lambda path: types.SimpleNamespace(signatures={}))
 
 
 def show_progress_at_once(monkeypatch, module) -> list[dict]:

@@ -29,17 +29,27 @@ _PATHS = re.compile(
 _LARGE = (".safetensors", ".bin", ".model")  # in LFS
 
 
+class LocalServer(http.server.ThreadingHTTPServer):
+    def __init__(self, handler):
+        handler.log_message = lambda *_: None
+        super().__init__(("127.0.0.1", 0), handler)
+
+    @property
+    def address(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}"
+
+
 @contextlib.contextmanager
-def serving(server) -> Iterator[http.server.ThreadingHTTPServer]:
-    if not isinstance(server, http.server.HTTPServer):
-        server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), server)
+def serving(server) -> Iterator[LocalServer]:
+    if not isinstance(server, LocalServer):
+        server = LocalServer(server)
     with server:
         threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         yield server
         server.shutdown()
 
 
-class HubServer(http.server.ThreadingHTTPServer):
+class HubServer(LocalServer):
     """Serves models: name, of a data set datasets/name -> {commit -> folder}, the last that of main and of refs/.
 
     failures: statuses of the next API answers. tamper: path, content, headers -> those to send. requests: method, path,
@@ -47,14 +57,10 @@ class HubServer(http.server.ThreadingHTTPServer):
     """
 
     def __init__(self):
-        super().__init__(("127.0.0.1", 0), _Handler)
+        super().__init__(_Handler)
         self.models: dict[str, dict[str, pathlib.Path]] = {}
         self.private, self.gated, self.failures, self.requests = set(), set(), [], []
         self.tamper: Callable = lambda path, content, headers: (content, headers)
-
-    @property
-    def address(self) -> str:
-        return f"http://127.0.0.1:{self.server_port}"
 
     def put(self, name: str, folder, commit: str = COMMIT) -> None:
         self.models.setdefault(name, {})[commit] = pathlib.Path(folder)
@@ -143,9 +149,6 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self.end_headers()
         if self.command == "GET":
             self.wfile.write(content)
-
-    def log_message(self, *_):
-        pass
 
 
 @contextlib.contextmanager

@@ -9,6 +9,7 @@ from helpers.exports import KINDS, TEXTS, check_answers, save_kind
 from helpers.slow import slow
 
 from bert_tf import Embedder, fill_mask, read_tokenizer
+from bert_tf.data.token_rows import rows_of_pairs
 from bert_tf.models import task_models
 from bert_tf.serving import export
 from bert_tf.serving.onnx_export import export_onnx
@@ -28,8 +29,8 @@ def check_near(found, expected) -> None:
 @pytest.mark.parametrize(
     ("family", "kind"),
     [
-        ("bert", "choices"),
-        *slow(  # in small: test_export.py, test_tagger.py, test_graph_squad.py
+        ("bert", "classes"), ("bert", "choices"),
+        *slow(  # in small: test_tagger.py, test_graph_squad.py
             ("roberta", "classes"), ("electra", "classes"), ("distilbert", "classes"), ("albert", "classes"),
             ("bert", "several labels"), ("bert", "a number"), ("bert", "mean"), ("bert", "max"), ("bert", "attention"),
             ("bert", "answers"), ("roberta", "answers"),
@@ -78,11 +79,9 @@ def test_masks_and_vectors(tmp_path, clean_process, family):
     takes_texts, found = family == "bert", []
     if takes_texts:
         found.append(clean_process(exported, text=texts))
-    rows = [tokenizer.build_inputs(tokenizer.encode_masked(text))[0] for text in texts]
-    width = max(map(len, rows))
-    ids = np.array([[*row, *[tokenizer.pad_id] * (width - len(row))] for row in rows], np.int32)
-    mask_of_rows = (np.arange(width) < np.array([[len(row)] for row in rows])).astype(np.int32)
-    features = {"input_ids": ids, "input_mask": mask_of_rows, "segment_ids": np.zeros_like(ids)}
+    rows, _ = rows_of_pairs([(tokenizer.encode_masked(text), ()) for text in texts], tokenizer, 64)
+    features = rows.batch(np.arange(len(texts)), int(rows.lengths.max()))
+    ids = features["input_ids"]
     onnx = open_file(f"{export_onnx(path, str(tmp_path / 'onnx'), top_k=3)}/model.onnx")
     found.append(onnx.run(features))
     nothing = onnx.run({**features, "input_ids": np.where(ids == tokenizer.mask_id, 5, 6)})

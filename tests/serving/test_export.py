@@ -12,9 +12,8 @@ import tensorflow as tf
 from absl import logging
 from helpers import warm
 from helpers.descendants import save_model
-from helpers.exports import check_answers, load_no_graphs
+from helpers.exports import CLASSIFIER, LABELS, check_answers
 from helpers.paths import GOLDEN, ROOT
-from helpers.slow import slow
 
 from bert_tf.models import task_models
 from bert_tf.serving import export, graph_models, safe_graph
@@ -34,9 +33,9 @@ PAIRS = [("One text.", "Its pair."), ("long " * 80, "b " * 10), ("long " * 60, "
 @pytest.fixture(scope="module")
 def classifier(tmp_path_factory):
     """As a CrossEncoder of sentence-transformers saves one: its modules do not make vectors of texts."""
-    folder, labels = tmp_path_factory.mktemp("classifier"), ["bad", "fair", "좋다"]
+    folder = tmp_path_factory.mktemp("classifier")
     module = {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.base.modules.transformer.Transformer"}
-    path = save_model(folder, "bert", task_models.BertForSequenceClassification, labels=labels)
+    path = save_model(folder, "bert", CLASSIFIER, labels=LABELS)
     (folder / "modules.json").write_text(json.dumps([module]))
     return path
 
@@ -69,35 +68,15 @@ def probabilities(predictions) -> np.ndarray:
 # ---- classifier ------------------------------------------------------------------------------------------------------
 
 
-def test_a_clean_process_gives_the_predictors_answers(predictor, exported, clean_process):
-    single = clean_process(exported, text=TEXTS)
-    firsts, seconds = zip(*PAIRS, strict=True)
-    pairs = clean_process(exported, "serve_pairs", text=firsts, text_pair=seconds)
-    expected = predictor.predict(TEXTS)
-    np.testing.assert_allclose(single["probabilities"], probabilities(expected), atol=1e-5)
-    assert [label.decode() for label in single["label"]] == [prediction["label"] for prediction in expected]
-    assert [label.decode() for label in single["labels"][0]] == ["bad", "fair", "좋다"]
-    np.testing.assert_allclose(pairs["probabilities"], probabilities(predictor.predict(PAIRS)), atol=1e-5)
-    assert len({tuple(row) for row in single["probabilities"].round(3)}) >= 4  # the rows differ
-
-
-@pytest.mark.parametrize(("kind", "freeze"), [("bert", False), *slow(("bert", True), ("causal", True))])
-def test_texts_of_mixed_length_give_what_each_gives_alone(classifier, signatures, tmp_path, kind, freeze):
-    """Texts of a batch share rows, except with causal attention."""
-    model_dir = classifier
-    if (kind, freeze) != ("bert", False):
-        given = {"config": {"attention": "causal"} if kind == "causal" else None, "num_labels": 3}
-        model_dir = save_model(tmp_path / "model", "bert", task_models.BertForSequenceClassification, **given)
-        signatures = tf.saved_model.load(export.export_saved_model(model_dir, str(tmp_path / "out"), freeze=freeze))
-        signatures = signatures.signatures
+@pytest.mark.slow  # in small: test_every_task.py, test_graph_inputs.py
+@pytest.mark.parametrize("attention", ["bidirectional", "causal"])
+def test_texts_of_mixed_length_give_what_each_gives_alone(tmp_path, attention):
+    """Texts of a batch share rows, except with causal attention; in frozen graphs."""
+    path = save_model(tmp_path / "model", "bert", CLASSIFIER, config={"attention": attention}, labels=LABELS)
     texts = [" ".join(["word", "another", "서울", "!"][k % 4] for k in range(n)) for n in (40, 1, 7, 0, 22, 3, 60)]
-    pairs = list(zip(texts, reversed(texts), strict=True))
-    firsts, seconds = zip(*pairs, strict=True)
-    found = signatures["serving_default"](text=tf.constant(texts))["probabilities"].numpy()
-    of_pairs = signatures["serve_pairs"](text=tf.constant(firsts), text_pair=tf.constant(seconds))["probabilities"]
-    expected = probabilities(Predictor(model_dir).predict([*texts, *pairs]))
-    np.testing.assert_allclose(np.concatenate([found, of_pairs]), expected, atol=1e-5)
-    assert len(set(np.round(found[:, 0], 4))) >= 5  # the rows differ
+    texts += zip(texts, reversed(texts), strict=True)
+    exported = Predictor(export.export_saved_model(path, str(tmp_path / "out"), freeze=True), batch_size=7)
+    check_answers(exported.predict(texts), Predictor(path).predict(texts))
 
 
 def test_ids_and_examples_give_the_same(signatures):
@@ -141,16 +120,15 @@ def test_pairs_as_the_default(classifier, predictor, tmp_path, caplog):
         signatures["serving_default"](text=tf.constant(["a", "b"]), text_pair=tf.constant(["c"]))
 
 
-def test_predictor_takes_an_export(predictor, loaded, exported, monkeypatch):
+def test_predictor_takes_an_export(predictor, loaded, exported):
     """From the directory of versions (`test_the_script`: a version); single texts and pairs; eight threads at once."""
     assert find_export(list_folder(str(pathlib.Path(exported).parent))).path == exported
     mixed = [*TEXTS, *PAIRS]
     expected = predictor.predict(mixed)
-    assert loaded.labels == ["bad", "fair", "좋다"] and loaded.predict([]) == []
+    assert loaded.labels == LABELS and loaded.predict([]) == []
     with concurrent.futures.ThreadPoolExecutor(8) as pool:
         for rows in pool.map(loaded.predict, [mixed] * 8):
             check_answers(rows, expected)
-    load_no_graphs(monkeypatch)
     with pytest.raises(ValueError, match="max_seq_length=10: the export has a fixed length of 64"):
         Predictor(exported, max_seq_length=10)
     with pytest.raises(ValueError, match="is an export for classification, not for squad"):

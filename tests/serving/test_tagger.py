@@ -14,12 +14,12 @@ import tensorflow as tf
 from helpers import warm
 from helpers.descendants import save_model
 from helpers.early_mistakes import refusals
-from helpers.exports import check_answers, load_no_graphs, signature_of
+from helpers.exports import check_answers, signature_of
 from helpers.hub_server import serving
 from helpers.paths import ROOT
 from helpers.slow import slow
 
-from bert_tf import Predictor, Tagger
+from bert_tf import Tagger
 from bert_tf.models import task_models
 from bert_tf.serving import client, export
 from bert_tf.tasks.ner import metrics as ner_tags
@@ -141,15 +141,12 @@ def test_a_model_that_spells_its_tags_otherwise(tmp_path, labels, standard, sche
     assert any(row["entities"] for row in found) == (scheme != "plain")
 
 
-def test_tagger_rejects_other_texts_and_models(exported, tmp_path, monkeypatch):
-    path, _, opened = exported("iob2")
+def test_tagger_rejects_other_texts_and_models(exported, tmp_path):
+    opened = exported("iob2")[2]
     with pytest.raises(TypeError, match="texts must be a list of strings or lists of words"):
-        Tagger(path).predict("Ada")
+        opened.predict("Ada")
     with pytest.raises(ValueError, match=r"texts\[0\]: word 1 is empty"):
-        Tagger(path)(["Ada", ""])
-    load_no_graphs(monkeypatch)
-    with pytest.raises(ValueError, match="is an export for ner, not for classification"):
-        Predictor(opened.path)
+        opened(["Ada", ""])
     unnamed = save_model(tmp_path / "unnamed", "bert", task_models.BertForTokenClassification, num_labels=3)
     with pytest.raises(ValueError, match="unnamed does not list the tags that it has learned"):
         Tagger(unnamed)
@@ -229,11 +226,8 @@ def server(signatures):
                 while body is None and not select.select([self.connection], [], [], 0.05)[0]:
                     self.wfile.write(b" " if status else b"X-A: b\r\n")
 
-        def log_message(self, *_):
-            pass
-
     with serving(Handler) as started:
-        yield f"127.0.0.1:{started.server_port}"
+        yield started.address.removeprefix("http://")
 
 
 def test_answers_are_those_of_the_signature(signatures, server):
