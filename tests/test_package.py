@@ -220,20 +220,17 @@ def test_the_wheel_trains_predicts_and_exports_with_the_core_alone(installed, tm
     assert code == 1 and "run_classifier " in said and "there is no script 'classify'" in said
 
 
-NEW = {"tests/test_new.py": 7, "tests/models/test_new.py": 2}
-
-
 @pytest.mark.parametrize("count", [1, 4, 11])
 def test_they_are_all_tests_once_and_take_about_the_same_time(count):
     """A new file, or a selection of tests, moves no other file."""
     seconds = slices.recorded()
-    tests = dict.fromkeys(seconds, 3) | NEW
-    parts = slices.divide(tests, seconds, count)
-    assert len(parts) == count and sorted(file for part in parts for file in part) == sorted(tests)
-    sums = [sum(seconds.get(file, 5 * tests[file]) for file in part) for part in parts]
+    files = {*seconds, "tests/test_new.py", "tests/models/test_new.py"}
+    parts = slices.divide(files, seconds, count)
+    assert len(parts) == count and sorted(file for part in parts for file in part) == sorted(files)
+    sums = [sum(seconds.get(file, 30) for file in part) for part in parts]
     assert max(sums) <= 1.1 * sum(sums) / count
-    few = dict.fromkeys(list(seconds)[::3], 1)
-    assert slices.divide(few, seconds, count) == [part & few.keys() for part in parts]
+    few = {*list(seconds)[::3]}
+    assert slices.divide(few, seconds, count) == [part & few for part in parts]
 
 
 def test_pytest_collects_the_tests_of_a_slice():
@@ -254,10 +251,10 @@ def test_commits_add_what_mirrors_their_files_and_never_too_much():
         "docs/data.md": "",
     }.items():
         assert slices.room_of(path) == TESTS / room
-    files = {f"tests/models/test_{name}.py": 1 for name in ("long", "changed", "short")}
-    seconds = dict(zip(files, (slices.MOST_SECONDS, slices.MOST_SECONDS - 9), strict=False))
-    both = {"tests/models/test_changed.py", "tests/models/test_short.py"}
-    assert slices.touched(files | {"tests/text/test_other.py": 1}, seconds, ["bert_tf/models/changed.py"]) == both
+    long, changed, short = files = [f"tests/models/test_{name}.py" for name in ("long", "changed", "short")]
+    seconds = {long: slices.MOST_SECONDS, changed: slices.MOST_SECONDS - 30}
+    found = slices.touched([*files, "tests/text/test_other.py"], seconds, ["bert_tf/models/changed.py"])
+    assert found == {changed, short}
 
 
 def test_a_slice_and_what_commits_add_to_it(monkeypatch):

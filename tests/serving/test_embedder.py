@@ -162,18 +162,15 @@ def test_prompts_by_hand(model_dir, tmp_path):
         embedder.encode(TEXTS, prompt_name="other")
 
 
-def columns_of_sts(shared, count) -> list[tuple[str, str]]:
-    lines = (shared / "data" / "glue" / "STS-B" / "dev.tsv").read_text(encoding="utf-8").splitlines()
-    return [tuple(line.split("\t")[7:9]) for line in lines[1 : 1 + count]]
-
-
 @pytest.mark.parametrize(("pooling", "include"), slow(*itertools.product(POOLINGS, (False, True))))
 def test_equal_to_sentence_transformers(shared, tmp_path, monkeypatch, pooling, include):
     """Vectors of real sentences by real weights, with prompts by default and by name, and in exports."""
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     sentence_transformers = pytest.importorskip("sentence_transformers")
     folder = str(shutil.copytree(shared / "weights" / "minilm-l6-h384", tmp_path / "model"))
-    texts = [*itertools.chain(*columns_of_sts(shared, 30)), " ".join(["long"] * 300), "", " \u0007 É\n"]
+    lines = (shared / "data" / "glue" / "STS-B" / "dev.tsv").read_text(encoding="utf-8").splitlines()
+    texts = [text for line in lines[1:31] for text in line.split("\t")[7:9]]
+    texts += [" ".join(["long"] * 300), "", " \u0007 É\n"]
     prompts = {"prompts": PROMPTS, "default_prompt_name": "query", "include_prompt": include}
     settings = SentenceSettings(folder, pooling, pooling != "max", 256, described=True, **prompts)
     write_settings(folder, settings, 384)
