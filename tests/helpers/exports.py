@@ -1,4 +1,4 @@
-"""Tiny models of every task to export, what they are asked, and progress bars without a delay."""
+"""Tiny models of every task to export, what they are asked, and how answers are compared."""
 
 import json
 
@@ -9,7 +9,6 @@ from bert_tf import ChoicePredictor, Predictor, QuestionAnswerer, Tagger
 from bert_tf.models import task_models
 from bert_tf.serving import export
 from bert_tf.store.head_config import WINDOW_POOLINGS
-from bert_tf.system.messages import progress_bar
 from bert_tf.tasks.ner.metrics import tag_set
 from bert_tf.tasks.squad.answers import PredictionSettings
 from bert_tf.tasks.squad.metrics import SETTINGS_FILE, QuestionAnsweringSettings
@@ -81,15 +80,3 @@ def signature_of(model_dir: str, task: str, name: str = "serving_default", **str
     with op_by_op():
         outputs = signature(**{name: tf.constant(values) for name, values in strings.items()})
     return {name: value.numpy() for name, value in outputs.items()}
-
-
-def show_progress_at_once(monkeypatch, module) -> list[dict]:
-    """Removes the delay of a module's progress bars; returns a list that collects the options of each."""
-    given = []
-
-    def without_delay(iterable, **options):
-        given.append(options)
-        return progress_bar(iterable, **{**options, "delay": 0})
-
-    monkeypatch.setattr(module, "progress_bar", without_delay)
-    return given

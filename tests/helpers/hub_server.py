@@ -10,8 +10,6 @@ import json
 import os
 import pathlib
 import re
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
@@ -20,7 +18,6 @@ from huggingface_hub import constants
 from pyarrow import parquet
 
 from bert_tf.system import hub
-from helpers.paths import ROOT
 
 COMMIT = "0a" * 20
 _PATHS = re.compile(
@@ -84,15 +81,9 @@ class HubServer(LocalServer):
         hub._at_commit.cache_clear()
         hub.matching.cache_clear()
 
-    def environment(self, home, **variables: str) -> dict[str, str]:
+    def environment(self, home) -> dict[str, str]:
         kept = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}
-        return kept | {"HF_ENDPOINT": self.address, "HF_HOME": str(home), "HF_HUB_DISABLE_TELEMETRY": "1"} | variables
-
-    def python(self, code: str, home, *arguments: str, **variables: str) -> subprocess.CompletedProcess:
-        return subprocess.run(
-            [sys.executable, "-c", code, *map(str, arguments)], capture_output=True, text=True, cwd=ROOT,
-            env=self.environment(home, **variables) | {"PYTHONPATH": f"{ROOT}"}, check=False,
-        )  # fmt: skip
+        return kept | {"HF_ENDPOINT": self.address, "HF_HOME": str(home), "HF_HUB_DISABLE_TELEMETRY": "1"}
 
 
 class _Handler(http.server.BaseHTTPRequestHandler):

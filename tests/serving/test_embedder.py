@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from helpers.descendants import save_model
-from helpers.exports import show_progress_at_once, signature_of
+from helpers.exports import signature_of
 from helpers.slow import slow
 
 from bert_tf import BertModel, Embedder, TextIndex
@@ -69,7 +69,8 @@ def test_vectors_are_those_of_one_text_at_a_time(embedder):
 
 
 def test_arguments_of_sentence_transformers(embedder, tmp_path, monkeypatch):
-    shown = show_progress_at_once(monkeypatch, predictor)
+    shown = []
+    monkeypatch.setattr(predictor, "progress_bar", lambda rows, **options: shown.append(options) or rows)
     plain, normalized = embedder.encode(TEXTS), embedder.encode(TEXTS, normalize_embeddings=True)
     near(normalized, embedder.encode(TEXTS, normalize=True), 1e-6)
     tensor = embedder.encode(TEXTS, convert_to_tensor=True, batch_size=1, show_progress_bar=False)
