@@ -202,13 +202,6 @@ def test_names_of_encodings():
         text_files.check_encoding(name)
 
 
-def read_all(path, encoding):
-    documents = all_documents([path], show_progress=False, encoding=encoding)
-    words = count_words([path], str.split, show_progress=False, encoding=encoding).counts
-    corpus = "".join(Corpus([path], TextSettings(encoding=encoding)).blocks()).rstrip()
-    return [list(documents), words, corpus, list(read_lines(path, encoding))]
-
-
 QUESTION = {"id": "1", "question": "수도는 어디인가?", "answers": [{"text": "서울", "answer_start": 10}]}
 ARTICLES = {"data": [{"paragraphs": [{"context": "대한민국의 수도는 서울이다.", "qas": [QUESTION]}]}]}
 
@@ -217,7 +210,10 @@ ARTICLES = {"data": [{"paragraphs": [{"context": "대한민국의 수도는 서�
     (json.dumps(ARTICLES, ensure_ascii=False), lambda path, encoding: read_json(path, encoding=encoding)),
     (json.dumps(ARTICLES, ensure_ascii=False),
      lambda path, encoding: read_squad_examples([path], True, encoding=encoding).examples),
-    (KOREAN, read_all),
+    (KOREAN, lambda path, encoding: "".join(Corpus([path], TextSettings(encoding=encoding)).blocks()).rstrip()),
+    (KOREAN, lambda path, encoding: list(read_lines(path, encoding))),
+    (KOREAN, lambda path, encoding: list(all_documents([path], show_progress=False, encoding=encoding))),
+    (KOREAN, lambda path, encoding: count_words([path], str.split, show_progress=False, encoding=encoding).counts),
 ])  # fmt: skip
 def test_every_reader_takes_an_encoding(tmp_path, content, read):
     """CP949 and UTF-8 are read alike. Tables and tags: in scripts/."""
