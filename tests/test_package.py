@@ -86,10 +86,9 @@ of_the_lock = pytest.mark.skipif(
 @of_the_lock
 def test_installation_for_a_tpu_leaves_out_what_asks_for_tensorflow():
     """docs/tpu.md installs these packages without dependencies, since pip would put tensorflow over tensorflow-tpu."""
-    asking = set()
-    for name in REQUIRED:
-        needed = [Requirement(entry) for entry in importlib.metadata.requires(name) or [] if "extra ==" not in entry]
-        asking |= {name} if "tensorflow" in {requirement.name for requirement in needed} else set()
+    needed = {name: importlib.metadata.requires(name) or [] for name in REQUIRED}
+    needed = {name: [Requirement(line).name for line in needed[name] if "extra ==" not in line] for name in needed}
+    asking = {name for name in needed if "tensorflow" in needed[name]}
     command = re.search(r"named='\^\((\S+)\)=='", PAGES["tpu"])
     assert set(command[1].split("|")) == asking
 

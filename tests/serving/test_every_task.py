@@ -76,14 +76,12 @@ def test_masks_and_vectors(tmp_path, clean_process, family):
     texts = [f"The capital \u3000{mask} is {mask}.", f"{mask} {mask}", f" a{mask}b "]
     arguments = {"freeze": False, "warm_up": False}
     exported = export.export_saved_model(path, str(tmp_path / "out"), top_k=3, **arguments)
-    takes_texts, found = family == "bert", []
-    if takes_texts:
-        found.append(clean_process(exported, text=texts))
+    takes_texts = family == "bert"
     rows, _ = rows_of_pairs([(tokenizer.encode_masked(text), ()) for text in texts], tokenizer, 64)
     features = rows.batch(np.arange(len(texts)), int(rows.lengths.max()))
     ids = features["input_ids"]
     onnx = open_file(f"{export_onnx(path, str(tmp_path / 'onnx'), top_k=3)}/model.onnx")
-    found.append(onnx.run(features))
+    found = [onnx.run(features), *([clean_process(exported, text=texts)] if takes_texts else ())]
     nothing = onnx.run({**features, "input_ids": np.where(ids == tokenizer.mask_id, 5, 6)})
     assert (nothing["positions"] == -1).all() and nothing["tokens"].tolist() == [[[""] * 3]] * 3
     for outputs in found:

@@ -83,12 +83,8 @@ def test_what_predictor_takes_for_texts(predictor):
     for texts in (pd.Series(["good", "bad"]), np.array(["good", "bad"]), (text for text in ["good", "bad"])):
         assert predictor.predict(texts) == wanted
     assert len(predictor.predict(("good", "bad", "good"))) == 3
-    for texts, message in (
-        ("a", r"must be a list of strings or \(text, text_pair\), as tuples or dicts with these names, not a str"),
-        (("a", "b"), r"one pair: write predictor\(\*pair\)"),
-    ):
-        with pytest.raises(TypeError, match=message):
-            predictor.predict(texts)
+    with pytest.raises(TypeError, match=r"one pair: write predictor\(\*pair\)"):
+        predictor.predict(("a", "b"))
 
 
 def test_weights_that_change_count(with_tensorflow):
