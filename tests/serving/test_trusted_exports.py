@@ -32,15 +32,6 @@ class Answers(tf.Module):
         return {"score": inner(text)}
 
 
-class ReadsWhenLoaded(Answers):
-    """Reads a file when it is loaded, into a table that no signature uses."""
-
-    def __init__(self, path):
-        keys = tf.lookup.TextFileIndex.WHOLE_LINE, tf.lookup.TextFileIndex.LINE_NUMBER
-        source = tf.lookup.TextFileInitializer(str(path), tf.string, keys[0], tf.int64, keys[1])
-        self.table = tf.lookup.StaticHashTable(source, -1)
-
-
 def save(module, folder) -> str:
     signatures = {"serving_default": {"inputs": {}, "outputs": {}}}
     description = {"task": "regression", "labels": [], "max_seq_length": 8, "signatures": signatures}
@@ -68,8 +59,12 @@ def test_a_damaged_file_is_named_in_one_line(tmp_path, name, kept, message):
 
 
 def test_a_graph_that_reads_when_it_is_loaded(tmp_path):
+    """A file, into a table that no signature uses."""
     (tmp_path / "words").write_text("a\nb\n")
-    path = save(ReadsWhenLoaded(tmp_path / "words"), tmp_path / "model")
+    keys, module = tf.lookup.TextFileIndex, Answers()
+    file = tf.lookup.TextFileInitializer(f"{tmp_path}/words", tf.string, keys.WHOLE_LINE, tf.int64, keys.LINE_NUMBER)
+    module.words = tf.lookup.StaticHashTable(file, -1)
+    path = save(module, tmp_path / "model")
     message = r"no export has, and which may do anything: HashTableV2, InitializeTableFromTextFileV2"
     with pytest.raises(ValueError, match=message):
         Predictor(path)
@@ -85,17 +80,12 @@ def test_a_graph_of_tensorflow_1_or_none(tmp_path):
     saved, path = graph_in(tmp_path), tmp_path / "saved_model.pb"
     saved.meta_graphs[0].asset_file_def.add(filename="../a\x1b[2J\nb")
     path.write_bytes(saved.SerializeToString())
-    message = (
-        r"saved_model.pb has assets that no export has, and which may do anything: ../a\\u001b\[2J\\u000ab\. If you"
-    )
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match=r"saved_model.pb has assets that .*: ../a\\u001b\[2J\\u000ab\. If you trust"):
         safe_graph.check_ops(str(tmp_path))
     saved.meta_graphs[0].ClearField("object_graph_def")
     for content in (saved.SerializeToString(), b""):
         path.write_bytes(content)
-        with pytest.raises(
-            ValueError, match="not an export of export_saved_model.py: it was not saved by TensorFlow 2"
-        ):
+        with pytest.raises(ValueError, match="not an export of .*: it was not saved by TensorFlow 2"):
             safe_graph.check_ops(str(tmp_path))
 
 
