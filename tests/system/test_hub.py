@@ -10,7 +10,6 @@ import subprocess
 import sys
 
 import pytest
-from absl import logging
 from helpers.hub_server import COMMIT, HubServer, hub_of, parquet_of, serving
 from helpers.paths import ROOT
 from helpers.remote import add_file_system
@@ -51,8 +50,7 @@ def server(tmp_path, monkeypatch):
         yield server
 
 
-def test_the_files_that_are_needed_come_once(server, tmp_path, caplog, monkeypatch):
-    monkeypatch.setattr(logging.get_absl_logger(), "level", 0)
+def test_the_files_that_are_needed_come_once(server, tmp_path, caplog):
     caplog.set_level("INFO", "absl")
     caplog.set_level("INFO", "httpx2")
     folder = hub.local(NAME, "--init_checkpoint")
