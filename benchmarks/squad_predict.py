@@ -3,8 +3,9 @@
     python benchmarks/squad_predict.py --predict_file=dev-v1.1.json --model=squad_hf
 
 Each side is a separate process and does what its users do: start, read the JSON, cut windows (384 tokens, stride
-128), compute in bfloat16 with batches padded to their own longest, choose answers, write predictions.json. `--model` is
-a Hugging Face directory of a fine-tuned model (convert_checkpoint.py makes one). Run nothing else at the same time.
+128), compute in bfloat16 (--peer=float32: in that, for a processor without it) with batches padded to their own
+longest, choose answers, write predictions.json. `--model` is a Hugging Face directory of a fine-tuned model
+(convert_checkpoint.py makes one). Run nothing else at the same time.
 --questions=500 is a short form. The last line has the least time for the matrix products of all windows without any
 padding, at this machine's rate.
 """
@@ -26,7 +27,8 @@ flags.DEFINE_string("model", None, "Hugging Face directory of a question answeri
 flags.DEFINE_integer("questions", None, "Only about this many questions, whole paragraphs from the file's beginning.")
 flags.DEFINE_integer("repeats", 1, "Rounds; each runs both sides.")
 flags.DEFINE_integer("batch_size", 32, "Windows per batch on both sides.")
-flags.DEFINE_enum("peer", "autocast", ["autocast", "weights"], "bfloat16 in transformers: autocast, or all weights.")
+PEERS = ["autocast", "weights", "float32"]
+flags.DEFINE_enum("peer", PEERS[0], PEERS, "bfloat16 in transformers: autocast, or all weights; float32: both sides.")
 flags.DEFINE_string("output", None, "For internal use: where the transformers side writes.")
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -103,8 +105,8 @@ def run_ours(folder: str) -> str:
     command = [
         sys.executable, os.path.join(ROOT, "run_squad.py"), "--do_predict", f"--predict_file={FLAGS.predict_file}",
         f"--init_checkpoint={FLAGS.model}", f"--max_seq_length={MAX_LENGTH}", f"--doc_stride={STRIDE}",
-        f"--predict_batch_size={FLAGS.batch_size}", f"--n_best_size={N_BEST}", "--dtype=bfloat16",
-        f"--output_dir={folder}",
+        f"--predict_batch_size={FLAGS.batch_size}", f"--n_best_size={N_BEST}",
+        f"--dtype={'float32' if FLAGS.peer == 'float32' else 'bfloat16'}", f"--output_dir={folder}",
     ]  # fmt: skip
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     return os.path.join(folder, "predictions.json")
