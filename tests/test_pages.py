@@ -130,21 +130,14 @@ def test_the_picture_of_the_house_has_every_package():
     assert set(re.findall(r"(\w+)/\s", house.split("bert_tf/\n")[1])) == packages
 
 
-def flags_in(paths, *scripts) -> set[str]:
-    """The flags that files define, and those of scripts, with those that switch one off."""
-    found = [name for path in paths for name in re.findall(r"(?:DEFINE_\w+\(\s*\"|\"--)(\w+)\"", path.read_text())]
-    golden = json.loads((GOLDEN / "flags.json").read_text())
-    found += [name for script in scripts or golden for name in golden.get(script, ())]
-    return {*found, *(f"no{name}" for name in found)}
-
-
 def test_flags_named_in_pages_exist():
-    paths = [
-        *(ROOT / "bert_tf").rglob("*.py"),
-        *(ROOT / "benchmarks").glob("*.py"),
-        ROOT / "tests" / "kill_campaign.py",
-    ]
-    defined = flags_in([*paths, *ROOT.glob("*.py"), *(ROOT / "experiments").glob("*.py")])
+    defined = set()
+    for path in [*ROOT.glob("*.py"), *(ROOT / "bert_tf").rglob("*.py"), *(ROOT / "benchmarks").glob("*.py"),
+                 *(ROOT / "experiments").glob("*.py"), ROOT / "tests" / "kill_campaign.py"]:  # fmt: skip
+        text = path.read_text()
+        defined |= set(re.findall(r"DEFINE_\w+\(\s*\"(\w+)\"", text)) | set(re.findall(r"\"--(\w+)\"", text))
+    defined |= {name for script in json.loads((GOLDEN / "flags.json").read_text()).values() for name in script}
+    defined |= {f"no{name}" for name in defined}
     for page, text in PAGES.items():
         named = set(re.findall(r"(?<![\w-])--([a-z]\w*)", text))
         assert named - defined - OTHER_PROGRAMS_FLAGS == set(), page
@@ -193,11 +186,14 @@ def test_tables_of_measurements_are_written_from_the_records(page):
 
 @pytest.mark.parametrize("page", measured.PAGES)
 def test_commands_of_measurements_name_scripts_and_flags(page):
+    golden = json.loads((GOLDEN / "flags.json").read_text())
     for command in {record["command"] for record in measured.read_records(page) if "command" in record}:
         words = [word for word in shlex.split(command) if "=" not in word or word.startswith("--")]
-        program = ROOT / (words[1].replace(".", "/") + ".py" if words[0] == "-m" else words[0])
+        program = words[1].replace(".", "/") + ".py" if words[0] == "-m" else words[0]
         shared = [ROOT / "benchmarks" / name for name in ("measured.py", "serving.py", "random_xlm_roberta.py")]
-        defined = flags_in([program, *shared, *(ROOT / "experiments").glob("*.py")], program.stem)
+        sources = [ROOT / program, *shared, *(ROOT / "experiments").glob("*.py")]
+        defined = {name for path in sources for name in re.findall(r'DEFINE_\w+\(\s*"(\w+)"', path.read_text())}
+        defined |= {f"no{name}" for name in defined} | {*golden.get((ROOT / program).stem, ())}
         assert {word[2:].partition("=")[0] for word in words if word.startswith("--")} <= defined, command
         assert not re.search(r"(?<![\w.*-])/|~", command), f"{command}: a path of one machine"
 
