@@ -53,7 +53,7 @@ def environment(tmp_path_factory):
         written(folders["GLUE"] / "STS-B" / f"{name}.tsv", rows)
     folders["SQUAD"].mkdir()
     for name, version in itertools.product(("train", "dev"), ("1.1", "2.0")):
-        write_questions(folders["SQUAD"] / f"{name}-v{version}.json", list(texts_of(24, 0)), version == "2.0")
+        write_questions(folders["SQUAD"] / f"{name}-v{version}.json", list(texts_of(48, 0)), version == "2.0")
     for name, count in (("train", 40), ("dev", 8), ("test", 8)):
         written(folders["NER"] / f"{name}.conll", "Anna B-PER\nlives O\nin O\nNew B-LOC\nYork I-LOC\n\n" * count)
     header = ",video-id,fold-ind,startphrase,sent1,sent2,gold-source,ending0,ending1,ending2,ending3,label\n"
