@@ -84,9 +84,10 @@ def test_tensorflow_without_what_scripts_do_not_use(flag, variables):
 def train(tmp_path):
     """Runs run_classifier.py on a tiny encoder in a process of its own; what it writes to stderr."""
 
+    flags = fine_tuning_flags("run_classifier", tmp_path, do_eval=False, dev_file=None, test_file=None)
+
     def run(name: str, environment: dict[str, str], *options: str, **more) -> str:
-        given = {"do_eval": False, "dev_file": None, "test_file": None, "output_dir": tmp_path / name, **more}
-        command = command_of("run_classifier", fine_tuning_flags("run_classifier", tmp_path, **given))
+        command = command_of("run_classifier", {**flags, **more, "output_dir": tmp_path / name})
         command[1:1] = options
         result = subprocess.run(command, env=environment, capture_output=True, text=True)
         assert result.returncode == 0, result.stderr[-3000:]

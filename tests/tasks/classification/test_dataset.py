@@ -116,7 +116,7 @@ def test_as_dataset_rejects_texts_and_labels_that_do_not_fit(english, arguments,
 
 def test_a_dataset_of_other_labels_is_not_a_models(english, caplog):
     """Numbers of classes mean names in an order, which are to be the model's."""
-    encoder = tiny_config("bert", 30522, 64, num_hidden_layers=1)
+    encoder = tiny_config("bert", 30522, 64)
     model = task_models.BertForSequenceClassification(encoder, labels=["bad", "good"])
     model.compile("sgd", run_eagerly=True)
     unnamed = task_models.BertForSequenceClassification(encoder, num_labels=3)
