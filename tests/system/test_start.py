@@ -83,7 +83,6 @@ def test_tensorflow_without_what_scripts_do_not_use(flag, variables):
 @pytest.fixture
 def train(tmp_path):
     """Runs run_classifier.py on a tiny encoder in a process of its own; what it writes to stderr."""
-
     flags = fine_tuning_flags("run_classifier", tmp_path, do_eval=False, dev_file=None, test_file=None)
 
     def run(name: str, environment: dict[str, str], *options: str, **more) -> str:
