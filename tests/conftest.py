@@ -2,16 +2,18 @@
 
 import atexit
 import gc
+import multiprocessing
 import os
 import pathlib
 import shlex
 import shutil
 import sys
 import tempfile
+from concurrent.futures import ProcessPoolExecutor
 
 import pytest
 from absl import logging
-from helpers import quick, slices, warm
+from helpers import quick, serving_process, slices, warm
 from helpers.paths import ROOT, TESTS
 
 from bert_tf.system import messages
@@ -91,10 +93,15 @@ def nothing_is_logged_yet():
 
 
 @pytest.fixture(scope="session")
-def clean_process(tmp_path_factory):
-    from helpers.serving_process import serving_process
+def clean_process():
+    """A function for the outputs of a signature of an export, inputs as tf.constant takes them."""
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
 
-    with serving_process(str(tmp_path_factory.mktemp("clean_process"))) as call:
+        def call(path: str, signature: str = "serving_default", **inputs) -> dict:
+            outputs, imported = pool.submit(serving_process.answer, path, signature, inputs).result()
+            assert not imported
+            return outputs
+
         yield call
 
 

@@ -245,7 +245,7 @@ MUTANTS = {
         ("(size := size + entry.size) > _MOST_UNPACKED", "False"),
         ("if sum(entry.file_size for entry in zipped.infolist()) > _MOST_UNPACKED", "if False"),
         ("if checksum != published", "if checksum != checksum")],
-    ("serving/onnx_graph.py", "serving/test_export_onnx.py::test_the_files_of_a_version"): [
+    ("serving/onnx_graph.py", "serving/test_onnx_runtime.py::test_the_files_of_a_version"): [
         ("epsilon=self.config.layer_norm_eps", "epsilon=1e-5")],
     ("serving/onnx_graph.py", "serving/test_onnx_runtime.py::test_answers_are_those_of_tensorflow"): [
         ("mask), self.constant(_MASK_BIAS))", "mask), self.constant(np.float32(0)))"),

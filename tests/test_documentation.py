@@ -3,6 +3,7 @@
 Commands run as they are written, with a temporary folder instead of runs/.
 """
 
+import itertools
 import json
 import os
 import re
@@ -14,6 +15,7 @@ import pytest
 from helpers import warm
 from helpers.descendants import save_model
 from helpers.paths import PAGES, ROOT, blocks
+from helpers.small_data import texts_of, write_questions
 from helpers.tiny import ONE_LAYER, write_encoder
 
 import bert_tf
@@ -49,14 +51,9 @@ def environment(tmp_path_factory):
     for name in ("train", "dev"):
         rows = "index\tsentence1\tsentence2\tscore\n" + numbered("{k}\tSentence {k}.\tAnother {k}.\t{six}\n", 64)
         written(folders["GLUE"] / "STS-B" / f"{name}.tsv", rows)
-    answers = [{"text": "Ada Brown", "answer_start": 15}]
-    asked = [{"id": f"q{number}", "question": f"Who sold house {number}?", "answers": answers} for number in range(24)]
-    none = [{**question, "id": f"{question['id']}-", "answers": [], "is_impossible": True} for question in asked]
-    for version, questions in (("1.1", asked), ("2.0", [{**one, "is_impossible": False} for one in asked] + none)):
-        paragraph = {"context": "It was sold by Ada Brown in 1840.", "qas": questions}
-        content = json.dumps({"version": f"v{version}", "data": [{"title": "House", "paragraphs": [paragraph]}]})
-        for name in ("train", "dev"):
-            written(folders["SQUAD"] / f"{name}-v{version}.json", content)
+    folders["SQUAD"].mkdir()
+    for name, version in itertools.product(("train", "dev"), ("1.1", "2.0")):
+        write_questions(folders["SQUAD"] / f"{name}-v{version}.json", list(texts_of(48, 0)), version == "2.0")
     for name, count in (("train", 40), ("dev", 8), ("test", 8)):
         written(folders["NER"] / f"{name}.conll", "Anna B-PER\nlives O\nin O\nNew B-LOC\nYork I-LOC\n\n" * count)
     header = ",video-id,fold-ind,startphrase,sent1,sent2,gold-source,ending0,ending1,ending2,ending3,label\n"

@@ -26,13 +26,6 @@ from bert_tf.system.checks import EXTRAS
 SCRIPTS = sorted(path.stem for path in ROOT.glob("*.py"))
 
 
-def test_every_public_name_is_there():
-    for name in bert_tf.__all__:
-        value = getattr(bert_tf, name)
-        assert callable(value)
-        assert value.__doc__, name
-
-
 def test_import_is_light():
     code = "import gc, sys; before = [*sys.meta_path], gc.isenabled(), gc.get_threshold(), gc.get_freeze_count()\n"
     code += "import bert_tf; assert 'Predictor' in bert_tf.__doc__ and 'Predictor' in dir(bert_tf)\n"
@@ -43,7 +36,7 @@ def test_import_is_light():
     assert result.stdout.strip() == "[]"
 
 
-def test_help_has_a_line_for_every_name():
+def test_every_public_name_is_there_and_help_has_a_line_for_it():
     described = dict(re.findall(r"^  (\w+)  +(\S.*)$", bert_tf.__doc__, re.MULTILINE))
     assert sorted(described) == sorted(bert_tf.__all__) == sorted(set(bert_tf.__all__))
     assert set(bert_tf.__all__) <= set(dir(bert_tf))
@@ -51,6 +44,7 @@ def test_help_has_a_line_for_every_name():
     for name, line in described.items():
         assert re.search(rf"^      {name}  +{re.escape(line)}$", page, re.MULTILINE), name
         assert not line.endswith(".") and len(line) < 80
+        assert callable(getattr(bert_tf, name)) and getattr(bert_tf, name).__doc__, name
 
 
 @pytest.mark.parametrize("script", SCRIPTS)
@@ -92,10 +86,9 @@ of_the_lock = pytest.mark.skipif(
 @of_the_lock
 def test_installation_for_a_tpu_leaves_out_what_asks_for_tensorflow():
     """docs/tpu.md installs these packages without dependencies, since pip would put tensorflow over tensorflow-tpu."""
-    asking = set()
-    for name in REQUIRED:
-        needed = [Requirement(entry) for entry in importlib.metadata.requires(name) or [] if "extra ==" not in entry]
-        asking |= {name} if "tensorflow" in {requirement.name for requirement in needed} else set()
+    needed = {name: importlib.metadata.requires(name) or [] for name in REQUIRED}
+    needed = {name: [Requirement(line).name for line in needed[name] if "extra ==" not in line] for name in needed}
+    asking = {name for name in needed if "tensorflow" in needed[name]}
     command = re.search(r"named='\^\((\S+)\)=='", PAGES["tpu"])
     assert set(command[1].split("|")) == asking
 
@@ -226,20 +219,17 @@ def test_the_wheel_trains_predicts_and_exports_with_the_core_alone(installed, tm
     assert code == 1 and "run_classifier " in said and "there is no script 'classify'" in said
 
 
-NEW = {"tests/test_new.py": 7, "tests/models/test_new.py": 2}
-
-
 @pytest.mark.parametrize("count", [1, 4, 11])
 def test_they_are_all_tests_once_and_take_about_the_same_time(count):
     """A new file, or a selection of tests, moves no other file."""
     seconds = slices.recorded()
-    tests = dict.fromkeys(seconds, 3) | NEW
-    parts = slices.divide(tests, seconds, count)
-    assert len(parts) == count and sorted(file for part in parts for file in part) == sorted(tests)
-    sums = [sum(seconds.get(file, 5 * tests[file]) for file in part) for part in parts]
+    files = {*seconds, "tests/test_new.py", "tests/models/test_new.py"}
+    parts = slices.divide(files, seconds, count)
+    assert len(parts) == count and sorted(file for part in parts for file in part) == sorted(files)
+    sums = [sum(seconds.get(file, 30) for file in part) for part in parts]
     assert max(sums) <= 1.1 * sum(sums) / count
-    few = dict.fromkeys(list(seconds)[::3], 1)
-    assert slices.divide(few, seconds, count) == [part & few.keys() for part in parts]
+    few = {*list(seconds)[::3]}
+    assert slices.divide(few, seconds, count) == [part & few for part in parts]
 
 
 def test_pytest_collects_the_tests_of_a_slice():
@@ -260,10 +250,10 @@ def test_commits_add_what_mirrors_their_files_and_never_too_much():
         "docs/data.md": "",
     }.items():
         assert slices.room_of(path) == TESTS / room
-    files = {f"tests/models/test_{name}.py": 1 for name in ("long", "changed", "short")}
-    seconds = dict(zip(files, (slices.MOST_SECONDS, slices.MOST_SECONDS - 9), strict=False))
-    both = {"tests/models/test_changed.py", "tests/models/test_short.py"}
-    assert slices.touched(files | {"tests/text/test_other.py": 1}, seconds, ["bert_tf/models/changed.py"]) == both
+    long, changed, short = files = [f"tests/models/test_{name}.py" for name in ("long", "changed", "short")]
+    seconds = {long: slices.MOST_SECONDS, changed: slices.MOST_SECONDS - 30}
+    found = slices.touched([*files, "tests/text/test_other.py"], seconds, ["bert_tf/models/changed.py"])
+    assert found == {changed, short}
 
 
 def test_a_slice_and_what_commits_add_to_it(monkeypatch):

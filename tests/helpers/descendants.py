@@ -36,9 +36,12 @@ def tiny_config(name: str, vocab_size: int = 100, max_length: int = 18, dropout:
 
 
 def save_model(
-    folder: pathlib.Path, name: str, model_class: type, *, seed=7, format="bert_tf", max_length=64, **arguments
+    folder: pathlib.Path, name: str, model_class, *, seed=7, format="bert_tf", max_length=64, config=None, **arguments
 ) -> str:
-    """Saves a model of a family with random weights, large enough for its outputs to differ; returns its directory."""
+    """Saves a model of a family with random weights, large enough for its outputs to differ; returns its directory.
+
+    config: keys of the configuration. arguments: of the class.
+    """
     vocab_file, vocab_size = _VOCABULARIES[name]
     if name in ("albert", "xlm-roberta") and format == "huggingface":
         # As on the hub: without a tokenizer.json, transformers needs a protobuf that is newer than TensorFlow's.
@@ -46,7 +49,7 @@ def save_model(
         save(vocab_file, folder.parent / "tokenizer")
         vocab_file = folder.parent / "tokenizer" / "tokenizer.json"
     keras.utils.set_random_seed(seed)
-    model = enlarge(model_class(tiny_config(name, vocab_size, max_length), **arguments), seed)
+    model = enlarge(model_class(tiny_config(name, vocab_size, max_length, **(config or {})), **arguments), seed)
     casing = {"do_lower_case": True} if family_named(name).tokenizer_class.takes_strip_accents else {}
     model.save_pretrained(str(folder), vocab_file=str(vocab_file), format=format, **casing)
     return str(folder)

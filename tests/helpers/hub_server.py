@@ -10,8 +10,6 @@ import json
 import os
 import pathlib
 import re
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
@@ -20,7 +18,6 @@ from huggingface_hub import constants
 from pyarrow import parquet
 
 from bert_tf.system import hub
-from helpers.paths import ROOT
 
 COMMIT = "0a" * 20
 _PATHS = re.compile(
@@ -29,17 +26,27 @@ _PATHS = re.compile(
 _LARGE = (".safetensors", ".bin", ".model")  # in LFS
 
 
+class LocalServer(http.server.ThreadingHTTPServer):
+    def __init__(self, handler):
+        handler.log_message = lambda *_: None
+        super().__init__(("127.0.0.1", 0), handler)
+
+    @property
+    def address(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}"
+
+
 @contextlib.contextmanager
-def serving(server) -> Iterator[http.server.ThreadingHTTPServer]:
-    if not isinstance(server, http.server.HTTPServer):
-        server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), server)
+def serving(server) -> Iterator[LocalServer]:
+    if not isinstance(server, LocalServer):
+        server = LocalServer(server)
     with server:
         threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         yield server
         server.shutdown()
 
 
-class HubServer(http.server.ThreadingHTTPServer):
+class HubServer(LocalServer):
     """Serves models: name, of a data set datasets/name -> {commit -> folder}, the last that of main and of refs/.
 
     failures: statuses of the next API answers. tamper: path, content, headers -> those to send. requests: method, path,
@@ -47,14 +54,10 @@ class HubServer(http.server.ThreadingHTTPServer):
     """
 
     def __init__(self):
-        super().__init__(("127.0.0.1", 0), _Handler)
+        super().__init__(_Handler)
         self.models: dict[str, dict[str, pathlib.Path]] = {}
         self.private, self.gated, self.failures, self.requests = set(), set(), [], []
         self.tamper: Callable = lambda path, content, headers: (content, headers)
-
-    @property
-    def address(self) -> str:
-        return f"http://127.0.0.1:{self.server_port}"
 
     def put(self, name: str, folder, commit: str = COMMIT) -> None:
         self.models.setdefault(name, {})[commit] = pathlib.Path(folder)
@@ -78,15 +81,9 @@ class HubServer(http.server.ThreadingHTTPServer):
         hub._at_commit.cache_clear()
         hub.matching.cache_clear()
 
-    def environment(self, home, **variables: str) -> dict[str, str]:
+    def environment(self, home) -> dict[str, str]:
         kept = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}
-        return kept | {"HF_ENDPOINT": self.address, "HF_HOME": str(home), "HF_HUB_DISABLE_TELEMETRY": "1"} | variables
-
-    def python(self, code: str, home, *arguments: str, **variables: str) -> subprocess.CompletedProcess:
-        return subprocess.run(
-            [sys.executable, "-c", code, *map(str, arguments)], capture_output=True, text=True, cwd=ROOT,
-            env=self.environment(home, **variables) | {"PYTHONPATH": f"{ROOT}"}, check=False,
-        )  # fmt: skip
+        return kept | {"HF_ENDPOINT": self.address, "HF_HOME": str(home), "HF_HUB_DISABLE_TELEMETRY": "1"}
 
 
 class _Handler(http.server.BaseHTTPRequestHandler):
@@ -143,9 +140,6 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self.end_headers()
         if self.command == "GET":
             self.wfile.write(content)
-
-    def log_message(self, *_):
-        pass
 
 
 @contextlib.contextmanager

@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import pathlib
 
 import tensorflow as tf
 
@@ -70,4 +71,4 @@ def create(folder, content=None, pieces=None, name="out", **flags) -> dict:
 
 
 def contents(folder) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+    return {path.name: path.read_bytes() for path in pathlib.Path(folder).iterdir() if path.is_file()}

@@ -1,20 +1,19 @@
 """A part of the tests, for a machine or a time that does not suffice for all of them: `--slice`, `--touched-by`.
 
 Files stay whole, as the tests of a file share what they prepare. `slow_seconds.txt` says how long the slow tests of
-each take, for one process on a fast machine; a file that is not there is taken to need `SECONDS_OF_A_TEST` for each
-test.
+each take, for one process on a fast machine; a file that is not there is taken to need
+`SECONDS_OF_A_NEW_FILE`.
 """
 
 import argparse
-import collections
 import pathlib
 import re
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from helpers.paths import ROOT, TESTS
 
-SECONDS_OF_A_TEST = 5
+SECONDS_OF_A_NEW_FILE = 30
 # Of the files that commits touched, at most so many seconds besides the slice.
 MOST_SECONDS = 240
 
@@ -33,20 +32,19 @@ def parse(text: str) -> tuple[int, int]:
     return number, count
 
 
-def divide(tests: dict[str, int], seconds: dict[str, int], count: int) -> list[set[str]]:
-    """Divides files (-> number of tests) into slices that take about the same time.
+def divide(files: Iterable[str], seconds: dict[str, int], count: int) -> list[set[str]]:
+    """Divides files into slices that take about the same time.
 
     Each file goes to the slice that has least so far, the longest file first. The recorded ones go first, whether they
-    are among the tests or not, so that a new file or a selection of tests moves none of them.
+    are among the files or not, so that a new file or a selection of tests moves none of them.
     """
-    slices, sums = [set() for _ in range(count)], [0] * count
-    new = {file: number * SECONDS_OF_A_TEST for file, number in tests.items() if file not in seconds}
-    for part in (seconds, new):
-        for file in sorted(part, key=lambda file: (-part[file], file)):
-            least = sums.index(min(sums))
-            sums[least] += part[file]
-            slices[least].add(file)
-    return [group & tests.keys() for group in slices]
+    slices, sums, files = [set() for _ in range(count)], [0] * count, set(files)
+    recorded = sorted(seconds, key=lambda file: (-seconds[file], file))
+    for file in [*recorded, *sorted(files - seconds.keys())]:
+        least = sums.index(min(sums))
+        sums[least] += seconds.get(file, SECONDS_OF_A_NEW_FILE)
+        slices[least].add(file)
+    return [group & files for group in slices]
 
 
 def room_of(path: str) -> pathlib.Path:
@@ -58,20 +56,20 @@ def room_of(path: str) -> pathlib.Path:
     return room
 
 
-def touched(tests: dict[str, int], seconds: dict[str, int], paths: Sequence[str]) -> set[str]:
+def touched(files: Iterable[str], seconds: dict[str, int], paths: Sequence[str]) -> set[str]:
     """The files of tests in the rooms that changed files belong to, as many as fit into `MOST_SECONDS`.
 
     First those that were changed, or that mirror a changed module, then the others; the short ones first.
     """
     rooms, names = {*map(room_of, paths)}, {pathlib.PurePosixPath(path).stem.removeprefix("test_") for path in paths}
-    near = [pathlib.PurePosixPath(file) for file in tests if (ROOT / file).parent in rooms]
-    times = {file: seconds.get(str(file), tests[str(file)] * SECONDS_OF_A_TEST) for file in near}
-    files, total = set(), 0
-    for file in sorted(near, key=lambda file: (file.stem.removeprefix("test_") not in names, times[file], file)):
-        if total + times[file] <= MOST_SECONDS:
-            total += times[file]
-            files.add(str(file))
-    return files
+    near = [file for file in files if (ROOT / file).parent in rooms]
+    is_other = {file: pathlib.PurePosixPath(file).stem.removeprefix("test_") not in names for file in near}
+    chosen, total = set(), 0
+    for file in sorted(near, key=lambda file: (is_other[file], seconds.get(file, SECONDS_OF_A_NEW_FILE), file)):
+        if total + (time := seconds.get(file, SECONDS_OF_A_NEW_FILE)) <= MOST_SECONDS:
+            total += time
+            chosen.add(file)
+    return chosen
 
 
 def changed_files(commits: int) -> list[str]:
@@ -80,8 +78,7 @@ def changed_files(commits: int) -> list[str]:
     return sorted(set(result.stdout.split("\n")) - {""})
 
 
-def chosen(files: Sequence[str], part: tuple[int, int], commits: int) -> set[str]:
-    tests, seconds, (number, count) = dict(collections.Counter(files)), recorded(), part
-    mine = divide(tests, seconds, count)[number - 1]
-    rest = {file: tests[file] for file in tests.keys() - mine}
-    return mine | (touched(rest, seconds, changed_files(commits)) if commits else set())
+def chosen(files: Iterable[str], part: tuple[int, int], commits: int) -> set[str]:
+    seconds, (number, count) = recorded(), part
+    mine = divide(files, seconds, count)[number - 1]
+    return mine | (touched({*files} - mine, seconds, changed_files(commits)) if commits else set())

@@ -148,8 +148,11 @@ def test_predictions_keep_the_file(out, folder):
     records, expected = lines_of(out / "predicted" / "predictions.jsonl"), [*sentences_of(30, 2, 60)]
     assert [record["words"] for record in records] == [one.words for one in file.sentences] == [w for w, _ in expected]
     assert max(map(len, (words for words, _ in expected))) > 32  # longer than a row
+    answers = Tagger(str(out / "trained" / "best_model"), max_seq_length=32).predict([words for words, _ in expected])
     right = total = 0
-    for record, (words, entities) in zip(records, expected, strict=True):
+    for record, answer, (words, entities) in zip(records, answers, expected, strict=True):
+        named = ([(entity["type"], entity["text"]) for entity in one["entities"]] for one in (record, answer))
+        assert next(named) == next(named)
         found = {(entity["type"], entity["start"], entity["end"]) for entity in record["entities"]}
         right += len(found & {(entity.type, entity.start, entity.end) for entity in entities})
         total += len(entities)

@@ -10,7 +10,7 @@ from helpers.paths import lines_of
 from helpers.script_cases import results_of, run_and_refuse
 from helpers.tiny import ONE_LAYER, write_encoder
 
-from bert_tf import BertForMultipleChoice, Embedder, FullTokenizer
+from bert_tf import BertForMultipleChoice, ChoicePredictor, Embedder, FullTokenizer
 from bert_tf.conversion.convert import convert
 from bert_tf.store.description import SentenceSettings, read_sentence_settings, settings_files
 
@@ -202,6 +202,13 @@ def test_probabilities_are_those_of_each_choice_alone(chosen):
     model = BertForMultipleChoice.from_pretrained(str(trained))
     tokenizer = FullTokenizer.from_pretrained(str(trained))
     found, table = lines_of(trained / "predictions.jsonl"), np.loadtxt(trained / "test_results.tsv")
+    asked = [(text, choices, of) for text, of, choices, _ in examples_of(9, 4, 2)]
+    chooser = ChoicePredictor(str(trained))
+    answers = chooser.predict(asked)
+    assert chooser(*asked[0])["text"] == answers[0]["text"] and chooser.predict([]) == []
+    with pytest.raises(TypeError, match="choices must be a list of strings, not a str"):
+        chooser("a", "bc")
+    assert [(answer["choice"], answer["text"]) for answer in answers] == [(row["choice"], row["text"]) for row in found]
     for record, values, (context, question, choices, _) in zip(found, table, examples_of(9, 4, 2), strict=True):
         scores = []
         for choice in choices:

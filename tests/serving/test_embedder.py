@@ -1,7 +1,6 @@
 """Embedder: vectors of texts, by a model's directory, a directory of sentence-transformers, and an export; search, with
 the results of sentence-transformers; and an index, which is what it was, or an error."""
 
-import io
 import itertools
 import json
 import pathlib
@@ -11,7 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from helpers.descendants import save_model
-from helpers.exports import save, show_progress_at_once, signature_of
+from helpers.exports import signature_of
 from helpers.slow import slow
 
 from bert_tf import BertModel, Embedder, TextIndex
@@ -27,7 +26,7 @@ def near(found, expected, atol=1e-5) -> None:
 
 @pytest.fixture(scope="module")
 def model_dir(tmp_path_factory):
-    return save(tmp_path_factory.mktemp("embedder") / "model", BertModel, {"num_hidden_layers": 1})
+    return save_model(tmp_path_factory.mktemp("embedder") / "model", "bert", BertModel)
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +68,8 @@ def test_vectors_are_those_of_one_text_at_a_time(embedder):
 
 
 def test_arguments_of_sentence_transformers(embedder, tmp_path, monkeypatch):
-    shown = show_progress_at_once(monkeypatch, predictor)
+    shown = []
+    monkeypatch.setattr(predictor, "progress_bar", lambda rows, **options: shown.append(options) or rows)
     plain, normalized = embedder.encode(TEXTS), embedder.encode(TEXTS, normalize_embeddings=True)
     near(normalized, embedder.encode(TEXTS, normalize=True), 1e-6)
     tensor = embedder.encode(TEXTS, convert_to_tensor=True, batch_size=1, show_progress_bar=False)
@@ -142,18 +142,6 @@ def test_graphs_make_the_same_vectors(model_dir, tmp_path, settings):
     assert np.abs(signature_of(folder, "encoder", "embed", text=TEXTS)["vector"] - Embedder(folder)(TEXTS)).max() < 1e-5
 
 
-@pytest.mark.slow  # in small: the graphs above, and opened exports in test_tagger.py
-def test_an_export_makes_the_same_vectors(embedder, tmp_path, clean_process):
-    path = export.export_saved_model(embedder.path, str(tmp_path / "out"), warm_up=False)
-    expected = embedder.encode(TEXTS)
-    near(clean_process(path, "embed", text=TEXTS)["vector"], expected)
-    opened = Embedder(str(tmp_path / "out"), batch_size=4)
-    assert opened.size == 32 and opened.max_seq_length == 64
-    near(opened.encode(TEXTS), expected)
-    with pytest.raises(ValueError, match="pooling=cls: what an export computes is decided"):
-        Embedder(path, pooling="cls")
-
-
 PROMPTS = {"query": "query: ", "passage": "A passage of text: ", "none": ""}
 
 
@@ -174,18 +162,15 @@ def test_prompts_by_hand(model_dir, tmp_path):
         embedder.encode(TEXTS, prompt_name="other")
 
 
-def columns_of_sts(shared, count) -> list[tuple[str, str]]:
-    lines = (shared / "data" / "glue" / "STS-B" / "dev.tsv").read_text(encoding="utf-8").splitlines()
-    return [tuple(line.split("\t")[7:9]) for line in lines[1 : 1 + count]]
-
-
 @pytest.mark.parametrize(("pooling", "include"), slow(*itertools.product(POOLINGS, (False, True))))
 def test_equal_to_sentence_transformers(shared, tmp_path, monkeypatch, pooling, include):
     """Vectors of real sentences by real weights, with prompts by default and by name, and in exports."""
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     sentence_transformers = pytest.importorskip("sentence_transformers")
     folder = str(shutil.copytree(shared / "weights" / "minilm-l6-h384", tmp_path / "model"))
-    texts = [*itertools.chain(*columns_of_sts(shared, 30)), " ".join(["long"] * 300), "", " \u0007 É\n"]
+    lines = (shared / "data" / "glue" / "STS-B" / "dev.tsv").read_text(encoding="utf-8").splitlines()
+    texts = [text for line in lines[1:31] for text in line.split("\t")[7:9]]
+    texts += [" ".join(["long"] * 300), "", " \u0007 É\n"]
     prompts = {"prompts": PROMPTS, "default_prompt_name": "query", "include_prompt": include}
     settings = SentenceSettings(folder, pooling, pooling != "max", 256, described=True, **prompts)
     write_settings(folder, settings, 384)
@@ -292,23 +277,17 @@ def test_an_index_is_saved_next_to_its_texts(embedder, tmp_path):
     again = TextIndex.load(tmp_path / "index", embedder)
     assert again.texts == texts
     assert embedder.search(texts[5], again) == embedder.search(texts[5], embedder.index(texts))
-    other = Embedder(save(tmp_path / "model", BertModel, {"num_hidden_layers": 2}))
+    other = Embedder(save_model(tmp_path / "model", "bert", BertModel, seed=8))
     with pytest.raises(ValueError, match="index was made by another model than .*model, or with another pooling"):
         TextIndex.load(str(tmp_path / "index"), other)
     with pytest.raises(UnicodeEncodeError):  # not when it is saved
         TextIndex(["a\ud800"], np.ones((1, 32)))
 
 
-def saved(vectors, **options) -> bytes:
-    content = io.BytesIO()
-    np.save(content, vectors, **options)
-    return content.getvalue()
-
-
 def test_damaged_files_of_an_index(embedder, tmp_path):
     changes = (
-        ("vectors.npy", lambda _: saved(np.array([open]), allow_pickle=True), "Object arrays cannot be"),
-        ("vectors.npy", lambda _: saved(np.full((5, 32), np.nan, np.float32)), r"finite vectors \[5, H\]"),
+        ("vectors.npy", lambda _: np.array([open]), "Object arrays cannot be"),
+        ("vectors.npy", lambda _: np.full((5, 32), np.nan, np.float32), r"finite vectors \[5, H\]"),
         ("texts.jsonl", lambda old: old + b'"one more"\n', r"finite vectors \[6, H\], not vectors \[5, 32\]"),
         ("texts.jsonl", lambda old: old.replace(b'"Hello"', b"3"), "texts.jsonl has no JSON object"),
         ("texts.jsonl", lambda old: old.partition(b"\n")[2], "texts.jsonl has no JSON object"),
@@ -317,6 +296,7 @@ def test_damaged_files_of_an_index(embedder, tmp_path):
     for number, (name, change, message) in enumerate(changes):
         folder = tmp_path / str(number)
         embedder.index(KEPT).save(str(folder))
-        (folder / name).write_bytes(change((folder / name).read_bytes()))
+        content = change((folder / name).read_bytes())
+        (np.save if name == "vectors.npy" else pathlib.Path.write_bytes)(folder / name, content)
         with pytest.raises(ValueError, match=f"^{folder} is not an index of texts, or damaged: .*{message}"):
             TextIndex.load(str(folder), embedder)

@@ -1,100 +1,82 @@
-"""Predictors that ONNX Runtime computes: equal to the Keras models, without TensorFlow in the process, in threads."""
+"""ONNX Runtime computes predictors and exported files: equal to the Keras models, without TensorFlow in the process, in
+threads, and alone."""
 
 import concurrent.futures
 import itertools
 import json
 import os
+import pathlib
 import subprocess
 import sys
 
-import keras
 import numpy as np
+import onnx
+import onnxruntime
 import pytest
+import tensorflow as tf
 from helpers.descendants import NAMES, save_model
-from helpers.slow import exhaustive
+from helpers.exports import CLASSIFIER, KINDS, LABELS, TEXTS, check_answers, save_kind
+from helpers.slow import exhaustive, slow
 
 import bert_tf
-from bert_tf import BertConfig, ChoicePredictor, Embedder, Predictor, QuestionAnswerer, Tagger
+from bert_tf import Embedder, Predictor
 from bert_tf.models import task_models
-from bert_tf.serving import onnx_graph
+from bert_tf.serving import export, onnx_graph
 from bert_tf.serving import predictor as predictor_module
 from bert_tf.serving.onnx_export import export_onnx
-from bert_tf.store.head_config import WINDOW_POOLINGS
-from bert_tf.store.open import open_model
+from bert_tf.store.open import open_model, read_tokenizer
 from bert_tf.store.tensor_files import open_safetensors, place_in_file, write_safetensors
-
-TEXTS = ["A short text.", "", "naïve café 日本 김철수 (2019, it's 9,000)…", "many words " * 40, "one"] * 3
-LABELS = ["bad", "fair", "좋다"]
-TAGS = ["O", "B-PER", "I-PER"]
-QUESTIONS = [("Who met Ada?", "Her teacher met Ada Brown (1801-1852) in London. " * 6), ("Who?", "Nobody.")]
-CHOICES = [("It rained.", ["a b", "walks in.", "it rains"]), ("So what?", ["c", "9,000"], "Then")]
-CLASSIFIER = task_models.BertForSequenceClassification
-# kind -> (class of the model, its arguments, class that answers, what it is asked)
-KINDS = {
-    "classes": (CLASSIFIER, {"labels": LABELS}, Predictor, TEXTS),
-    "tags": (task_models.BertForTokenClassification, {"num_labels": 3, "labels": TAGS}, Tagger, TEXTS),
-    "answers": (task_models.BertForQuestionAnswering, {}, QuestionAnswerer, QUESTIONS),
-    "choices": (task_models.BertForMultipleChoice, {}, ChoicePredictor, CHOICES),
-    **{
-        pooling: (CLASSIFIER, {"labels": LABELS, "window_pooling": pooling, "max_windows": 3}, Predictor, TEXTS)
-        for pooling in WINDOW_POOLINGS
-    },
-}
-
-
-def numbers_in(answers) -> tuple[list[float], object]:
-    """All floats of answers, in their order, and the answers without them."""
-    found = []
-    others = json.loads(json.dumps(answers), parse_float=lambda text: found.append(float(text)))
-    return found, others
+from bert_tf.system.text_files import read_json
 
 
 @pytest.mark.parametrize(
     ("family", "kind"),
     [
         ("bert", "classes"), ("electra", "choices"), ("roberta", "answers"), ("albert", "tags"), ("bert", "attention"),
-        ("distilbert", "max"), ("roberta", "mean"),
+        ("distilbert", "max"), ("roberta", "mean"), *slow(("bert", "several labels"), ("bert", "a number")),
         *exhaustive(*itertools.product(NAMES, KINDS)),
     ],
 )  # fmt: skip
 def test_answers_are_those_of_tensorflow(tmp_path, family, kind):
-    """From a model's folder, and from its export."""
-    model_class, arguments, answerer, asked = KINDS[kind]
-    path = save_model(tmp_path / "model", family, model_class, **arguments)
-    options = {"max_seq_length": 48} if answerer is not QuestionAnswerer else {"max_seq_length": 48, "doc_stride": 16}
-    expected, others_expected = numbers_in(answerer(path, runtime="tensorflow", **options).predict(asked))
-    for opened in (path, export_onnx(path, str(tmp_path / "onnx"))):
-        found, others = numbers_in(answerer(opened, **options).predict(asked))
-        assert others == others_expected
-        np.testing.assert_allclose(found, expected, atol=1e-5)
+    """From a model's folder, and from its export, in the directory of versions."""
+    _, _, _, answerer, asked, _ = KINDS[kind]
+    path = save_kind(tmp_path / "model", family, kind)
+    export_onnx(path, str(tmp_path / "onnx"))
+    expected = answerer(path, runtime="tensorflow", max_seq_length=48).predict(asked)
+    for opened in (path, str(tmp_path / "onnx")):
+        check_answers(answerer(opened, max_seq_length=48).predict(asked), expected)
 
 
 @pytest.fixture(scope="module")
 def classifier(tmp_path_factory):
-    folder, kind = tmp_path_factory.mktemp("classifier"), task_models.BertForSequenceClassification
-    save_model(folder / "theirs", "bert", kind, format="huggingface", labels=LABELS)
-    save_model(folder / "tf1", "bert", kind, format="tf1", labels=LABELS)
-    return save_model(folder / "ours", "bert", kind, labels=LABELS)
+    """In folders of all formats, called like these."""
+    folder = tmp_path_factory.mktemp("classifier")
+    for format in ("huggingface", "tf1", "bert_tf"):
+        path = save_model(folder / format, "bert", CLASSIFIER, format=format, labels=LABELS)
+    return path
+
+
+@pytest.fixture(scope="module")
+def exported(classifier, tmp_path_factory):
+    return export_onnx(classifier, str(tmp_path_factory.mktemp("onnx")))
 
 
 # Reads (class, path, items) of JSON and prints what `predict` gives for each, and what was imported.
 ANSWERS = """
 import json, sys, bert_tf
 for name, path, items in json.load(sys.stdin):
-    items = [tuple(item) if isinstance(item, list) else item for item in items]
+    items = [tuple(item) if isinstance(item, list) and name != "Tagger" else item for item in items]
     print(json.dumps(getattr(bert_tf, name)(path, max_seq_length=48).predict(items)))
 print(bert_tf.Embedder(path)("A short text.").shape, {"tensorflow", "keras"} & {*sys.modules})
 """
 
 
-def test_no_tensorflow_in_the_process(classifier, tmp_path):
+def test_no_tensorflow_in_the_process(classifier, exported, tmp_path):
     """Any format that NumPy reads, an ONNX export, all tasks; for `make test-answers` nor is TensorFlow installed."""
-    exported = export_onnx(classifier, str(tmp_path))
-    paths = [classifier, f"{classifier[:-4]}theirs", f"{classifier[:-4]}tf1", exported]
-    asked = [("Predictor", path, TEXTS[:2]) for path in paths]
-    for kind, (model_class, arguments, answerer, items) in KINDS.items():
-        path = save_model(tmp_path / kind, "bert", model_class, **arguments)
-        asked.append((answerer.__name__, path, items))
+    others = [str(pathlib.Path(classifier).parent / format) for format in ("huggingface", "tf1")]
+    asked = [("Predictor", path, TEXTS[:2]) for path in (exported, classifier, *others)]
+    for kind, (_, _, _, answerer, items, _) in KINDS.items():
+        asked.append((answerer.__name__, save_kind(tmp_path / kind, "bert", kind), items))
     command = [os.environ.get("ANSWERS_PYTHON", sys.executable), "-c", ANSWERS]
     result = subprocess.run(command, input=json.dumps(asked), capture_output=True, text=True, check=True)
     *lines, last = result.stdout.splitlines()
@@ -102,9 +84,7 @@ def test_no_tensorflow_in_the_process(classifier, tmp_path):
     for line, (name, path, items) in zip(lines, asked, strict=True):
         runtime = None if path == exported else "tensorflow"
         expected = getattr(bert_tf, name)(path, max_seq_length=48, runtime=runtime).predict(items)
-        (found, others), (numbers, others_expected) = numbers_in(json.loads(line)), numbers_in(expected)
-        np.testing.assert_allclose(found, numbers, atol=1e-5)
-        assert others == others_expected
+        check_answers(json.loads(line), expected)
 
 
 @pytest.mark.parametrize("pooling", ["mean", "max", "cls"])
@@ -120,34 +100,27 @@ def test_guesses_are_those_of_tensorflow(tmp_path, family):
     model, tokenizer = task_models.BertForMaskedLM.from_pretrained(path), bert_tf.read_tokenizer(path)
     texts = ["a [MASK] of [MASK]", "[MASK]", "one of many words [MASK]"]
     texts = [text.replace("[MASK]", tokenizer.mask_token) for text in texts]
-    found, others = numbers_in(bert_tf.fill_mask(path, texts=texts))
-    expected, others_expected = numbers_in(bert_tf.fill_mask(model, tokenizer, texts))
-    assert others == others_expected
-    np.testing.assert_allclose(found, expected, atol=1e-5)
-    with pytest.raises(ValueError, match="is 72, but must be at most 64, as max_position_embeddings"):
-        bert_tf.fill_mask(path, texts=[texts[1] * 70])
+    check_answers(bert_tf.fill_mask(path, texts=texts), bert_tf.fill_mask(model, tokenizer, texts))
     with pytest.raises(ValueError, match="is a model for ner, not for masked_lm: use Tagger"):
         bert_tf.fill_mask(save_model(tmp_path / "tagger", family, task_models.BertForTokenClassification, num_labels=2))
 
 
 def test_a_causal_model_reads_its_last_token(tmp_path):
-    config = BertConfig(13, 32, 2, 2, 64, type_vocab_size=2, attention="causal")
-    keras.utils.set_random_seed(3)
-    model = task_models.BertForSequenceClassification(config, num_labels=3)
-    vocabulary = tmp_path / "vocab.txt"
-    vocabulary.write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefgh"]) + "\n")
-    model.save_pretrained(str(tmp_path / "model"), vocab_file=str(vocabulary), do_lower_case=True)
-    texts = ["a b c", "h", "d e f g h a b"]
-    found, expected = (Predictor(tmp_path / "model", runtime=name).logits(texts) for name in (None, "tensorflow"))
+    path = save_model(tmp_path / "model", "bert", CLASSIFIER, config={"attention": "causal"}, num_labels=3)
+    found, expected = (Predictor(path, runtime=runtime).logits(TEXTS) for runtime in (None, "tensorflow"))
     np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
-def test_eight_bits(classifier):
+def test_eight_bits(classifier, exported, tmp_path):
     """Near, and in each process the same; texts that are computed alone don't depend on others."""
-    plain, small = Predictor(classifier), Predictor(classifier, dtype="int8", batch_size=1)
-    expected, found = plain.logits(TEXTS), small.logits(TEXTS)
-    assert 1e-5 < np.abs(found - expected).max() < 0.1 * np.abs(expected).max()
-    np.testing.assert_array_equal(small.logits(TEXTS[:1]), found[:1])
+    path = export_onnx(classifier, str(tmp_path), int8=True)
+    assert "model.onnx" not in os.listdir(path) and read_json(f"{path}/export.json")["dtype"] == "int8"
+    assert os.path.getsize(f"{path}/model_int8.onnx") < os.path.getsize(f"{exported}/model.onnx") / 2.5
+    expected = Predictor(classifier).logits(TEXTS)
+    for small in (Predictor(classifier, dtype="int8", batch_size=1), Predictor(path, batch_size=1)):
+        found = small.logits(TEXTS)
+        assert 1e-5 < np.abs(found - expected).max() < 0.1 * np.abs(expected).max()
+        np.testing.assert_array_equal(small.logits(TEXTS[:1]), found[:1])
 
 
 @pytest.mark.parametrize("options", [{"threads": 1}, {}])
@@ -185,27 +158,69 @@ def test_who_computes(classifier, tmp_path, monkeypatch):
 
 
 def test_weights_that_are_not_there_are_an_error(tmp_path):
-    path = save_model(tmp_path / "model", "electra", task_models.BertForSequenceClassification, labels=LABELS)
+    path = save_model(tmp_path / "model", "electra", CLASSIFIER, labels=LABELS)
     head = json.loads((tmp_path / "model" / "head_config.json").read_text())
     (tmp_path / "model" / "head_config.json").write_text(json.dumps({**head, "untrained": ["output_bias"]}))
     with pytest.raises(ValueError, match="holds, but untrained, 1 of the model's variables.*: output_bias. Train it"):
         Predictor(path)
 
 
-def test_weights_stay_in_their_file(tmp_path, monkeypatch):
+def test_weights_stay_in_their_file(classifier, tmp_path, monkeypatch):
     """Matrices of a Hugging Face folder, which lie there transposed, are named by file and offset, not copied."""
     file = tmp_path / "a b.safetensors"
     write_safetensors(str(file), {"x": np.arange(4.0), "matrix": np.arange(6.0, dtype=np.float32).reshape(2, 3)}, {})
     matrix = open_safetensors(str(file))[2]("matrix")
     path, first = place_in_file(matrix.T.T)
-    assert path == str(file) and np.frombuffer(file.read_bytes()[first : first + 24], np.float32).tolist() == [
-        *range(6)
-    ]
+    assert path == str(file) and file.read_bytes()[first : first + 24] == np.arange(6, dtype=np.float32).tobytes()
     assert [place_in_file(value) for value in (matrix.T, matrix[1:], matrix + 1, matrix.copy())] == [None] * 4
-    folder = save_model(tmp_path / "model", "bert", CLASSIFIER, labels=LABELS, format="huggingface")
+    folder = str(pathlib.Path(classifier).parent / "huggingface")
     monkeypatch.setattr(onnx_graph, "_MOST_INLINE_BYTES", 0)
     graph = onnx_graph.EncoderGraph(open_model(folder), "classification", in_place=True)
     graph.logits()
     stored = graph.model("").graph.initializer
-    kernels = [tensor for tensor in stored if tensor.name.endswith("/kernel")]
-    assert kernels and all(tensor.external_data[0].value.endswith("model/model.safetensors") for tensor in kernels)
+    files = {tensor.external_data[0].value for tensor in stored if tensor.name.endswith("/kernel")}
+    assert files == {f"{folder}/model.safetensors".lstrip("/")}
+
+
+# ---- files ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_files_of_a_version(exported):
+    configuration = {"bert_config.json", "export.json", "head_config.json", "tokenizer_config.json"}
+    assert {*os.listdir(exported)} == {*configuration, "labels.txt", "model.onnx", "vocab.txt"}
+    description = read_json(f"{exported}/export.json")
+    assert (description["task"], description["labels"], description["opset"]) == ("classification", LABELS, 20)
+    model = onnx.load(f"{exported}/model.onnx")
+    onnx.checker.check_model(model, full_check=True)
+    assert [(entry.domain, entry.version) for entry in model.opset_import] == [("", 20)]
+    axes = {entry.name: [size.dim_param for size in entry.type.tensor_type.shape.dim] for entry in model.graph.input}
+    assert axes == {name: ["batch", "length"] for name in ("input_ids", "input_mask", "segment_ids")}
+    kinds = [node.op_type for node in model.graph.node]
+    assert set(kinds) == set(description["ops"])
+    # 2 layers with 2 norms and a GELU each, and the norm of the embeddings; nothing is left of the chains.
+    assert (kinds.count("LayerNormalization"), kinds.count("Gelu")) == (5, 2)
+    given = [(attribute.name, attribute.f) for node in model.graph.node for attribute in node.attribute]
+    assert [value for name, value in given if name == "epsilon"] == [np.float32(1e-12)] * 5
+    assert not {"Erf", "Reciprocal", "ReduceMean"} & set(kinds) and kinds.count("Tanh") == 1  # the pooler's
+
+
+def test_onnx_runtime_alone_computes_what_serve_ids_does(classifier, exported):
+    session = onnxruntime.InferenceSession(f"{exported}/model.onnx")
+    served = export.create_served_model(*export.open_for(classifier, "classification"), ids_only=True)
+    tokenizer = read_tokenizer(classifier)
+    for texts in (TEXTS, TEXTS[:1]):
+        features = {name: np.asarray(value, np.int32) for name, value in tokenizer(texts, max_length=64).items()}
+        expected = served.outputs({name: tf.constant(value) for name, value in features.items()})
+        names = [entry.name for entry in session.get_outputs()]
+        assert set(names) == {*expected, "logits"}
+        found = dict(zip(names, session.run(None, features), strict=True))
+        assert found["labels"].tolist() == [LABELS] * len(texts)
+        assert found["label"].tolist() == [label.decode() for label in expected["label"].numpy()]
+        for name in ("score", "probabilities"):
+            np.testing.assert_allclose(found[name], expected[name], atol=1e-5)
+
+
+def test_exports_of_a_model_have_the_same_bytes(classifier, exported, tmp_path):
+    again = export_onnx(classifier, str(tmp_path), version=3)
+    assert again == f"{tmp_path}/3"
+    assert pathlib.Path(again, "model.onnx").read_bytes() == pathlib.Path(exported, "model.onnx").read_bytes()

@@ -1,4 +1,5 @@
-"""Predictors: one graph for batches of any size and length, several threads, and models of the first release."""
+"""Predictors: one graph for batches of any size and length, threads, and models of the first release. Of fill_mask: the
+same numbers as the model's own outputs, whatever shares the batch."""
 
 import itertools
 import json
@@ -6,18 +7,19 @@ import pathlib
 import shutil
 import tarfile
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from helpers.descendants import save_model, tiny_config
 from helpers.exports import signature_of
 from helpers.outputs import enlarge
 from helpers.paths import GOLDEN
 from helpers.slow import slow
-from helpers.small_data import PIECES
 from helpers.tiny import ONE_LAYER
 from scipy.special import softmax
 
-from bert_tf import BertConfig, ChoicePredictor, Predictor, QuestionAnswerer, Tagger
+from bert_tf import BertConfig, BertForPreTraining, ChoicePredictor, Predictor, QuestionAnswerer, Tagger, fill_mask
 from bert_tf.models.task_models import (
     BertForMaskedLM,
     BertForQuestionAnswering,
@@ -29,11 +31,8 @@ from bert_tf.serving import export
 
 @pytest.fixture(scope="module")
 def predictor(tmp_path_factory):
-    folder, config = tmp_path_factory.mktemp("predictor"), BertConfig.from_dict(ONE_LAYER)
-    (folder / "vocab.txt").write_text("".join(piece + "\n" for piece in PIECES))
-    model, vocabulary = BertForSequenceClassification(config, labels=["down", "up"]), str(folder / "vocab.txt")
-    enlarge(model).save_pretrained(str(folder / "model"), vocab_file=vocabulary, do_lower_case=True)
-    return Predictor(str(folder / "model"), batch_size=4)
+    folder = tmp_path_factory.mktemp("predictor") / "model"
+    return Predictor(save_model(folder, "bert", BertForSequenceClassification, labels=["down", "up"]), batch_size=4)
 
 
 TEXTS = [" ".join(["good", "w1", "bad", "w2"][: 1 + number % 4] * (1 + number % 3)) for number in range(11)]
@@ -84,12 +83,8 @@ def test_what_predictor_takes_for_texts(predictor):
     for texts in (pd.Series(["good", "bad"]), np.array(["good", "bad"]), (text for text in ["good", "bad"])):
         assert predictor.predict(texts) == wanted
     assert len(predictor.predict(("good", "bad", "good"))) == 3
-    for texts, message in (
-        ("a", r"must be a list of strings or \(text, text_pair\), as tuples or dicts with these names, not a str"),
-        (("a", "b"), r"one pair: write predictor\(\*pair\)"),
-    ):
-        with pytest.raises(TypeError, match=message):
-            predictor.predict(texts)
+    with pytest.raises(TypeError, match=r"one pair: write predictor\(\*pair\)"):
+        predictor.predict(("a", "b"))
 
 
 def test_weights_that_change_count(with_tensorflow):
@@ -163,14 +158,10 @@ SIGMOID, IDENTITY = "torch.nn.modules.activation.Sigmoid", "torch.nn.modules.lin
     ({"sentence_transformers": {"activation_fn": SIGMOID}}, {"activation_fn": IDENTITY}, "score"),
     ({}, {"activation_fn": "torch.nn.modules.activation.Tanh"}, None),
 ])  # fmt: skip
-def test_what_a_cross_encoder_makes_of_its_output(predictor, tmp_path, config, beside, key):
+def test_what_a_cross_encoder_makes_of_its_output(tmp_path, config, beside, key):
     """The answer's key says it; in copies and in what an export is made of, too. `beside` is what sentence-transformers
     6 writes into its own file."""
-    model = BertForSequenceClassification(predictor.files.config, num_labels=1)
-    model.build()
-    model.head.weights[1].assign([-0.358])
-    path = str(tmp_path / "theirs")
-    model.save_pretrained(path, vocab_file=f"{predictor.path}/vocab.txt", do_lower_case=True, format="huggingface")
+    path = save_model(tmp_path / "theirs", "bert", BertForSequenceClassification, format="huggingface", num_labels=1)
     written = json.loads(pathlib.Path(path, "config.json").read_text())
     del written["problem_type"]
     pathlib.Path(path, "config.json").write_text(json.dumps({**written, **config}))
@@ -221,23 +212,20 @@ def test_a_model_of_another_task_names_who_answers_with_it(predictor, tmp_path):
         (BertForTokenClassification, ": use Tagger.$", {"num_labels": 2, "labels": ["O", "B-PER"]}),
         (BertForMaskedLM, no_layer, {}),
     ):
-        path = str(tmp_path / model_class.__name__)
-        model = model_class(predictor.files.config, **arguments)
-        model.save_pretrained(path, vocab_file=f"{predictor.path}/vocab.txt", do_lower_case=True)
+        path = save_model(tmp_path / model_class.__name__, "bert", model_class, **arguments)
         for kind in (Predictor, ChoicePredictor):
             with pytest.raises(ValueError, match=message):
                 kind(path)
 
 
 def test_an_export_of_added_tokens_takes_ids(tmp_path, caplog):
-    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "삼성", "전자", "은", "##은", *"[]/", "e1", "a", "b"]
-    texts, vocab = ["[E1]삼성[/E1]은 전자", "삼성은 [e1] a", "a b", "[E1][E1]"], tmp_path / "vocab.txt"
-    vocab.write_text("".join(piece + "\n" for piece in pieces), encoding="utf-8")
+    vocab = tmp_path / "vocab.txt"
+    vocab.write_text("".join(f"{piece}\n" for piece in ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a")))
     flags = {"lstrip": False, "normalized": False, "rstrip": False, "single_word": False, "special": True}
-    decoder = {15: {**flags, "content": "[E1]"}, 16: {**flags, "content": "[/E1]", "normalized": True}}
+    decoder = {6: {**flags, "content": "[E1]"}, 7: {**flags, "content": "[/E1]", "normalized": True}}
     casing, path = {"do_lower_case": True, "strip_accents": False}, str(tmp_path / "model")
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"added_tokens_decoder": decoder, **casing}))
-    config = BertConfig.from_dict({**ONE_LAYER, "vocab_size": 17})
+    config = BertConfig.from_dict({**ONE_LAYER, "vocab_size": 8})
     model = BertForSequenceClassification(config, num_labels=2, labels=["yes", "no"])
     enlarge(model).save_pretrained(path, vocab_file=str(vocab), **casing)
     with pytest.raises(ValueError, match=r"^--text_pairs: .*vocab.txt: added tokens .* take ids\.$"):
@@ -250,16 +238,76 @@ def test_an_export_of_added_tokens_takes_ids(tmp_path, caplog):
     assert set(json.loads(pathlib.Path(exported, "export.json").read_text())["ops"]) <= set(dir(tf.raw_ops))
     with pytest.raises(ValueError, match="takes token ids alone: open its model directory"):
         Predictor(exported)
-    opened = Predictor(path)
-    assert opened.tokenizer.encode(texts[0]) == [15, 5, 16, 7, 6]
-    wanted = np.array([[row["probabilities"][name] for name in ("yes", "no")] for row in opened.predict(texts)])
-    ids = {name: tf.constant(value) for name, value in opened.tokenizer(texts).items()}
-    signatures = tf.saved_model.load(exported).signatures
-    assert signatures.keys() == {"serving_default", "serve_ids", "serve_examples"}
-    np.testing.assert_allclose(signatures["serving_default"](**ids)["probabilities"], wanted, atol=1e-5)
-    # Markers matter: without them in the vocabulary the answer is another.
-    assert abs(wanted[0] - np.array(list(opened("삼성은 전자")["probabilities"].values()))).max() > 1e-4
 
+
+# ---- fill_mask ------------------------------------------------------------------------------------------------------
+
+PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefgh", "##a", "##b", "."]
+
+
+def make_model(vocab_size=16):  # as many as PIECES has
+    return enlarge(BertForPreTraining(tiny_config("bert", vocab_size, 12)))
+
+
+def probabilities_at(model, tokens, positions):
+    ids = np.array([[PIECES.index(token) for token in tokens]])
+    features = {"input_ids": ids, "masked_lm_positions": np.array([positions])}
+    return np.asarray(keras.ops.softmax(model(features)["masked_lm_logits"]))[0]
+
+
+def test_equals_the_model_for_any_number_of_masks_and_lengths(small):
+    model = make_model()
+    texts = ["A [MASK] c d e f.", "[MASK]", "[MASK] b[MASK] [MASK] a"]
+    pieces = [
+        (["[CLS]", "a", "[MASK]", "c", "d", "e", "f", ".", "[SEP]"], [2]),
+        (["[CLS]", "[MASK]", "[SEP]"], [1]),
+        (["[CLS]", "[MASK]", "b", "[MASK]", "[MASK]", "a", "[SEP]"], [1, 3, 4]),
+    ]
+    guesses = fill_mask(model, small, texts, top_k=len(PIECES))
+    assert [len(masks) for masks in guesses] == [1, 1, 3]
+    for masks, (tokens, positions) in zip(guesses, pieces, strict=True):
+        for ranked, probabilities in zip(masks, probabilities_at(model, tokens, positions), strict=True):
+            assert [token for token, _ in ranked] == [PIECES[index] for index in np.argsort(-probabilities)]
+            for token, probability in ranked:
+                assert isinstance(probability, float)
+                assert probability == pytest.approx(probabilities[PIECES.index(token)], abs=1e-5)
+
+
+def test_many_texts_keep_their_order(small):
+    """More texts than one batch takes."""
+    model = make_model()
+    texts = [f"{'abcdefgh'[number % 8]} [MASK]{' c' * (number % 5)}" for number in range(70)]
+    together = fill_mask(model, small, texts, top_k=2)
+    assert len(together) == 70
+    for number in (0, 31, 32, 69):
+        alone = fill_mask(model, small, [texts[number]], top_k=2)[0]
+        assert [token for token, _ in together[number][0]] == [token for token, _ in alone[0]]
+        np.testing.assert_allclose([p for _, p in together[number][0]], [p for _, p in alone[0]], atol=1e-5)
+    assert fill_mask(model, small, []) == []
+
+
+def test_rows_beyond_the_vocabulary_are_never_guessed(small):
+    """The probability of rows beyond the vocabulary, in a table that was rounded up, goes to the others."""
+    guesses = fill_mask(make_model(vocab_size=64), small, ["a [MASK]"], top_k=len(PIECES))[0][0]
+    assert sorted(token for token, _ in guesses) == sorted(PIECES)
+    assert sum(probability for _, probability in guesses) == pytest.approx(1)
+
+
+def test_fill_mask_rejects_texts_without_a_mask(small):
+    model = make_model()
+    fill_mask(model, small, ["[MASK]" + " a" * 9])  # as long as it can be
+    for texts, other, message in (
+        (["a [MASK]", "a b c"], model, r"no \[MASK\] in 'a b c'"),
+        (["[MASK]" + " a" * 10], model, "is 13, but must be at most 12, as max_position"),
+        ("a [MASK]", model, r"not a str; for one write fill_mask\(model, tokenizer, \[text\]\)"),
+        (["a [MASK]"], make_model(vocab_size=7), f"has {len(PIECES)} tokens, but the model has only 7"),
+        (["a [MASK]"], BertForSequenceClassification(model.config, num_labels=2), "needs a masked-LM head: BertForSeq"),
+    ):
+        with pytest.raises((TypeError, ValueError), match=message):
+            fill_mask(other, small, texts)
+
+
+# ---- earlier versions ----------------------------------------------------------------------------------------------
 
 FOLDER = GOLDEN / "first_release"
 RELEASED_TEXTS = ["good film", "very bad , the films"]

@@ -1,4 +1,4 @@
-"""Tagger on directories and exports gives the tags of run_ner.py; the client with servers as TensorFlow Serving."""
+"""Tagger on directories and exports gives the same tags; the client with servers as TensorFlow Serving."""
 
 import contextlib
 import functools
@@ -12,20 +12,17 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from helpers import warm
+from helpers.descendants import save_model
 from helpers.early_mistakes import refusals
-from helpers.exports import VOCAB, load_no_graphs, save, signature_of
+from helpers.exports import check_answers, signature_of
 from helpers.hub_server import serving
 from helpers.paths import ROOT
 from helpers.slow import slow
 
-from bert_tf import FullTokenizer, Predictor, Tagger
+from bert_tf import Tagger
 from bert_tf.models import task_models
 from bert_tf.serving import client, export
-from bert_tf.store.head_config import softmax
-from bert_tf.tasks.ner import data as ner_data
-from bert_tf.tasks.ner import encode as ner_encode
 from bert_tf.tasks.ner import metrics as ner_tags
-from bert_tf.tasks.ner.data import Sentence
 
 TEXTS = ["Ada Lovelace  lived in London.", "", "  ", "서울에 (Élodie) 갔다 日本 Ångström", "a word " * 100]
 TEXTS += ["\u200b\u0007"]
@@ -42,17 +39,9 @@ SENTENCES = [
 
 def tagger(folder, scheme) -> tuple[str, list[str]]:
     labels = ner_tags.tag_set(scheme, ["LOC", "PER"]) if scheme != "plain" else ["NOUN", "VERB", "X"]
-    save(folder, task_models.BertForTokenClassification, num_labels=len(labels), labels=labels)
+    save_model(folder, "bert", task_models.BertForTokenClassification, num_labels=len(labels), labels=labels)
     (folder / ner_tags.SETTINGS_FILE).write_text(ner_tags.TaggingSettings(learned_scheme=scheme).to_json())
     return str(folder), labels
-
-
-def tags_of_the_script(path, labels, scheme) -> tuple[list[list[str]], np.ndarray]:
-    sentences = [Sentence(words, ["O"] * len(words), [1] * len(words)) for words in SENTENCES]
-    rows = ner_encode.encode_sentences(sentences, FullTokenizer(VOCAB), 64)
-    every, model = np.arange(len(rows)), task_models.BertForTokenClassification.from_pretrained(path)
-    logits = ner_encode.word_logits(rows, [(every, np.asarray(model(rows.batch(every, 64))))])
-    return ner_data.predicted_tags(sentences, logits, labels, scheme), softmax(logits).max(-1)
 
 
 @pytest.fixture(scope="module")
@@ -79,36 +68,30 @@ def check_places(text: str, found: dict) -> None:
 
 
 @pytest.mark.parametrize("scheme", ["iob2", *slow("bioes", "plain")])
-def test_words_get_the_scripts_tags(exported, scheme):
+def test_words_get_tags_and_entities(exported, scheme):
+    """The tags are those of the script: see test_run_ner.py."""
     path, labels, theirs = exported(scheme)
-    tags, scores = tags_of_the_script(path, labels, scheme)
-    for one in (Tagger(path, batch_size=3), theirs):
-        assert (one.labels, one.scheme, one.max_seq_length) == (labels, scheme, 64)
-        found = one.predict(SENTENCES)
-        assert [row["words"] for row in found] == SENTENCES
-        assert [row["tags"] for row in found] == tags
-        np.testing.assert_allclose([score for row in found for score in row["scores"]], scores, atol=1e-5)
-        for words, row, own in zip(SENTENCES, found, tags, strict=True):
-            check_places(" ".join(words), row)
-            expected = [] if scheme == "plain" else ner_tags.entities_of(own, scheme)
-            assert [entity["type"] for entity in row["entities"]] == [entity.type for entity in expected]
-            assert [entity["text"] for entity in row["entities"]] == [
-                " ".join(words[entity.start : entity.end]) for entity in expected
-            ]
-        entities = [entity["text"] for row in found for entity in row["entities"]]
-        assert scheme != "iob2" or any(" " in text for text in entities)  # of several words, whose scores differ
+    found = Tagger(path, batch_size=3).predict(SENTENCES)
+    assert (theirs.labels, theirs.scheme, theirs.max_seq_length) == (labels, scheme, 64)
+    check_answers(theirs.predict(SENTENCES), found)
+    for words, row in zip(SENTENCES, found, strict=True):
+        assert row["words"] == words
+        check_places(" ".join(words), row)
+        expected = [] if scheme == "plain" else ner_tags.entities_of(row["tags"], scheme)
+        assert [(entity["type"], entity["text"]) for entity in row["entities"]] == [
+            (entity.type, " ".join(words[entity.start : entity.end])) for entity in expected
+        ]
+    entities = [entity["text"] for row in found for entity in row["entities"]]
+    assert scheme != "iob2" or any(" " in text for text in entities)  # of several words, whose scores differ
 
 
 def test_texts_are_cut_into_words_as_the_export_cuts_them(exported):
     mine, theirs = Tagger(exported("iob2")[0], batch_size=2), exported("iob2")[2]
     mixed = [*TEXTS, SENTENCES[0]]  # words and strings in one call
     found, by_export = mine.predict(mixed), theirs.predict(mixed)
-    for text, one, other in zip(TEXTS, found, by_export, strict=False):
+    check_answers(by_export, found, 1e-4)
+    for text, one in zip(TEXTS, found, strict=False):
         check_places(text, one)
-        for name in ("words", "tags", "starts", "ends"):
-            assert one[name] == other[name], (text, name)
-        np.testing.assert_allclose(one["scores"], other["scores"], atol=1e-4)
-        assert [entity["text"] for entity in one["entities"]] == [entity["text"] for entity in other["entities"]]
     assert found[0]["words"] == ["Ada", "Lovelace", "lived", "in", "London", "."]
     assert found[3]["words"] == ["서울에", "(", "Élodie", ")", "갔다", "日", "本", "Ångström"]
     assert found[1] == {"words": [], "tags": [], "scores": [], "starts": [], "ends": [], "entities": []}
@@ -148,7 +131,8 @@ def test_texts_are_split_as_the_training_data_was(tmp_path, split):
 ])  # fmt: skip
 def test_a_model_that_spells_its_tags_otherwise(tmp_path, labels, standard, scheme):
     """Models of others have no settings beside them: their labels say what they learned."""
-    path = save(tmp_path / "model", task_models.BertForTokenClassification, num_labels=len(labels), labels=labels)
+    given = {"num_labels": len(labels), "labels": labels}
+    path = save_model(tmp_path / "model", "bert", task_models.BertForTokenClassification, **given)
     mine, served = Tagger(path), export.create_served_model(*export.open_for(path, "ner"))  # what an export is made of
     assert (mine.labels, mine.scheme) == (list(served.labels), served._scheme) == (standard, scheme)
     found = mine.predict(TEXTS)
@@ -157,16 +141,13 @@ def test_a_model_that_spells_its_tags_otherwise(tmp_path, labels, standard, sche
     assert any(row["entities"] for row in found) == (scheme != "plain")
 
 
-def test_tagger_rejects_other_texts_and_models(exported, tmp_path, monkeypatch):
-    path, _, opened = exported("iob2")
+def test_tagger_rejects_other_texts_and_models(exported, tmp_path):
+    opened = exported("iob2")[2]
     with pytest.raises(TypeError, match="texts must be a list of strings or lists of words"):
-        Tagger(path).predict("Ada")
+        opened.predict("Ada")
     with pytest.raises(ValueError, match=r"texts\[0\]: word 1 is empty"):
-        Tagger(path)(["Ada", ""])
-    load_no_graphs(monkeypatch)
-    with pytest.raises(ValueError, match="is an export for ner, not for classification"):
-        Predictor(opened.path)
-    unnamed = save(tmp_path / "unnamed", task_models.BertForTokenClassification, num_labels=3)
+        opened(["Ada", ""])
+    unnamed = save_model(tmp_path / "unnamed", "bert", task_models.BertForTokenClassification, num_labels=3)
     with pytest.raises(ValueError, match="unnamed does not list the tags that it has learned"):
         Tagger(unnamed)
 
@@ -182,7 +163,7 @@ def run_client(*flags, **options):
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
     folder = tmp_path_factory.mktemp("served") / "model"
-    return save(folder, task_models.BertForSequenceClassification, {"num_hidden_layers": 1}, labels=["bad", "좋다"])
+    return save_model(folder, "bert", task_models.BertForSequenceClassification, labels=["bad", "좋다"])
 
 
 @pytest.fixture(scope="module")
@@ -200,7 +181,6 @@ ODD_ANSWERS = {
     "large": (200, b'{"outputs": ["' + b"x" * (2 << 20) + b'"]}', "the answer has more than 1,048,576 bytes"),
     "text": (200, b'{"outputs": "a"}', ":predict: outputs: no list of one entry for each example"),
     "object": (200, b'{"outputs": {"a": ["x"], "b": {"0": 1}, "c": null}}', ":predict: b, c: no list of one entry"),
-    "null": (200, b'{"outputs": null}', ":predict: outputs: no list of one entry"),
     "nothing": (200, b'{"outputs": {}}', "no outputs, but status 200"),
     "dripping": (200, None, "no answer within 0.5 seconds"),
     "dripping headers": (0, None, "no answer within 0.5 seconds"),
@@ -245,11 +225,8 @@ def server(signatures):
                 while body is None and not select.select([self.connection], [], [], 0.05)[0]:
                     self.wfile.write(b" " if status else b"X-A: b\r\n")
 
-        def log_message(self, *_):
-            pass
-
     with serving(Handler) as started:
-        yield f"127.0.0.1:{started.server_port}"
+        yield started.address.removeprefix("http://")
 
 
 def test_answers_are_those_of_the_signature(signatures, server):

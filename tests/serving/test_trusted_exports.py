@@ -1,36 +1,27 @@
-"""Exports whose graphs could do more than answer are not loaded, unless they are trusted."""
+"""Exports whose graphs could do more than answer are not loaded, unless they are trusted; nor are ONNX files that have
+tensors in other files."""
 
 import json
 
+import onnx
+import onnx.parser
+import onnxruntime
 import pytest
 import tensorflow as tf
 from tensorflow.core.protobuf import config_pb2, meta_graph_pb2, rewriter_config_pb2, saved_model_pb2
 
 from bert_tf import Predictor
 from bert_tf.serving import safe_graph
+from bert_tf.serving.onnx_runtime import open_file
 
 TEXTS = tf.TensorSpec([None], tf.string, name="text")
 
 
 class Answers(tf.Module):
-    """What an export does, and nothing else."""
+    """What an export does, and nothing else: it calls a function, and has something to save and restore."""
 
-    @tf.function(input_signature=[TEXTS])
-    def __call__(self, text):
-        return {"score": tf.cast(tf.strings.length(text), tf.float32)}
-
-
-class ReadsWhenLoaded(Answers):
-    """Reads a file when it is loaded, into a table that no signature uses."""
-
-    def __init__(self, path):
-        keys = tf.lookup.TextFileIndex.WHOLE_LINE, tf.lookup.TextFileIndex.LINE_NUMBER
-        source = tf.lookup.TextFileInitializer(str(path), tf.string, keys[0], tf.int64, keys[1])
-        self.table = tf.lookup.StaticHashTable(source, -1)
-
-
-class Calls(tf.Module):
-    """A signature that calls a function."""
+    def __init__(self):
+        self.table = tf.Variable([1.0])
 
     @tf.function(input_signature=[TEXTS])
     def __call__(self, text):
@@ -50,9 +41,7 @@ def save(module, folder) -> str:
 
 
 def test_an_export_is_loaded_as_it_is(tmp_path):
-    module = Answers()
-    module.table = tf.Variable([1.0])  # so that there is something to save and restore
-    assert Predictor(save(module, tmp_path)).logits(["ab", "c"]).tolist() == [[2.0], [1.0]]
+    assert Predictor(save(Answers(), tmp_path)).logits(["ab", "c"]).tolist() == [[2.0], [1.0]]
 
 
 @pytest.mark.parametrize(("name", "kept", "message"), [
@@ -62,9 +51,7 @@ def test_an_export_is_loaded_as_it_is(tmp_path):
     ("export.json", None, "/export.json does not say 'task' where exports do: is it damaged"),
 ])  # fmt: skip
 def test_a_damaged_file_is_named_in_one_line(tmp_path, name, kept, message):
-    module = Answers()
-    module.table = tf.Variable([1.0])
-    path, content = save(module, tmp_path), (tmp_path / name).read_bytes()
+    path, content = save(Answers(), tmp_path), (tmp_path / name).read_bytes()
     (tmp_path / name).write_bytes(b"{}" if kept is None else content[: int(len(content) * kept)])
     with pytest.raises(ValueError, match=f"^{path}{message}") as error:
         Predictor(path)
@@ -72,8 +59,12 @@ def test_a_damaged_file_is_named_in_one_line(tmp_path, name, kept, message):
 
 
 def test_a_graph_that_reads_when_it_is_loaded(tmp_path):
+    """A file, into a table that no signature uses."""
     (tmp_path / "words").write_text("a\nb\n")
-    path = save(ReadsWhenLoaded(tmp_path / "words"), tmp_path / "model")
+    keys, module = tf.lookup.TextFileIndex, Answers()
+    file = tf.lookup.TextFileInitializer(f"{tmp_path}/words", tf.string, keys.WHOLE_LINE, tf.int64, keys.LINE_NUMBER)
+    module.words = tf.lookup.StaticHashTable(file, -1)
+    path = save(module, tmp_path / "model")
     message = r"no export has, and which may do anything: HashTableV2, InitializeTableFromTextFileV2"
     with pytest.raises(ValueError, match=message):
         Predictor(path)
@@ -89,17 +80,12 @@ def test_a_graph_of_tensorflow_1_or_none(tmp_path):
     saved, path = graph_in(tmp_path), tmp_path / "saved_model.pb"
     saved.meta_graphs[0].asset_file_def.add(filename="../a\x1b[2J\nb")
     path.write_bytes(saved.SerializeToString())
-    message = (
-        r"saved_model.pb has assets that no export has, and which may do anything: ../a\\u001b\[2J\\u000ab\. If you"
-    )
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match=r"saved_model.pb has assets that .*: ../a\\u001b\[2J\\u000ab\. If you trust"):
         safe_graph.check_ops(str(tmp_path))
     saved.meta_graphs[0].ClearField("object_graph_def")
     for content in (saved.SerializeToString(), b""):
         path.write_bytes(content)
-        with pytest.raises(
-            ValueError, match="not an export of export_saved_model.py: it was not saved by TensorFlow 2"
-        ):
+        with pytest.raises(ValueError, match="not an export of .*: it was not saved by TensorFlow 2"):
             safe_graph.check_ops(str(tmp_path))
 
 
@@ -107,11 +93,10 @@ def test_a_graph_of_tensorflow_1_or_none(tmp_path):
 
 
 @pytest.fixture(scope="module")
-def calls(tmp_path_factory):
-    """The folder of an export of `Calls`."""
-    folder = tmp_path_factory.mktemp("calls")
-    save(Calls(), folder)
-    return folder
+def original(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("original")
+    save(Answers(), folder)
+    return graph_in(folder).meta_graphs[0]
 
 
 def functions(graph, name):
@@ -145,16 +130,6 @@ def let(message, **values):
         setattr(message, name, value)
 
 
-def rename_saver(graph, name):
-    """Calls it so wherever the file does, and lets a node of a function call it by its op."""
-    saver = saver_of(graph)
-    for node in graph.graph_def.node:
-        if node.attr["f"].func.name == saver.signature.name:
-            node.attr["f"].func.name = name
-    saver.signature.name = name
-    add(graph, name)
-
-
 def name_file(graph, op, number, value):
     """Makes a constant the input of a node of the function that saves."""
     added = saver_of(graph).node_def.add(name="elsewhere", op="Const")
@@ -177,23 +152,17 @@ def hold_handle(graph):
 
 CUSTOM = rewriter_config_pb2.RewriterConfig.CustomGraphOptimizer(name="other")
 SAVES = "calls: __inference__traced_save_"
-NAMES = ("AsString", "FastWordpieceTokenizeWithOffsets", "_Arg", "\u0410sString", "AsString_1a", "AsString_\u0661")
 # What is changed in a graph, and what is foreign then.
 ALTERED = {
     "a function": (lambda g: add(g, "WriteFile"), "ops: WriteFile"),
     "the main graph": (lambda g: g.graph_def.node.add(name="write", op="WriteFile"), "ops: WriteFile"),
-    "more than saving in the function that saves": (lambda g: add(g, "WriteFile", "_traced_save"), "ops: WriteFile"),
     "saving in another function": (lambda g: add(g, "SaveV2"), "ops: SaveV2"),
-    "a function that a node names as its op": (
-        lambda g: add(g, saving(g), "_traced_restore"), "ops: __inference__traced_save_"),
     **{
-        f"saving as a function called {name!r}": (lambda g, name=name: rename_saver(g, name), f"functions: {name}")
-        for name in NAMES},
-    "a function of a signature that is called like an op": (
-        lambda g: let(functions(g, "inner")[0].signature, name="Identity"), "functions: Identity"),
+        f"a function that is called like an op, {name!r}": (
+            lambda g, name=name: let(functions(g, "inner")[0].signature, name=name), f"functions: {name}")
+        for name in ("AsString", "AsString_1a", "AsString_\u0661")},
     "saving called in the main graph": (
         lambda g: let(g.graph_def.node.add(name="s", op="PartitionedCall").attr["f"].func, name=saving(g)), SAVES),
-    "saving as the body of a loop": (lambda g: let(add(g, "While").attr["body"].func, name=saving(g)), SAVES),
     "saving as the gradient of a function": (
         lambda g: g.graph_def.library.gradient.add(
             function_name=functions(g, "inner")[0].signature.name, gradient_func=saving(g)), SAVES),
@@ -204,7 +173,7 @@ ALTERED = {
         lambda g: name_file(g, "StringJoin", 1, b"/../../model"), "file names: MergeV2Checkpoints, SaveV2"),
     "reading another file": (
         lambda g: add(g, "RestoreV2", "_traced_restore", input=["elsewhere", "names", "slices"]), "file names: new"),
-    "saving called": (lambda g: let(call_of(g).attr["f"].func, name=saving(g)), SAVES),
+    "saving called": (lambda g: let(add(g, "While").attr["body"].func, name=saving(g)), SAVES),
     "saving called by an object": (
         lambda g: g.object_graph_def.concrete_functions[saving(g)].SetInParent(), SAVES),
     "saving as a gradient": (
@@ -235,8 +204,7 @@ ALTERED = {
 }  # fmt: skip
 
 
-def test_what_no_export_has(calls):
-    original = graph_in(calls).meta_graphs[0]
+def test_what_no_export_has(original):
     for case, (change, message) in ALTERED.items():
         graph = meta_graph_pb2.MetaGraphDef()
         graph.CopyFrom(original)
@@ -247,3 +215,59 @@ def test_what_no_export_has(calls):
 
 def test_no_op_has_a_name_that_a_function_may_have():
     assert len(dir(tf.raw_ops)) > 1000 and not any(map(safe_graph._NAME_OF_FUNCTION.fullmatch, dir(tf.raw_ops)))
+
+
+# ---- ONNX files whose tensors are in other files ---------------------------------------------------------------------
+
+# Adds the numbers of an initialiser and of a constant in a branch to its input.
+MODEL = """
+<ir_version: 9, opset_import: ["": 18]>
+graph (int32[1, 1] input_ids) => (float[1, 1] logits) <float[1] first = {1200.0}> {
+  number = Cast <to = 1> (input_ids)
+  yes = Constant <value = bool {1}> ()
+  more = If (yes) <
+    then_branch = inner () => (float[1] a) { a = Constant <value = float[1] {34.0}> () },
+    else_branch = other () => (float[1] b) { b = Constant <value = float[1] {0.0}> () }
+  >
+  sum = Add (number, more)
+  logits = Add (sum, first)
+}
+"""
+
+
+@pytest.fixture
+def opened(tmp_path):
+    def open_model(content: bytes):
+        (tmp_path / "model.onnx").write_bytes(content)
+        return open_file(str(tmp_path / "model.onnx"))
+
+    return open_model
+
+
+@pytest.mark.parametrize(("is_inner", "lacks"), [(0, None), (0, "data_location"), (0, "external_data"), (1, None)])
+def test_a_tensor_that_is_elsewhere(opened, is_inner, lacks):
+    """The walk through a file is the same for all its parts, used or not. lacks: a field that names the other file."""
+    model = onnx.parser.parse_model(MODEL)
+    assert opened(model.SerializeToString()).run({"input_ids": [[1]]})["logits"].tolist() == [[1235.0]]
+    inner = model.graph.node[2].attribute[0].g.node[0].attribute[0].t
+    tensor = inner if is_inner else model.graph.initializer[0]
+    let(tensor, name="it", data_location=onnx.TensorProto.EXTERNAL)
+    tensor.external_data.add(key="location", value="secret")
+    if lacks:
+        tensor.ClearField(lacks)
+    with pytest.raises(ValueError, match=r"model.onnx has a tensor that is not in it \(it\);"):
+        opened(model.SerializeToString())
+
+
+def test_a_damaged_file_and_another_format(opened, tmp_path):
+    """ONNX Runtime's own format, recognised by its first bytes, may name other files as well."""
+    content = onnx.parser.parse_model(MODEL).SerializeToString()
+    options = onnxruntime.SessionOptions()
+    options.optimized_model_filepath = str(tmp_path / "model.ort")
+    options.add_session_config_entry("session.save_model_format", "ORT")
+    onnxruntime.InferenceSession(content, options)
+    other = (tmp_path / "model.ort").read_bytes()
+    assert other[4:8] == b"ORTM"
+    for damaged in (b"", content[:-9], other):
+        with pytest.raises(ValueError, match=r"^\S+/model.onnx can't be read: is it damaged\? "):
+            opened(damaged)

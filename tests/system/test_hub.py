@@ -7,10 +7,12 @@ import os
 import pathlib
 import re
 import shutil
+import subprocess
+import sys
 
 import pytest
-from absl import logging
 from helpers.hub_server import COMMIT, HubServer, hub_of, parquet_of, serving
+from helpers.paths import ROOT
 from helpers.remote import add_file_system
 from huggingface_hub import constants, file_download
 
@@ -49,8 +51,7 @@ def server(tmp_path, monkeypatch):
         yield server
 
 
-def test_the_files_that_are_needed_come_once(server, tmp_path, caplog, monkeypatch):
-    monkeypatch.setattr(logging.get_absl_logger(), "level", 0)
+def test_the_files_that_are_needed_come_once(server, tmp_path, caplog):
     caplog.set_level("INFO", "absl")
     caplog.set_level("INFO", "httpx2")
     folder = hub.local(NAME, "--init_checkpoint")
@@ -260,7 +261,7 @@ def test_files_of_the_cache_are_checked_once_and_when_they_change(server, tmp_pa
     assert hub.wrong_checksum(str(tmp_path / "again")).endswith(f"the hub announces {blob.name}")
 
 
-WITHOUT_WEIGHTS, OTHER_FAMILIES = "owner/flax", ("camembert", "damaged")
+OTHER_FAMILIES = ("camembert", "damaged")
 
 
 @pytest.mark.parametrize(("name", "kind", "message"), [
@@ -268,25 +269,24 @@ WITHOUT_WEIGHTS, OTHER_FAMILIES = "owner/flax", ("camembert", "damaged")
     ("owner/private", FileNotFoundError, "or gated, accept its terms there, and set HF_TOKEN"),
     ("owner/gated", FileNotFoundError, "or gated, accept"),
     (f"{NAME}@v9", FileNotFoundError, "or not in this revision"),
-    (WITHOUT_WEIGHTS, ValueError, r"has no weights in a format that is read .*It has config.json, flax_model.msgpack"),
+    ("owner/flax", ValueError, r"has no weights in a format that is read .*It has config.json, flax_model.msgpack"),
     ("owner/camembert", ValueError, "config.json: model_type is 'camembert'; the "),
     ("owner/damaged", ValueError, "config.json"),
     ("https://huggingface.co/a/b/tree/main", ValueError, "a model on the hub is hf://OWNER/NAME"),
     ("http://example.com/model.zip", ValueError, "a model on the hub is .*; download others"),
     ("a--b/c", OSError, "Cannot have -- or .. in repo_id"),
 ])  # fmt: skip
-def test_wrong_names_give_one_line_at_every_entrance(server, tmp_path, name, kind, message):
+def test_wrong_names_give_one_line(server, tmp_path, name, kind, message):
     for other in ("owner/private", "owner/gated"):
         server.put(other, tmp_path / "repository")
     server.private, server.gated = {"owner/private"}, {"owner/gated"}
-    server.put(WITHOUT_WEIGHTS, write(tmp_path / "flax", {"config.json", "flax_model.msgpack"}))
+    server.put("owner/flax", write(tmp_path / "flax", {"config.json", "flax_model.msgpack"}))
     for other in OTHER_FAMILIES:
         config = f'{{"model_type": "{other}"' + "}" * (other != "damaged")
         files = {"config.json", "model.safetensors", "tokenizer.json"}
         server.put(f"owner/{other}", write(tmp_path / other, files, config.encode()))
     of_flag = functools.partial(hub.local, flag="--teacher")
-    tokenizer = [bert_tf.FullTokenizer.from_pretrained] * (name != WITHOUT_WEIGHTS)  # which needs none
-    for entrance in (bert_tf.download, bert_tf.BertModel.from_pretrained, of_flag, *tokenizer):
+    for entrance in (bert_tf.download, of_flag):  # others: test_fine_tuning_runs.py
         with pytest.raises(kind, match=f"^{'--teacher=' * (entrance is of_flag)}{name}.*{message}") as error:
             entrance(name)
         assert type(error.value) is kind and "\n" not in str(error.value)
@@ -335,15 +335,12 @@ def test_a_run_goes_on_with_its_commit(server, tmp_path):
 
 
 def test_the_environment_counts_and_the_library_is_imported_for_names_only(server, tmp_path):
-    code = (
-        "import sys, bert_tf.families; from bert_tf.system import hub; folder = hub.local(sys.argv[1]); "
-        "print(folder, 'huggingface_hub' in sys.modules, 'tensorflow' in sys.modules)"
-    )
-    ran = server.python(code, tmp_path / "elsewhere", NAME)
-    assert ran.stdout.split() == [
-        str(tmp_path / f"elsewhere/hub/models--owner--tiny-bert.1/snapshots/{COMMIT}"), "True", "False"
-    ], ran.stderr  # fmt: skip
-    assert server.python(code, tmp_path, "runs/model.ckpt").stdout.split() == ["runs/model.ckpt", "False", "False"]
+    code = "import sys, bert_tf.families; from bert_tf.system import hub; print(hub.local('runs/model.ckpt'), 'huggingface_hub' in "
+    code += "sys.modules); print(hub.local(sys.argv[1]), 'tensorflow' in sys.modules)"
+    command, environment = [sys.executable, "-c", code, NAME], server.environment(tmp_path / "elsewhere")
+    ran = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=environment)
+    folder = tmp_path / f"elsewhere/hub/models--owner--tiny-bert.1/snapshots/{COMMIT}"
+    assert ran.stdout.split() == ["runs/model.ckpt", "False", str(folder), "False"], ran.stderr
 
 
 # --- files of data sets -----------------------------------------------------------------------------------------------

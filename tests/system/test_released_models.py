@@ -7,13 +7,13 @@ import hashlib
 import http.server
 import io
 import os
-import pathlib
 import shutil
 import tarfile
 import zipfile
 
 import pytest
-from helpers.hub_server import serving
+from helpers.hub_server import LocalServer, serving
+from helpers.record_files import contents
 from huggingface_hub import constants, file_download
 
 import bert_tf
@@ -46,24 +46,16 @@ def tarred(files: dict[str, bytes]) -> bytes:
     return buffer.getvalue()
 
 
-def contents(folder: str) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in pathlib.Path(folder).iterdir()}
-
-
-class Server(http.server.ThreadingHTTPServer):
+class Server(LocalServer):
     """One archive at every address that ends in .zip, with the headers of Google Cloud Storage.
 
     break_after: bytes after which the next transfers break off, first first. requests: (path, Range) of each.
     """
 
     def __init__(self):
-        super().__init__(("127.0.0.1", 0), Handler)
+        super().__init__(Handler)
         self.archive, self.etag, self.md5, self.has_ranges = zipped(FILES), '"one"', None, True
         self.break_after, self.status, self.requests = [], 200, []
-
-    @property
-    def address(self) -> str:
-        return f"http://127.0.0.1:{self.server_port}"
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
@@ -91,9 +83,6 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.end_headers()
         with contextlib.suppress(ConnectionError):  # who wants the headers only does not wait for the rest
             self.wfile.write(content[start:][:sent])
-
-    def log_message(self, *_):
-        pass
 
 
 @pytest.fixture

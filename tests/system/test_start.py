@@ -10,10 +10,9 @@ import sys
 
 import pytest
 from helpers.paths import ROOT
-from helpers.script_cases import arguments_of, weights_of
+from helpers.scenarios import fine_tuning_flags
+from helpers.script_cases import command_of, weights_of
 from helpers.slow import slow
-from helpers.small_data import PIECES, texts_of, write_classification
-from helpers.tiny import write_encoder
 from test_structure import loaded_by
 
 from bert_tf.system import compiled_programs
@@ -84,16 +83,11 @@ def test_tensorflow_without_what_scripts_do_not_use(flag, variables):
 @pytest.fixture
 def train(tmp_path):
     """Runs run_classifier.py on a tiny encoder in a process of its own; what it writes to stderr."""
-    write_encoder(tmp_path, PIECES)
-    write_classification(tmp_path / "train.csv", list(texts_of(16, 0)))
+    flags = fine_tuning_flags("run_classifier", tmp_path, do_eval=False, dev_file=None, test_file=None)
 
     def run(name: str, environment: dict[str, str], *options: str, **more) -> str:
-        flags = {
-            "task_name": "custom", "train_file": tmp_path / "train.csv", "text_a": "text", "label": "verdict",
-            "init_checkpoint": tmp_path / "encoder", "do_train": True, "max_seq_length": 24, "train_batch_size": 8,
-            "output_dir": tmp_path / name, **more,
-        }  # fmt: skip
-        command = [sys.executable, *options, str(ROOT / "run_classifier.py"), *arguments_of(flags)]
+        command = command_of("run_classifier", {**flags, **more, "output_dir": tmp_path / name})
+        command[1:1] = options
         result = subprocess.run(command, env=environment, capture_output=True, text=True)
         assert result.returncode == 0, result.stderr[-3000:]
         return result.stderr
@@ -274,7 +268,7 @@ def test_a_run_has_the_same_bits_with_and_without_kept_programs(train, tmp_path)
     def run(name: str, compiled: str):
         environment = {key: value for key, value in os.environ.items() if key not in ("TF_XLA_FLAGS", "XLA_FLAGS")}
         environment |= {"PYTHONPATH": str(ROOT), compiled_programs.VARIABLE: compiled}
-        told = train(name, environment, num_train_epochs=2, seed=3, deterministic=True)
+        told = train(name, environment, num_train_epochs=2)
         assert "E0000" not in told and (not compiled or "not kept" not in told), told[-3000:]
         assert (tmp_path / name / "loss.png").exists()  # what Keras was told not to find is there
         return {key: value.tobytes() for key, value in weights_of(tmp_path / name).items()}

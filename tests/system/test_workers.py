@@ -205,7 +205,6 @@ def wrapped(x):
 def loops(monkeypatch, tmp_path):
     (tmp_path / "loops.py").write_text(LOOPS)
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(messages, "_logged_topics", set())
     monkeypatch.delitem(sys.modules, "loops", raising=False)
     return importlib.import_module("loops")
 

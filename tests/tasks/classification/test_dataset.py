@@ -7,7 +7,7 @@ import keras
 import numpy as np
 import pandas
 import pytest
-from helpers.exports import CONFIG
+from helpers.descendants import tiny_config
 
 import bert_tf
 from bert_tf import BertConfig, BertModel, as_dataset
@@ -116,7 +116,7 @@ def test_as_dataset_rejects_texts_and_labels_that_do_not_fit(english, arguments,
 
 def test_a_dataset_of_other_labels_is_not_a_models(english, caplog):
     """Numbers of classes mean names in an order, which are to be the model's."""
-    encoder = BertConfig.from_dict({**CONFIG, "num_hidden_layers": 1})
+    encoder = tiny_config("bert", 30522, 64)
     model = task_models.BertForSequenceClassification(encoder, labels=["bad", "good"])
     model.compile("sgd", run_eagerly=True)
     unnamed = task_models.BertForSequenceClassification(encoder, num_labels=3)
@@ -151,8 +151,7 @@ def test_a_csv_in_ten_lines(tmp_path, monkeypatch):
     pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "the", "film", "was", ",", "seen", "times", "."]
     pieces += ["lovely", "great", "awful", "dull", *map(str, range(100))]
     (tmp_path / "pieces.txt").write_text("\n".join(pieces))
-    sizes = {"hidden_size": 64, "num_hidden_layers": 1, "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
-    encoder = BertModel(BertConfig.from_dict({**CONFIG, **sizes, "vocab_size": len(pieces)}))
+    encoder = BertModel(BertConfig(len(pieces), 64, 1, 2, 64, "gelu", 0.0, 0.0, 64, 2))
     encoder.build()
     encoder.save_pretrained(str(tmp_path / "small"), vocab_file=str(tmp_path / "pieces.txt"), do_lower_case=True)
     draw = np.random.default_rng(0)
