@@ -35,8 +35,8 @@ def write_model(folder: str, texts: Iterable[str], model_class: str) -> str:
 
 def _write_tokenizer(folder: pathlib.Path, texts: Iterable[str]) -> str:
     """Writes a tokenizer.json whose pieces are those of the texts and, up to the size, ones that no text has."""
-    from helpers.descendants import save_xlm_roberta_tokenizer
     from helpers.texts import write_xlm_roberta_pieces
+    from helpers.tiny import save_xlm_roberta_tokenizer
 
     learned = folder.with_name(f"{folder.name}_pieces")
     learned.mkdir(parents=True)

@@ -14,7 +14,7 @@ from concurrent.futures import ProcessPoolExecutor
 import pytest
 from absl import logging
 from helpers import quick, serving_process, slices, warm
-from helpers.paths import ROOT, TESTS
+from helpers.basics import ROOT, TESTS
 
 from bert_tf.system import messages
 from bert_tf.text.wordpiece import FullTokenizer

@@ -13,10 +13,9 @@ import sys
 
 import pytest
 from helpers import warm
-from helpers.descendants import save_model
-from helpers.paths import PAGES, ROOT, blocks
+from helpers.basics import PAGES, ROOT, blocks
 from helpers.small_data import texts_of, write_questions
-from helpers.tiny import ONE_LAYER, write_encoder
+from helpers.tiny import ONE_LAYER, save_model, write_encoder
 
 import bert_tf
 from bert_tf.families import family_named

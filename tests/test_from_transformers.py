@@ -10,10 +10,9 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from helpers import descendants
+from helpers import tiny
+from helpers.basics import GOLDEN, blocks, slow
 from helpers.op_by_op import op_by_op
-from helpers.paths import blocks
-from helpers.slow import slow
 
 import bert_tf
 from bert_tf.transformers import create_optimizer
@@ -44,7 +43,7 @@ def program_of(number, folder, mask="[MASK]"):
     ({}, "\U0002b920", ["[UNK]"]),  # for comparison: here it is a word of its own there, too
 ])  # fmt: skip
 def test_what_transformers_5_does_not_do(tmp_path, says, text, theirs):
-    (tmp_path / "vocab.txt").write_bytes((descendants.GOLDEN / "vocab.txt").read_bytes())
+    (tmp_path / "vocab.txt").write_bytes((GOLDEN / "vocab.txt").read_bytes())
     config = {"tokenizer_class": "BertTokenizer", "do_lower_case": True, **says}
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
     assert transformers.AutoTokenizer.from_pretrained(str(tmp_path)).tokenize(text) == theirs
@@ -64,7 +63,7 @@ def run_eagerly():
 def both(request, tmp_path):
     family, kind, arguments = request.param
     model_class = getattr(bert_tf, f"BertFor{kind}" if kind else "BertModel")
-    folder = descendants.save_model(tmp_path / "model", family, model_class, format="huggingface", **arguments)
+    folder = tiny.save_model(tmp_path / "model", family, model_class, format="huggingface", **arguments)
     config = pathlib.Path(folder, "config.json")
     values = json.loads(config.read_text())
     config.write_text(json.dumps({key: 0.0 if "dropout" in key else value for key, value in values.items()}))
@@ -138,7 +137,7 @@ def test_create_optimizer_has_transformers_numbers():
 
 def test_names_of_labels_as_in_transformers(tmp_path):
     names = {0: "no", 1: "yes", 2: "so"}
-    descendants.save_model(tmp_path, "bert", bert_tf.BertModel)
+    tiny.save_model(tmp_path, "bert", bert_tf.BertModel)
     for arguments in ({"id2label": names}, {"label2id": {name: number for number, name in names.items()}}):
         model = bert_tf.BertForSequenceClassification.from_pretrained(str(tmp_path), **arguments)
         assert model.id2label == names and model.num_labels == 3 and model.labels == list(names.values())

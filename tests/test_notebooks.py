@@ -18,8 +18,8 @@ import zipfile
 
 import numpy as np
 import pytest
-from helpers.descendants import save_model
-from helpers.paths import PAGES, ROOT
+from helpers.basics import PAGES, ROOT
+from helpers.tiny import save_model
 
 import bert_tf
 

@@ -16,7 +16,7 @@ import zipfile
 
 import pytest
 from helpers import slices, warm
-from helpers.paths import GOLDEN, PAGES, ROOT, TESTS
+from helpers.basics import GOLDEN, PAGES, ROOT, TESTS
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 

@@ -20,7 +20,7 @@ import numpy as np
 import picture
 import pytest
 import site_pages
-from helpers.paths import GOLDEN, PAGES, READMES, ROOT, blocks, lines_of
+from helpers.basics import GOLDEN, PAGES, READMES, ROOT, blocks, lines_of
 from helpers.small_data import SQUAD_SIZES
 
 import bert_tf

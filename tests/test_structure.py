@@ -16,7 +16,7 @@ from collections.abc import Iterable
 
 import mutants
 import pytest
-from helpers.paths import GOLDEN, PAGES, ROOT, TESTS
+from helpers.basics import GOLDEN, PAGES, ROOT, TESTS
 
 # Packages of bert_tf in each layer, from the bottom up. A module imports from its own package and from lower layers.
 FLOORS = (

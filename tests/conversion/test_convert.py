@@ -11,8 +11,8 @@ import pytest
 import safetensors.numpy
 import tensorflow as tf
 from helpers import warm
-from helpers.converted import assert_same_bits
-from helpers.paths import blocks, directory_of
+from helpers.basics import blocks, directory_of
+from helpers.outputs import assert_same_bits
 from helpers.script_cases import command_of, weights_of
 from helpers.tiny import TINY_CONFIG
 

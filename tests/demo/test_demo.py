@@ -6,8 +6,7 @@ import sys
 
 import pytest
 from helpers import warm
-from helpers.paths import ROOT, directory_of
-from helpers.slow import exhaustive, slow
+from helpers.basics import ROOT, directory_of, exhaustive, slow
 
 from bert_tf.pretraining.documents import to_text
 from demo import folder as demo_folder

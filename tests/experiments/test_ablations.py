@@ -17,10 +17,9 @@ import numpy as np
 import pytest
 from absl import flags
 from helpers import warm
-from helpers.descendants import save_model
-from helpers.paths import GOLDEN, ROOT, directory_of
+from helpers.basics import GOLDEN, ROOT, directory_of, slow
 from helpers.script_cases import weights_of
-from helpers.slow import slow
+from helpers.tiny import save_model
 
 from bert_tf import BertForSequenceClassification, BertModel
 from bert_tf.families import config_of_size

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator, Sequence
 
 from helpers import script_cases, warm
-from helpers.paths import ROOT, TESTS
+from helpers.basics import ROOT, TESTS
 
 
 @contextlib.contextmanager

@@ -14,7 +14,7 @@ from bert_tf.families import family_named
 from bert_tf.families.family import expected_shapes
 from bert_tf.system.example_bytes import masked_crc32c
 from helpers import warm
-from helpers.paths import GOLDEN, ROOT
+from helpers.basics import GOLDEN, ROOT
 from helpers.script_cases import arguments_of, pattern_of
 
 # Each main runs in a fork, since flags and messages that are told once stay.

@@ -7,7 +7,7 @@ import tensorflow as tf
 from bert_tf.families.config import BertConfig
 from bert_tf.families.family import expected_shapes
 from bert_tf.models.inputs import select
-from helpers.converted import example_inputs
+from helpers.outputs import example_inputs
 
 # Imported after the test process has set its logical devices.
 tf_keras = pytest.importorskip("tf_keras", reason="needs tf-models-official and tf_keras")

@@ -12,7 +12,7 @@ import subprocess
 import tempfile
 import types
 
-from helpers.paths import ROOT, TESTS
+from helpers.basics import ROOT, TESTS
 from helpers.script_cases import run_main, run_mains
 
 BUCKET = "remote://bucket"

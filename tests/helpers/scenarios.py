@@ -3,16 +3,20 @@
 Each scenario is a function that writes what a script reads into a folder, and returns the script and its flags.
 """
 
+import json
 import pathlib
+
+import numpy as np
+import tensorflow as tf
 
 from bert_tf import BertForMaskedLM, BertForSequenceClassification
 from bert_tf.families import as_config
 from bert_tf.pretraining.create import create_pretraining_data
-from helpers.descendants import save_model
-from helpers.paths import GOLDEN
-from helpers.pretraining_runs import flags_of, write_inputs
+from helpers import warm
+from helpers.basics import GOLDEN
+from helpers.script_cases import command_of
 from helpers.small_data import PIECES, WORLDS, texts_of
-from helpers.tiny import write_encoder
+from helpers.tiny import ONE_LAYER, save_model, write_encoder, write_pretraining_records
 
 SEVERAL_WORKERS = {"distribution_strategy": "multi_worker_mirrored"}
 TWO_REPLICAS = {"distribution_strategy": "mirrored", "num_virtual_cpus": 2}
@@ -163,3 +167,38 @@ SCENARIOS = {
     "conversion": _conversion,
     "export": _export,
 }  # fmt: skip
+
+
+STEPS = 60
+
+
+def write_inputs(folder: pathlib.Path) -> pathlib.Path:
+    (folder / "bert_config.json").write_text(json.dumps(ONE_LAYER))
+    write_pretraining_records(folder / "train-0.tfrecord", 40)
+    return folder
+
+
+def flags_of(data, output_dir, **flags) -> dict:
+    given = {"input_file": f"{data}/train-*.tfrecord", "bert_config_file": f"{data}/bert_config.json"}
+    given |= {"output_dir": output_dir, "max_seq_length": 16, "max_predictions_per_seq": 3, "do_train": True}
+    given |= {"num_train_steps": STEPS, "num_warmup_steps": min(10, flags.get("num_train_steps", STEPS))}
+    given |= {"train_batch_size": 8, "learning_rate": 1e-3, "save_checkpoints_steps": 10, "log_every_steps": 10}
+    return {**given, "deterministic": True, **flags}
+
+
+def command(data, output_dir, **flags) -> list[str]:
+    return command_of("run_pretraining", flags_of(data, output_dir, **flags))
+
+
+def run(arguments, **options) -> str:
+    result = warm.run(arguments, capture_output=True, text=True, **options)
+    assert result.returncode == 0, result.stderr[-3000:]
+    return result.stderr
+
+
+def values(output_dir, step=STEPS):
+    reader = tf.train.load_checkpoint(f"{output_dir}/model.ckpt-{step}")
+    return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
+
+
+assert_bit_identical = np.testing.assert_equal  # of dictionaries of arrays

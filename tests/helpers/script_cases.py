@@ -13,7 +13,7 @@ from absl import flags, logging
 
 from bert_tf.store.open import open_weights
 from helpers import warm
-from helpers.paths import ROOT, TESTS
+from helpers.basics import ROOT, TESTS
 
 _OWN_FLAGS = set(flags.FLAGS)
 PROGRAM = """

@@ -11,7 +11,7 @@ import re
 import subprocess
 from collections.abc import Iterable, Sequence
 
-from helpers.paths import ROOT, TESTS
+from helpers.basics import ROOT, TESTS
 
 SECONDS_OF_A_NEW_FILE = 30
 # Of the files that commits touched, at most so many seconds besides the slice.

@@ -9,8 +9,8 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from helpers.basics import ROOT
 from helpers.every_model import CONFIG, LENGTH, MODELS, SIZES, VOCAB, inputs
-from helpers.paths import ROOT
 
 from bert_tf import AdamWeightDecay, BertModel
 from bert_tf.families.roberta import RobertaConfig
@@ -67,7 +67,7 @@ losses = [
 """
 # Of each family a classifier with the same weights on both backends.
 FAMILIES_PROGRAM = """
-from helpers.descendants import NAMES, tiny_config
+from helpers.tiny import NAMES, tiny_config
 
 losses, ids = [], np.random.default_rng(0).integers(5, 100, (8, 12))
 for name in NAMES:

@@ -6,7 +6,7 @@ import re
 
 import pytest
 import yaml
-from helpers.paths import ROOT
+from helpers.basics import ROOT
 from helpers.tiny import TINY_CONFIG
 
 from bert_tf import BertConfig, BertForMaskedLM, BertForSequenceClassification, BertModel

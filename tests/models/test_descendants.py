@@ -16,9 +16,9 @@ import keras
 import numpy as np
 import pytest
 import safetensors.numpy
-from helpers import descendants
+from helpers import tiny
+from helpers.basics import slow
 from helpers.outputs import assert_close, enlarge
-from helpers.slow import slow
 
 from bert_tf import BertForSimilarity, ElectraDiscriminator, Embedder, read_tokenizer
 from bert_tf.conversion import convert
@@ -29,7 +29,7 @@ from bert_tf.store.description import SentenceSettings, read_model_files, read_s
 @pytest.mark.parametrize("family", ["distilbert", "roberta"])
 def test_positions_restart_in_packed_rows(family):
     """Two sequences in one row give what each gives alone; of a RoBERTa, padding is not counted."""
-    encoder = enlarge(task_models.BertModel(descendants.tiny_config(family)))
+    encoder = enlarge(task_models.BertModel(tiny.tiny_config(family)))
     first, second = np.array([[0, 9, 12, 2]]), np.array([[0, 30, 7, 8, 2]])
     packed = {"input_ids": np.concatenate([first, second], 1), "sequence_ids": np.array([[1] * 4 + [2] * 5])}
     packed |= {"position_ids": np.array([[*range(4), *range(5)]]), "pooled_positions": np.array([[0, 4]])}
@@ -56,7 +56,7 @@ HEADS = {
 }
 USUAL = ("encoder", "masked", "classifier", "tagger", "questions", "choice")
 OF_FAMILY = {"bert": ("pretraining", "next"), "albert": ("pretraining",), "electra": ("discriminator",)}
-CASES = [(family, head) for family in descendants.NAMES for head in (*USUAL, *OF_FAMILY.get(family, ()))]
+CASES = [(family, head) for family in tiny.NAMES for head in (*USUAL, *OF_FAMILY.get(family, ()))]
 AT_ONCE = [("bert", "pretraining"), ("bert", "tagger"), ("electra", "classifier"), ("electra", "discriminator")]
 AT_ONCE += [("roberta", "encoder"), ("albert", "encoder"), ("albert", "pretraining"), ("distilbert", "questions")]
 AT_ONCE += [("xlm-roberta", "masked"), ("xlm-roberta", "choice")]
@@ -109,7 +109,7 @@ def outputs_of_theirs(library, folder: pathlib.Path, written: pathlib.Path, auto
 def test_transformers_opens_it_silently_and_writes_the_same(library, tmp_path, family, head):
     model_class, auto_class, arguments = HEADS[head]
     folder, written = tmp_path / "model", tmp_path / "theirs"
-    descendants.save_model(folder, family, model_class, format="huggingface", max_length=128, **arguments)
+    tiny.save_model(folder, family, model_class, format="huggingface", max_length=128, **arguments)
     with silently():
         card = huggingface_hub.ModelCard.load(folder / "README.md")
     assert card.data.library_name == "transformers" and card.data.tags[0] == "bert_tf"
@@ -188,7 +188,7 @@ def test_outputs_of_version_5(golden, tmp_path, name):
 def test_heads_that_transformers_does_not_have(tmp_path):
     for head in ("pretraining", "next"):
         with pytest.raises(ValueError, match=r"transformers has no DistilBERT with the heads of"):
-            descendants.save_model(tmp_path / "model", "distilbert", HEADS[head][0], format="huggingface")
+            tiny.save_model(tmp_path / "model", "distilbert", HEADS[head][0], format="huggingface")
     assert not (tmp_path / "model").exists()
 
 
@@ -197,7 +197,7 @@ def test_sentence_transformers_opens_it_silently(library, tmp_path, family):
     """Also what is loaded and saved again: prompts and the length of vectors stay."""
     sentence_transformers = pytest.importorskip("sentence_transformers")
     first, second = tmp_path / "model", tmp_path / "again"
-    descendants.save_model(first, family, BertForSimilarity, format="huggingface", pooling="cls")
+    tiny.save_model(first, family, BertForSimilarity, format="huggingface", pooling="cls")
     settings = SentenceSettings("", "cls", True, 32, prompts={"query": "query: "}, truncate_dim=7)
     for name, content in settings_files(settings, 32).items():
         (first / name).write_text(content)

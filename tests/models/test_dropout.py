@@ -4,13 +4,12 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from helpers.descendants import tiny_config
+from helpers.basics import slow
 from helpers.every_model import CASES as TRAINED
 from helpers.every_model import CAUSAL, LENGTH, PACKED, POSITIONS, inputs, without_dropout
 from helpers.every_model import ROWS as COUNT
 from helpers.outputs import assert_close, enlarge, in_training, loss_and_gradients
-from helpers.slow import slow
-from helpers.tiny import ONE_LAYER, TINY_CONFIG
+from helpers.tiny import ONE_LAYER, TINY_CONFIG, tiny_config
 
 from bert_tf import BertConfig, BertForSequenceClassification, BertModel
 from bert_tf.families.albert import AlbertConfig

@@ -9,9 +9,9 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from helpers.basics import slow
 from helpers.every_model import CASES, CONFIG, LENGTH, MODELS, PACKED, inputs, without_dropout
 from helpers.outputs import enlarge
-from helpers.slow import slow
 from helpers.training_steps import mirrored
 
 from bert_tf import AdamWeightDecay, BertForQuestionAnswering, BertForSequenceClassification, BertModel

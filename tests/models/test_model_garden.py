@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from helpers import model_garden_models as garden
-from helpers.converted import assert_same_bits
-from helpers.outputs import assert_close
-from helpers.slow import slow
+from helpers.basics import slow
+from helpers.outputs import assert_close, assert_same_bits
 
 from bert_tf import BertForMaskedLM, BertForQuestionAnswering, BertForSequenceClassification, BertModel
 from bert_tf.conversion import convert

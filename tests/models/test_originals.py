@@ -12,10 +12,9 @@ import shutil
 import numpy as np
 import pytest
 import safetensors.numpy
-from helpers import descendants
-from helpers.converted import there_and_back
-from helpers.outputs import TOLERANCE, assert_close
-from helpers.slow import slow
+from helpers import tiny
+from helpers.basics import slow
+from helpers.outputs import TOLERANCE, assert_close, there_and_back
 from scipy.special import log_softmax
 
 from bert_tf import BertForMaskedLM, ElectraDiscriminator, fill_mask
@@ -90,7 +89,7 @@ def test_tf1_and_hugging_face_both_ways(released, tmp_path):
 
 
 def test_a_sentence_piece_model_that_transformers_reads_by_other_rules(tmp_path, caplog):
-    folder = descendants.save_model(tmp_path / "model", "albert", task_models.BertModel)
+    folder = tiny.save_model(tmp_path / "model", "albert", task_models.BertModel)
     assert "transformers" not in caplog.text
     task_models.BertModel.from_pretrained(folder).save_pretrained(str(tmp_path / "theirs"), format="huggingface")
     assert "spiece.model: transformers reads spiece.model by other rules" in caplog.text

@@ -9,13 +9,11 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from helpers.converted import assert_same_bits
-from helpers.descendants import NAMES, tiny_config
+from helpers.basics import slow
 from helpers.every_model import ALBERT, CONFIG, ELECTRA
-from helpers.outputs import in_training
-from helpers.slow import slow
+from helpers.outputs import assert_same_bits, in_training
 from helpers.small_data import PIECES
-from helpers.tiny import ONE_LAYER, TINY_CONFIG
+from helpers.tiny import NAMES, ONE_LAYER, TINY_CONFIG, tiny_config
 
 import bert_tf
 from bert_tf import BertConfig, BertForSequenceClassification, BertForTokenClassification, PartialLoadWarning

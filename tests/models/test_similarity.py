@@ -4,8 +4,8 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from helpers.basics import slow
 from helpers.outputs import in_training
-from helpers.slow import slow
 from helpers.tiny import ONE_LAYER, TINY_CONFIG
 from scipy.special import softmax
 

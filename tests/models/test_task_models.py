@@ -6,11 +6,10 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from helpers.descendants import NAMES, tiny_config
+from helpers.basics import slow
 from helpers.every_model import CONFIG, MODELS
 from helpers.outputs import loss_and_gradients
-from helpers.slow import slow
-from helpers.tiny import TINY_CONFIG
+from helpers.tiny import NAMES, TINY_CONFIG, tiny_config
 from helpers.training_steps import mirrored
 
 from bert_tf import AdamWeightDecay, BertConfig, BertForSequenceClassification, BertModel

@@ -12,10 +12,9 @@ import stat
 
 import numpy as np
 import pytest
+from helpers.basics import GOLDEN, ROOT, slow
 from helpers.early_mistakes import record
-from helpers.paths import GOLDEN, ROOT
 from helpers.record_files import LETTERS, contents, create, digest_records, read_records
-from helpers.slow import slow
 from helpers.training_steps import one_device
 
 from bert_tf.data import record_files, records

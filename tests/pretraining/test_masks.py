@@ -13,8 +13,8 @@ import math
 import numpy as np
 import pytest
 import tensorflow as tf
+from helpers.basics import GOLDEN, lines_of
 from helpers.masking import CLS, MASK, SEP, VOCAB, mask, masking, packed_rows, random_pairs, rows_of, tokenizer_of
-from helpers.paths import GOLDEN, lines_of
 from helpers.plain_pretraining import word_sets
 
 from bert_tf.families.electra import ElectraConfig

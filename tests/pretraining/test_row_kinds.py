@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from helpers import plain_pretraining as plain
-from helpers.paths import GOLDEN, lines_of
+from helpers.basics import GOLDEN, lines_of
 from helpers.record_files import UNMASKED_FEATURES, create, read_records
 
 from bert_tf.pretraining import instances, row_kinds, shard

@@ -5,9 +5,9 @@ import shutil
 
 import numpy as np
 import pytest
-from helpers.descendants import save_model
-from helpers.paths import GOLDEN, lines_of
+from helpers.basics import GOLDEN, lines_of
 from helpers.record_files import UNMASKED_FEATURES, create, read_records
+from helpers.tiny import save_model
 
 from bert_tf import BertConfig, BertForPreTraining, FullTokenizer
 from bert_tf.families import family_named

@@ -13,10 +13,9 @@ import sys
 import numpy as np
 import pytest
 from helpers import warm
-from helpers.paths import GOLDEN
+from helpers.basics import GOLDEN, slow
 from helpers.scenarios import SCENARIOS
 from helpers.script_cases import command_of, outputs, run_and_refuse
-from helpers.slow import slow
 
 from bert_tf.models.task_models import BertModel
 from bert_tf.text.library_tokenizer import ByteBpeTokenizer

@@ -12,11 +12,20 @@ import kill_campaign
 import numpy as np
 import pytest
 from helpers import warm
+from helpers.basics import exhaustive, slow
 from helpers.cluster import workers
-from helpers.pretraining_runs import command, run, values, write_inputs
-from helpers.scenarios import FINE_TUNING, PRETRAINING, SCENARIOS, SEVERAL_WORKERS, TWO_REPLICAS
+from helpers.scenarios import (
+    FINE_TUNING,
+    PRETRAINING,
+    SCENARIOS,
+    SEVERAL_WORKERS,
+    TWO_REPLICAS,
+    command,
+    run,
+    values,
+    write_inputs,
+)
 from helpers.script_cases import command_of, outputs, results_of, run_cases, weights_of
-from helpers.slow import exhaustive, slow
 
 from bert_tf.store.bundle import latest_checkpoint
 from bert_tf.training import loop

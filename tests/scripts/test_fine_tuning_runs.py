@@ -10,14 +10,13 @@ import numpy as np
 import pytest
 import yaml
 from helpers import script_cases
-from helpers.descendants import save_model
+from helpers.basics import lines_of
 from helpers.early_mistakes import refusals
 from helpers.hub_server import COMMIT, HubServer, serving
-from helpers.paths import lines_of
-from helpers.pretraining_runs import run
-from helpers.scenarios import fine_tuning_flags
+from helpers.scenarios import fine_tuning_flags, run
 from helpers.script_cases import command_of, results_of, run_and_refuse, selected_cases, weights_of
 from helpers.small_data import texts_of, write_classification
+from helpers.tiny import save_model
 
 import bert_tf
 from bert_tf import Predictor, modeling

@@ -11,8 +11,8 @@ import subprocess
 import sys
 
 import pytest
+from helpers.basics import GOLDEN, ROOT
 from helpers.early_mistakes import CONFIG, CSV, TOKENS, check_cases, checkpoint, model, record
-from helpers.paths import GOLDEN, ROOT
 
 from bert_tf.data.record_files import MASKED as MASKED_FEATURES
 from bert_tf.families import FAMILIES, config_of_size

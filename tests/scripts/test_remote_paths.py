@@ -11,13 +11,12 @@ import pytest
 import tensorflow as tf
 import torch
 from helpers import one_program, warm
-from helpers.descendants import save_model
-from helpers.paths import directory_of
+from helpers.basics import directory_of, exhaustive, slow
 from helpers.remote import BUCKET, add_file_system, run_on_bucket
 from helpers.scenarios import FINE_TUNING, PRETRAINING, SCENARIOS, TWO_REPLICAS
 from helpers.script_cases import arguments_of, command_of, results_of, run_mains, selected_cases, weights_of
-from helpers.slow import exhaustive, slow
 from helpers.small_data import texts_of, write_classification
+from helpers.tiny import save_model
 from helpers.warm import kill_after_rename
 from safetensors.torch import load_file
 

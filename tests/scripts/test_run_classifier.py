@@ -7,13 +7,12 @@ import tarfile
 
 import numpy as np
 import pytest
-from helpers.descendants import save_model
+from helpers.basics import GOLDEN, directory_of, lines_of
 from helpers.hub_server import serving
-from helpers.paths import GOLDEN, directory_of, lines_of
 from helpers.scenarios import TWO_REPLICAS, fine_tuning_flags
 from helpers.script_cases import results_of, run_and_refuse, weights_of
 from helpers.small_data import PIECES, texts_of, write_classification
-from helpers.tiny import write_encoder
+from helpers.tiny import save_model, write_encoder
 
 from bert_tf import Predictor
 from bert_tf.families.config import BertConfig

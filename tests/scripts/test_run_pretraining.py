@@ -8,11 +8,10 @@ import re
 
 import numpy as np
 import pytest
-from helpers.descendants import save_model, tiny_config
-from helpers.paths import GOLDEN, directory_of
-from helpers.pretraining_runs import STEPS, assert_bit_identical, command, flags_of, run, values
+from helpers.basics import GOLDEN, directory_of
+from helpers.scenarios import STEPS, assert_bit_identical, command, flags_of, run, values
 from helpers.script_cases import pattern_of, run_and_refuse, run_cases, weights_of
-from helpers.tiny import ONE_LAYER, write_pretraining_records
+from helpers.tiny import ONE_LAYER, save_model, tiny_config, write_pretraining_records
 from helpers.warm import kill_after_rename
 
 from bert_tf import BertConfig, BertForMaskedLM, BertForSequenceClassification, ElectraDiscriminator

@@ -6,7 +6,7 @@ import shutil
 import numpy as np
 import pytest
 import scipy
-from helpers.paths import lines_of
+from helpers.basics import lines_of
 from helpers.script_cases import results_of, run_and_refuse
 from helpers.tiny import ONE_LAYER, write_encoder
 

@@ -8,7 +8,7 @@ import re
 import numpy as np
 import pytest
 import tensorflow as tf
-from helpers.paths import GOLDEN, directory_of
+from helpers.basics import GOLDEN, directory_of
 from helpers.script_cases import results_of, run_and_refuse
 from helpers.small_data import PIECES, texts_of, write_questions
 from helpers.tiny import ONE_LAYER, write_encoder

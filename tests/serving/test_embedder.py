@@ -9,9 +9,9 @@ import shutil
 import numpy as np
 import pytest
 import tensorflow as tf
-from helpers.descendants import save_model
+from helpers.basics import slow
 from helpers.exports import signature_of
-from helpers.slow import slow
+from helpers.tiny import save_model
 
 from bert_tf import BertModel, Embedder, TextIndex
 from bert_tf.serving import export, predictor

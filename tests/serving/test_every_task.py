@@ -4,9 +4,9 @@ TensorFlow; of ONNX files test_onnx_runtime.py shows it."""
 import numpy as np
 import pytest
 import tensorflow as tf
-from helpers.descendants import save_model
+from helpers.basics import slow
 from helpers.exports import KINDS, TEXTS, check_answers, save_kind
-from helpers.slow import slow
+from helpers.tiny import save_model
 
 from bert_tf import Embedder, fill_mask, read_tokenizer
 from bert_tf.data.token_rows import rows_of_pairs

@@ -12,10 +12,9 @@ import pytest
 import tensorflow as tf
 from absl import logging
 from helpers import warm
-from helpers.descendants import save_model
+from helpers.basics import GOLDEN, ROOT
 from helpers.exports import CLASSIFIER, LABELS, check_answers, numbers_in, save_kind
-from helpers.paths import GOLDEN, ROOT
-from helpers.tiny import ONE_LAYER
+from helpers.tiny import ONE_LAYER, save_model
 
 from bert_tf import BertConfig
 from bert_tf.models import task_models

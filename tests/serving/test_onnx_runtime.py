@@ -14,9 +14,9 @@ import onnx
 import onnxruntime
 import pytest
 import tensorflow as tf
-from helpers.descendants import NAMES, save_model
+from helpers.basics import exhaustive, slow
 from helpers.exports import CLASSIFIER, KINDS, LABELS, TEXTS, check_answers, save_kind
-from helpers.slow import exhaustive, slow
+from helpers.tiny import NAMES, save_model
 
 import bert_tf
 from bert_tf import Embedder, Predictor

@@ -11,12 +11,10 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from helpers.descendants import save_model, tiny_config
+from helpers.basics import GOLDEN, slow
 from helpers.exports import signature_of
 from helpers.outputs import enlarge
-from helpers.paths import GOLDEN
-from helpers.slow import slow
-from helpers.tiny import ONE_LAYER
+from helpers.tiny import ONE_LAYER, save_model, tiny_config
 from scipy.special import softmax
 
 from bert_tf import BertConfig, BertForPreTraining, ChoicePredictor, Predictor, QuestionAnswerer, Tagger, fill_mask

@@ -12,12 +12,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from helpers import warm
-from helpers.descendants import save_model
+from helpers.basics import ROOT, slow
 from helpers.early_mistakes import refusals
 from helpers.exports import check_answers, signature_of
 from helpers.hub_server import serving
-from helpers.paths import ROOT
-from helpers.slow import slow
+from helpers.tiny import save_model
 
 from bert_tf import Tagger
 from bert_tf.models import task_models

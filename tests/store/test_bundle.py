@@ -7,7 +7,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from helpers.paths import GOLDEN
+from helpers.basics import GOLDEN
 from safetensors.numpy import save_file
 
 from bert_tf.store import bundle

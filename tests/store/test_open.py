@@ -8,10 +8,9 @@ import sys
 
 import pytest
 import tokenizers
-from helpers.descendants import save_albert_tokenizer
-from helpers.paths import GOLDEN, ROOT
+from helpers.basics import GOLDEN, ROOT
 from helpers.texts import assert_kept, odd_texts
-from helpers.tiny import TINY_CONFIG
+from helpers.tiny import TINY_CONFIG, save_albert_tokenizer
 
 from bert_tf import BertConfig, BertForPreTraining
 from bert_tf.families import family_named, tokenizer_of_model

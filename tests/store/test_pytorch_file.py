@@ -9,7 +9,7 @@ import zipfile
 
 import numpy as np
 import pytest
-from helpers.slow import slow
+from helpers.basics import slow
 
 from bert_tf.store.pytorch_file import open_state_dict
 from bert_tf.store.tensor_files import open_tensors

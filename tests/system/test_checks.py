@@ -15,8 +15,8 @@ import tempfile
 import pytest
 from absl import flags
 from helpers import warm
+from helpers.basics import ROOT
 from helpers.early_mistakes import refusals
-from helpers.paths import ROOT
 
 import bert_tf
 from bert_tf.system import checks, declare, removed

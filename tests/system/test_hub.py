@@ -11,8 +11,8 @@ import subprocess
 import sys
 
 import pytest
+from helpers.basics import ROOT
 from helpers.hub_server import COMMIT, HubServer, hub_of, parquet_of, serving
-from helpers.paths import ROOT
 from helpers.remote import add_file_system
 from huggingface_hub import constants, file_download
 
@@ -335,8 +335,8 @@ def test_a_run_goes_on_with_its_commit(server, tmp_path):
 
 
 def test_the_environment_counts_and_the_library_is_imported_for_names_only(server, tmp_path):
-    code = "import sys, bert_tf.families; from bert_tf.system import hub; print(hub.local('runs/model.ckpt'), 'huggingface_hub' in "
-    code += "sys.modules); print(hub.local(sys.argv[1]), 'tensorflow' in sys.modules)"
+    code = "import sys, bert_tf.families; from bert_tf.system import hub; print(hub.local('runs/model.ckpt'), "
+    code += "'huggingface_hub' in sys.modules); print(hub.local(sys.argv[1]), 'tensorflow' in sys.modules)"
     command, environment = [sys.executable, "-c", code, NAME], server.environment(tmp_path / "elsewhere")
     ran = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=environment)
     folder = tmp_path / f"elsewhere/hub/models--owner--tiny-bert.1/snapshots/{COMMIT}"

@@ -9,10 +9,9 @@ import subprocess
 import sys
 
 import pytest
-from helpers.paths import ROOT
+from helpers.basics import ROOT, slow
 from helpers.scenarios import fine_tuning_flags
 from helpers.script_cases import command_of, weights_of
-from helpers.slow import slow
 from test_structure import loaded_by
 
 from bert_tf.system import compiled_programs

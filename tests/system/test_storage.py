@@ -17,10 +17,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from helpers import warm
+from helpers.basics import slow
 from helpers.every_model import CONFIG, inputs
 from helpers.remote import BUCKET, Killed, add_file_system, end_at
 from helpers.script_cases import weights_of
-from helpers.slow import slow
 
 from bert_tf import BertForSequenceClassification, FullTokenizer, read_tokenizer
 from bert_tf.serving import export

@@ -14,7 +14,7 @@ import threading
 
 import numpy as np
 import pytest
-from helpers.paths import ROOT
+from helpers.basics import ROOT
 from helpers.warm import HANG_SECONDS, wait_until
 from numba.core import caching
 

@@ -11,7 +11,7 @@ import zlib
 import keras
 import numpy as np
 import pytest
-from helpers.paths import lines_of
+from helpers.basics import lines_of
 from helpers.small_data import PIECES
 from helpers.tiny import ONE_LAYER, write_encoder
 

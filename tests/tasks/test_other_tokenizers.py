@@ -3,9 +3,9 @@
 import keras
 import numpy as np
 import pytest
+from helpers.basics import GOLDEN, directory_of
 from helpers.other_tokenizers import texts_of, write_encoder, write_questions
 from helpers.outputs import enlarge
-from helpers.paths import GOLDEN, directory_of
 
 from bert_tf import BertForTokenClassification, PartialLoadWarning, Tagger, read_tokenizer
 from bert_tf.data.token_rows import TokenRows

@@ -8,8 +8,8 @@ import re
 import shlex
 
 import pytest
+from helpers.basics import PAGES
 from helpers.hub_server import hub_of, parquet_of
-from helpers.paths import PAGES
 from helpers.script_cases import run_main
 
 from bert_tf.system.declare import settings_of

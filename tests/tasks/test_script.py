@@ -12,8 +12,8 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from helpers.paths import ROOT, lines_of
-from helpers.pretraining_runs import flags_of, write_inputs
+from helpers.basics import ROOT, lines_of
+from helpers.scenarios import flags_of, write_inputs
 from helpers.small_data import WORLDS, custom_task, texts_of
 from helpers.tiny import write_encoder
 

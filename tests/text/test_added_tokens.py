@@ -6,9 +6,9 @@ import unicodedata
 
 import pytest
 import tokenizers
-from helpers.descendants import save_albert_tokenizer
-from helpers.paths import directory_of
+from helpers.basics import directory_of
 from helpers.texts import assert_kept, learned_pieces
+from helpers.tiny import save_albert_tokenizer
 from tokenizers import AddedToken as LibraryToken
 
 from bert_tf.tasks.squad.answers import AnswerTexts

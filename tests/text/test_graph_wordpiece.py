@@ -8,8 +8,8 @@ import unicodedata
 
 import pytest
 import tensorflow as tf
+from helpers.basics import slow
 from helpers.op_by_op import assert_graph_equal, op_by_op
-from helpers.slow import slow
 
 from bert_tf.text.graph_wordpiece import graph_of
 from bert_tf.text.word_boundaries import SEGMENTERS, WordBoundaries

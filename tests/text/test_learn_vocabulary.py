@@ -6,7 +6,7 @@ import unicodedata
 
 import pytest
 import sentencepiece
-from helpers.paths import GOLDEN
+from helpers.basics import GOLDEN
 
 from bert_tf.system import storage
 from bert_tf.text.learn_vocabulary import WordCounts, learn_byte_bpe, learn_sentence_piece, learn_vocabulary

@@ -7,11 +7,10 @@ import unicodedata
 
 import pytest
 import sentencepiece
-from helpers.descendants import save_albert_tokenizer
+from helpers.basics import GOLDEN, directory_of, lines_of, slow
 from helpers.other_tokenizers import KOBERT_MODEL, KOBERT_SPECIAL, write_kobert
-from helpers.paths import GOLDEN, directory_of, lines_of
-from helpers.slow import slow
 from helpers.texts import SENTENCES, assert_kept, mixed_texts, odd_texts, shared_texts
+from helpers.tiny import save_albert_tokenizer
 from transformers.models.bert_japanese.tokenization_bert_japanese import SentencepieceTokenizer
 
 from bert_tf.families.config import BertConfig

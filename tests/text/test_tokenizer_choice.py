@@ -6,10 +6,10 @@ import unicodedata
 import pytest
 import tensorflow as tf
 import tokenizers
-from helpers import paths
-from helpers.descendants import pieces_of
+from helpers import basics
 from helpers.op_by_op import assert_graph_equal, op_by_op
 from helpers.texts import SENTENCES, assert_kept, mixed_texts, shared_texts, word_pieces
+from helpers.tiny import pieces_of
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 from transformers.models.bert.tokenization_bert_legacy import BertTokenizerLegacy
 
@@ -20,7 +20,7 @@ from bert_tf.text.japanese import JapaneseTokenizer
 from bert_tf.text.tokenizer_files import Casing
 from bert_tf.text.wordpiece import ElectraTokenizer, FullTokenizer, RobertaWordPieceTokenizer
 
-ALBERT_MODEL = paths.GOLDEN / "tokenization" / "albert" / "tiny.model"
+ALBERT_MODEL = basics.GOLDEN / "tokenization" / "albert" / "tiny.model"
 BERT = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 KLUE = ("[CLS]", "[PAD]", "[SEP]", "[UNK]", "[MASK]")
 SIZES = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
@@ -61,7 +61,7 @@ def directory_of(folder, special, config, tokenizer_config, texts=SENTENCES):
     config = {"model_type": "bert", "vocab_size": len(vocab), **SIZES, **roberta, **config}
     described = {"tokenizer_class": "BertTokenizer", **tokenizer_config}
     files = {"vocab__txt": "\n".join([*vocab, ""]), "config__json": config, "tokenizer_config__json": described}
-    return paths.directory_of(folder, **files)
+    return basics.directory_of(folder, **files)
 
 
 def oracle_of(directory, tokenizer_config, is_older):

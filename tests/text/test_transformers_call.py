@@ -6,10 +6,9 @@ import json
 import numpy as np
 import pytest
 import tensorflow as tf
-from helpers.descendants import NAMES, save_model
-from helpers.paths import GOLDEN, directory_of, lines_of
-from helpers.slow import slow
+from helpers.basics import GOLDEN, directory_of, lines_of, slow
 from helpers.texts import SENTENCES, mixed_texts, odd_texts
+from helpers.tiny import NAMES, save_model
 
 from bert_tf import BertModel, read_tokenizer
 from bert_tf.text.library_tokenizer import ByteBpeTokenizer

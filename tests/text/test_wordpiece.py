@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import tokenizers
+from helpers.basics import GOLDEN, lines_of, slow
 from helpers.op_by_op import assert_graph_equal, op_by_op
-from helpers.paths import GOLDEN, lines_of
-from helpers.slow import slow
 from helpers.texts import odd_texts
 
 from bert_tf.serving.graph_ner import GraphWords

@@ -11,10 +11,9 @@ import unicodedata
 import numpy as np
 import pytest
 import sentencepiece
-from helpers.descendants import save_model, save_xlm_roberta_tokenizer
-from helpers.paths import GOLDEN, ROOT, directory_of
-from helpers.slow import slow
+from helpers.basics import GOLDEN, ROOT, directory_of, slow
 from helpers.texts import SENTENCES, assert_kept, mixed_texts, odd_texts, write_xlm_roberta_pieces
+from helpers.tiny import save_model, save_xlm_roberta_tokenizer
 
 from bert_tf import BertForMaskedLM, BertForSimilarity, BertModel, Embedder, FullTokenizer, read_tokenizer
 from bert_tf.families.xlm_roberta import FairseqSentencePiece, XLMRobertaTokenizer

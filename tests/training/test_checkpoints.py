@@ -11,7 +11,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from helpers.slow import slow
+from helpers.basics import slow
 from helpers.tiny import TINY_CONFIG
 from helpers.training_steps import make_batches, prepared, train_loop
 from helpers.warm import HANG_SECONDS, wait_until

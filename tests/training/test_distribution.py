@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from helpers import cluster
-from helpers.pretraining_runs import command, flags_of, write_inputs
-from helpers.scenarios import fine_tuning_flags
-from helpers.slow import slow
+from helpers.basics import slow
+from helpers.scenarios import command, fine_tuning_flags, flags_of, write_inputs
 from helpers.tiny import ONE_LAYER, write_pretraining_records
 from helpers.training_steps import build, feed, make_batches, trainer_of
 

@@ -12,9 +12,8 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from helpers.basics import GOLDEN, slow
 from helpers.outputs import assert_close, assert_drawn_independently
-from helpers.paths import GOLDEN
-from helpers.slow import slow
 from helpers.training_steps import assert_variables, follow, prepared, same, trainer_of
 
 from bert_tf import (

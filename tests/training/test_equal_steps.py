@@ -8,9 +8,9 @@ import functools
 import numpy as np
 import pytest
 import tensorflow as tf
+from helpers.basics import slow
 from helpers.every_model import CASES, GENERATED, MODELS, PREDICTED, adapted, inputs, trained
 from helpers.outputs import enlarge, in_training
-from helpers.slow import slow
 from helpers.tiny import TINY_CONFIG
 from helpers.training_steps import feed, fresh_trainer, make_batches, mirrored, one_device, prepared, run, trainer_of
 

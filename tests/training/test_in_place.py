@@ -7,8 +7,8 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from helpers.basics import slow
 from helpers.every_model import CASES, ROWS, trained
-from helpers.slow import slow
 from helpers.training_steps import build, feed, make_batches, mirrored, one_device, trainer_of
 
 from bert_tf.models import initialize

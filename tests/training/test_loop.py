@@ -8,7 +8,7 @@ import signal
 import numpy as np
 import pytest
 import tensorflow as tf
-from helpers.slow import slow
+from helpers.basics import slow
 from helpers.training_steps import build, fresh_trainer, make_batches, mirrored, one_device, run, train_loop
 
 from bert_tf.models import kernels

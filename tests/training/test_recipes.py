@@ -8,7 +8,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from helpers.slow import slow
+from helpers.basics import slow
 from helpers.training_steps import assert_variables, feed, follow, mirrored, one_device, prepared, trainer_of
 
 from bert_tf import (

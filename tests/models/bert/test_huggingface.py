@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 import safetensors.numpy
 from helpers import every_model
-from helpers.converted import assert_same_bits
 from helpers.every_model import CONFIG, ELECTRA, inputs
-from helpers.outputs import enlarge
+from helpers.outputs import assert_same_bits, enlarge
 from helpers.tiny import TINY_CONFIG
 
 from bert_tf import BertConfig, BertForMaskedLM, BertForSequenceClassification, BertModel

@@ -7,7 +7,7 @@ import keras
 import numpy as np
 import pandas
 import pytest
-from helpers.descendants import tiny_config
+from helpers.tiny import tiny_config
 
 import bert_tf
 from bert_tf import BertConfig, BertModel, as_dataset

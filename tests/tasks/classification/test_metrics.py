@@ -7,7 +7,7 @@ import unicodedata
 import numpy as np
 import pytest
 import tensorflow as tf
-from helpers.paths import lines_of
+from helpers.basics import lines_of
 
 from bert_tf import FullTokenizer
 from bert_tf.data import token_rows

@@ -4,7 +4,7 @@ import dataclasses
 import json
 
 import pytest
-from helpers.descendants import save_model
+from helpers.tiny import save_model
 
 from bert_tf import BertForMaskedLM, BertForPreTraining, BertModel, ElectraDiscriminator
 from bert_tf.tasks.domain import recipe

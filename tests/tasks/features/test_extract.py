@@ -8,7 +8,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from helpers.paths import TESTS
+from helpers.basics import TESTS
 from helpers.tiny import TINY_CONFIG
 from helpers.training_steps import mirrored
 

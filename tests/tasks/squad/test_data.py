@@ -5,7 +5,7 @@ import logging as python_logging
 import re
 
 import pytest
-from helpers.paths import lines_of
+from helpers.basics import lines_of
 
 from bert_tf.tasks.squad import metrics as metrics
 from bert_tf.tasks.squad.data import Paragraph, read_squad_examples

@@ -7,8 +7,7 @@ import json
 
 import numpy as np
 import pytest
-from helpers.paths import lines_of
-from helpers.slow import slow
+from helpers.basics import lines_of, slow
 
 from bert_tf.run_squad import get_final_text
 from bert_tf.tasks.squad import answers

@@ -7,7 +7,7 @@ import random
 
 import numpy as np
 import pytest
-from helpers.slow import slow
+from helpers.basics import slow
 from helpers.texts import write_xlm_roberta_pieces
 
 from bert_tf.data.token_rows import best_spans, document_spans

@@ -1,10 +1,12 @@
-"""The paths of the project and its golden files, files of texts and JSON, and the pages: the READMEs and docs/."""
+"""Paths and pages of the project, files of texts and JSON, and cases that only `make test-slow` or `test-all` runs."""
 
 import gzip
 import json
 import pathlib
 import re
 import shutil
+
+import pytest
 
 TESTS = pathlib.Path(__file__).resolve().parents[1]
 ROOT = TESTS.parent
@@ -32,3 +34,16 @@ def directory_of(path: pathlib.Path, *copied: pathlib.Path, **texts) -> str:
 
 def blocks(page, language):
     return re.findall(rf"^```{language}\n(.*?)^```", PAGES[page], re.MULTILINE | re.DOTALL)
+
+
+def slow(*cases) -> list:
+    return _marked(cases, pytest.mark.slow)
+
+
+def exhaustive(*cases) -> list:
+    """As `slow`, for the other cases of a test that has many of one kind: only `make test-all` runs them."""
+    return _marked(cases, [pytest.mark.slow, pytest.mark.exhaustive])
+
+
+def _marked(cases: tuple, marks) -> list:
+    return [pytest.param(*case if isinstance(case, tuple) else (case,), marks=marks) for case in cases]
