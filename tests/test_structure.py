@@ -272,17 +272,17 @@ def test_private_foundations_have_a_module_each():
 
 # What there is at most, so that weight does not come back: lower a number when the house gets lighter.
 AT_MOST = {
-    "lines of bert_tf/ and the scripts": 37_497,
-    "of these code": 25_599,
-    "lines of tests/": 30_276,
+    "lines of bert_tf/ and the scripts": 37_219,
+    "of these code": 25_461,
+    "lines of tests/": 28_604,
     "words of docs/*.md": 22_419,
     "paragraphs of more than 90 words in the pages": 0,
     "fmt: skip outside tables of data, in bert_tf/ and the scripts": 26,
-    "fmt: skip outside tables of data, elsewhere": 127,
+    "fmt: skip outside tables of data, elsewhere": 117,
     "flags of run_classifier": 80,
     "modules that a fine-tuning run loads, within functions too": 87,
     "modules that Predictor loads, within functions too": 71,
-    "lines of a file": 455,
+    "lines of a file": 451,
     "lines of a function": 60,
 }
 
