@@ -14,8 +14,7 @@ import sys
 import pytest
 from helpers import warm
 from helpers.basics import PAGES, ROOT, blocks
-from helpers.small_data import texts_of, write_questions
-from helpers.tiny import ONE_LAYER, save_model, write_encoder
+from helpers.tiny import ONE_LAYER, save_model, texts_of, write_encoder, write_questions
 
 import bert_tf
 from bert_tf.families import family_named

@@ -12,7 +12,7 @@ import pytest
 import tensorflow as tf
 from helpers import tiny
 from helpers.basics import GOLDEN, blocks, slow
-from helpers.op_by_op import op_by_op
+from helpers.outputs import op_by_op
 
 import bert_tf
 from bert_tf.transformers import create_optimizer

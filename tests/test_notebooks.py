@@ -179,25 +179,21 @@ def test_ask_questions(tmp_path):
     assert f">>{values['first']['answer']}<<" in printed and len(values["text"]) > 2000
 
 
-def write_archive(path: pathlib.Path) -> None:
-    """Reviews in the layout of aclImdb_v1.tar.gz, with words that determine the label."""
-    draw = random.Random(0)
-    words = {"pos": ["great", "lovely", "moving", "brilliant"], "neg": ["dull", "awful", "boring", "terrible"]}
-    with tarfile.open(path, "w:gz") as archive:
-        for part, kind, number in itertools.product(("train", "test"), ("neg", "pos", "unsup"), range(200)):
-            word, thing = draw.choice(words.get(kind, ["odd"])), draw.choice(["film", "plot", "cast"])
-            content = f"The {thing} was {word}.<br /><br />Seen {number} times.".encode()
-            entry = tarfile.TarInfo(f"aclImdb/{part}/{kind}/{number}_7.txt")
-            entry.size = len(content)
-            archive.addfile(entry, io.BytesIO(content))
-
-
 @pytest.fixture(scope="module")
 def reviews(tmp_path_factory):
     """classify_reviews.ipynb on small reviews and a model packed like the released ones: folder, values and prints."""
     folder = tmp_path_factory.mktemp("reviews")
     archive, model = folder / "reviews.tar.gz", folder / "small_model.zip"
-    write_archive(archive)
+    # In the layout of aclImdb_v1.tar.gz, with words that determine the label.
+    draw = random.Random(0)
+    words = {"pos": ["great", "lovely", "moving", "brilliant"], "neg": ["dull", "awful", "boring", "terrible"]}
+    with tarfile.open(archive, "w:gz") as packed:
+        for part, kind, number in itertools.product(("train", "test"), ("neg", "pos", "unsup"), range(200)):
+            word, thing = draw.choice(words.get(kind, ["odd"])), draw.choice(["film", "plot", "cast"])
+            content = f"The {thing} was {word}.<br /><br />Seen {number} times.".encode()
+            entry = tarfile.TarInfo(f"aclImdb/{part}/{kind}/{number}_7.txt")
+            entry.size = len(content)
+            packed.addfile(entry, io.BytesIO(content))
     save_model(folder / "unpacked", "bert", bert_tf.BertForPreTraining, format="tf1")
     with zipfile.ZipFile(model, "w") as packed:
         for file in (folder / "unpacked").iterdir():

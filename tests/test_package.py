@@ -168,9 +168,8 @@ def test_the_wheel_has_every_module_of_the_package_and_no_other(wheel):
     assert has == {name for name in tracked("*.py", "*.typed") if name.startswith("bert_tf/")}
 
 
-@pytest.fixture(scope="module")
-def installed(wheel) -> pathlib.Path:
-    """The folder of commands of an environment with the wheel and what it requires, without any extra."""
+@pytest.mark.slow  # in small: the two above
+def test_the_wheel_trains_predicts_and_exports_with_the_core_alone(wheel, tmp_path):
     environment = wheel.parent / "env"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", environment], check=True)
     install = ["--python", environment / "bin" / "python", "install", "--no-deps", "--no-index", wheel]
@@ -183,11 +182,7 @@ def installed(wheel) -> pathlib.Path:
             if not (".." in file.parts or link.exists()):
                 link.parent.mkdir(exist_ok=True)
                 link.symlink_to(pathlib.Path(sysconfig.get_path("purelib")) / link.relative_to(site))
-    return environment / "bin"
-
-
-@pytest.mark.slow  # in small: the two above
-def test_the_wheel_trains_predicts_and_exports_with_the_core_alone(installed, tmp_path):
+    installed = environment / "bin"  # with what the wheel requires, without any extra
     environment = {"PATH": str(installed), "TF_CPP_MIN_LOG_LEVEL": "2", "HOME": str(tmp_path)}
 
     def run(command, *arguments):

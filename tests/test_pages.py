@@ -21,7 +21,7 @@ import picture
 import pytest
 import site_pages
 from helpers.basics import GOLDEN, PAGES, READMES, ROOT, blocks, lines_of
-from helpers.small_data import SQUAD_SIZES
+from helpers.tiny import SQUAD_SIZES
 
 import bert_tf
 from bert_tf import modeling, optimization, run_classifier, run_squad

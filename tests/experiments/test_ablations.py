@@ -56,16 +56,6 @@ elif flags["output_file"].endswith("vocab.txt"):
 NAMES = ("create_vocab.py", "create_pretraining_data.py", "run_pretraining.py", "run_classifier.py", "run_squad.py")
 
 
-@pytest.fixture
-def scripts(tmp_path, monkeypatch):
-    folder = tmp_path / "scripts"
-    folder.mkdir()
-    for name in NAMES:
-        (folder / name).write_text(SCRIPT)
-    monkeypatch.setattr(script_runs, "SCRIPTS", folder)
-    return folder
-
-
 def starts(folder) -> list[str]:
     lines = (folder / "starts").read_text().splitlines() if (folder / "starts").exists() else []
     (folder / "starts").write_text("")
@@ -148,7 +138,10 @@ def test_configurations(tmp_path):
     assert (sizes | {"attention_probs_dropout_prob": 0.0}).items() <= config.items()
 
 
-def test_a_grid_is_run_once_and_goes_on(scripts, tmp_path, monkeypatch):
+def test_a_grid_is_run_once_and_goes_on(tmp_path, monkeypatch):
+    scripts = tmp_path / "scripts"
+    directory_of(scripts, **{name.replace(".", "__"): SCRIPT for name in NAMES})
+    monkeypatch.setattr(script_runs, "SCRIPTS", scripts)
     cells = ablation_grid.create_grid([5, 8], "tiny", [])
     chosen = settings(tmp_path / "out", squad_train_file="train.json", squad_dev_file="dev.json")
     runs = ablation_grid.create_vocabulary_runs(chosen) + ablation_grid.create_runs(cells, chosen)

@@ -13,7 +13,7 @@ from bert_tf.tasks.ner.metrics import tag_set
 from bert_tf.tasks.squad.answers import PredictionSettings
 from bert_tf.tasks.squad.metrics import SETTINGS_FILE, QuestionAnsweringSettings
 from bert_tf.tasks.squad.windows import WindowSettings
-from helpers.op_by_op import op_by_op
+from helpers.outputs import op_by_op
 from helpers.tiny import save_model
 
 TEXTS = ["A short text.", " Two  spaces,\na line\tand a tab ", "", "naïve café 日本 김철수 (2019, it's 9,000)…"]

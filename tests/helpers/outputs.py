@@ -1,6 +1,8 @@
 """Outputs of models, next to an oracle's and with dropout, losses in plain NumPy, and conversions there and back."""
 
+import contextlib
 import pathlib
+from collections.abc import Iterator
 
 import numpy as np
 import tensorflow as tf
@@ -8,6 +10,7 @@ import tensorflow as tf
 from bert_tf.conversion import convert
 from bert_tf.models.dropout import dropout_scope
 from bert_tf.store.bundle import CheckpointReader
+from bert_tf.text.graph_wordpiece import graph_of
 
 TOLERANCE = 2e-5  # of outputs in float32, at tokens that are not padding
 
@@ -99,3 +102,29 @@ def there_and_back(prefix: pathlib.Path, folder: pathlib.Path, files: tuple, par
     assert new.get_variable_to_shape_map() == shapes
     for name in shapes:
         np.testing.assert_array_equal(new.get_tensor(name), old.get_tensor(name), err_msg=name)
+
+
+@contextlib.contextmanager
+def op_by_op(wanted: bool = True) -> Iterator[None]:
+    """Runs the ops of tf.functions one by one: on a small input, tracing takes longer than running all of them.
+
+    Only for some of the tests of a function: another must trace it."""
+    tf.config.run_functions_eagerly(wanted)
+    try:
+        yield
+    finally:
+        tf.config.run_functions_eagerly(False)
+
+
+def assert_graph_equal(tokenizer, texts, graph=None, split_unknown=False) -> int:
+    """A tokenizer's graph gives its ids and offsets for `texts`, str or bytes; returns the number of ids."""
+    graph = graph or graph_of(tokenizer, split_unknown)
+    outputs = graph.tokenize(tf.constant(texts, tf.string))
+    assert all(part.dtype == tf.int32 for part in outputs)
+    ids, starts, ends = (part.to_list() for part in outputs)
+    assert graph.encode(tf.constant(texts, tf.string)).to_list() == ids
+    for text, *row in zip(texts, ids, starts, ends, strict=True):
+        decoded = text if isinstance(text, str) else text.decode("utf-8", "ignore")
+        expected, offsets = tokenizer.encode_with_offsets(decoded, split_unknown)
+        assert row == [expected, [start for start, _ in offsets], [end for _, end in offsets]], f"{text[:100]!r}"
+    return sum(map(len, ids))

@@ -15,8 +15,7 @@ from bert_tf.pretraining.create import create_pretraining_data
 from helpers import warm
 from helpers.basics import GOLDEN
 from helpers.script_cases import command_of
-from helpers.small_data import PIECES, WORLDS, texts_of
-from helpers.tiny import ONE_LAYER, save_model, write_encoder, write_pretraining_records
+from helpers.tiny import ONE_LAYER, PIECES, WORLDS, save_model, texts_of, write_encoder, write_pretraining_records
 
 SEVERAL_WORKERS = {"distribution_strategy": "multi_worker_mirrored"}
 TWO_REPLICAS = {"distribution_strategy": "mirrored", "num_virtual_cpus": 2}

@@ -184,24 +184,20 @@ def configs(embedding_size):
     )
 
 
-def make_electra(discriminator, generator, tied):
-    """An ElectraPretrainer as its task builds it (nlp/tasks/electra_task.py, `_build_pretrainer`)."""
-    widths = [{"embedding_width": config.embedding_size} for config in (discriminator, generator)]
-    encoder = garden.make_encoder(networks.BertEncoder, discriminator, **widths[0])
-    shared = {"embedding_layer": encoder.get_embedding_layer()} if tied else {}
-    sizes = dict.fromkeys(("sequence_length", "num_token_predictions"), garden.EXAMPLE["input_ids"].shape[1])
-    sizes |= {"vocab_size": generator.vocab_size, "num_classes": 2, "mlm_activation": garden.gelu}
-    heads = [layers.ClassificationHead(10, 2, name="next_sentence")]
-    generator = garden.make_encoder(networks.BertEncoder, generator, **widths[1], **shared)
-    return models.ElectraPretrainer(generator, encoder, classification_heads=heads, **sizes)
-
-
 @pytest.fixture(scope="module", params=[(6, True), (12, False)], ids=["narrow, tied", "two tables"])
 def trained(tmp_path_factory, request):
     """What the trainer writes after a step: prefix, pretrainer, configurations of discriminator and generator."""
     embedding_size, tied = request.param
     both = configs(embedding_size)
-    pretrainer = make_electra(*both, tied)
+    # As its task builds it (nlp/tasks/electra_task.py, `_build_pretrainer`).
+    widths = [{"embedding_width": config.embedding_size} for config in both]
+    encoder = garden.make_encoder(networks.BertEncoder, both[0], **widths[0])
+    shared = {"embedding_layer": encoder.get_embedding_layer()} if tied else {}
+    sizes = dict.fromkeys(("sequence_length", "num_token_predictions"), garden.EXAMPLE["input_ids"].shape[1])
+    sizes |= {"vocab_size": both[1].vocab_size, "num_classes": 2, "mlm_activation": garden.gelu}
+    heads = [layers.ClassificationHead(10, 2, name="next_sentence")]
+    generator = garden.make_encoder(networks.BertEncoder, both[1], **widths[1], **shared)
+    pretrainer = models.ElectraPretrainer(generator, encoder, classification_heads=heads, **sizes)
     pretrainer(garden.inputs(masked_lm_ids=tf.constant(garden.EXAMPLE["input_ids"])))
     optimizer = tf_keras.optimizers.Adam()
     optimizer.build(pretrainer.trainable_variables)

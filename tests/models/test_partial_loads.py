@@ -12,8 +12,7 @@ import tensorflow as tf
 from helpers.basics import slow
 from helpers.every_model import ALBERT, CONFIG, ELECTRA
 from helpers.outputs import assert_same_bits, in_training
-from helpers.small_data import PIECES
-from helpers.tiny import NAMES, ONE_LAYER, TINY_CONFIG, tiny_config
+from helpers.tiny import NAMES, ONE_LAYER, PIECES, TINY_CONFIG, tiny_config
 
 import bert_tf
 from bert_tf import BertConfig, BertForSequenceClassification, BertForTokenClassification, PartialLoadWarning

@@ -180,15 +180,6 @@ ODD = ["\0", "\u200b", "\u0301", "İ", "Σ", "\t", "\u3000", ".", ",", "a\u2028b
 CONTINUES = 1 << 20  # added by the plain code to the id of a token that continues a word
 
 
-def random_vocabulary(generator: random.Random) -> list[str]:
-    """Every letter, alone and with ##, and pieces that are prefixes of each other."""
-    pieces = {"".join(generator.choices(LETTERS, k=generator.randint(1, 4))) for _ in range(60)}
-    tokens = [*LETTERS, *("##" + char for char in LETTERS), *(generator.choice(("", "##")) + one for one in pieces)]
-    tokens = sorted({*tokens, "e", "##e", ".", ","})
-    generator.shuffle(tokens)
-    return SPECIAL + tokens
-
-
 def random_text(generator: random.Random, documents: int) -> str:
     """Documents of one sentence and of many, sentences of one token and of hundreds."""
     lines = []
@@ -271,7 +262,12 @@ def test_records(seed, tmp_path, monkeypatch):
         monkeypatch.setattr(instances, "_INSTANCES_PER_CALL", 3)
     words, kind = WORDS[seed // 6], KINDS[(seed // 2 + seed // 12) % 6]
     casing = {"do_lower_case": seed % 3 > 0, "strip_accents": (None, True, False)[seed % 4 % 3]}
-    (tmp_path / "vocab.txt").write_text("\n".join(random_vocabulary(generator)), encoding="utf-8")
+    # Every letter, alone and with ##, and pieces that are prefixes of each other.
+    pieces = {"".join(generator.choices(LETTERS, k=generator.randint(1, 4))) for _ in range(60)}
+    tokens = [*LETTERS, *("##" + char for char in LETTERS), *(generator.choice(("", "##")) + one for one in pieces)]
+    tokens = sorted({*tokens, "e", "##e", ".", ","})
+    generator.shuffle(tokens)
+    (tmp_path / "vocab.txt").write_text("\n".join(SPECIAL + tokens), encoding="utf-8")
     files = [str(tmp_path / f"{number}.txt") for number in range(2)]
     for path, documents in zip(files, generator.choice(((1, 1), (2, 15))), strict=True):
         with open(path, "w", encoding="utf-8", newline="") as file:

@@ -15,8 +15,7 @@ from helpers.early_mistakes import refusals
 from helpers.hub_server import COMMIT, HubServer, serving
 from helpers.scenarios import fine_tuning_flags, run
 from helpers.script_cases import command_of, results_of, run_and_refuse, selected_cases, weights_of
-from helpers.small_data import texts_of, write_classification
-from helpers.tiny import save_model
+from helpers.tiny import save_model, texts_of, write_classification
 
 import bert_tf
 from bert_tf import Predictor, modeling

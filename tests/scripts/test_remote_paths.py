@@ -15,8 +15,7 @@ from helpers.basics import directory_of, exhaustive, slow
 from helpers.remote import BUCKET, add_file_system, run_on_bucket
 from helpers.scenarios import FINE_TUNING, PRETRAINING, SCENARIOS, TWO_REPLICAS
 from helpers.script_cases import arguments_of, command_of, results_of, run_mains, selected_cases, weights_of
-from helpers.small_data import texts_of, write_classification
-from helpers.tiny import save_model
+from helpers.tiny import save_model, texts_of, write_classification
 from helpers.warm import kill_after_rename
 from safetensors.torch import load_file
 

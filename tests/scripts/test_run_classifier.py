@@ -11,8 +11,7 @@ from helpers.basics import GOLDEN, directory_of, lines_of
 from helpers.hub_server import serving
 from helpers.scenarios import TWO_REPLICAS, fine_tuning_flags
 from helpers.script_cases import results_of, run_and_refuse, weights_of
-from helpers.small_data import PIECES, texts_of, write_classification
-from helpers.tiny import save_model, write_encoder
+from helpers.tiny import PIECES, save_model, texts_of, write_classification, write_encoder
 
 from bert_tf import Predictor
 from bert_tf.families.config import BertConfig
@@ -30,7 +29,7 @@ def write_table(path, count, seed, label=lambda number: "ab"[number % 2]):
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
+def ran(tmp_path_factory):
     folder = tmp_path_factory.mktemp("cases")
     write_encoder(folder, PIECES)
     for seed, (name, count) in enumerate((("train", 40), ("dev", 11), ("test", 5))):
@@ -44,11 +43,6 @@ def folder(tmp_path_factory):
     rows = "".join(f"{'zk'[k % 2]}{'ho'[k % 2]}\t{NLI[k % 3]}\ta\tb\tc\td\tthe {k}\tso\n" for k in range(20))
     header = "language\tgold_label\ta\tb\tc\td\tsentence1\tsentence2\n"
     directory_of(folder / "xnli", xnli__test__tsv=header + rows)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def ran(folder):
     golden, out, encoder = GOLDEN, folder / "out", {"init_checkpoint": folder / "encoder"}
     columns = {"task_name": "custom", "text_a": "first", "text_b": "second", "label": "label"}
     files, several, numbers = (
@@ -300,9 +294,8 @@ def test_a_model_of_windows_answers_everywhere_alike(of_windows):
     assert (predictor(filling + "good")["label"], predictor(filling + "bad")["label"]) == ("up", "down")
 
 
-@pytest.fixture(scope="module")
-def of_module(tmp_path_factory):
-    folder, golden = tmp_path_factory.mktemp("tfhub"), GOLDEN
+def test_a_module_is_fine_tuned_from_its_address(tmp_path):
+    folder, golden = tmp_path, GOLDEN
     module = folder / "module"  # as the original exported it for TF1: no configuration
     (module / "variables").mkdir(parents=True)
     (module / "assets").mkdir()
@@ -330,11 +323,7 @@ def of_module(tmp_path_factory):
             "weights, too": (both, "--init_checkpoint: here the weights are those of --bert"),
             "no such directory": ({**flags, name: folder / "none"}, "--bert_hub_module_handle="),
         }
-        return folder, run_and_refuse("run_classifier_with_tfhub", folder / "out", done, refused)
-
-
-def test_a_module_is_fine_tuned_from_its_address(of_module):
-    folder, logs = of_module
+        logs = run_and_refuse("run_classifier_with_tfhub", folder / "out", done, refused)
     assert f"from {folder}/cache/" in logs["address"] and len(list((folder / "cache" / "tfhub").iterdir())) == 1
     start, end = weights_of(folder / "module" / "variables" / "variables"), weights_of(folder / "out" / "address")
     name = "bert/embeddings/position_embeddings"  # the later ones learn nothing

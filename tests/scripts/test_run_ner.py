@@ -51,18 +51,6 @@ def write_sentences(path, count, seed, scheme, line, longest=20):
     path.write_text("\n".join(lines) + "\n")
 
 
-def write_characters(path, count, seed):
-    """A character a line, in the layout of KLUE with the tags of Naver: 박, 김 and 이 begin names of two characters."""
-    generator, lines = np.random.default_rng(seed), ["## 토큰 구분자 : \\n", "## 컬럼명 : CHAR\tNE_TAG"]
-    for number in range(count):
-        lines.append(f"## sentence-{number}\t<박:PS>")
-        for _ in range(generator.integers(1, 4)):
-            name, other = generator.choice(list("박김이")), generator.choice(list("ab씨"))
-            lines += [f"{name}\tPS_B", f"{other}\tPS_I", *(f"{char}\t-" for char in "는 갔다. ")]
-        lines.append("\t")
-    path.write_text("\n".join(lines) + "\n", encoding="cp949")
-
-
 @pytest.fixture(scope="module")
 def ran(folder):
     out = folder / "out"
@@ -118,7 +106,15 @@ def folder(tmp_path_factory):
     letters = [*PIECES[:5], *"박김이씨는갔다.ab", *(f"##{letter}" for letter in "씨는다ab"), "김씨", "박a", "갔다"]
     write_encoder(folder / "letters", letters, {**ONE_LAYER, "vocab_size": len(letters)}, do_lower_case=False)
     for name in ("klue", "klue-dev"):
-        write_characters(folder / f"{name}.tsv", 120, len(name))
+        # A character a line, in KLUE's layout with Naver's tags: 박, 김 and 이 begin names of two characters.
+        generator, lines = np.random.default_rng(len(name)), ["## 토큰 구분자 : \\n", "## 컬럼명 : CHAR\tNE_TAG"]
+        for number in range(120):
+            lines.append(f"## sentence-{number}\t<박:PS>")
+            for _ in range(generator.integers(1, 4)):
+                first, other = generator.choice(list("박김이")), generator.choice(list("ab씨"))
+                lines += [f"{first}\tPS_B", f"{other}\tPS_I", *(f"{char}\t-" for char in "는 갔다. ")]
+            lines.append("\t")
+        (folder / f"{name}.tsv").write_text("\n".join(lines) + "\n", encoding="cp949")
     return folder
 
 

@@ -10,8 +10,7 @@ import pytest
 import tensorflow as tf
 from helpers.basics import GOLDEN, directory_of
 from helpers.script_cases import results_of, run_and_refuse
-from helpers.small_data import PIECES, texts_of, write_questions
-from helpers.tiny import ONE_LAYER, write_encoder
+from helpers.tiny import ONE_LAYER, PIECES, texts_of, write_encoder, write_questions
 
 from bert_tf import FullTokenizer, QuestionAnswerer
 from bert_tf.tasks.squad.data import read_squad_examples

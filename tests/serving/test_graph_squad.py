@@ -7,8 +7,7 @@ import unicodedata
 import numpy as np
 import pytest
 import tensorflow as tf
-from helpers.op_by_op import op_by_op
-from helpers.outputs import enlarge
+from helpers.outputs import enlarge, op_by_op
 from helpers.tiny import TINY_CONFIG
 
 from bert_tf import BertConfig, BertForQuestionAnswering, QuestionAnswerer
@@ -63,19 +62,6 @@ def check_spans(result, context):
             assert context[entry["start"] : entry["end"]] == entry["text"] != ""
 
 
-def expected(model, tokenizer, settings, pairs) -> list[dict]:
-    """The windows and predictions of the Python code."""
-    examples = [
-        SquadExample(str(number), question, Paragraph.from_context(context))
-        for number, (question, context) in enumerate(pairs)
-    ]
-    windows = build_windows(examples, tokenizer, settings.windows, False, num_processes=1)
-    outputs = [model(windows.batch([row], int(length))) for row, length in enumerate(windows.lengths)]
-    scores = ([output[name][0].numpy() for output in outputs] for name in ("start_logits", "end_logits"))
-    found = predict_answers(examples, windows, SpanScores(*scores), tokenizer, settings.predictions)
-    return [_describe(prediction) | {"null_score": prediction.null_odds or 0.0} for prediction in found]
-
-
 def random_pairs(count, seed) -> list[tuple[str, str]]:
     generator = np.random.default_rng(seed)
     spaces = [" ", " ", "  ", "\n", "\u3000", "\u202f", "", "\t"]
@@ -110,7 +96,15 @@ def test_equal_to_the_last_tie(small, null, values):
         encoder = TextEncoder(small, 24, graph_of(small, split_unknown=True))
         served = ServedQuestionAnswering(model, encoder, settings, window_batch=16)
         outputs = as_dicts(served.answer(*zip(*pairs, strict=True)))
-    wanted = expected(model, small, settings, pairs)
+    examples = [
+        SquadExample(str(number), question, Paragraph.from_context(context))
+        for number, (question, context) in enumerate(pairs)
+    ]
+    windows = build_windows(examples, small, settings.windows, False, num_processes=1)
+    outputs = [model(windows.batch([row], int(length))) for row, length in enumerate(windows.lengths)]
+    scores = ([output[name][0].numpy() for output in outputs] for name in ("start_logits", "end_logits"))
+    found = predict_answers(examples, windows, SpanScores(*scores), small, settings.predictions)
+    wanted = [_describe(prediction) | {"null_score": prediction.null_odds or 0.0} for prediction in found]
     for (_, context), one, other in zip(pairs, outputs, wanted, strict=True):
         numbers = [[r.pop("score"), r.pop("null_score"), *(e.pop("score") for e in r["nbest"])] for r in (one, other)]
         assert numbers[0] == pytest.approx(numbers[1], abs=1e-6) and one == other

@@ -247,12 +247,6 @@ def make_model(vocab_size=16):  # as many as PIECES has
     return enlarge(BertForPreTraining(tiny_config("bert", vocab_size, 12)))
 
 
-def probabilities_at(model, tokens, positions):
-    ids = np.array([[PIECES.index(token) for token in tokens]])
-    features = {"input_ids": ids, "masked_lm_positions": np.array([positions])}
-    return np.asarray(keras.ops.softmax(model(features)["masked_lm_logits"]))[0]
-
-
 def test_equals_the_model_for_any_number_of_masks_and_lengths(small):
     model = make_model()
     texts = ["A [MASK] c d e f.", "[MASK]", "[MASK] b[MASK] [MASK] a"]
@@ -264,7 +258,9 @@ def test_equals_the_model_for_any_number_of_masks_and_lengths(small):
     guesses = fill_mask(model, small, texts, top_k=len(PIECES))
     assert [len(masks) for masks in guesses] == [1, 1, 3]
     for masks, (tokens, positions) in zip(guesses, pieces, strict=True):
-        for ranked, probabilities in zip(masks, probabilities_at(model, tokens, positions), strict=True):
+        ids = np.array([[PIECES.index(token) for token in tokens]])
+        logits = model({"input_ids": ids, "masked_lm_positions": np.array([positions])})["masked_lm_logits"]
+        for ranked, probabilities in zip(masks, np.asarray(keras.ops.softmax(logits))[0], strict=True):
             assert [token for token, _ in ranked] == [PIECES[index] for index in np.argsort(-probabilities)]
             for token, probability in ranked:
                 assert isinstance(probability, float)

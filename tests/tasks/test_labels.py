@@ -12,8 +12,7 @@ import keras
 import numpy as np
 import pytest
 from helpers.basics import lines_of
-from helpers.small_data import PIECES
-from helpers.tiny import ONE_LAYER, write_encoder
+from helpers.tiny import ONE_LAYER, PIECES, write_encoder
 
 from bert_tf import BertConfig, FullTokenizer, Predictor, Tagger
 from bert_tf.models import initialize, task_models
@@ -45,13 +44,7 @@ def save_classifier(folder, labels, kind=CLASSIFIER, spelled=None, seed=0, **arg
         names["num_labels"] = len(labels)
     model = kind(BertConfig.from_dict({**ONE_LAYER, "initializer_range": 0.5}), **names, **arguments)
     vocab = str(folder.parent / "vocab.txt")
-    set_head(model, labels, vocab)
-    model.save_pretrained(str(folder), vocab_file=vocab, do_lower_case=True)
-    return str(folder)
-
-
-def set_head(model, labels, vocab) -> None:
-    """A row for each label, and a bias with which no label is likelier than the others."""
+    # A row for each label, and a bias with which no label is likelier than the others.
     model.build()
     weights, bias = model.head.trainable_variables
     rows = (np.random.default_rng(zlib.crc32(label.encode())).normal(size=ONE_LAYER["hidden_size"]) for label in labels)
@@ -61,6 +54,8 @@ def set_head(model, labels, vocab) -> None:
         features = {name: value[:, None] for name, value in features.items()}
     logits = np.asarray(model(features, training=False))
     bias.assign(-logits.reshape(-1, len(labels)).mean(0))
+    model.save_pretrained(str(folder), vocab_file=vocab, do_lower_case=True)
+    return str(folder)
 
 
 @pytest.fixture
@@ -92,15 +87,6 @@ def assert_same_answers(found, expected):
     assert [one["probabilities"] for one in found] == probabilities
 
 
-def write_mnli(folder, gold) -> str:
-    (folder / "MNLI").mkdir()
-    for name, ending in (("test_matched", []), ("dev_matched", ["gold_label"])):
-        rows = [["index", *"bcdefgh", "sentence1", "sentence2", *ending]]
-        rows += [[str(k), *"bcdefgh", text, "w1", gold[k]][: len(rows[0])] for k, text in enumerate(TEXTS)]
-        (folder / "MNLI" / f"{name}.tsv").write_text("".join("\t".join(row) + "\n" for row in rows))
-    return str(folder / "MNLI")
-
-
 def test_a_model_with_its_own_order_of_the_labels_of_mnli(folder, caplog):
     caplog.set_level(logging.INFO, logger="absl")
     spelled = ("ENTAILMENT", "Neutral", "contradiction")
@@ -113,7 +99,12 @@ def test_a_model_with_its_own_order_of_the_labels_of_mnli(folder, caplog):
     ]  # fmt: skip
     gold = [one["label"] for one in expected]
     assert len(set(gold)) == 3
-    task = ClassificationTask(ClassificationSettings(task_name="MNLI", data_dir=write_mnli(folder, gold)))
+    (folder / "MNLI").mkdir()
+    for name, ending in (("test_matched", []), ("dev_matched", ["gold_label"])):
+        rows = [["index", *"bcdefgh", "sentence1", "sentence2", *ending]]
+        rows += [[str(k), *"bcdefgh", text, "w1", gold[k]][: len(rows[0])] for k, text in enumerate(TEXTS)]
+        (folder / "MNLI" / f"{name}.tsv").write_text("".join("\t".join(row) + "\n" for row in rows))
+    task = ClassificationTask(ClassificationSettings(task_name="MNLI", data_dir=f"{folder}/MNLI"))
     results = fine_tune(task, run_of(folder, model, do_eval=True, do_predict=True))
     assert results["eval_accuracy"] == 1.0
     assert_same_answers(lines_of(folder / "out" / "predictions.jsonl"), expected)

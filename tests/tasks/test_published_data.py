@@ -76,14 +76,6 @@ def mrc_rows() -> list[dict]:
     return rows[:8] + [row | {"answers": {"text": [], "answer_start": []}} for row in rows[8:]]
 
 
-def xnli_dev() -> bytes:
-    header = ["language", "gold_label", "sentence1_binary_parse", "sentence2_binary_parse", "sentence1_parse",
-              "sentence2_parse", "sentence1", "sentence2", "promptID", "pairID", "genre", "label1"]  # fmt: skip
-    rows = [["zh" if k else "ur", NLI[k % 3], "", "", "", "", f"第{k}句", "第二句", k, k, "x", NLI[k % 3]]
-            for k in range(11)]  # fmt: skip
-    return lines_of(header, *rows)
-
-
 NSMC = [("id", "document", "label"), *((k, "" if k == 4 else f'"{k}점! 굿ㅋㅋ', k % 2) for k in TEN)]
 KORNLI = [("sentence1", "sentence2", "gold_label"), ("그는 말했다.", "neutral"),
           *((*pair(k).values(), NLI[k % 3]) for k in TEN)]  # fmt: skip
@@ -219,7 +211,11 @@ def test_ten_rows(command, tmp_path, monkeypatch):
     files = {}
     if first == "XNLI":
         write(tmp_path / "XNLI/multinli/multinli.train.zh.tsv", content)
-        write(tmp_path / "XNLI/xnli.dev.tsv", xnli_dev())
+        header = ["language", "gold_label", "sentence1_binary_parse", "sentence2_binary_parse", "sentence1_parse",
+                  "sentence2_parse", "sentence1", "sentence2", "promptID", "pairID", "genre", "label1"]  # fmt: skip
+        rows = [["zh" if k else "ur", NLI[k % 3], "", "", "", "", f"第{k}句", "第二句", k, k, "x", NLI[k % 3]]
+                for k in range(11)]  # fmt: skip
+        write(tmp_path / "XNLI/xnli.dev.tsv", lines_of(header, *rows))
     elif match := re.fullmatch("hf://datasets/([^/]+/[^/@]+)(?:@~parquet)?/(.*)", first):
         dev = given["dev_file"].partition(match[1])[2].removeprefix("@~parquet").removeprefix("/")
         files = {match[1]: {name.replace("*", "00000-of-00001"): content for name in (match[2], dev)}}

@@ -14,8 +14,7 @@ import pytest
 import tensorflow as tf
 from helpers.basics import ROOT, lines_of
 from helpers.scenarios import flags_of, write_inputs
-from helpers.small_data import WORLDS, custom_task, texts_of
-from helpers.tiny import write_encoder
+from helpers.tiny import WORLDS, custom_task, texts_of, write_encoder
 
 import bert_tf
 from bert_tf.data.tables import TableSettings

@@ -9,7 +9,7 @@ import unicodedata
 import pytest
 import tensorflow as tf
 from helpers.basics import slow
-from helpers.op_by_op import assert_graph_equal, op_by_op
+from helpers.outputs import assert_graph_equal, op_by_op
 
 from bert_tf.text.graph_wordpiece import graph_of
 from bert_tf.text.word_boundaries import SEGMENTERS, WordBoundaries
@@ -61,17 +61,6 @@ MARKS = [char for char in ASSIGNED if unicodedata.category(char)[0] == "M"]
 MOVING = [char for char in MARKS if unicodedata.combining(char) and unicodedata.category(char) != "Mn"]
 
 
-def odd_vocabulary(rng: random.Random, basic: BasicTokenizer, texts, size: int) -> list[str]:
-    """Parts of `texts`, with flaws of published vocabularies: a blank line, a duplicate."""
-    parts = set()
-    for token in itertools.chain.from_iterable(map(basic.tokenize, texts)):
-        first = rng.randrange(len(token))
-        part = token[first : first + rng.randrange(1, 5)]
-        parts |= {"##" + part if first else part, token[:2], "##" + token[-1]}
-    parts = rng.sample(sorted(parts), min(size, len(parts)))
-    return ["[UNK]", "A", "", "##", "#", "[UNK]x", "b", "A", "##b", *parts]
-
-
 @pytest.mark.usefixtures("untraced")
 @pytest.mark.parametrize(("mode", "split_unknown"), [*VARIANTS, *slow(*OTHERS)])
 def test_odd_texts_and_vocabularies(tmp_path, mode, split_unknown):
@@ -88,7 +77,13 @@ def test_odd_texts_and_vocabularies(tmp_path, mode, split_unknown):
         if basic.strip_accents:  # the test has marks that are reordered inside a token
             moved = [places for text in texts for _, places in basic.tokenize_with_origins(text)]
             assert sum(places != sorted(places) for places in moved) > 50
-        tokens = odd_vocabulary(rng, basic, texts, size)
+        parts = set()
+        for token in itertools.chain.from_iterable(map(basic.tokenize, texts)):
+            first = rng.randrange(len(token))
+            part = token[first : first + rng.randrange(1, 5)]
+            parts |= {"##" + part if first else part, token[:2], "##" + token[-1]}
+        parts = rng.sample(sorted(parts), min(size, len(parts)))
+        tokens = ["[UNK]", "A", "", "##", "#", "[UNK]x", "b", "A", "##b", *parts]  # as in published ones
         tokens += [*"xY0.", "##a", "##Y", "##xy", "xa", "##.", "[CLS]", "##[UNK]"]
         tokenizer = tokenizer_of(tmp_path / "vocab.txt", tokens, mode)
         assert assert_graph_equal(tokenizer, [*texts, *pairs], None, split_unknown) > 2000

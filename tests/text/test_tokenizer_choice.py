@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 import tokenizers
 from helpers import basics
-from helpers.op_by_op import assert_graph_equal, op_by_op
+from helpers.outputs import assert_graph_equal, op_by_op
 from helpers.texts import SENTENCES, assert_kept, mixed_texts, shared_texts, word_pieces
 from helpers.tiny import pieces_of
 from transformers import AutoTokenizer, PreTrainedTokenizerFast

@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 import tokenizers
 from helpers.basics import GOLDEN, lines_of, slow
-from helpers.op_by_op import assert_graph_equal, op_by_op
+from helpers.outputs import assert_graph_equal, op_by_op
 from helpers.texts import odd_texts
 
 from bert_tf.serving.graph_ner import GraphWords

@@ -125,9 +125,8 @@ def test_a_configuration_that_another_family_left_goes(tmp_path):
     assert json.loads((tmp_path / "bert_config.json").read_text())["hidden_size"] == 8
 
 
-@pytest.fixture
-def batches(golden):
-    """The eight batches of four rows, two by two: features [4, 8, ...]."""
+@pytest.mark.slow  # in small: test_objectives.py, test_equal_steps.py
+def test_all_updates(shared, golden):
     arrays = dict(np.load(golden / "distilbert" / "training_batches.npz"))
     mask, labels = arrays["attention_mask"], arrays["mlm_labels"]
     labels = np.where(mask == 1, labels, -100)
@@ -142,14 +141,10 @@ def batches(golden):
         "masked_lm_positions": places, "masked_lm_ids": np.maximum(chosen, 0), "masked_lm_weights": weights,
         "example_weights": np.repeat(rows[:, None], 4, axis=1),
     }  # fmt: skip
-    return {
+    batches = {  # the eight of four rows, two by two: features [4, 8, ...]
         name: np.reshape(value, (4, 8, *value.shape[2:])).astype("float32" if "weight" in name else "int32")
         for name, value in features.items()
     }
-
-
-@pytest.mark.slow  # in small: test_objectives.py, test_equal_steps.py
-def test_all_updates(shared, golden, batches):
     oracle = shared / "golden" / "distilbert"
     settings = json.loads((golden / "distilbert" / "training_steps.json").read_text())
     student, teacher = (BertForMaskedLM.from_pretrained(str(oracle / name)) for name in ("student_init", "teacher"))

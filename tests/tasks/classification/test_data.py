@@ -8,7 +8,7 @@ import re
 import pandas
 import pytest
 from helpers.hub_server import parquet_of
-from helpers.small_data import custom_task
+from helpers.tiny import custom_task
 
 from bert_tf.tasks import rows as task_rows
 from bert_tf.tasks.classification import data, settings
@@ -337,10 +337,6 @@ def test_a_dev_set_with_texts_of_the_training_set_is_reported(caplog):
     assert not caplog.records
 
 
-def table_of(labels) -> str:
-    return "text,label\n" + "".join(f"text {number},{label}\n" for number, label in enumerate(labels))
-
-
 @pytest.mark.parametrize(("labels", "message"), [
     (range(100, 130), "each of the 30 rows has a label of its own, as '100': .*--regression"),
     ([f"user-{number}" for number in range(6)], "each of the 6 rows has a label of its own, as 'user-0'"),
@@ -352,9 +348,9 @@ def table_of(labels) -> str:
         ["good", "bad"], [*range(1, 6)] * 3, ["1.0", "0.0", "1.0"], [f"intent {n}" for n in range(150)] * 3)),
 ])  # fmt: skip
 def test_labels_that_are_no_classes_are_named(tmp_path, caplog, labels, message):
-    said = ""
+    said, rows = "", "".join(f"text {number},{label}\n" for number, label in enumerate(labels))
     try:
-        own_task(tmp_path, table_of(labels))
+        own_task(tmp_path, f"text,label\n{rows}")
     except ValueError as error:
         said = str(error)
     said += "".join(record.getMessage() for record in caplog.records if record.levelname == "WARNING")
