@@ -73,13 +73,14 @@ def read_records(name: str, size: int, begin: int = 0, most: int = RECORDS_PER_B
     number = 0
     with open_binary(name) as file:
         file.seek(begin)
+        head = file.read(FRAME_HEAD)
         while begin < size:
             first, payloads = begin, []
             while begin < size and len(payloads) < most:
-                head = file.read(FRAME_HEAD)
                 length = int.from_bytes(head[:8], "little") if is_frame_head(head) else size
-                content = file.read(length + FRAME_END) if begin + length + FRAME_BYTES <= size else b""
-                payload, checksum = content[:-FRAME_END], content[-FRAME_END:]
+                end = length + FRAME_END  # what follows is the head of the next record
+                content = file.read(end + FRAME_HEAD) if begin + length + FRAME_BYTES <= size else b""
+                payload, checksum, head = content[:length], content[length:end], content[end:]
                 if len(payload) != length or masked_crc32c(payload) != int.from_bytes(checksum, "little"):
                     where = f"{name}: record {number + len(payloads)} at byte {begin}"
                     raise RecordError(f"{where} is damaged or cut off, or the file has no records (TFRecord)")

@@ -314,7 +314,7 @@ def local_file(path: str) -> str:
 
 def open_binary(path: str):
     path = local_file(path)
-    return gfile().GFile(path, "rb") if is_remote(path) else open(path, "rb")
+    return gfile().GFile(path, "rb") if is_remote(path) else open(path, "rb", buffering=1 << 16)
 
 
 def size_of(path: str) -> int:
