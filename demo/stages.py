@@ -76,6 +76,8 @@ def run_demo(text: str, output_dir: str, plan: Plan) -> dict:
     files = [os.path.relpath(path) if os.path.exists(path) else path for path in named]
     sizes = [os.path.getsize(path) for path in files if os.path.exists(path)]
     settings = json.loads(json.dumps({"files": [files, sizes], "plan": dataclasses.asdict(plan)}))
+    if sizes and len(sizes) == len(files) and not any(path.endswith(".gz") for path in files):
+        check_size(sum(sizes), f"{len(files)} files")  # before a finished demo is replaced
     lock_and_record_output_dir(output_dir, settings)
     marks = [time.monotonic()]
     summary = {}
@@ -93,6 +95,14 @@ def run_demo(text: str, output_dir: str, plan: Plan) -> dict:
         + ", ".join(f"{title} {value:.0f} s" for title, value in seconds.items())
     )
     return summary
+
+
+def check_size(size: int, source: str, documents: int = 2) -> None:
+    if size < _LEAST_BYTES or documents < 2:
+        raise DemoError(
+            f"There is too little text in {source}: {size:,} bytes. At least {_LEAST_BYTES:,} are needed (some thirty "
+            f"pages), and {_FEW_BYTES:,} for a model to learn anything of interest."
+        )
 
 
 # --- stages ----------------------------------------------------------------------------------------------------------
@@ -114,11 +124,7 @@ def make_corpus(files: list[str], plan: Plan, train_file: str, heldout_file: str
     documents = read(max_bytes=plan.corpus_bytes)
     text = to_text(documents)
     size = len(text.encode())
-    if size < _LEAST_BYTES or len(documents) < 2:
-        raise DemoError(
-            f"There is too little text in {source}: {size:,} bytes. At least {_LEAST_BYTES:,} are needed (some thirty "
-            f"pages), and {_FEW_BYTES:,} for a model to learn anything of interest."
-        )
+    check_size(size, source, len(documents))
     if size < _FEW_BYTES:
         print(f"Only {size:,} bytes of text: don't expect much. It gets interesting from about {_FEW_BYTES:,} on.")
     training, heldout = sample_text.split_held_out(documents)

@@ -91,7 +91,7 @@ def _to_ids(settings: ClientSettings, examples: list[dict]) -> Callable[[dict], 
 def main(_):
     logging.set_verbosity(logging.WARNING)
     settings = settings_of(ClientSettings, FLAGS)
-    if settings.max_seq_length and not settings.tokenizer:
+    if settings.max_seq_length is not None and not settings.tokenizer:
         raise ValueError("--max_seq_length is for --tokenizer; an export that takes texts has a length of its own.")
     examples = _read_examples(settings)
     prepared = _to_ids(settings, examples) if settings.tokenizer else dict

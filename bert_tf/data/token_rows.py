@@ -178,7 +178,7 @@ def padded_lengths(max_seq_length: int, whole_step: bool = False) -> list[int]:
     while length < max_seq_length:
         length += 1 << max(5 if whole_step else 2, length.bit_length() - 4)
         lengths.append(min(length, max_seq_length))
-    return lengths
+    return lengths or [max_seq_length]
 
 
 def padded_length(longest: int, allowed: Sequence[int]) -> int:

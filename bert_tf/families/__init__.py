@@ -1,4 +1,4 @@
-"""The families of models: a folder has all that is specific to one, and a line here adds it."""
+"""The families of models: a folder has all that is specific to one, and a name here adds it."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -9,16 +9,9 @@ from bert_tf.families.family import Family
 from bert_tf.system.hub import MODEL_TYPES, check_model_type
 from bert_tf.text import tokenizer_class_of
 from bert_tf.text.tokenizer import Tokenizer
-from bert_tf.text.tokenizer_files import Casing
+from bert_tf.text.tokenizer_files import Casing, read_casing
 
-FAMILIES = (
-    bert.FAMILY,
-    distilbert.FAMILY,
-    roberta.FAMILY,
-    electra.FAMILY,
-    albert.FAMILY,
-    xlm_roberta.FAMILY,
-)
+FAMILIES = tuple(folder.FAMILY for folder in (bert, distilbert, roberta, electra, albert, xlm_roberta))
 BERT = bert.FAMILY  # of models that don't say what they are
 MODEL_TYPES[:] = sorted(family.model_type for family in FAMILIES)
 Tokenizer.by_name.update((family.tokenizer_name, family.tokenizer_class) for family in FAMILIES)
@@ -72,11 +65,11 @@ def config_of_size(size: str, vocab_size: int | None = None) -> BertConfig:
     raise ValueError(f"--bert_size={size} is not one of {', '.join(n for k in kinds for n in k.sizes)}. {advice}")
 
 
-def tokenizer_of_model(vocab_file: str, config: BertConfig, casing: Casing = Casing()) -> Tokenizer:  # noqa: B008
-    """The tokenizer that a model of this configuration makes of a vocabulary file."""
+def tokenizer_of_model(vocab_file: str, config: BertConfig, casing: Casing | None = None) -> Tokenizer:
+    """The tokenizer that a model of this configuration makes of a vocabulary file; casing: else that next to it."""
     family = family_of(config)
     kind = tokenizer_class_of(vocab_file, family.tokenizer_class)
     if not issubclass(kind, (family.tokenizer_class, *family.other_tokenizers)):
         needed = f"this model is {config.title}, which needs {family.tokenizer_class.vocab_kind}"
         raise ValueError(f"--vocab_file={vocab_file} is a vocabulary of {kind.vocab_kind}, but {needed}.")
-    return kind.from_file(vocab_file, casing)
+    return kind.from_file(vocab_file, casing or read_casing(vocab_file))

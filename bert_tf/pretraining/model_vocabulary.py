@@ -6,6 +6,7 @@ No TensorFlow is imported here for local files.
 import contextlib
 import dataclasses
 import hashlib
+import operator
 import posixpath
 from collections.abc import Mapping, Sequence
 
@@ -18,7 +19,7 @@ from bert_tf.store.description import ModelFiles, vocabulary_mismatch
 from bert_tf.store.open import OpenedModel
 from bert_tf.system.messages import naming_flag
 from bert_tf.system.storage import names_in
-from bert_tf.system.text_files import exists, file_sha256, list_folder, read_json
+from bert_tf.system.text_files import exists, file_sha256, list_folder, naming_file, read_json
 from bert_tf.text import tokenizer_class_of, tokenizer_of_file
 from bert_tf.text.characters import TOKENIZER
 from bert_tf.text.library_tokenizer import MERGES, ByteBpeTokenizer
@@ -68,8 +69,11 @@ def choose_vocabulary(
 
 def check_size(vocab_file: str | None, summaries: Summaries, config: BertConfig, name: str, is_new: bool) -> bool:
     """Whether the size of the vocabulary is known, by the summaries next to the records, else by vocab_file."""
-    all_summaries = (summary for of_flag in summaries.values() for summary in of_flag.values())
-    sizes = {one["flags"]["vocab_file"]: one["vocab_size"] for one in all_summaries if "vocab_size" in one}
+    sizes = {}
+    for path, summary in (pair for of_flag in summaries.values() for pair in of_flag.items()):
+        if "vocab_size" in summary:
+            with naming_file(path):
+                sizes[str(summary["flags"]["vocab_file"])] = operator.index(summary["vocab_size"])
     if vocab_file and not sizes:
         sizes[vocab_file] = tokenizer_of_model(vocab_file, config).vocab_size
     for file, size in sizes.items():
@@ -111,9 +115,10 @@ def _source_of(summaries: Summaries) -> _Source | None:
     sources = []
     for path, summary in (pair for of_flag in summaries.values() for pair in of_flag.items()):
         if "vocab_sha256" in summary:
-            flags = summary["flags"]
-            casing = Casing(flags["do_lower_case"], flags["strip_accents"], path)
-            sources.append(_Source(path, flags["vocab_file"], summary["vocab_sha256"], casing))
+            with naming_file(path):
+                flags = summary["flags"]
+                casing = Casing(flags["do_lower_case"], flags["strip_accents"], path)
+                sources.append(_Source(path, flags["vocab_file"], summary["vocab_sha256"], casing))
     for source in sources[1:]:
         if source.vocab_sha256 != sources[0].vocab_sha256:
             raise ValueError(f"{' and '.join(summaries)}: {source.vocab_file} {sources[0].is_other}.")
@@ -140,8 +145,9 @@ def summaries_of(record_files: Sequence[str]) -> dict[str, dict]:
             if name.startswith("pretraining_data.") and name.endswith(".json"):
                 summary = read_json(path := posixpath.join(directory, name))
                 # By their names alone: records may have been moved together with their summary.
-                if here & set(map(posixpath.basename, summary.get("output_files", ()))):
-                    summaries[path] = summary
+                with naming_file(path):
+                    if here & set(map(posixpath.basename, summary.get("output_files", ()))):
+                        summaries[path] = summary
     return summaries
 
 

@@ -70,12 +70,15 @@ def test_a_run_finds_the_vocabulary_with_all_its_files(family, tmp_path):
     save.write_beside(str(tmp_path / "model"), save.description_files(found))
     tokenizer = family_named(family).tokenizer_class.from_pretrained(str(tmp_path / "model"))
     assert tokenizer.encode("It's  Café 2019,") == data_tokenizer(str(vocab_file), None).encode("It's  Café 2019,")
-    with pytest.raises(ValueError, match=f"has token id {summary['vocab_size'] - 1}, but vocab_size=9"):
-        model_vocabulary.choose_vocabulary(None, None, records, family_named(family).config_class(9))
-    with pytest.raises(ValueError, match="is a vocabulary of .*, but this model is BERT, which needs word pieces"):
-        model_vocabulary.choose_vocabulary(None, None, records, family_named("bert").config_class(10_000))
-    if family == "roberta":
-        # Other merges are another vocabulary.
+    odd = {"--input_file": {path: one | {"flags": {}} for path, one in records["--input_file"].items()}}
+    for given, kind, size, message in (
+        (records, family, 9, f"has token id {summary['vocab_size'] - 1}, but vocab_size=9"),
+        (records, "bert", 10_000, "is a vocabulary of .*, but this model is BERT, which needs word pieces"),
+        (odd, family, 9, r"pretraining_data.out.json: a value .*KeyError"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            model_vocabulary.choose_vocabulary(None, None, given, family_named(kind).config_class(size))
+    if family == "roberta":  # other merges are another vocabulary
         merges = tmp_path / "vocabulary" / "merges.txt"
         merges.write_text("\n".join(merges.read_text().splitlines()[:-1]) + "\n")
         assert vocabulary_sha256(str(vocab_file)) != summary["vocab_sha256"]

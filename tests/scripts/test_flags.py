@@ -236,7 +236,7 @@ BEFORE = {
     ],
     "serve_client": [
         ("--input_file=*nowhere", {}, {"model": "m", "input_file": "nowhere"}),
-        ("--max_seq_length is for --tokenizer", {}, {"model": "m", "input": "text=a", "max_seq_length": 9}),
+        ("--max_seq_length is for --tokenizer", {}, {"model": "m", "input": "text=a", "max_seq_length": 0}),
         ("*a.jsonl, line 2: expected an object with the same keys as line 1",
          {"a.jsonl": '{"문장": "좋아요"}\n{"글": "좋아요"}\n'.encode("cp949")},
          {"model": "m", "input_file": "a.jsonl", "encoding": "cp949"}),

@@ -96,13 +96,10 @@ def test_equal_to_the_last_tie(small, null, values):
         encoder = TextEncoder(small, 24, graph_of(small, split_unknown=True))
         served = ServedQuestionAnswering(model, encoder, settings, window_batch=16)
         outputs = as_dicts(served.answer(*zip(*pairs, strict=True)))
-    examples = [
-        SquadExample(str(number), question, Paragraph.from_context(context))
-        for number, (question, context) in enumerate(pairs)
-    ]
+    examples = [SquadExample(f"{k}", pair[0], Paragraph.from_context(pair[1])) for k, pair in enumerate(pairs)]
     windows = build_windows(examples, small, settings.windows, False, num_processes=1)
-    outputs = [model(windows.batch([row], int(length))) for row, length in enumerate(windows.lengths)]
-    scores = ([output[name][0].numpy() for output in outputs] for name in ("start_logits", "end_logits"))
+    plain = [model(windows.batch([row], int(length))) for row, length in enumerate(windows.lengths)]
+    scores = ([output[name][0].numpy() for output in plain] for name in ("start_logits", "end_logits"))
     found = predict_answers(examples, windows, SpanScores(*scores), small, settings.predictions)
     wanted = [_describe(prediction) | {"null_score": prediction.null_odds or 0.0} for prediction in found]
     for (_, context), one, other in zip(pairs, outputs, wanted, strict=True):

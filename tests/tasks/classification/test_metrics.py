@@ -217,7 +217,7 @@ def test_batches_have_rows_of_similar_length():
 
 
 def test_padded_lengths():
-    assert token_rows.padded_lengths(15) == [8, 12, 15]
+    assert token_rows.padded_lengths(15) == [8, 12, 15] and token_rows.padded_lengths(3) == [3]
     lengths = token_rows.padded_lengths(300)
     assert lengths == [*range(8, 64, 4), *range(64, 128, 8), *range(128, 256, 16), 256, 288, 300]
     assert token_rows.padded_lengths(5) == [5] and token_rows.padded_lengths(288)[-2:] == [256, 288]
