@@ -69,7 +69,7 @@ def test_two_replicas_take_the_steps_of_two_parts_of_a_batch(name, tmp_path):
     script, flags = SCENARIOS[name](tmp_path)
     flags |= {"num_train_epochs": 1, "do_predict": False} if name in FINE_TUNING else {"num_train_steps": 4}
     flags |= {"num_warmup_steps": 1} if name in PRETRAINING else {}
-    flags |= {"num_virtual_cpus": 2, "do_eval": False}
+    flags |= {"num_virtual_cpus": 2, "do_eval": False, "eval_every_steps": 0}
     cases = {"parts": {"gradient_accumulation_steps": 2}, "replicas": TWO_REPLICAS}
     cases = {case: {**flags, **own, "output_dir": tmp_path / case} for case, own in cases.items()}
     outcomes, logs = run_cases(script, cases)
