@@ -52,9 +52,7 @@ def probabilities(task: Task, logits: np.ndarray) -> np.ndarray:
         return logits
     if not task.multi_label:
         return softmax(logits)
-    from scipy.special import expit
-
-    return expit(logits)
+    return np.exp(-np.logaddexp(0, -logits))  # SciPy's expit, without its import
 
 
 def predictions_of(task: Task, logits: np.ndarray) -> np.ndarray:
