@@ -34,9 +34,10 @@ def ask(
 ) -> dict[str, list]:
     """The outputs of a served model, as lists. REST sends a single one without its name: it is called `outputs`.
 
-    server: host:port of the REST interface (8501 unless configured), or an http(s):// address.
-    inputs: lists of strings or numbers by the signature's input names, one entry per example, as in the outputs.
-    timeout: seconds for the whole call. max_bytes: of the answer.
+    Args:
+      server: host:port of the REST interface (8501 unless configured), or an http(s):// address.
+      inputs: lists of strings or numbers by the signature's input names, one entry per example, as in the outputs.
+      timeout: seconds for the whole call. max_bytes: of the answer.
     """
     address = server if server.startswith(("http://", "https://")) else f"http://{server}"
     versions = "" if version is None else f"/versions/{version}"

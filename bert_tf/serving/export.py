@@ -54,16 +54,17 @@ def export_saved_model(
 ) -> str:
     """Exports the model in a directory as `export_dir/VERSION`, complete or not at all; returns that directory.
 
-    model_dir: a complete model directory of any format: weights, configuration, vocabulary.
-    task: a name of `tasks.table.TASKS`; None: detected from the output layer.
-    dtype: "float32" or "bfloat16", in which the matrix products are computed and their weights stored; embedding
-      tables and layer norms stay in float32.
-    freeze: turn weights into constants of the graph. A process that loads it then needs many times their size.
-    version: a positive integer; by default one more than the newest in export_dir.
-    max_seq_length: longer texts are cut (answers to questions: windowed); by default as trained.
-    text_pairs: a classifier's `serving_default` takes pairs. top_k: guesses for each [MASK].
-    warm_up: write requests that a server runs before it reports that it is ready.
-    ids_only: nothing takes texts, so that it loads without tensorflow_text; so, too, if a tokenizer has no graph.
+    Args:
+      model_dir: a complete model directory of any format: weights, configuration, vocabulary.
+      task: a name of `tasks.table.TASKS`; None: detected from the output layer.
+      dtype: "float32" or "bfloat16", in which the matrix products are computed and their weights stored; embedding
+        tables and layer norms stay in float32.
+      freeze: turn weights into constants of the graph. A process that loads it then needs many times their size.
+      version: a positive integer; by default one more than the newest in export_dir.
+      max_seq_length: longer texts are cut (answers to questions: windowed); by default as trained.
+      text_pairs: a classifier's `serving_default` takes pairs. top_k: guesses for each [MASK].
+      warm_up: write requests that a server runs before it reports that it is ready.
+      ids_only: nothing takes texts, so that it loads without tensorflow_text; so, too, if a tokenizer has no graph.
     """
     new_version(export_dir, version)  # raises before the work
     opened, task = open_for(model_dir, task)
