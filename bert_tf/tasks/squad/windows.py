@@ -5,6 +5,7 @@ choice of the best window for each token are the original's. Arrays hold all win
 """
 
 import dataclasses
+import functools
 import hashlib
 import json
 import os
@@ -24,6 +25,7 @@ from bert_tf.tasks.rows import write_token_rows
 from bert_tf.tasks.squad.data import Paragraph, SquadExample
 from bert_tf.text import watch_unknown
 from bert_tf.text.tokenizer import Tokenizer
+from bert_tf.text.wordpiece import WordCache
 
 FIRST_UNIQUE_ID = 1_000_000_000
 
@@ -109,17 +111,17 @@ class _EncodedParagraph:
     first_pieces: of each word; for a word without pieces, the next word's (words only).
     """
 
-    def __init__(self, paragraph: Paragraph, encode: "_WordPieces"):
+    def __init__(self, paragraph: Paragraph, tokenizer: Tokenizer, with_offsets: bool, encoded_words: WordCache):
         ids, words, first_pieces, starts, ends = [], [], [], [], []
-        separator = encode.tokenizer.word_separator
-        if encode.with_offsets and (separator or encode.tokenizer.added_tokens.span_words):
+        separator = tokenizer.word_separator
+        if with_offsets and (separator or tokenizer.added_tokens.span_words):
             # Spaces are parts of pieces, so they matter as they are in the context.
-            ids, offsets = encode.tokenizer.encode_with_offsets(paragraph.context, split_unknown=True)
+            ids, offsets = _encoded(tokenizer, True, paragraph.context)
             words = [max(paragraph.word_at(first), 0) for first, _ in offsets]
             starts, ends = [first for first, _ in offsets], [last for _, last in offsets]
         else:
             for number, (word, begin) in enumerate(zip(paragraph.words, paragraph.word_starts, strict=True)):
-                pieces, offsets = encode[separator + word if number else word]
+                pieces, offsets = encoded_words[separator + word if number else word]
                 first_pieces.append(len(ids))
                 ids += pieces
                 words += [number] * len(pieces)
@@ -129,19 +131,9 @@ class _EncodedParagraph:
         self.ids, self.piece_words, self.first_pieces, self.starts, self.ends = ids, words, first_pieces, starts, ends
 
 
-class _WordPieces(dict):
-    """word of a context, with its separator -> ids, offsets in the word. Made for one run over the data."""
-
-    def __init__(self, tokenizer: Tokenizer, with_offsets: bool):
-        super().__init__()
-        self.tokenizer, self.with_offsets = tokenizer, with_offsets
-
-    def __missing__(self, word: str):
-        if self.with_offsets:
-            self[word] = result = self.tokenizer.encode_with_offsets(word, split_unknown=True)
-        else:
-            self[word] = result = self.tokenizer.encode(word), None
-        return result
+def _encoded(tokenizer: Tokenizer, with_offsets: bool, text: str) -> tuple[list[int], list[tuple[int, int]] | None]:
+    """The ids of a text and, with_offsets, the characters that each covers."""
+    return tokenizer.encode_with_offsets(text, split_unknown=True) if with_offsets else (tokenizer.encode(text), None)
 
 
 def _answer_pieces(example: SquadExample, encoded: _EncodedParagraph, tokenizer: Tokenizer) -> tuple[int, int]:
@@ -203,7 +195,8 @@ def _arrays_of(examples, tokenizer, settings, is_training: bool, num_processes: 
     begins = range(0, max(len(examples), 1), _QUESTIONS_PER_CHUNK)
     chunks = [(examples[begin : begin + _QUESTIONS_PER_CHUNK], begin) for begin in begins]
     workers = num_processes if len(chunks) > 1 and characters >= _CHARACTERS_FOR_PROCESSES else 1
-    shared = (tokenizer, _WordPieces(tokenizer, settings.answer_from == "offsets"), settings, is_training)
+    encoded_words = WordCache(functools.partial(_encoded, tokenizer, settings.answer_from == "offsets"))
+    shared = (tokenizer, encoded_words, settings, is_training)
     parts = []
     with progress_bar(total=len(examples), desc="windows", unit=" questions", leave=False, delay=2) as bar:
         for (chunk, _), part in zip(chunks, map_tasks(_chunk_windows, chunks, workers, shared=shared), strict=True):
@@ -214,7 +207,7 @@ def _arrays_of(examples, tokenizer, settings, is_training: bool, num_processes: 
     return whole
 
 
-def _chunk_windows(examples, first_example: int, tokenizer, pieces, settings, is_training: bool) -> dict:
+def _chunk_windows(examples, first_example: int, tokenizer, encoded_words, settings, is_training: bool) -> dict:
     """The arrays of `Windows` (`lengths` instead of offsets) for some examples; `first_example` is their number."""
     special = tokenizer.num_special_tokens(pair=True)
     after = [-1] * len(tokenizer.end_ids)
@@ -225,8 +218,8 @@ def _chunk_windows(examples, first_example: int, tokenizer, pieces, settings, is
     for number, example in enumerate(examples, first_example):
         if example.paragraph is not paragraph:
             paragraph = example.paragraph
-            encoded = _EncodedParagraph(paragraph, pieces)
-        query = _query_ids(example.question_text, tokenizer, with_offsets)[: settings.max_query_length]
+            encoded = _EncodedParagraph(paragraph, tokenizer, with_offsets, encoded_words)
+        query = _encoded(tokenizer, with_offsets, example.question_text)[0][: settings.max_query_length]
         count = len(encoded.ids)
         spans = document_spans(count, settings.max_seq_length - len(query) - special, settings.doc_stride)
         best = best_spans(spans, np.arange(count), 0.01) if len(spans) > 1 else None
@@ -263,12 +256,6 @@ def _chunk_windows(examples, first_example: int, tokenizer, pieces, settings, is
     return result | {"max_context": np.array(max_context, bool), "is_impossible": np.array(impossible, bool)}
 
 
-def _query_ids(question: str, tokenizer: Tokenizer, with_offsets: bool) -> Sequence[int]:
-    if with_offsets:
-        return tokenizer.encode_with_offsets(question, split_unknown=True)[0]
-    return tokenizer.encode(question)
-
-
 def warn_of_cut_questions(
     examples: Sequence[SquadExample], tokenizer: Tokenizer, settings: WindowSettings, warn: Callable = logging.warning
 ) -> None:
@@ -276,7 +263,7 @@ def warn_of_cut_questions(
     most, with_offsets = settings.max_query_length, settings.answer_from == "offsets"
     # No tokenizer makes more tokens than a text has bytes.
     long = [example.question_text for example in examples if len(example.question_text.encode(errors="replace")) > most]
-    cut = sum(len(_query_ids(question, tokenizer, with_offsets)) > most for question in long)
+    cut = sum(len(_encoded(tokenizer, with_offsets, question)[0]) > most for question in long)
     if cut:
         message = "Longer than max_query_length=%d tokens, of which the last are lost: %d of %d questions."
         warn(message, most, cut, len(examples))
