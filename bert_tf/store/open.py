@@ -234,16 +234,9 @@ def read_tokenizer(path: str) -> Tokenizer:
 
 
 def open_for_script(
-    path: str | None,
-    *,
-    bert_config_file: str | None,
-    vocab_file: str | None,
-    do_lower_case: bool | None,
-    strip_accents: bool | None,
-    flag: str = "--init_checkpoint",
-    is_checked: bool = False,
+    path: str | None, settings, *, flag: str = "--init_checkpoint", is_checked: bool = False
 ) -> OpenedModel:
-    """The model of a script, with configuration, vocabulary and casing by its flags of these names.
+    """The model of a script, with configuration, vocabulary and casing by its `ModelSettings`.
 
     path: of the weights; None: it begins with random ones. flag: that names them. is_checked: see `open_local`.
     """
@@ -252,21 +245,21 @@ def open_for_script(
         with naming_flag(flag):
             folder = list_folder(path)
             weights = _open_in(folder, path)
-    files = description.files_in(folder, weights, bert_config_file, is_checked)
+    files = description.files_in(folder, weights, settings.bert_config_file, is_checked)
     opened = OpenedModel(**vars(files), path=path or "", weights=weights)
     config = opened.needed_config()
     if weights is not None:
         # Weights trained with causal attention are to be used with it, which their shapes don't show.
-        beside = description.find_config(list_folder(opened.directory)) if bert_config_file else None
+        beside = description.find_config(list_folder(opened.directory)) if settings.bert_config_file else None
         if beside and (attention := description.read_config(beside).attention) != config.attention:
             raise ValueError(
-                f"--bert_config_file={bert_config_file} says attention={config.attention}, but the configuration "
-                f"next to {weights.path} {attention}."
+                f"--bert_config_file={settings.bert_config_file} says attention={config.attention}, but the "
+                f"configuration next to {weights.path} {attention}."
             )
         if opened.family.parts.get("generator") in weights and "discriminator" not in weights.parts:
             text = f"{weights.path} is the generator of an {config.title}: the authors fine-tune the discriminator."
             warn_once("weights", text)
-    opened.take_vocabulary(vocab_file, do_lower_case, strip_accents)
+    opened.take_vocabulary(settings.vocab_file, settings.do_lower_case, settings.strip_accents)
     if not opened.vocab_file:
         name = opened.family.tokenizer_class.vocab_name
         raise ValueError(f"{opened.directory or 'The model'} has no {name} or tokenizer.json: give --vocab_file.")

@@ -36,8 +36,7 @@ def describe_model(values: FineTuningSettings, newest: str | None, head: str | N
     path = path or newest
     if not path and not values.do_train:
         raise ValueError(f"Nothing to evaluate or predict with: no --init_checkpoint, and none in {values.output_dir}.")
-    names = ("bert_config_file", "vocab_file", "do_lower_case", "strip_accents")
-    opened = open_for_script(path, **{name: getattr(values, name) for name in names}, flag=flag)
+    opened = open_for_script(path, values, flag=flag)
     if not values.do_train and not newest and head in opened.head.untrained:
         raise ValueError(f"--init_checkpoint: the output layer ({head}) was saved untrained: give --do_train.")
     opened.head = dataclasses.replace(opened.head, untrained=())

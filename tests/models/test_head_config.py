@@ -19,6 +19,7 @@ from bert_tf.store.open import open_for_script, open_model
 from bert_tf.system.text_files import list_folder
 from bert_tf.tasks.table import task_in
 from bert_tf.training import run_directory
+from bert_tf.training.settings import ModelSettings
 
 CONFIG = BertConfig.from_dict({**TINY_CONFIG, "num_hidden_layers": 1})
 IDS = {"input_ids": np.arange(1, 13).reshape(2, 6)}
@@ -79,8 +80,7 @@ def test_a_given_configuration_speaks_first(tmp_path):
     assert read_model_files(one).head.labels == ("a", "b")
     assert files_in(list_folder(one), config_file=other).head.labels == ("x", "y")
     assert files_in(list_folder(one), config_file=str(plain)).head.labels == ("a", "b")
-    flags = {"vocab_file": __file__, "do_lower_case": True, "strip_accents": None}
-    described = open_for_script(None, bert_config_file=other, **flags)
+    described = open_for_script(None, ModelSettings(bert_config_file=other, vocab_file=__file__, do_lower_case=True))
     assert described.head.labels == ("x", "y") and described.config == CONFIG
 
 

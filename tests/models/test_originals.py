@@ -26,6 +26,7 @@ from bert_tf.models import task_models
 from bert_tf.store import bundle
 from bert_tf.store.open import open_for_script, open_model, open_weights, read_tokenizer
 from bert_tf.text.wordpiece import ElectraTokenizer
+from bert_tf.training.settings import ModelSettings
 
 pytestmark = pytest.mark.numbers
 
@@ -126,7 +127,6 @@ def test_a_configuration_of_another_version(released, tmp_path, caplog, config_f
 
 
 PARTS = ["discriminator", "generator"]
-NO_FLAGS = dict.fromkeys(("bert_config_file", "vocab_file", "do_lower_case", "strip_accents"))
 OPTIONS = ["untied_generator_embeddings", "tied_generator", "mlm_only", "uniform_generator"]
 
 
@@ -198,7 +198,7 @@ def test_sizes_without_a_configuration(released_electra, caplog):
         config = open_model(str(released_electra), part=part).config
         assert config == ElectraConfig(260, width, 2, 1, inner, embedding_size=24, max_position_embeddings=40)
     assert "sizes are those of the weights, with 1 attention heads" in caplog.text
-    assert open_for_script(str(released_electra), **NO_FLAGS).config.hidden_size == 32
+    assert open_for_script(str(released_electra), ModelSettings()).config.hidden_size == 32
     # A configuration beside the checkpoint is the discriminator's.
     beside = ElectraConfig(260, 32, 2, 2, 128, embedding_size=24, hidden_dropout_prob=0.0, max_position_embeddings=40)
     beside.save(str(released_electra / "electra_config.json"))
@@ -211,7 +211,7 @@ def test_sizes_without_a_configuration(released_electra, caplog):
 def test_parts_of_an_electra_both_ways(released_electra, tmp_path, caplog, part):
     own = {"discriminator": ("electra/", "discriminator_"), "generator": ("electra/embeddings/", "generator")}[part]
     there_and_back(released_electra / "model.ckpt", tmp_path, ("vocab.txt",), part, own)
-    open_for_script(str(tmp_path / "0"), **NO_FLAGS)
+    open_for_script(str(tmp_path / "0"), ModelSettings())
     assert ("0/model.safetensors is the generator of an ELECTRA" in caplog.text) == (part == "generator")
     weights = open_model(str(released_electra), part=part).weights
     assert set(weights.unused.values()) == {f"of the {PARTS[1 - PARTS.index(part)]}"}

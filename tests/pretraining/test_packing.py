@@ -20,6 +20,7 @@ from bert_tf.store.open import open_for_script
 from bert_tf.training import step as train_step
 from bert_tf.training.pretraining_settings import PretrainingSettings
 from bert_tf.training.pretraining_tasks import PretrainingTask, pretraining_objective
+from bert_tf.training.settings import ModelSettings
 
 PAIRS, LENGTH, PREDICTIONS = 4, 32, 8
 NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
@@ -180,10 +181,9 @@ def test_names_of_metrics():
 def test_attention_is_that_of_weights_and_objective(tmp_path):
     causal_model().save_pretrained(str(tmp_path / "model"))
     (tmp_path / "both.json").write_text(json.dumps({**CAUSAL_CONFIG, "attention": "bidirectional"}))
-    given = {"vocab_file": "vocab.txt", "do_lower_case": True, "strip_accents": None}
-    given |= {"bert_config_file": str(tmp_path / "both.json")}
+    given = ModelSettings(bert_config_file=str(tmp_path / "both.json"), vocab_file="vocab.txt", do_lower_case=True)
     with pytest.raises(ValueError, match=r"both.json says attention=bidirectional, .* causal"):
-        open_for_script(str(tmp_path / "model"), **given)
+        open_for_script(str(tmp_path / "model"), given)
     settings = PretrainingSettings(input_file="a", output_dir=str(tmp_path), do_train=True)
     with pytest.raises(ValueError, match="--objective=mlm needs attention to both sides"):
         PretrainingTask.configure(settings, BertConfig.from_dict(CAUSAL_CONFIG), "c")

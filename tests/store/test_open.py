@@ -24,6 +24,7 @@ from bert_tf.text import tokenizer_files
 from bert_tf.text.sentence_piece import HuggingFaceSentencePiece, SentencePieceTokenizer
 from bert_tf.text.tokenizer_files import Casing
 from bert_tf.text.wordpiece import ElectraTokenizer, FullTokenizer
+from bert_tf.training.settings import ModelSettings
 
 
 @pytest.fixture(scope="module")
@@ -218,9 +219,8 @@ def test_every_form_is_read_and_written(tmp_path, form):
     assert isinstance(tokenizer, CLASSES.get(form, object))
     described, texts = read_model_files(source), list(odd_texts(200, seed=2))
     assert_kept(tokenizer, tmp_path / "kept", texts, source)
-    nothing = dict.fromkeys(("do_lower_case", "strip_accents"))
-    flags = {"bert_config_file": described.config_file, "vocab_file": described.vocab_file, **nothing}
-    by_flag = open_for_script(None, **flags)
+    settings = ModelSettings(bert_config_file=described.config_file, vocab_file=described.vocab_file)
+    by_flag = open_for_script(None, settings)
     again = by_flag.make_tokenizer(is_checked=True)
     assert type(again) is type(tokenizer) and again.files() == tokenizer.files()
     assert again.encode_batch(texts) == tokenizer.encode_batch(texts)

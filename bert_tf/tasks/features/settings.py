@@ -106,9 +106,7 @@ class FeatureSettings(DeviceSettings, ModelSettings):
 
 
 def open_extracted_model(settings: FeatureSettings) -> tuple[OpenedModel, Tokenizer, tuple[int, ...]]:
-    names = ("bert_config_file", "vocab_file", "do_lower_case", "strip_accents")
-    flags = {name: getattr(settings, name) for name in names}
-    opened = open_for_script(settings.init_checkpoint, **flags, is_checked=True)
+    opened = open_for_script(settings.init_checkpoint, settings, is_checked=True)
     check_length(opened, settings)
     tokenizer = make_tokenizer(opened, settings)
     of_lines = settings.layers is None and settings.pooling == "sentence"
