@@ -103,9 +103,10 @@ class PretrainingTask(Run):
     data: the run's records, by the names of their flags. masking: how unmasked records are masked, if any.
     token_weights: of `mask_rules.smoothed`; None: all tokens are masked alike.
     own_masks: attributes of the masks that the settings have no say in. recipe: None: that of the model's family.
-    configs: of all models, by what messages call them.
+    configs: of all models, by what messages call them. evaluation_objective: None: that of the training.
     """
 
+    evaluation_objective: objectives.SumObjective | None = None
     recipe: Recipe | None = None
     own_masks: Mapping[str, object] = {}
 
@@ -141,8 +142,7 @@ class PretrainingTask(Run):
         elif settings.nsp and config.pairs == "order":
             self.objective = objectives.SentenceOrderObjective
         else:
-            self.objective = pretraining_objective(settings.objective, settings.nsp)
-        self.evaluation_objective = self.objective
+            self.objective = objectives.PretrainingObjective if settings.nsp else objectives.LanguageModelObjective
 
     @staticmethod
     def configure(settings: PretrainingSettings, config: BertConfig, config_name: str) -> None:
@@ -248,7 +248,7 @@ class PretrainingTask(Run):
                 run_directory.write_model_description(posixpath.join(folder, "generator"), generator)
             if newest is None:  # before the first step, as in the original
                 checkpoints.save(folder, step, trainer.tensors, settings.keep_checkpoint_max)
-        objective = self.evaluation_objective
+        objective = self.evaluation_objective or self.objective
         self.evaluate_batches = make_evaluate_function(self.trained, objective, self.strategy, self.compiles)
 
     def training_batches(self, first_step: int, share: Share) -> tf.data.Dataset:
@@ -406,6 +406,7 @@ class LeftToRightTask(PretrainingTask):
 
     def prepare(self) -> None:
         super().prepare()
+        self.objective = objectives.with_metric_names(self.objective, "masked_lm", "next_token")
         self.predictions = self.settings.max_seq_length - 1
 
     def labeller(self, opened: OpenedRecords, seed: int) -> Labeller:
@@ -413,12 +414,3 @@ class LeftToRightTask(PretrainingTask):
 
     def advice(self, folder: str) -> str:
         return f"  python run_classifier.py --init_checkpoint={folder} --task_name=... --do_train --output_dir=..."
-
-
-def pretraining_objective(objective: str, nsp: bool) -> type[objectives.SumObjective]:
-    """The objective that run_pretraining.py's flags --objective ("mlm" or "ltr") and --nsp select.
-
-    For "ltr" the labels are those of `mask_rules.left_to_right`.
-    """
-    chosen = objectives.PretrainingObjective if nsp else objectives.LanguageModelObjective
-    return chosen if objective == "mlm" else objectives.with_metric_names(chosen, "masked_lm", "next_token")

@@ -117,7 +117,6 @@ class DistillationTask(PretrainingTask):
         self.configs["teacher"], self.model_class = self.teacher.files.config, BertForMaskedLM
         alphas = (settings.alpha_ce, settings.alpha_mlm, settings.alpha_cos, settings.alpha_mse)
         self.objective = LanguageDistillation(*alphas, settings.temperature, settings.restrict_ce_to_mask)
-        self.evaluation_objective = self.objective
 
     def start(self, model: keras.Model) -> str | Weights | None:
         layers, transform = self.settings.layers, self.settings.vocab_transform

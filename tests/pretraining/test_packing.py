@@ -19,7 +19,7 @@ from bert_tf.pretraining.mask_rules import left_to_right as predict_next_tokens
 from bert_tf.store.open import open_for_script
 from bert_tf.training import step as train_step
 from bert_tf.training.pretraining_settings import PretrainingSettings
-from bert_tf.training.pretraining_tasks import PretrainingTask, pretraining_objective
+from bert_tf.training.pretraining_tasks import LeftToRightTask, PretrainingTask
 from bert_tf.training.settings import ModelSettings
 
 PAIRS, LENGTH, PREDICTIONS = 4, 32, 8
@@ -172,10 +172,11 @@ def test_masked_records_get_their_tokens_back():
 
 
 def test_names_of_metrics():
-    for nsp, tasks in ((False, ("token",)), (True, ("token", "sentence"))):
-        objective = pretraining_objective("ltr", nsp=nsp)
-        names = {f"next_{task}_{kind}" for task in tasks for kind in ("loss", "accuracy")}
-        assert {*objective.metrics(dict.fromkeys(objective.sum_names, 0.0))} == names
+    task = object.__new__(LeftToRightTask)
+    for nsp, of_pairs in ((False, set()), (True, {"next_sentence_loss", "next_sentence_accuracy"})):
+        task.settings, task.config = PretrainingSettings("", "", nsp=nsp), BertConfig.from_dict(CAUSAL_CONFIG)
+        task.prepare()
+        assert {name for name, *_ in task.objective.ratios} == {"next_token_loss", "next_token_accuracy"} | of_pairs
 
 
 def test_attention_is_that_of_weights_and_objective(tmp_path):
