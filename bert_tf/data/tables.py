@@ -78,10 +78,6 @@ class TableSettings:
         unused = {"skip_short_rows": False} if kind == "test" else {"copy_columns": ()}
         return dataclasses.replace(self, **unused)
 
-    def check_predictions(self, do_predict: bool) -> None:
-        if self.copy_columns and not do_predict:
-            raise ValueError("--copy_columns is for predictions: give --do_predict.")
-
 
 USUAL_TABLE = TableSettings()
 

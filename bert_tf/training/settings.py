@@ -318,6 +318,8 @@ class FineTuningSettings(OptimizerSettings, TeacherSettings, TrainingSettings, M
         for name in () if self.do_train else {"class_weights", "mine_hard_negatives"} & {*vars(task_settings)}:
             if getattr(task_settings, name):
                 raise ValueError(f"--{name} is for training: give --do_train, or leave it out.")
+        if getattr(task_settings, "copy_columns", ()) and not self.do_predict:
+            raise ValueError("--copy_columns is for predictions: give --do_predict.")
         if self.init_checkpoint and (self.do_train or not is_remote(self.output_dir)):
             folder, start = os.path.realpath(self.output_dir), os.path.realpath(self.init_checkpoint)
             is_run = os.path.exists(f"{folder}/run.json") or os.path.exists(f"{folder}/checkpoint")

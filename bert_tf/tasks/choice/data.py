@@ -178,7 +178,6 @@ class ChoiceSettings(tables.TableSettings):
     def check(self, run: FineTuningSettings) -> None:
         run.check(self)
         run.check_dev_set(run.do_eval, ": give --do_eval")
-        self.check_predictions(run.do_predict)
         if bool(self.context) != bool(self.choices):
             given, missing = ("context", "choices") if self.context else ("choices", "context")
             raise ValueError(f"--{given} needs --{missing}, too; without both, the columns are SWAG's.")

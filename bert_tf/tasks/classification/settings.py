@@ -104,7 +104,6 @@ class ClassificationSettings(TableSettings):
 
     def check(self, run: FineTuningSettings) -> None:
         run.check(self)
-        self.check_predictions(run.do_predict)
         if not self.task_name:
             raise ValueError("Which task? Give --task_name.")
         if self.is_custom:

@@ -254,7 +254,6 @@ class SimilaritySettings(tables.TableSettings):
     def check(self, run: FineTuningSettings) -> None:
         run.check(self)
         run.check_dev_set(run.do_eval, ": give --do_eval")
-        self.check_predictions(run.do_predict)
         if bool(self.text_a) != bool(self.text_b):
             raise ValueError("--text_a and --text_b: name both columns, or neither for those of known layouts.")
         for name in ("negative", "score"):
