@@ -17,7 +17,7 @@ from operator import attrgetter
 import numpy as np
 import tensorflow as tf
 
-from bert_tf.text.tokenizer import Tokenizer, special_tokens_of
+from bert_tf.text.tokenizer import Tokenizer
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,11 +57,6 @@ class Masking:
     def continuations(self) -> np.ndarray:
         """bool [largest id + 1], True for the tokens that continue a word."""
         return self.tokenizer.continuations_of(self.tokenizer.vocab)
-
-    @property
-    def special_ids(self) -> list[int]:
-        vocab = self.tokenizer.vocab
-        return [vocab[token] for token in special_tokens_of(self.tokenizer) if token in vocab]
 
     @property
     def fingerprint(self) -> str:

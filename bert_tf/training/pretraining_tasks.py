@@ -129,7 +129,7 @@ class PretrainingTask(Run):
         self.token_weights = None
         if self.masking and (power := self.masking.mask_smoothing):
             counts = token_counts(self.data["input_file"], config.vocab_size)
-            self.token_weights = mask_rules.token_weights(counts, self.masking.special_ids, power)
+            self.token_weights = mask_rules.token_weights(counts, self.masking.tokenizer.special_ids, power)
         self.prepare()
 
     def prepare(self) -> None:
