@@ -9,7 +9,6 @@ import os
 from collections.abc import Callable
 from typing import TypeVar
 
-from bert_tf.data.tables import TableSettings
 from bert_tf.families.recipe import OPTIMIZER, SEARCHED, OptimizerSettings, Values, grid_points
 from bert_tf.store.description import check_weights, vocabulary_in
 from bert_tf.system.checks import check_file, check_output_dir, check_tf_config
@@ -362,8 +361,11 @@ class FineTuningSettings(OptimizerSettings, TeacherSettings, TrainingSettings, M
             if getattr(self, action) and check:
                 check(file, f"--{name}")
 
-    def check_tables(self, files: TableSettings) -> None:
-        self.check_files(check_file, **{name: getattr(files, name) for name in ("train_file", "dev_file", "test_file")})
+    def check_sets(self, task_settings, check: Callable[[str, str], object] = check_file) -> None:
+        """`check_files` and `check_dev_set` of a task that has a file for each set."""
+        names = ("train_file", "dev_file", "test_file")
+        self.check_files(check, **{name: getattr(task_settings, name) for name in names})
+        self.check_dev_set(self.do_eval, ": give --do_eval")
 
 
 def checked_settings(kind: type[TaskSettings], values: Flags) -> tuple[FineTuningSettings, TaskSettings]:

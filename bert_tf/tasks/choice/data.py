@@ -177,7 +177,6 @@ class ChoiceSettings(tables.TableSettings):
 
     def check(self, run: FineTuningSettings) -> None:
         run.check(self)
-        run.check_dev_set(run.do_eval, ": give --do_eval")
         if bool(self.context) != bool(self.choices):
             given, missing = ("context", "choices") if self.context else ("choices", "context")
             raise ValueError(f"--{given} needs --{missing}, too; without both, the columns are SWAG's.")
@@ -188,7 +187,7 @@ class ChoiceSettings(tables.TableSettings):
         for name in ("question", "label"):
             if getattr(self, name) and not self.context:
                 raise ValueError(f"--{name} needs --context and --choices, too.")
-        run.check_tables(self)
+        run.check_sets(self)
 
 
 def encode_examples(

@@ -356,9 +356,7 @@ class NerSettings(Layout):
 
     def check(self, run: FineTuningSettings) -> None:
         run.check(self)
-        names = ("train_file", "dev_file", "test_file")
-        run.check_files(check_input_files, **{name: getattr(self, name) for name in names})
-        run.check_dev_set(run.do_eval, ": give --do_eval")
+        run.check_sets(self, check_input_files)
         if self.metric == "klue" and self.tag_scheme == "plain":
             raise ValueError("--metric=klue scores entities: --tag_scheme=plain has none.")
 

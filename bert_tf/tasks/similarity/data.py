@@ -253,7 +253,6 @@ class SimilaritySettings(tables.TableSettings):
 
     def check(self, run: FineTuningSettings) -> None:
         run.check(self)
-        run.check_dev_set(run.do_eval, ": give --do_eval")
         if bool(self.text_a) != bool(self.text_b):
             raise ValueError("--text_a and --text_b: name both columns, or neither for those of known layouts.")
         for name in ("negative", "score"):
@@ -263,7 +262,7 @@ class SimilaritySettings(tables.TableSettings):
         for name, needed in (("negatives_margin", "mine_hard_negatives"), ("mine_hard_negatives", "init_checkpoint")):
             if getattr(self, name) is not None and not (getattr(self, needed, None) or getattr(run, needed, None)):
                 raise ValueError(f"--{name} needs --{needed}.")
-        run.check_tables(self)
+        run.check_sets(self)
 
 
 def encode_examples(
