@@ -245,10 +245,7 @@ class KoBertTokenizer(SentencePieceTokenizer):
         return cls(vocab_file, bool(casing.do_lower_case))
 
     def _read_vocabulary(self, names: list[str]) -> list[int]:
-        if self._vocab_file is None:
-            return super()._read_vocabulary(names)
-        self.inv_vocab = dict(enumerate(read_tokens(self._vocab_file)))
-        self.vocab = self.pieces = {token: index for index, token in self.inv_vocab.items()}
+        super()._read_vocabulary(names if self._vocab_file is None else read_tokens(self._vocab_file))
         unknown = self.vocab.get(self.unk_token, 0)
         return [self.vocab.get(name, unknown) for name in names]
 
