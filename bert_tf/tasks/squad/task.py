@@ -88,9 +88,8 @@ class SquadTask(FineTuningTask):
             logging.warning(message, source)
         if stored and stored.windows.answer_from != answer_from:
             logging.warning("%s was trained with --answer_from=%s.", source, stored.windows.answer_from)
-        cut = run.max_seq_length, settings.doc_stride, settings.max_query_length, answer_from
-        chosen = settings.n_best_size, settings.max_answer_length, has_null, threshold, answer_from
-        return metrics.QuestionAnsweringSettings(windows.WindowSettings(*cut), answers.PredictionSettings(*chosen))
+        chosen = {"max_seq_length": run.max_seq_length, "null_score_diff_threshold": threshold}
+        return metrics.QuestionAnsweringSettings.of({**vars(settings), **chosen})
 
     def _read(self, name: str, is_training: bool) -> data.SquadData:
         settings, flag, patterns = self.settings, f"--{name}", getattr(self.settings, name)
