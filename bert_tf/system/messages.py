@@ -7,7 +7,7 @@ import re
 import sys
 import tempfile
 import threading
-from collections.abc import Collection, Generator, Hashable, Iterable, Iterator, Sequence, Sized
+from collections.abc import Collection, Generator, Hashable, Iterable, Iterator, Sequence
 from logging import getLogger
 from typing import Any
 
@@ -97,9 +97,7 @@ def progress_bar(iterable: Iterable | None = None, **options: Any) -> tqdm:
 
 def batches_with_progress(batches: Iterable, desc: str) -> Iterator:
     """A list's or a dataset's batches, with a progress bar if processing them takes more than two seconds."""
-    cardinality = getattr(batches, "cardinality", None)
-    total = int(cardinality()) if cardinality else len(batches) if isinstance(batches, Sized) else -1
-    with progress_bar(total=total if total >= 0 else None, desc=desc, unit="batch", leave=False, delay=2) as bar:
+    with progress_bar(batches, desc=desc, unit="batch", leave=False, delay=2) as bar:  # which asks for their number
         for number, batch in enumerate(batches):
             yield batch
             if number:
