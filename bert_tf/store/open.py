@@ -167,10 +167,6 @@ def open_model(
       part: which of the models that are trained together, if the family has any, see `Family.parts`.
       config_file: a configuration to use instead of the one there.
       with_weights: False: they are neither fetched nor opened, unless nothing else says the family.
-
-    Raises:
-      FileNotFoundError: there is nothing.
-      ValueError: files are damaged, contradict each other, or are of a family that is not known here.
     """
     path = hub.local(path, with_weights=with_weights)
     folder = list_folder(path)

@@ -185,9 +185,6 @@ def plot_confusion_matrix(
     Args:
       labels, predictions: class indices [n]. names: of the classes. png: the file to write; None for none.
       title: e.g. "mrpc, dev set, step 343: accuracy 0.863".
-
-    Returns:
-      The matplotlib Figure.
     """
     if not _can_draw("plot_confusion_matrix"):
         return None
