@@ -103,8 +103,7 @@ def _fits(tensor: _Tensor, entry: zipfile.ZipInfo, largest: int) -> bool:
     if entry.file_size != storage.count * np.dtype(_TYPES[storage.kind]).itemsize:
         return False
     end = tensor.offset + sum((size - 1) * step for size, step in zip(tensor.shape, tensor.strides, strict=True)) + 1
-    too_large = math.prod(filter(None, tensor.shape)) > largest or (0 not in tensor.shape and end > storage.count)
-    return not too_large
+    return not (math.prod(filter(None, tensor.shape)) > largest or (0 not in tensor.shape and end > storage.count))
 
 
 # --- the pickle ------------------------------------------------------------------------------------------------------
