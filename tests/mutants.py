@@ -249,8 +249,8 @@ MUTANTS = {
         ("epsilon=self.config.layer_norm_eps", "epsilon=1e-5")],
     ("serving/onnx_graph.py", "serving/test_onnx_runtime.py::test_answers_are_those_of_tensorflow"): [
         ("mask), self.constant(_MASK_BIAS))", "mask), self.constant(np.float32(0)))"),
-        ("self.constant(self._scale)", "self.constant(np.float32(1))"),
-        ("config.choice_act if head.architecture", "None if head.architecture")],
+        ("self.constant(self._scale)", "self.constant(np.float32(1))"), ("float(_MASK_BIAS)}", "0.0}"),
+        ("(0, np.int64)), self.constant(1,", "(0, np.int64)), self.constant(0,")],
     ("models/layer_loop.py", "training/test_equal_steps.py::test_steps_end_as_those_of_unrolled_layers"): [
         ("x_gradient + tf.gather(inputs_gradient, turn)", "x_gradient"),
         ("tf.gather(record, turn)", "tf.gather(record, 0)")],

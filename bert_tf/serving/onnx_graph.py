@@ -19,6 +19,7 @@ from bert_tf.store.tensor_files import incomplete, place_in_file
 
 CLASSIFICATIONS = ("classification", "regression")
 OPSET, _IR_VERSION = 20, 9  # the first with Gelu; ONNX Runtime 1.17 or later
+_FUSED = "com.microsoft"  # ONNX Runtime's own operators
 INPUTS = ("input_ids", "input_mask", "segment_ids")
 _MOST_INLINE_BYTES = 1 << 17
 # Not 127: on processors without VNNI the sums of two products saturate.
@@ -118,7 +119,8 @@ class Graph:
                 tensor.external_data.add(key=part, value=str(content))
             stored.append(tensor)
         graph = helper.make_graph(self._nodes, name, self._inputs, self._outputs, initializer=stored)
-        return helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=_IR_VERSION)
+        sets = [helper.make_opsetid("", OPSET), *([] if inline else [helper.make_opsetid(_FUSED, 1)])]
+        return helper.make_model(graph, opset_imports=sets, ir_version=_IR_VERSION)
 
 
 def described(entries) -> dict[str, list]:
@@ -136,7 +138,8 @@ class EncoderGraph(Graph):
     opened: its weights are read where they are needed.
     task: a name of `tasks.table.TASKS`.
     int8: matrices are in 8 bits, and so are the vectors that they are multiplied with, by their largest value.
-    in_place: for ONNX Runtime in this process: weights stay as they lie in a file or in memory.
+    in_place: for ONNX Runtime in this process: weights stay as they lie in a file or in memory, and tokens of all rows
+    are computed as one row [T, H] without padding, but for attention.
 
     axes: the names of the inputs' dimensions.
     """
@@ -150,6 +153,7 @@ class EncoderGraph(Graph):
         several = ["choices"] if task == "multiple_choice" else ["windows"] if self._windows else []
         self.axes, self._missing = ["batch", *several, "length"], []
         self._in_place, self._transposed, self._quantized = in_place, {}, set()
+        self._is_packed = in_place and not self.config.is_causal
         self.inputs = [self.input(name, self.axes) for name in INPUTS]
 
     def model(self, name):
@@ -261,31 +265,63 @@ class EncoderGraph(Graph):
     def encoder(self, read: Callable[[str], str] | None = None) -> str:
         """[B, S, H]; read: picks the tokens [B, P, H] of [B, S, H] for which alone the last layer is computed."""
         ids, mask, segments = self.inputs
-        x, bias, order = self.embeddings(ids, segments), self.attention_bias(mask), self.config.block_order
+        x, order = self.embeddings(ids, segments), self.config.block_order
+        if self._is_packed:
+            flat = self.op("Reshape", mask, self.constant([-1], np.int64))
+            self._tokens = self.op("Squeeze", self.op("NonZero", flat), self.constant([0], np.int64))
+            number = self.op("Sub", self.op("CumSum", flat, self.constant(0, np.int64)), self.constant(1, np.int32))
+            self._places = self.op("Reshape", number, self.op("Shape", mask))
+            x = self.packed(x)
+        else:
+            self._bias = self.attention_bias(mask)
         for position, number in enumerate(order):
-            x = self.block(number, x, bias, read if position == len(order) - 1 else None)
-        return x
+            x = self.block(number, x, read if position == len(order) - 1 else None)
+        return x if read else self.unpacked(x)
 
-    def block(self, number: int, x: str, bias: str, read: Callable[[str], str] | None) -> str:
+    def packed(self, x: str) -> str:
+        """[T, H]: the tokens of x [B, S, H] that are no padding."""
+        rows = self.op("Reshape", x, self.constant([-1, self.config.hidden_size], np.int64))
+        return self.op("Gather", rows, self._tokens)
+
+    def unpacked(self, x: str) -> str:
+        """[B, S, H] of [T, H] if tokens are packed; padding is some token."""
+        return self.op("Gather", x, self._places) if self._is_packed else x
+
+    def block(self, number: int, x: str, read: Callable[[str], str] | None) -> str:
         config, scope = self.config, f"{self.config.model_type}/encoder/layer_{number}"
         # Keys of a causal model are masked for each query, so all queries are computed.
-        asking = read(x) if read and not config.is_causal else x
-        parts = (asking, "query"), (x, "key"), (x, "value")
-        query, key, value = (self.dense(given, f"{scope}/attention/self/{name}") for given, name in parts)
+        asking = read(self.unpacked(x)) if read and not config.is_causal else x
+        attention = self.packed_attention if self._is_packed else self.attention
+        output = self.dense(attention(asking, x, f"{scope}/attention/self"), f"{scope}/attention/output/dense")
+        x = self.norm(self.op("Add", output, asking), f"{scope}/attention/output")
+        inner = self.dense(x, f"{scope}/intermediate/dense", config.activation)
+        x = self.norm(self.op("Add", self.dense(inner, f"{scope}/output/dense"), x), f"{scope}/output")
+        return read(x) if read and config.is_causal else x
+
+    def packed_attention(self, asking: str, x: str, scope: str) -> str:
+        """What `attention` gives, by an operator of ONNX Runtime, of packed tokens x, for these or [B, P, H]."""
+        parts, inputs = ((asking, "query"), (x, "key"), (x, "value")), []
+        for given, name in parts:
+            product = self.product(given, f"{scope}/{name}/kernel")
+            inputs.append(self.unpacked(product) if given == x else product)
+        biases = self.op("Concat", *(self.weight(f"{scope}/{name}/bias") for _, name in parts), axis=0)
+        sizes = {"num_heads": self.config.num_attention_heads, "mask_filter_value": float(_MASK_BIAS)}
+        context = self.op("MultiHeadAttention", *inputs, biases, self.inputs[1], domain=_FUSED, **sizes)
+        return self.packed(context) if asking == x else context
+
+    def attention(self, asking: str, x: str, scope: str) -> str:
+        """What queries [B, P, H] read of x [B, S, H]: [B, P, H]."""
+        config, parts = self.config, ((asking, "query"), (x, "key"), (x, "value"))
+        query, key, value = (self.dense(given, f"{scope}/{name}") for given, name in parts)
         query = self.op("Mul", query, self.constant(self._scale))
         heads = self.constant([0, 0, config.num_attention_heads, -1], np.int64)
         query, key, value = (
             self.op("Transpose", self.op("Reshape", part, heads), perm=perm)
             for part, perm in ((query, (0, 2, 1, 3)), (key, (0, 2, 3, 1)), (value, (0, 2, 1, 3)))
         )
-        scores = self.op("Softmax", self.op("Add", self.op("MatMul", query, key), bias), axis=-1)
+        scores = self.op("Softmax", self.op("Add", self.op("MatMul", query, key), self._bias), axis=-1)
         context = self.op("Transpose", self.op("MatMul", scores, value), perm=(0, 2, 1, 3))
-        context = self.op("Reshape", context, self.constant([0, 0, config.hidden_size], np.int64))
-        output = self.dense(context, f"{scope}/attention/output/dense")
-        x = self.norm(self.op("Add", output, asking), f"{scope}/attention/output")
-        inner = self.dense(x, f"{scope}/intermediate/dense", config.activation)
-        x = self.norm(self.op("Add", self.dense(inner, f"{scope}/output/dense"), x), f"{scope}/output")
-        return read(x) if read and config.is_causal else x
+        return self.op("Reshape", context, self.constant([0, 0, config.hidden_size], np.int64))
 
     # --- what heads read ---------------------------------------------------------------------------------------------
 
@@ -327,9 +363,7 @@ class EncoderGraph(Graph):
 
     def _classifier(self, vectors: str) -> str:
         if HIDDEN_LAYER[0] in self._opened.weights:
-            head = self._opened.head
-            choice = self.config.choice_act if head.architecture == "BertForMultipleChoice" else None
-            activation = head.hidden_act or choice or self.config.classifier_act or "gelu_erf"
+            activation = self._opened.head.hidden_act or self.config.classifier_act or "gelu_erf"
             vectors = self.dense(vectors, HIDDEN_LAYER[0].rpartition("/")[0], activation)
         return self.output_layer(vectors)
 

@@ -94,6 +94,7 @@ def model_of(
     for name, tensor in outputs.items():
         graph.output(name, tensor, "float32", None)
     session = OnnxModel(graph.model(task).SerializeToString(), threads, tensors=graph.weights)
+    session.rows_at_once = 16  # whose lengths matter little: padding is left out
     logging.info("%s is computed by ONNX Runtime %s.", opened.path, importlib.metadata.version("onnxruntime"))
     return session
 

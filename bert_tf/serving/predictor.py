@@ -197,8 +197,8 @@ class Predictor(Answerer):
       max_seq_length: longer texts lose their last tokens, or are read in windows if the model was trained to. Default:
         the length of training, if known, else the model's maximum.
       options:
-        batch_size: texts computed together, those of like length. Default: 8 by ONNX Runtime, so that a batch stays in
-          the caches of a processor; else 32.
+        batch_size: texts computed together, those of like length. Default: 16 by ONNX Runtime, of an ONNX file
+          8; else 32.
         runtime: "onnxruntime", which computes without TensorFlow, or "tensorflow". Default: the first, where it is
           installed and there is no GPU.
         dtype: "float32"; "int8", twice as fast, for ONNX Runtime; or "bfloat16", for TensorFlow.

@@ -77,7 +77,7 @@ def test_arguments_of_sentence_transformers(embedder, tmp_path, monkeypatch):
     near(tensor, plain)
     embedder.encode(TEXTS, show_progress_bar=True)
     assert [(options["disable"], options["delay"]) for options in shown[-2:]] == [(True, 5), (False, 0)]
-    assert embedder.batch_size == 8 and embedder.get_sentence_embedding_dimension() == 32
+    assert embedder.batch_size == 16 and embedder.get_sentence_embedding_dimension() == 32
     near(embedder.similarity(plain, plain[0]), normalized @ normalized[:1].T)
     dot = Embedder(described(tmp_path / "dot", embedder.path, similarity="dot"))
     np.testing.assert_allclose(dot.similarity(plain, plain[:2]), plain @ plain[:2].T, rtol=1e-5)
@@ -148,9 +148,9 @@ PROMPTS = {"query": "query: ", "passage": "A passage of text: ", "none": ""}
 def test_prompts_by_hand(model_dir, tmp_path):
     """Tokens of a prompt are read, but count in the mean only if they are included."""
     model = BertModel.from_pretrained(model_dir)
-    for include in (True, False):
+    for include, runtime in itertools.product((True, False), ("onnxruntime", "tensorflow")):
         settings = {"prompts": PROMPTS, "default_prompt_name": "query", "include_prompt": include}
-        embedder = Embedder(described(tmp_path / str(include), model_dir, **settings))
+        embedder = Embedder(described(tmp_path / f"{include}_{runtime}", model_dir, **settings), runtime=runtime)
         for name, prompt in PROMPTS.items():
             first = 0 if include or not prompt else 1 + len(embedder.tokenizer.encode(prompt))
             outputs = model(embedder.tokenizer([prompt + TEXTS[0]]))["sequence_output"]
