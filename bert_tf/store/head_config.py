@@ -89,8 +89,8 @@ class HeadConfig:
         """The head in a configuration with KEYS_IN_CONFIG. source: its name in errors."""
         with naming_file(source):
             names, numbered = values.get("architectures") or [], values.get("id2label") or {}
-            by_number = {int(number): str(label) for number, label in numbered.items()}
-            if by_number and not 0 <= min(by_number) <= max(by_number) < _MOST_LABELS:
+            by_number = {int(number): str(label) for number, label in numbered.items() if str(number).isdecimal()}
+            if len(by_number) < len(numbered) or max(by_number, default=0) >= _MOST_LABELS:
                 raise ValueError(f"{source}: id2label must have numbers from 0 to {_MOST_LABELS - 1:,}")
             # A label without a name gets its number as name.
             labels = [by_number.get(number, str(number)) for number in range(max(by_number, default=-1) + 1)] or None

@@ -276,7 +276,8 @@ def _requesting(start: str, meant: str) -> Generator[None]:
         reason = escape_control_characters(_first_line(error.__cause__ or error))
         reason = "HF_HUB_OFFLINE is set" if constants.HF_HUB_OFFLINE else reason
         problem = f"{start} is not, with all its files, in the cache ({constants.HF_HUB_CACHE})"
-        raise OSError(f"{problem}, and can't be fetched from {constants.ENDPOINT}: {reason}.") from None
+        problem = f"{problem}, and can't be fetched from {constants.ENDPOINT}: {reason}"
+        raise OSError(f"{problem}. Without a network give the path of a folder.") from None
     finally:
         hooks.remove(check_answer)
 
