@@ -46,7 +46,7 @@ def measure_predictor(checkout: str, model: str, dtype: str | None, rows, reques
     from bert_tf import Predictor
 
     predictor = Predictor(model, **({"dtype": dtype} if dtype else {}))
-    return measure(lambda part: predictor([row[0] for row in part]), rows, requests, examples)
+    return measure(lambda part: predictor.predict([row[0] for row in part]), rows, requests, examples)
 
 
 def seconds_to_first_answer(side: str, model: str, text: str, checkout: str = str(ROOT), **options) -> float:
