@@ -86,8 +86,8 @@ def test_entities_to_tags_and_back(scheme):
         tags = ner_tags.tags_of(entities, length, scheme)
         assert number >= 3 or tags == TAGS[scheme][number].split()
         assert ner_tags.entities_of(tags, scheme) == ner_tags.lenient_entities(tags) == entities, tags
-        learned = ner_tags.tags_of(entities, length, ner_tags.learned_scheme(scheme))
-        assert ner_tags.valid_tags(learned, scheme) == tags
+        assert scheme != "iob1" or all(a[2:] == b[2:] for a, b in zip(["O", *tags], tags, strict=False) if b[0] == "B")
+        assert ner_tags.valid_tags(ner_tags.tags_of(entities, length, ner_tags.learned_scheme(scheme)), scheme) == tags
 
 
 def chunks_of_conlleval(tags: list[str]) -> list[Entity]:
