@@ -270,10 +270,10 @@ def test_private_foundations_have_a_module_each():
 
 # What there is at most, so that weight does not come back: lower a number when the house gets lighter.
 AT_MOST = {
-    "lines of bert_tf/ and the scripts": 37_219,
+    "lines of bert_tf/ and the scripts": 37_210,
     "of these code": 25_461,
     "lines of tests/": 28_500,
-    "words of docs/*.md": 22_419,
+    "words of docs/*.md": 22_418,
     "paragraphs of more than 90 words in the pages": 0,
     "fmt: skip outside tables of data, in bert_tf/ and the scripts": 26,
     "fmt: skip outside tables of data, elsewhere": 117,

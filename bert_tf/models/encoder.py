@@ -107,6 +107,8 @@ class BertEncoder(layers.NamedInputs, layers.ConfigFromArguments, keras.Model):
         train_pooler: also trains the pooler, for a head that reads it: in many a released model nobody has trained it,
         so that hardly anything would pass through it.
         """
+        if self.built:
+            raise ValueError("add_lora must come before build: this model has its variables already.")
         self.lora = Lora(rank, alpha, train_pooler)
         for block in self.blocks:
             first, last = block.attention, block.block_output

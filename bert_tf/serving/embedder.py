@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 class Embedder(Answerer):
     """One vector for each text, from a model directory of any format, of sentence-transformers, or an export.
 
-        embedder = Embedder("all-MiniLM-L6-v2")
+        embedder = Embedder("sentence-transformers/all-MiniLM-L6-v2")
         vectors = embedder.encode(["A man eats food.", "A man eats bread.", "The sky is blue."], normalize=True)
         vectors @ vectors.T  # float32 [3, 3]: the cosine of each pair
 
@@ -103,7 +103,9 @@ class Embedder(Answerer):
             rows = this_time.exported("embed", list(map(len, texts)), {"text": texts})
             vectors = np.array([row["vector"] for row in rows])
         else:
-            this_time._skipped = self.settings.skipped(prompt, self.tokenizer)
+            this_time._skipped = skipped = self.settings.skipped(prompt, self.tokenizer)
+            if skipped >= self.max_seq_length:
+                raise ValueError(f"a prompt of {skipped} tokens fills max_seq_length={self.max_seq_length}")
             stripped = [(prompt + text).strip() for text in texts]
             rows, cut = rows_of_texts(stripped, self.tokenizer, self.max_seq_length, self.settings.lower)
             if cut:

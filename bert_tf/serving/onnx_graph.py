@@ -300,10 +300,9 @@ class EncoderGraph(Graph):
 
     def packed_attention(self, asking: str, x: str, scope: str) -> str:
         """What `attention` gives, by an operator of ONNX Runtime, of packed tokens x, for these or [B, P, H]."""
-        parts, inputs = ((asking, "query"), (x, "key"), (x, "value")), []
-        for given, name in parts:
-            product = self.product(given, f"{scope}/{name}/kernel")
-            inputs.append(self.unpacked(product) if given == x else product)
+        parts = (asking, "query"), (x, "key"), (x, "value")
+        products = [self.product(given, f"{scope}/{name}/kernel") for given, name in parts]
+        inputs = [self.unpacked(y) if given == x else y for y, (given, _) in zip(products, parts, strict=True)]
         biases = self.op("Concat", *(self.weight(f"{scope}/{name}/bias") for _, name in parts), axis=0)
         sizes = {"num_heads": self.config.num_attention_heads, "mask_filter_value": float(_MASK_BIAS)}
         context = self.op("MultiHeadAttention", *inputs, biases, self.inputs[1], domain=_FUSED, **sizes)

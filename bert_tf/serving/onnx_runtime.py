@@ -29,7 +29,7 @@ class OnnxModel:
     pooling: how vectors are made of `sequence_output`, if that is the model's, see `SentenceSettings`.
     """
 
-    rows_at_once = 8
+    rows_at_once, tokens_at_once = 8, 4096
 
     def __init__(
         self,

@@ -236,7 +236,10 @@ def head_in(folder: text_files.Folder, config_file: str | None = None) -> HeadCo
 
 def read_config(path: str) -> BertConfig:
     """Reads a bert_config.json, or a config.json of Hugging Face."""
-    values = text_files.read_json(path)
+    return _config_of(text_files.read_json(path), path)
+
+
+def _config_of(values: dict, path: str) -> BertConfig:
     if _is_huggingface(path, values):
         return huggingface.read_config(values, path)
     return _CONFIG_CLASSES.get(posixpath.basename(path), BertConfig).from_json_file(path)

@@ -88,7 +88,12 @@ def check_output_dir(path: str, flag: str) -> None:
     while not os.path.lexists(existing):
         existing = os.path.dirname(existing)
     with naming_flag(f"{flag}={path}"):  # os.access knows neither root's limits nor all file systems'
-        tempfile.TemporaryFile(dir=existing).close()
+        try:
+            tempfile.TemporaryFile(dir=existing).close()
+        except FileNotFoundError:
+            if os.path.lexists(existing):  # a link to nothing
+                raise
+            check_output_dir(path, flag)  # another worker, which has failed, removed the folder that it had made
 
 
 def check_output_file(path: str, flag: str) -> None:

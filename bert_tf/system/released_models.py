@@ -183,8 +183,9 @@ def download_file(url: str, path: str) -> None:
     except Exception as error:
         status = getattr(getattr(error, "response", None), "status_code", None)
         reason = f"the server answered {status}" if status else f"{type(error).__name__}: {error}"
-        kept = " What has arrived is kept: the same call continues." if etag and not status else ""
-        raise OSError(f"{url} could not be downloaded: {reason}.{kept}") from None
+        hint = " What has arrived is kept: the same call continues." if etag and not status else ""
+        hint = hint if part or status else " Without a network give the path of a folder."
+        raise OSError(f"{url} could not be downloaded: {reason}.{hint}") from None
     finally:
         if part and not etag and os.path.exists(part):
             os.remove(part)

@@ -153,13 +153,13 @@ def test_prompts_by_hand(model_dir, tmp_path):
         embedder = Embedder(described(tmp_path / f"{include}_{runtime}", model_dir, **settings), runtime=runtime)
         for name, prompt in PROMPTS.items():
             first = 0 if include or not prompt else 1 + len(embedder.tokenizer.encode(prompt))
-            outputs = model(embedder.tokenizer([prompt + TEXTS[0]]))["sequence_output"]
-            expected = np.asarray(outputs)[0, first:].mean(0)
+            expected = np.asarray(model(embedder.tokenizer([prompt + TEXTS[0]]))["sequence_output"])[0, first:].mean(0)
             near(embedder.encode(TEXTS[:1], prompt_name=name)[0], expected)
-            if name == "query":
-                near(embedder(TEXTS[0]), expected)
-    with pytest.raises(ValueError, match="has no prompt 'other'; those of its .* are: query, passage, none"):
-        embedder.encode(TEXTS, prompt_name="other")
+            near(embedder(TEXTS[0]) if name == "query" else expected, expected)
+    no_prompt = "has no prompt 'other'; those of its .* are: query, passage, none"
+    for name, message in ("other", no_prompt), ("passage", r"a prompt of \d+ tokens fills max_seq_length=4"):
+        with pytest.raises(ValueError, match=message):
+            Embedder(embedder.path, max_seq_length=4).encode(TEXTS, prompt_name=name)
 
 
 @pytest.mark.parametrize(("pooling", "include"), slow(*itertools.product(POOLINGS, (False, True))))

@@ -32,10 +32,8 @@ from bert_tf.system.declare import ORIGINAL, REQUIRED, inherited_setting, settin
     (checks.check_input_files, "a[1].txt,b*.txt", "--x: no file matches 'b"),
     (checks.check_input_files, "fold*", "--x: no file matches 'fold"),
     (checks.check_input_files, " , ", "--x names no file"),
-    (checks.check_output_dir, "new/run", None),
-    (checks.check_output_dir, "gs://bucket/run", None),
-    (checks.check_output_file, "a[1].txt", None),
-    (checks.check_output_file, "vocab.txt", None),
+    (checks.check_output_dir, "new/run", None), (checks.check_output_dir, "gs://bucket/run", None),
+    (checks.check_output_file, "a[1].txt", None), (checks.check_output_file, "vocab.txt", None),
     (checks.check_output_file, "folder", "--x=folder is a directory; name a file in it"),
 ])  # fmt: skip
 def test_paths_of_flags(check, path, message, tmp_path, monkeypatch):
@@ -49,8 +47,10 @@ def test_paths_of_flags(check, path, message, tmp_path, monkeypatch):
 
 def test_a_folder_that_can_not_be_written(tmp_path, monkeypatch):
     def denied(dir):
-        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), dir)
+        code = errno.EACCES if dir == str(tmp_path) else os.rmdir(dir) or errno.ENOENT  # another worker removes it
+        raise OSError(code, os.strerror(code), dir)
 
+    (tmp_path / "new").mkdir()
     monkeypatch.setattr(tempfile, "TemporaryFile", denied)  # the tests may run as root
     with pytest.raises(OSError, match="--x=.*/new: .*Permission denied"):
         checks.check_output_dir(str(tmp_path / "new"), "--x")
