@@ -83,7 +83,7 @@ def marked_held_out(documents: Iterable[Document], every: int = 20) -> Iterator[
             yield last, count % every == 0
         count, last = count + 1, document
     if count < 2:
-        raise ValueError(f"{count} documents can't be split into training and held-out ones; text needs 40 sentences.")
+        raise ValueError(f"{count} documents can't be split into training and held-out ones: give 40 sentences.")
     yield last, count % every == 0 or count < every
 
 

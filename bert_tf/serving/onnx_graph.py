@@ -119,8 +119,8 @@ class Graph:
                 tensor.external_data.add(key=part, value=str(content))
             stored.append(tensor)
         graph = helper.make_graph(self._nodes, name, self._inputs, self._outputs, initializer=stored)
-        sets = [helper.make_opsetid("", OPSET), *([] if inline else [helper.make_opsetid(_FUSED, 1)])]
-        return helper.make_model(graph, opset_imports=sets, ir_version=_IR_VERSION)
+        opsets = [helper.make_opsetid("", OPSET), *([] if inline else [helper.make_opsetid(_FUSED, 1)])]
+        return helper.make_model(graph, opset_imports=opsets, ir_version=_IR_VERSION)
 
 
 def described(entries) -> dict[str, list]:
@@ -299,7 +299,7 @@ class EncoderGraph(Graph):
         return read(x) if read and config.is_causal else x
 
     def packed_attention(self, asking: str, x: str, scope: str) -> str:
-        """What `attention` gives, by an operator of ONNX Runtime, of packed tokens x, for these or [B, P, H]."""
+        """`attention` of packed tokens x by ONNX Runtime's operator; the queries are x itself, or [B, P, H]."""
         parts = (asking, "query"), (x, "key"), (x, "value")
         products = [self.product(given, f"{scope}/{name}/kernel") for given, name in parts]
         inputs = [self.unpacked(y) if given == x else y for y, (given, _) in zip(products, parts, strict=True)]

@@ -184,7 +184,7 @@ def log_summary(task, run: FineTuningSettings, trial: Trial, last: int) -> None:
             beside = f", compared with {results[metric]:.4f} of step {step}). {advice}"
         logging.info("Best model: %s (step %d, %s %.4f%s", path, best["step"], metric, best[metric], beside)
     else:
-        logging.info("Model: %s (the last step; no best_model, which a dev set makes).", path)
+        logging.info("Model: %s (the last step; a best_model needs a dev set).", path)
     if task.answers:
         logging.info("In Python:\n  from bert_tf import %s\n  %s", *usage(task, path, task.known_texts()))
 

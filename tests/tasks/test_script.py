@@ -275,7 +275,7 @@ PYTHON = 'In Python:\n  from bert_tf import QuestionAnswerer\n  QuestionAnswerer
         "Predictions: of step 96, the last one, with seed 7.",
         f"Best model: out/best_model (step 24, eval_f1 50.0000, compared with 0.0000 of step 96).{ADVICE}"]),
     ({}, None, TRAINED, ["Predictions: of step 96, the last one.",
-                         "Model: out (the last step; no best_model, which a dev set makes)."]),
+                         "Model: out (the last step; a best_model needs a dev set)."]),
     (LAST, BEST, {"do_eval": True}, [f"Results of step 96: {RESULTS}"]),
     (LAST | {"global_step": 0}, BEST, {"do_eval": True}, [f"Results: {RESULTS}"]),
 ])  # fmt: skip
